@@ -1,0 +1,1 @@
+"""Whetstone: reinforcement learning for language-model agents that use tools over many turns."""

@@ -1,0 +1,22 @@
+"""Messages, tool-call formats, and the exact way from messages to tokens and back."""
+
+from whetstone.chat.formats import FORMATS
+from whetstone.chat.incremental import Chat, Context
+from whetstone.chat.message import Image, Message, Text, ToolCall, ToolSpec, assistant, system, tool_result, user
+from whetstone.chat.protocol import ToolCallFormat
+
+__all__ = [
+    "FORMATS",
+    "Chat",
+    "Context",
+    "Image",
+    "Message",
+    "Text",
+    "ToolCall",
+    "ToolCallFormat",
+    "ToolSpec",
+    "assistant",
+    "system",
+    "tool_result",
+    "user",
+]

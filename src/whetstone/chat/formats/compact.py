@@ -1,0 +1,138 @@
+"""How does a small model call a tool in few tokens? `<call>name(argument, …)</call>`.
+
+JSON schemas drown small models: here one tool costs one line of prompt and a call costs little more
+than its arguments. Arguments are Python literals, by position or by name; a tool whose only parameter
+is a string takes the text between the parentheses as it is, without quotes.
+
+Easy to get wrong: the closing parenthesis of a call is the *last* one, so `calculator((1+2)*3)` is whole.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, user
+
+_CALL = re.compile(r"<call>(.*?)</call>", re.DOTALL)
+_NAME_AND_ARGUMENTS = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)\((.*)\)\s*", re.DOTALL)
+_TYPE_NAMES = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "array": "list",
+    "object": "dict",
+}
+
+
+class Compact:
+    """`<call>calculator(12*34)</call>`; answers come as `<result>408</result>`."""
+
+    markers = ("<call>", "</call>", "<result>", "</result>")
+
+    def describe(self, tools: Sequence[ToolSpec]) -> str:
+        """One line a tool: its name, its parameters with their types, the first line of its description."""
+        return "\n".join(f"<call>{_signature(tool)}</call> {tool.description.partition(chr(10))[0]}" for tool in tools)
+
+    def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
+        """The message's text, then its calls."""
+        by_name = {tool.name: tool for tool in tools}
+        calls = []
+        for call in message.tool_calls:
+            inside = f"{call.name}({_write_arguments(call, by_name.get(call.name))})"
+            if "</call>" in inside:
+                raise ValueError(f"{call.name}: an argument holds </call>, which the compact format cannot express")
+            calls.append(f"<call>{inside}</call>")
+        return message.text + "".join(calls)
+
+    def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
+        """Every `<call>…</call>` in order; the rest is what the model says."""
+        by_name = {tool.name: tool for tool in tools}
+        calls: list[ToolCall] = []
+        malformed: list[str] = []
+        for match in _CALL.finditer(text):
+            parsed = _read_call(match.group(1), by_name)
+            if isinstance(parsed, ToolCall):
+                calls.append(parsed)
+            else:
+                malformed.append(parsed)
+        rest = _CALL.sub("", text)
+        if "<call>" in rest:
+            malformed.append("a <call> was not closed with </call>")
+            rest = rest.partition("<call>")[0]
+        return Message("assistant", (Text(rest),) if rest else (), tuple(calls), malformed=tuple(malformed))
+
+    def results(self, messages: Sequence[Message]) -> list[Message]:
+        """Neighbouring tool answers share one user message."""
+        shown: list[Message] = []
+        previous = None
+        for message in messages:
+            if message.role != "tool":
+                shown.append(message)
+            elif previous == "tool":
+                shown[-1] = user(f"{shown[-1].text}<result>{message.text}</result>")
+            else:
+                shown.append(user(f"<result>{message.text}</result>"))
+            previous = message.role
+        return shown
+
+
+def _signature(tool: ToolSpec) -> str:
+    required = set(tool.parameters.get("required", ()))
+    parameters = []
+    for name, schema in tool.parameters.get("properties", {}).items():
+        kind = (
+            "|".join(map(repr, schema["enum"])) if "enum" in schema else _TYPE_NAMES.get(schema.get("type", ""), "any")
+        )
+        optional = "" if name in required else f"={schema.get('default')!r}"
+        parameters.append(f"{name}: {kind}{optional}")
+    return f"{tool.name}({', '.join(parameters)})"
+
+
+def _write_arguments(call: ToolCall, tool: ToolSpec | None) -> str:
+    arguments = json.loads(call.arguments)
+    if not isinstance(arguments, dict):
+        raise ValueError(f"{call.name}: arguments must be a JSON object, got {call.arguments}")
+    if tool is not None and tool.only_text_parameter in arguments and len(arguments) == 1:
+        raw = arguments[tool.only_text_parameter]
+        if isinstance(raw, str):
+            return raw
+    order = list(tool.parameters.get("properties", {})) if tool is not None else []
+    positional = order[: len(arguments)] == list(arguments)
+    return ", ".join(repr(value) if positional else f"{name}={value!r}" for name, value in arguments.items())
+
+
+def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
+    """The call, or what is wrong with it."""
+    match = _NAME_AND_ARGUMENTS.fullmatch(inside)
+    if match is None:
+        return f"a call is written name(arguments), got {_shortened(inside)}"
+    name, text = match.groups()
+    tool = tools.get(name)
+    if tool is None:  # the environment says what tools there are
+        return ToolCall(name, json.dumps({"input": text}))
+    if tool.only_text_parameter is not None:
+        return ToolCall(name, json.dumps({tool.only_text_parameter: text}))
+    try:
+        parsed = ast.parse(f"f({text})", mode="eval").body
+        if not isinstance(parsed, ast.Call) or any(keyword.arg is None for keyword in parsed.keywords):
+            raise ValueError("not a list of arguments")
+        order = list(tool.parameters.get("properties", {}))
+        if len(parsed.args) > len(order):
+            return f"{name} takes {len(order)} arguments, got {len(parsed.args)}"
+        arguments: dict[str, Any] = dict(zip(order, map(ast.literal_eval, parsed.args), strict=False))
+        for keyword in parsed.keywords:
+            if keyword.arg in arguments:
+                return f"{name} got two values for {keyword.arg}"
+            arguments[str(keyword.arg)] = ast.literal_eval(keyword.value)
+        return ToolCall(name, json.dumps(arguments))
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return f"the arguments of {name} are not values separated by commas: {_shortened(text)}"
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "…")

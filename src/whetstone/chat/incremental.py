@@ -1,0 +1,154 @@
+"""How do messages become tokens without ever re-tokenising what the model said?
+
+    ids of turn t+1  =  ids of turn t  +  sampled ids  +  ids of the new messages as the template shows them
+
+The sampled ids are the record. What the template puts behind them is found by rendering the
+conversation with and without the new messages and taking the difference, so any template works
+unchanged. Where the first rendering is not the beginning of the second, the template has rewritten
+history (Qwen3 drops earlier thinking) and a new segment opens with everything rendered afresh.
+
+Easy to get wrong: encode(decode(ids)) is often not ids; and a tool result that contains
+`<|im_end|>` must not end the turn, so such look-alikes in foreign text are broken up first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whetstone.chat.message import Image, Message, Text, ToolSpec, system
+from whetstone.chat.protocol import ToolCallFormat
+from whetstone.errors import PolicyError
+
+Spoken = tuple[dict[str, str], ...]
+"""Messages as the template reads them: role and content, nothing else."""
+
+_PROBE = "\ue000probe\ue000"  # private-use characters: no template and no text contains them
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """All that the model has in view, and what of it is new."""
+
+    ids: tuple[int, ...]
+    """[T] everything, ready to be continued by the model."""
+    new: tuple[int, ...]
+    """[T'] what stands behind the last sampled token; all of `ids` where `opens_segment`."""
+    opens_segment: bool
+    spoken: Spoken
+    """The same as messages, the model's own as the raw text it produced."""
+
+
+class Chat:
+    """One tokenizer's template and one tool-call format: messages ⇄ tokens.
+
+    Raises:
+        PolicyError: The tokenizer has no chat template, or one that cannot be used.
+    """
+
+    def __init__(self, tokenizer: Any, format: ToolCallFormat) -> None:
+        self.tokenizer, self.format = tokenizer, format
+        if not getattr(tokenizer, "chat_template", None):
+            raise PolicyError(
+                f"{getattr(tokenizer, 'name_or_path', 'tokenizer')}: the tokenizer has no chat template; "
+                "set `chat_template` in its tokenizer_config.json"
+            )
+        special = [str(token.content) for token in tokenizer.added_tokens_decoder.values()]
+        look_alikes = sorted({*special, *format.markers}, key=len, reverse=True)
+        self._look_alike = re.compile("|".join(map(re.escape, look_alikes)))
+        self._closing = self._render(
+            ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE}), False
+        )
+        self._closing = self._closing.partition(_PROBE)[2]
+        closing_ids = self._encode(self._closing)
+        ends = set(closing_ids[:1]) | {tokenizer.eos_token_id}
+        self.stop_ids: frozenset[int] = frozenset(i for i in ends if i is not None)
+        """A turn is over when the model draws one of these."""
+        if not closing_ids or closing_ids[0] not in tokenizer.added_tokens_decoder:
+            raise PolicyError(
+                f"{getattr(tokenizer, 'name_or_path', 'tokenizer')}: the chat template does not close the "
+                "assistant's turn with a special token, so the model could never end one"
+            )
+        self._knows_system = self._accepts_system()
+
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
+        """The context an episode begins with: the tools on offer, the opening messages, the model's turn."""
+        spoken = self._with_tools(self._foreign(messages), self.format.describe(tools))
+        ids = self._encode(self._render(spoken, True))
+        return Context(ids, ids, True, spoken)
+
+    def extend(self, context: Context, sampled: Sequence[int], messages: Sequence[Message]) -> Context:
+        """The context after the model said `sampled` and the environment answered with `messages`."""
+        ended = bool(sampled) and sampled[-1] in self.stop_ids
+        said = self.tokenizer.decode(sampled[:-1] if ended else sampled, skip_special_tokens=False)
+        before = (*context.spoken, {"role": "assistant", "content": said})
+        after = (*before, *self._foreign(messages))
+        so_far, whole = self._render(before, False), self._render(after, True)
+        if not whole.startswith(so_far):
+            # the template rewrote history; what the model said stands there as text, its own tokens broken up
+            cleared = tuple(
+                replace_content(m, self._break_special(m["content"])) if m["role"] == "assistant" else m for m in after
+            )
+            ids = self._encode(self._render(cleared, True))
+            return Context(ids, ids, True, after)
+        new = self._encode(self._closing + whole[len(so_far) :])
+        if ended:
+            new = new[1:]  # the sampled stop token closed the turn itself
+        return Context((*context.ids, *sampled, *new), new, False, after)
+
+    def read(self, sampled: Sequence[int], tools: Sequence[ToolSpec], *, turn: int) -> Message:
+        """The model's tokens as a message; call ids are unique within the episode."""
+        ended = bool(sampled) and sampled[-1] in self.stop_ids
+        text = self.tokenizer.decode(sampled[:-1] if ended else sampled, skip_special_tokens=False)
+        message = self.format.read(text, tools)
+        calls = tuple(replace(call, id=f"call_{turn}_{i}") for i, call in enumerate(message.tool_calls))
+        return replace(message, tool_calls=calls)
+
+    def write(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """A message as the tokens a model would have sampled for it, end of turn included."""
+        return (*self._encode(self.format.write(message, tools)), self._encode(self._closing)[0])
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _render(self, spoken: Spoken, generation_prompt: bool) -> str:
+        rendered = self.tokenizer.apply_chat_template(
+            list(spoken), tokenize=False, add_generation_prompt=generation_prompt
+        )
+        return str(rendered)
+
+    def _foreign(self, messages: Sequence[Message]) -> Spoken:
+        """Messages from outside, as the format shows them, with every look-alike of a special token broken up."""
+        for message in messages:
+            if any(isinstance(part, Image) for part in message.content):
+                raise PolicyError("the message holds an image, and this policy reads text only")
+        safe = [replace(message, content=(Text(self._break_special(message.text)),)) for message in messages]
+        return tuple({"role": m.role, "content": m.text} for m in self.format.results(safe))
+
+    def _break_special(self, text: str) -> str:
+        """A zero-width space behind the first character: a person reads the same, the tokenizer does not."""
+        return self._look_alike.sub(lambda match: match.group()[0] + "\u200b" + match.group()[1:], text)
+
+    def _with_tools(self, spoken: Spoken, description: str) -> Spoken:
+        if not description:
+            return spoken
+        if spoken and spoken[0]["role"] == "system":
+            return (replace_content(spoken[0], f"{spoken[0]['content']}\n\n{description}"), *spoken[1:])
+        if self._knows_system:
+            return ({"role": "system", "content": system(description).text}, *spoken)
+        return (replace_content(spoken[0], f"{description}\n\n{spoken[0]['content']}"), *spoken[1:])
+
+    def _accepts_system(self) -> bool:
+        """Some templates (Gemma) refuse or drop a system message; tools then go to the first user message."""
+        try:
+            shown = self._render(({"role": "system", "content": _PROBE}, {"role": "user", "content": "x"}), True)
+        except Exception:  # each template library raises its own; refusing is all it can mean here
+            return False
+        return _PROBE in shown
+
+
+def replace_content(message: dict[str, str], content: str) -> dict[str, str]:
+    """The same message saying something else."""
+    return {**message, "content": content}

@@ -1,0 +1,64 @@
+"""Every error Whetstone raises on purpose, on one page.
+
+A `WhetstoneError` is the user's to mend: it is shown as one line and the command exits with 2.
+A `ToolError` is the model's: it reads the text and may try again. Anything else is a bug of ours
+or of a plug-in, and inside an episode it ends that episode with a recorded reason.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WhetstoneError(Exception):
+    """Something a person can put right: one line saying what, where, and the nearest right thing."""
+
+
+class RecipeError(WhetstoneError):
+    """A recipe does not parse, names something unknown, or sets a key that would have no effect."""
+
+
+class TaskError(WhetstoneError):
+    """Tasks could not be read: no such file, an empty file, a line that does not parse."""
+
+
+class PolicyError(WhetstoneError):
+    """A model folder is missing, incomplete, or cannot be used as a policy."""
+
+
+class PromptTooLong(WhetstoneError):
+    """A task's prompt leaves no room for an answer in the model's context."""
+
+
+class RunDirectoryError(WhetstoneError):
+    """A run directory holds another run, no run, or a run that does not match its recipe."""
+
+
+class SaveError(WhetstoneError):
+    """Something could not be written (disk full, read-only); what existed before is untouched."""
+
+
+class ToolError(Exception):
+    """Raised by a tool when the model asked for something impossible; the model reads the text."""
+
+
+class ToolStop(Exception):
+    """Raised by a tool to end the episode; the text is its last observation."""
+
+
+class InfrastructureError(Exception):
+    """A server, sandbox or engine failed: the trajectory is invalid, never an observation or a reward of 0."""
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """`; did you mean "…"?` for a near miss, else the choices, else nothing.
+
+    >>> did_you_mean("group_relatve", ["group_relative"])
+    '; did you mean "group_relative"?'
+    """
+    options = sorted(choices)
+    near = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
+    if near:
+        return f'; did you mean "{near[0]}"?'
+    return f"; there are: {', '.join(options)}" if options else ""

@@ -1,0 +1,84 @@
+"""How does a name in a recipe become a function or class? A short name for ours, `package.module:name` for yours.
+
+There is no other registration: extending Whetstone means writing something and naming it.
+
+Easy to get wrong: options of a part are the keyword arguments of its signature, so a misspelt or mistyped
+one is found before anything runs, and an option cannot exist that the part does not read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import ConfigDict, ValidationError, create_model
+
+from whetstone.errors import RecipeError, did_you_mean
+
+
+def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
+    """The built-in of this name, or what `package.module:name` names; the working directory is searched too.
+
+    Raises:
+        RecipeError: There is no such thing; the message has the nearest name.
+    """
+    if ":" not in name:
+        if name not in built_in:
+            raise RecipeError(f'no {kind} named "{name}"{did_you_mean(name, built_in)}')
+        return built_in[name]
+    module_name, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # the `whetstone` command does not put it there, as `python -m` would
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise RecipeError(f'{kind} "{name}": {error}') from error
+    if not hasattr(module, attribute):
+        near = did_you_mean(attribute, (n for n in vars(module) if not n.startswith("_")))
+        raise RecipeError(f'{kind} "{name}": {module_name} has no {attribute}{near}')
+    return getattr(module, attribute)
+
+
+def options_of(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The keyword-only arguments of a function or class: what a recipe may set."""
+    parameters = inspect.signature(part).parameters
+    return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def checked_options(part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the types the part's signature asks for.
+
+    Raises:
+        RecipeError: An option the part does not have, one missing, or one of the wrong type; `key` says which.
+    """
+    known = options_of(part)
+    for key in options:
+        if key not in known:
+            raise OptionError(key, f"no such option{did_you_mean(key, known)}")
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in options:
+            raise OptionError(key, "is needed here and not set")
+    hints = get_type_hints(part.__init__ if inspect.isclass(part) else part)
+    fields: dict[str, Any] = {key: (hints.get(key, Any), ...) for key in options}
+    model = create_model("options", __config__=ConfigDict(arbitrary_types_allowed=True), **fields)
+    try:
+        values = model.model_validate(dict(options))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = str(problem["loc"][0])
+        below = "".join(f".{part}" for part in problem["loc"][1:])
+        raise OptionError(key + below, f"{problem['msg'].lower()}, got {problem['input']!r}") from None
+    return {key: getattr(values, key) for key in fields}
+
+
+class OptionError(RecipeError):
+    """An option of a part that cannot be; whoever knows where it was written adds file and line."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key, self.message = key, message

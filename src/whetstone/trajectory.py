@@ -1,0 +1,339 @@
+"""What flows through Whetstone: tasks, turns, trajectories, groups and segments.
+
+Tokens are the truth; messages, masks and branches are views of it. Every value here is frozen: a step
+that adds knowledge returns a new value (`replace(trajectory, score=…)`).
+
+Easy to get wrong: a forked trajectory holds the *same* `Turn` objects as its parent up to the fork.
+Turns therefore compare by identity, and a set of trajectories is a tree without a second data type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import chain
+from typing import Any
+
+from whetstone.chat.message import Message
+
+
+class EndReason(StrEnum):
+    """Why an episode ended. The list is closed: every way to end has a name here."""
+
+    TERMINATED = "terminated"
+    """The environment reached an end of its own: answered, solved or lost."""
+    TRUNCATED = "truncated"
+    """The environment cut the episode short by a limit of its own."""
+    MAX_TURNS = "max_turns"
+    """The episode used up its turns."""
+    MAX_TOKENS = "max_tokens"
+    """A turn used up its tokens before it was finished."""
+    CONTEXT_FULL = "context_full"
+    """The model's context has no room for another turn."""
+    MALFORMED_ACTION = "malformed_action"
+    """The action could not be read, and the environment gives no second try."""
+    TOOL_STOPPED = "tool_stopped"
+    """A tool ended the episode."""
+    TIMEOUT = "timeout"
+    """The episode's deadline passed."""
+    ABORTED = "aborted"
+    """The run was stopped, or the episode cancelled."""
+    INFRASTRUCTURE = "infrastructure"
+    """An engine, server or sandbox failed; nothing is learned from it."""
+    ERROR = "error"
+    """An exception in the environment, a reward or our own code; `Trajectory.error` holds the cause."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether the episode says anything about the policy; if not, it leaves every statistic."""
+        return self not in (EndReason.ABORTED, EndReason.INFRASTRUCTURE, EndReason.ERROR)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether a limit ended the episode rather than the environment or a failure."""
+        return self in (
+            EndReason.TRUNCATED,
+            EndReason.MAX_TURNS,
+            EndReason.MAX_TOKENS,
+            EndReason.CONTEXT_FULL,
+            EndReason.TIMEOUT,
+        )
+
+
+class Author(StrEnum):
+    """Who wrote a token."""
+
+    POLICY = "policy"
+    """Sampled from the policy in training."""
+    EXPERT = "expert"
+    """Written by a demonstrator; trained by imitation only, no sampler log-prob."""
+    ENVIRONMENT = "environment"
+    """Prompts, tool results, and what the chat template puts between."""
+    SPLICED = "spliced"
+    """Put into the policy's turn from outside; sampler log-probs say with what probability, if known."""
+    PATCHED = "patched"
+    """A sampled span that was corrected after the fact; its sampler log-probs no longer hold."""
+    PARTNER = "partner"
+    """Another model in the episode: a simulated user, an opponent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token ids with, for each, who wrote it, with what log-prob, under which policy version.
+
+    All columns have the same length `T`.
+    """
+
+    ids: tuple[int, ...]
+    """[T] token ids."""
+    authors: tuple[Author, ...]
+    """[T] who wrote each token."""
+    logprobs: tuple[float, ...]
+    """[T] natural-log probability under the *sampling* distribution (after temperature); NaN where none was drawn."""
+    versions: tuple[int, ...]
+    """[T] the policy version that drew the token; -1 where no policy did."""
+    entropies: tuple[float, ...]
+    """[T] entropy in nats of the full sampling distribution at that token; NaN where not measured."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(c) for c in (self.ids, self.authors, self.logprobs, self.versions, self.entropies)}
+        if len(lengths) != 1:
+            raise ValueError(f"token columns differ in length: {sorted(lengths)}")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def written(cls, ids: Sequence[int], author: Author) -> Tokens:
+        """Tokens nobody sampled: no log-prob, no version, no entropy."""
+        n, nothing = len(ids), (math.nan,) * len(ids)
+        return cls(tuple(ids), (author,) * n, nothing, (-1,) * n, nothing)
+
+    @classmethod
+    def sampled(
+        cls, ids: Sequence[int], *, logprobs: Sequence[float], versions: Sequence[int], entropies: Sequence[float]
+    ) -> Tokens:
+        """Tokens drawn from the policy in training."""
+        authors = (Author.POLICY,) * len(ids)
+        return cls(tuple(ids), authors, tuple(logprobs), tuple(versions), tuple(entropies))
+
+    @classmethod
+    def joined(cls, pieces: Iterable[Tokens]) -> Tokens:
+        """The pieces one after the other; no pieces, no tokens."""
+        parts = list(pieces)
+        return cls(
+            tuple(chain.from_iterable(p.ids for p in parts)),
+            tuple(chain.from_iterable(p.authors for p in parts)),
+            tuple(chain.from_iterable(p.logprobs for p in parts)),
+            tuple(chain.from_iterable(p.versions for p in parts)),
+            tuple(chain.from_iterable(p.entropies for p in parts)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem."""
+
+    id: str
+    """Unique within its source; the same id is the same problem in every run."""
+    prompt: str
+    """What the agent is asked; empty where the environment makes its own opening from the seed."""
+    private: Mapping[str, Any] = field(default_factory=dict)
+    """For the verifier and the expert; the policy never sees it."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """What results are broken down by: `kind`, `difficulty`, `domain`, …"""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One executed or refused tool call."""
+
+    name: str
+    """The tool asked for; empty where the call could not be read."""
+    outcome: str
+    """`ok`, `tool_error`, `invalid_arguments`, `unknown_tool`, `malformed_call`, `too_many_calls`, `timeout`,
+    `stopped`."""
+    seconds: float
+    """How long the tool ran; 0 where it did not."""
+    truncated: bool = False
+    """Whether the result was cut to the environment's limit."""
+
+    @property
+    def well_formed(self) -> bool:
+        """Whether the call named a tool on offer with arguments it accepts, whatever the tool then did."""
+        return self.outcome in ("ok", "tool_error", "timeout", "stopped")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """What happened between two answers of the environment. Compared by identity: a shared turn is one object."""
+
+    context: Tokens
+    """What stood before the action and is new in this turn; the whole context where `opens_segment`."""
+    action: Tokens
+    """What the model produced, end-of-turn token included; empty where the turn was cut before anything came."""
+    message: Message
+    """The action as a message: a view of `action`."""
+    observation: tuple[Message, ...] = ()
+    """What came back; empty where the episode ended with this turn or was cut inside it."""
+    reward: float | None = None
+    """The environment's reward for this turn, if it gives one."""
+    calls: tuple[CallRecord, ...] = ()
+    """The tool calls of this turn, in order."""
+    opens_segment: bool = False
+    """Whether `context` replaces everything before it: the first turn, and where a template rewrote history."""
+    training_context: Tokens | None = None
+    """What to train the action under, where that differs from what it was generated under; else None."""
+    generation_seconds: float = 0.0
+    """Time in the engine, queueing included."""
+    queue_seconds: float = 0.0
+    """Time of that spent waiting for a place in a batch."""
+    environment_seconds: float = 0.0
+    """Time the environment and its tools took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a reward said of a trajectory."""
+
+    value: float
+    """The outcome the trainer sees."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Named components, each logged."""
+    turns: tuple[float, ...] | None = None
+    """[turns] optionally one value per turn."""
+    success: bool | None = None
+    """Whether the task was solved, where the reward can tell; `value > 0` is not the same thing."""
+
+
+class Removal(StrEnum):
+    """Where the removal of a trajectory bites; published methods differ, and results with them."""
+
+    BEFORE_BASELINE = "before_baseline"
+    """It never existed: it is in no statistic and in no loss."""
+    LOSS_ONLY = "loss_only"
+    """It counts in the group's statistics and trains nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A contiguous token sequence that one forward pass sees."""
+
+    trajectory_id: str
+    index: int
+    """Its place among the segments of its trajectory."""
+    tokens: Tokens
+    """[T] everything in order."""
+    action_mask: tuple[bool, ...]
+    """[T] True exactly on tokens that may be trained: drawn by the policy or written by an expert."""
+    turns: tuple[int, ...]
+    """[T] the turn each token belongs to."""
+    advantages: tuple[float, ...] | None = None
+    """[T] credit per token, 0 outside the mask; None before credit was given."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+TRAINABLE = frozenset({Author.POLICY, Author.EXPERT})
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """The path of turns from reset to end, with the reason it ended."""
+
+    id: str
+    task_id: str
+    opening: tuple[Message, ...]
+    """The messages the episode began with."""
+    turns: tuple[Turn, ...]
+    ended: EndReason
+    error: str | None = None
+    """For `error`, `infrastructure`, `timeout` and the like: the cause, in one line."""
+    score: Score | None = None
+    """None before rewards, and for ever where the ending is not valid."""
+    removal: Removal | None = None
+    """Where the trajectory was taken out of training, and how."""
+    parent: str | None = None
+    """The trajectory it was forked from."""
+    fork_turn: int | None = None
+    """How many first turns it shares with its parent."""
+    seconds: float = 0.0
+    """From reset to end."""
+
+    @property
+    def final_text(self) -> str:
+        """The text of the last action; empty where there was none."""
+        return self.turns[-1].message.text if self.turns else ""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The whole episode as a conversation."""
+        spoken = chain.from_iterable((turn.message, *turn.observation) for turn in self.turns)
+        return (*self.opening, *spoken)
+
+    @property
+    def action_tokens(self) -> int:
+        """How many tokens the model produced."""
+        return sum(len(turn.action) for turn in self.turns)
+
+    @property
+    def calls(self) -> tuple[CallRecord, ...]:
+        """Every tool call in order."""
+        return tuple(chain.from_iterable(turn.calls for turn in self.turns))
+
+    @property
+    def solved(self) -> bool:
+        """Whether the reward called it a success; False before there was a reward."""
+        return self.score is not None and bool(self.score.success)
+
+    def segments(self) -> tuple[Segment, ...]:
+        """The token sequences to train on: one, or more where the context was rewritten on the way.
+
+        A turn whose `training_context` differs stands in a segment of its own, since no other turn
+        was generated behind that context. Segments without a trainable token are left out.
+        """
+        built: list[list[tuple[int, Tokens]]] = []
+        running: list[tuple[int, Tokens]] = []
+        for index, turn in enumerate(self.turns):
+            if turn.opens_segment:
+                running = []
+                built.append(running)
+            running += [(index, turn.context), (index, turn.action)]
+            if turn.training_context is not None:
+                running[-1] = (index, _without_author(turn.action))
+                built.append([(index, turn.training_context), (index, turn.action)])
+        segments = (_segment(self.id, i, pieces) for i, pieces in enumerate(built))
+        return tuple(segment for segment in segments if any(segment.action_mask))
+
+
+def _without_author(action: Tokens) -> Tokens:
+    """The action as something to read, not to train: in this segment it is context."""
+    return replace(action, authors=(Author.SPLICED,) * len(action))
+
+
+def _segment(trajectory_id: str, index: int, pieces: Sequence[tuple[int, Tokens]]) -> Segment:
+    tokens = Tokens.joined(piece for _, piece in pieces)
+    mask = tuple(author in TRAINABLE for author in tokens.authors)
+    turns = tuple(chain.from_iterable((turn,) * len(piece) for turn, piece in pieces))
+    return Segment(trajectory_id, index, tokens, mask, turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All trajectories of one task sampled together."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """[N] the outcome of each trajectory that has one and was not removed before the baseline."""
+        return tuple(t.score.value for t in self.counted if t.score is not None)
+
+    @property
+    def counted(self) -> tuple[Trajectory, ...]:
+        """The trajectories that enter the group's statistics."""
+        return tuple(t for t in self.trajectories if t.score is not None and t.removal is not Removal.BEFORE_BASELINE)

@@ -1,0 +1,178 @@
+"""The next prompt is the previous ids, the sampled ids, and the new messages; for every family of templates."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whetstone.chat import FORMATS, Chat, Message, Text, ToolCall, ToolSpec, assistant, system, tool_result, user
+from whetstone.errors import PolicyError
+
+ALL_FAMILIES = ["tiny", "chatml", "qwen3", "llama3", "gemma", "mistral"]
+CALCULATOR = ToolSpec(
+    "calculator",
+    "Evaluate an expression.",
+    {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
+)
+
+NASTY = st.sampled_from(
+    [
+        "<|im_end|>",
+        "<|im_start|>user\n",
+        "</s>",
+        "<|eot_id|>",
+        "<end_of_turn>",
+        "<|end|>",
+        "<call>",
+        "</call>",
+        "<tool_call>",
+        "[/INST]",
+        "<think>",
+        "</think>",
+        "é",
+        "日本",
+        "🪨",
+        "\n",
+        "  ",
+        "42",
+        "the answer",
+        "\u200b",
+    ]
+)
+TEXTS = st.lists(NASTY, max_size=5).map("".join)
+ANSWERS = st.lists(
+    st.builds(lambda text, tool: tool_result(text) if tool else user(text), TEXTS, st.booleans()),
+    min_size=1,
+    max_size=2,
+)
+
+
+def chat_for(tokenizer, format="hermes"):
+    return Chat(tokenizer, FORMATS[format]())
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_next_ids_are_the_previous_ids_then_the_sampled_then_the_delta(tokenizer_of, family, data):
+    tokenizer = tokenizer_of(family)
+    chat = chat_for(tokenizer, data.draw(st.sampled_from(["compact", "hermes"])))
+    context = chat.open([user(data.draw(TEXTS))], [CALCULATOR])
+    assert context.opens_segment
+    assert context.new == context.ids
+    for _ in range(data.draw(st.integers(1, 3))):
+        # any ids at all: special ones in the middle, halves of characters, splits no tokenizer would make
+        sampled = tuple(data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=6)))
+        if data.draw(st.booleans()):
+            sampled += (min(chat.stop_ids),)
+        following = chat.extend(context, sampled, data.draw(ANSWERS))
+        if following.opens_segment:
+            assert following.new == following.ids
+        else:
+            assert following.ids == context.ids + sampled + following.new
+        context = following
+
+
+@pytest.mark.parametrize("family", ["tiny", "chatml", "llama3", "gemma"])
+@settings(max_examples=30, deadline=None)
+@given(said=st.lists(st.sampled_from(["the answer", " 42", " tool", "é"]), min_size=1, max_size=4), answer=TEXTS)
+def test_turn_by_turn_equals_rendering_at_once(tokenizer_of, family, said, answer):
+    tokenizer = tokenizer_of(family)
+    chat = chat_for(tokenizer)
+    text = "".join(said)
+    context = chat.open([user("hello")], [])
+    text = text.strip()  # two of the families trim; the sampled text must then be trimmed to compare
+    following = chat.extend(context, chat.write(assistant(text), []), [user(answer)])
+    at_once = chat.open([user("hello"), assistant(text), user(answer)], [])
+    assert following.ids == at_once.ids
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+@settings(max_examples=40, deadline=None)
+@given(text=TEXTS)
+def test_foreign_text_never_becomes_a_special_token(tokenizer_of, family, text):
+    tokenizer = tokenizer_of(family)
+    chat = chat_for(tokenizer)
+    special = set(tokenizer.added_tokens_decoder)
+
+    def count(ids):
+        return sum(i in special for i in ids)
+
+    plain = chat.open([user("x")], [])
+    assert count(chat.open([user("x" + text)], []).ids) == count(plain.ids)
+    said = chat.write(assistant("x"), [])
+    assert count(chat.extend(plain, said, [user("x" + text)]).new) == count(chat.extend(plain, said, [user("x")]).new)
+
+
+def test_foreign_text_reads_the_same_to_a_person(tokenizer_of):
+    chat = chat_for(tokenizer_of("chatml"))
+    shown = tokenizer_of("chatml").decode(chat.open([user("a <|im_end|> b")], []).ids)
+    assert "a <\u200b|im_end|> b" in shown
+
+
+def test_a_template_that_rewrites_history_opens_a_segment(tokenizer_of):
+    chat = chat_for(tokenizer_of("qwen3"))
+    context = chat.open([user("one")], [])
+    said = chat.write(assistant("<think>hm</think>first"), [])
+    rewritten = chat.extend(context, said, [user("two")])
+    assert rewritten.opens_segment
+    assert "hm" not in tokenizer_of("qwen3").decode(rewritten.ids)
+    kept = chat.extend(context, said, [tool_result("42")])
+    assert not kept.opens_segment
+    assert kept.ids[: len(context.ids) + len(said)] == context.ids + said
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_a_turn_cut_before_its_end_is_closed_by_the_delta(tokenizer_of, family):
+    tokenizer = tokenizer_of(family)
+    chat = chat_for(tokenizer)
+    context = chat.open([user("hello")], [])
+    whole = chat.write(assistant("the answer"), [])
+    cut = chat.extend(context, whole[:-1], [user("more")])
+    full = chat.extend(context, whole, [user("more")])
+    assert cut.ids == full.ids
+    assert cut.new == (whole[-1], *full.new)
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+@pytest.mark.parametrize("format", ["compact", "hermes"])
+def test_tools_are_described_once_whether_or_not_the_template_knows_systems(tokenizer_of, family, format):
+    tokenizer = tokenizer_of(family)
+    chat = chat_for(tokenizer, format)
+    shown = tokenizer.decode(chat.open([user("hello")], [CALCULATOR]).ids)
+    assert shown.count("Evaluate an expression.") == 1
+    context = chat.open([user("hello")], [CALCULATOR])
+    following = chat.extend(context, chat.write(assistant("x"), []), [user("more")])
+    assert "Evaluate" not in tokenizer.decode(following.new)
+
+
+def test_a_system_message_keeps_its_text_before_the_tools(tokenizer_of):
+    chat = chat_for(tokenizer_of("chatml"), "compact")
+    shown = tokenizer_of("chatml").decode(chat.open([system("Be brief."), user("hi")], [CALCULATOR]).ids)
+    assert shown.index("Be brief.") < shown.index("Evaluate an expression.") < shown.index("hi")
+
+
+def test_what_was_written_is_read_back_with_ids_unique_in_the_episode(tokenizer_of):
+    chat = chat_for(tokenizer_of("tiny"), "compact")
+    message = assistant("so ", ToolCall("calculator", '{"expression": "1+2"}'))
+    read = chat.read(chat.write(message, [CALCULATOR]), [CALCULATOR], turn=3)
+    assert read == Message(
+        "assistant", (Text("so "),), (ToolCall("calculator", '{"expression": "1+2"}', id="call_3_0"),)
+    )
+
+
+def test_a_tool_costs_a_small_model_under_forty_tokens(tokenizer_of):
+    chat = chat_for(tokenizer_of("tiny"), "compact")
+    with_tool = len(chat.open([user("hi")], [CALCULATOR]).ids)
+    # this tokenizer has never seen these words: every letter is a token or close to it; one trained on the
+    # task's texts, as a tiny policy's is, is tested with the demo recipe
+    assert with_tool - len(chat.open([user("hi")], []).ids) < 100
+
+
+def test_a_tokenizer_without_a_template_is_refused_in_one_line(tokenizer_of):
+    tokenizer = tokenizer_of("chatml")
+    template, tokenizer.chat_template = tokenizer.chat_template, None
+    try:
+        with pytest.raises(PolicyError, match="no chat template"):
+            chat_for(tokenizer)
+    finally:
+        tokenizer.chat_template = template

@@ -1,0 +1,122 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from whetstone.chat import assistant, user
+from whetstone.trajectory import (
+    Author,
+    CallRecord,
+    EndReason,
+    Group,
+    Removal,
+    Score,
+    Task,
+    Tokens,
+    Trajectory,
+    Turn,
+)
+
+
+def read(*ids):
+    return Tokens.written(ids, Author.ENVIRONMENT)
+
+
+def drawn(*ids):
+    n = len(ids)
+    return Tokens.sampled(ids, logprobs=[-0.5] * n, versions=[3] * n, entropies=[0.1] * n)
+
+
+def turn(context, action, **more):
+    return Turn(context, action, assistant("said"), **more)
+
+
+def trajectory(*turns, **more):
+    return Trajectory("t", "task", (user("hi"),), turns, EndReason.TERMINATED, **more)
+
+
+def test_one_segment_holds_everything_and_its_mask_is_true_on_sampled_tokens_alone():
+    (segment,) = trajectory(turn(read(1, 2), drawn(3, 4), opens_segment=True), turn(read(5), drawn(6))).segments()
+    assert segment.tokens.ids == (1, 2, 3, 4, 5, 6)
+    assert segment.action_mask == (False, False, True, True, False, True)
+    assert segment.turns == (0, 0, 0, 0, 1, 1)
+    assert segment.tokens.versions == (-1, -1, 3, 3, -1, 3)
+    assert [math.isnan(x) for x in segment.tokens.logprobs] == [True, True, False, False, True, False]
+
+
+def test_a_rewritten_context_begins_another_segment():
+    first, second = trajectory(
+        turn(read(1), drawn(2), opens_segment=True), turn(read(1, 9, 9), drawn(3), opens_segment=True)
+    ).segments()
+    assert first.tokens.ids == (1, 2)
+    assert second.tokens.ids == (1, 9, 9, 3)
+    assert (first.index, second.index) == (0, 1)
+
+
+def test_a_turn_trained_under_another_context_trains_there_and_only_there():
+    hinted = turn(read(1, 7), drawn(2), opens_segment=True, training_context=read(1))
+    generated, trained = trajectory(hinted, turn(read(4), drawn(5))).segments()
+    assert generated.tokens.ids == (1, 7, 2, 4, 5)
+    assert generated.action_mask == (False, False, False, False, True)
+    assert trained.tokens.ids == (1, 2)
+    assert trained.action_mask == (False, True)
+
+
+@pytest.mark.parametrize("author", Author)
+def test_only_the_policy_and_experts_are_trained(author):
+    tokens = Tokens.written((5,), author)
+    segments = trajectory(turn(read(1), tokens, opens_segment=True)).segments()
+    assert bool(segments) == (author in (Author.POLICY, Author.EXPERT))
+
+
+def test_a_fork_shares_its_first_turns_by_identity():
+    shared = turn(read(1), drawn(2), opens_segment=True)
+    twin = turn(read(1), drawn(2), opens_segment=True)
+    left = trajectory(shared, turn(read(3), drawn(4)))
+    right = replace(trajectory(shared, turn(read(3), drawn(5))), id="u", parent="t", fork_turn=1)
+    assert left.turns[0] is right.turns[0]
+    assert len({*left.turns, *right.turns}) == 3
+    assert shared != twin  # equal in content, two nodes of the tree all the same
+
+
+def test_columns_of_unequal_length_are_refused():
+    with pytest.raises(ValueError, match=r"\[1, 2\]"):
+        Tokens((1, 2), (Author.POLICY,), (0.0, 0.0), (0, 0), (0.0, 0.0))
+
+
+def test_joining_nothing_is_no_tokens():
+    assert len(Tokens.joined([])) == 0
+    assert Tokens.joined([read(1), drawn(2)]).ids == (1, 2)
+
+
+def test_what_failed_or_was_removed_is_in_no_statistic():
+    right, wrong, failed = (
+        trajectory(score=Score(1.0, success=True)),
+        trajectory(score=Score(0.0)),
+        replace(trajectory(), ended=EndReason.ERROR, removal=Removal.BEFORE_BASELINE),
+    )
+    masked = replace(wrong, removal=Removal.LOSS_ONLY)
+    group = Group(Task("task", "?"), (right, wrong, failed, masked))
+    assert group.rewards == (1.0, 0.0, 0.0)
+    assert right.solved
+    assert not wrong.solved
+
+
+def test_every_ending_is_valid_or_a_failure_and_never_both_cut_short_and_invalid():
+    assert {reason for reason in EndReason if not reason.valid} == {"aborted", "infrastructure", "error"}
+    assert not [reason for reason in EndReason if reason.cut_short and not reason.valid]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "well_formed"),
+    [
+        ("ok", True),
+        ("tool_error", True),
+        ("timeout", True),
+        ("unknown_tool", False),
+        ("invalid_arguments", False),
+        ("malformed_call", False),
+    ],
+)
+def test_a_call_is_well_formed_when_it_could_be_made(outcome, well_formed):
+    assert CallRecord("f", outcome, 0.0).well_formed is well_formed
