@@ -1,0 +1,77 @@
+"""The environment most agents live in: a question, some tools, and an answer without a call.
+
+The episode ends with the first action that calls nothing: that is the answer. Calls that cannot be
+read, or cannot be executed, come back as errors the model reads; they never raise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from whetstone.chat import Message, system, tool_result, user
+from whetstone.environments.protocol import Observation, StepResult
+from whetstone.tools import Answer, Toolset
+from whetstone.trajectory import CallRecord, EndReason, Task
+
+
+class ToolEnvironment:
+    """Tools and a task's prompt.
+
+    Ends: terminated on an action without a call; `tool_stopped` where a tool says so;
+    `malformed_action` on an unreadable call where `on_malformed` is `end`.
+
+    Args:
+        tools: Typed functions; none at all leaves the model to answer by itself.
+        instruction: A system message for every task; none by default.
+        max_calls_per_turn: Calls one action may hold; an action with more is refused whole.
+        tool_timeout_seconds: How long one call may run.
+        max_result_characters: Longer results keep their head and tail.
+        on_malformed: `retry` lets the model read what was wrong; `end` ends the episode.
+    """
+
+    def __init__(
+        self,
+        *,
+        tools: Sequence[Callable[..., Any]] = (),
+        instruction: str = "",
+        max_calls_per_turn: int = 8,
+        tool_timeout_seconds: float = 10.0,
+        max_result_characters: int = 4000,
+        on_malformed: Literal["retry", "end"] = "retry",
+    ) -> None:
+        self.toolset = Toolset(tools, timeout_seconds=tool_timeout_seconds, max_result_characters=max_result_characters)
+        self.instruction, self.max_calls_per_turn, self.on_malformed = instruction, max_calls_per_turn, on_malformed
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """The task's prompt, behind the instruction if there is one. Nothing here is random."""
+        opening = (system(self.instruction), user(task.prompt)) if self.instruction else (user(task.prompt),)
+        return Observation(opening, self.toolset.specs)
+
+    async def step(self, action: Message) -> StepResult:
+        """Execute the calls at once, side by side; answer each, in order."""
+        if not action.tool_calls and not action.malformed:
+            return StepResult(Observation(()), terminated=True)
+        if action.malformed:
+            # none of the calls is executed: what the model meant as a whole is not known
+            records = tuple(CallRecord("", "malformed_call", 0.0) for _ in action.malformed)
+            answers = tuple(tool_result(f"error: {what}") for what in action.malformed)
+            ended = EndReason.MALFORMED_ACTION if self.on_malformed == "end" else None
+            return StepResult(Observation(answers), reason=ended, calls=records)
+        if len(action.tool_calls) > self.max_calls_per_turn:
+            refusal = (
+                f"error: {len(action.tool_calls)} calls in one turn, {self.max_calls_per_turn} allowed; none was made"
+            )
+            records = tuple(CallRecord(call.name, "too_many_calls", 0.0) for call in action.tool_calls)
+            return StepResult(Observation((tool_result(refusal),)), calls=records)
+        results: list[Answer] = await asyncio.gather(*map(self.toolset.call, action.tool_calls))
+        messages = tuple(
+            tool_result(answer.text, call_id=call.id) for call, answer in zip(action.tool_calls, results, strict=True)
+        )
+        records = tuple(answer.record for answer in results)
+        stopped = any(record.outcome == "stopped" for record in records)
+        return StepResult(Observation(messages), reason=EndReason.TOOL_STOPPED if stopped else None, calls=records)
+
+    async def close(self) -> None:
+        """Nothing is held."""

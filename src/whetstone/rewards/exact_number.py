@@ -1,0 +1,37 @@
+"""Is the last number of the final answer the right one?
+
+Easy to get wrong: "10" is in "100", and 1200 is written 1,200, 1200.0 or $1200. Numbers are
+compared as numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from whetstone.trajectory import EndReason, Score, Task, Trajectory
+
+_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|-?\.\d+")
+
+
+async def exact_number(trajectory: Trajectory, task: Task) -> Score:
+    """1 where the episode ended with an answer whose last number equals `task.private["answer"]`, else 0."""
+    correct = trajectory.ended is EndReason.TERMINATED and last_number(trajectory.final_text) == last_number(
+        str(task.private["answer"])
+    )
+    return Score(float(correct), parts={"correct": float(correct)}, success=correct)
+
+
+def last_number(text: str) -> Fraction | None:
+    """The last number in a text, exactly; None where there is none.
+
+    A minus counts as a sign where no digit stands before it: `7-3` ends in 3, `= -3` in −3.
+    """
+    every = list(_NUMBER.finditer(text))
+    if not every:
+        return None
+    found = every[-1]
+    written = found.group()
+    if written.startswith("-") and text[: found.start()].rstrip()[-1:].isdigit():
+        written = written[1:]
+    return Fraction(written.replace(",", ""))

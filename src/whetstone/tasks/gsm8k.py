@@ -1,0 +1,79 @@
+"""Grade-school problems in words (GSM8K), read from the published JSON lines.
+
+A solution marks each calculation as `<<48/2=24>>` and ends with `#### 72`. The marks are gold
+calculator calls, so demonstrations come for free.
+
+Easy to get wrong: marks are written by people (`<<.5*100=50>>`, `<<5 * 3=15>>`, `<<1,200/2=600>>`) and
+some are wrong. The expert only plays them; whether a demonstration is trained is decided by the reward.
+
+Source: Cobbe et al. 2021, arXiv:2110.14168.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from whetstone.chat import Message, ToolCall, ToolSpec, assistant
+from whetstone.errors import TaskError
+from whetstone.tasks.jsonl import Endless, OnBadTask, read_tasks
+from whetstone.trajectory import Task
+
+_MARK = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
+_ANSWER = re.compile(r"####\s*(\S+)\s*$")
+
+
+class GSM8K:
+    """The training problems of `train.jsonl`, the held-out ones of `test.jsonl`.
+
+    Args:
+        path: The folder with both files.
+        seed: The order in which training problems come.
+        on_bad_task: `error`, or `skip` to leave bad lines out and count them.
+
+    Raises:
+        TaskError: The folder or a file is missing, empty or has a bad line.
+    """
+
+    def __init__(self, *, path: str, seed: int = 0, on_bad_task: OnBadTask = "error") -> None:
+        folder = Path(path)
+        if not folder.is_dir():
+            raise TaskError(f"{folder}: no such folder; GSM8K is a folder with train.jsonl and test.jsonl")
+        training, bad_training = read_tasks(folder / "train.jsonl", _parse_for("train"), on_bad_task=on_bad_task)
+        self._held_out, bad_test = read_tasks(folder / "test.jsonl", _parse_for("test"), on_bad_task=on_bad_task)
+        self.skipped = bad_training + bad_test
+        self._endless = Endless(training, seed=seed)
+
+    def task(self, index: int) -> Task:
+        """Each training problem once an epoch, every epoch in another order."""
+        return self._endless[index]
+
+    def held_out(self, count: int) -> Sequence[Task]:
+        """The test file from its beginning."""
+        return self._held_out[:count]
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """The marked calculations one by one, then the answer; without a tool, the answer at once."""
+        calls: Sequence[str] = task.private["calls"]
+        done = sum(message.role == "tool" for message in conversation)
+        if tools and done < len(calls):
+            (tool,) = tools
+            return assistant("", ToolCall(tool.name, json.dumps({tool.only_text_parameter: calls[done]})))
+        return assistant(str(task.private["answer"]))
+
+
+def _parse_for(split: str) -> Any:
+    def parse(row: Mapping[str, Any], number: int) -> Task:
+        solution = row["answer"]
+        match = _ANSWER.search(solution)
+        if match is None:
+            raise ValueError("the solution does not end with `#### answer`")
+        calls = tuple(expression.replace(",", "").strip() for expression, _ in _MARK.findall(solution))
+        answer = match.group(1).replace(",", "")
+        tags = {"kind": f"{min(len(calls), 6)}{'+' if len(calls) > 5 else ''} calculations"}
+        return Task(f"gsm8k/{split}/{number}", row["question"], {"answer": answer, "calls": calls}, tags)
+
+    return parse

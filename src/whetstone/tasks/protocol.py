@@ -1,0 +1,30 @@
+"""The seam of the tasks room: where tasks come from, and who can show how one is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from whetstone.chat import Message, ToolSpec
+from whetstone.trajectory import Task
+
+
+class Source(Protocol):
+    """Training tasks without end, and held-out tasks that are never among them."""
+
+    def task(self, index: int) -> Task:
+        """Training task number `index`, from 0; the same index is the same task, so a run can resume anywhere."""
+        ...
+
+    def held_out(self, count: int) -> Sequence[Task]:
+        """The first `count` held-out tasks, fewer where there are not so many."""
+        ...
+
+
+@runtime_checkable
+class Expert(Protocol):
+    """A source that can also show how its tasks are done."""
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """What an expert says next, given everything said so far and the tools on offer."""
+        ...

@@ -1,0 +1,90 @@
+"""Arithmetic for models that cannot do it in the head: a calculator, and a pocket one with a single operation.
+
+Easy to get wrong: `eval` runs any Python, and `9**9**9` never ends. Here the expression is parsed,
+only + − × ÷ and parentheses are known, and results are exact fractions until they are shown.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from fractions import Fraction
+
+from whetstone.errors import ToolError
+
+_OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_MAX_CHARACTERS = 200
+
+
+def calculator(expression: str) -> str:
+    """Evaluate an expression of numbers, + - * / and parentheses.
+
+    Args:
+        expression: The expression; numbers may have decimals.
+    """
+    return shown(evaluate(expression))
+
+
+def pocket_calculator(expression: str) -> str:
+    """One operation, + - * or /, on two numbers.
+
+    Args:
+        expression: Two numbers with one of + - * / between them.
+    """
+    tree = _parse(expression)
+    if not isinstance(tree, ast.BinOp) or not (_is_number(tree.left) and _is_number(tree.right)):
+        raise ToolError("one operation on two numbers at a time")
+    return shown(_value(tree))
+
+
+def evaluate(expression: str) -> Fraction:
+    """The exact value of an expression of numbers, + - * / and parentheses.
+
+    Raises:
+        ToolError: It does not parse, uses anything else, divides by zero, or is longer than 200 characters.
+    """
+    return _value(_parse(expression))
+
+
+def shown(value: Fraction) -> str:
+    """An integer as such, anything else with up to ten significant digits."""
+    return str(value.numerator) if value.denominator == 1 else f"{float(value):.10g}"
+
+
+def _parse(expression: str) -> ast.expr:
+    if len(expression) > _MAX_CHARACTERS:
+        raise ToolError(f"the expression is longer than {_MAX_CHARACTERS} characters")
+    try:
+        return ast.parse(expression.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ToolError("not an expression") from None
+
+
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub | ast.UAdd) and _is_number(node.operand)
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
+
+
+def _value(node: ast.expr) -> Fraction:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        try:
+            return Fraction(str(node.value))  # through text, so that 0.1 is a tenth
+        except ValueError:
+            raise ToolError("a number is too large") from None
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd):
+        return _value(node.operand)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(node.op, ast.Div) and right == 0:
+            raise ToolError("division by zero")
+        return _OPERATIONS[type(node.op)](left, right)
+    raise ToolError("only numbers, + - * / and parentheses")

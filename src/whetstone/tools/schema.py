@@ -1,0 +1,99 @@
+"""How does a typed function become a tool? Its signature is the schema, its docstring is what the model reads.
+
+Easy to get wrong: arguments come from a model as JSON, so `"12"` for an `int` is a mistake to be
+told, not a value to be converted; validation is strict.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import docstring_parser
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+
+from whetstone.chat import ToolSpec
+from whetstone.errors import RecipeError, ToolError
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the model can call."""
+
+    spec: ToolSpec
+    function: Callable[..., Any]
+    arguments: type[BaseModel]
+    """Validates the arguments of a call."""
+
+    def bind(self, arguments: str) -> dict[str, Any]:
+        """The keyword arguments in a JSON text, checked against the signature.
+
+        Raises:
+            ToolError: Not an object, an argument missing, unknown or of the wrong type; the text says which.
+        """
+        try:
+            values = self.arguments.model_validate_json(arguments, strict=True)
+        except ValidationError as error:
+            raise ToolError(f"{self.spec.name}: {_in_one_line(error)}") from None
+        return {name: getattr(values, name) for name in self.arguments.model_fields}
+
+
+def tool_from_function(function: Callable[..., Any]) -> Tool:
+    """The tool a typed function is: name, schema and description from the function itself.
+
+    Raises:
+        RecipeError: A parameter has no type, a type JSON cannot express, or is positional-only or variadic.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    documentation = docstring_parser.parse(inspect.getdoc(function) or "")
+    about = {p.arg_name: p.description for p in documentation.params}
+    # of a partial or a callable object the hints are those of what is called in the end
+    inner = function.func if isinstance(function, functools.partial) else function
+    hints = get_type_hints(inner if inspect.isroutine(inner) else type(inner).__call__, include_extras=True)
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise RecipeError(f"tool {name}: parameter {parameter} cannot be passed by name; write it out")
+        if parameter.name not in hints:
+            raise RecipeError(f"tool {name}: parameter {parameter.name} has no type; the type is what the model reads")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hints[parameter.name], Field(default, description=about.get(parameter.name)))
+    try:
+        arguments = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        schema = arguments.model_json_schema()
+    except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema) as error:
+        raise RecipeError(f"tool {name}: a parameter has a type JSON cannot express: {error}".splitlines()[0]) from None
+    schema.pop("title", None)
+    for field_schema in schema.get("properties", {}).values():
+        field_schema.pop("title", None)
+    schema.setdefault("properties", {})
+    description = "\n".join(filter(None, (documentation.short_description, documentation.long_description)))
+    return Tool(ToolSpec(name, description, schema), function, arguments)
+
+
+def _in_one_line(error: ValidationError) -> str:
+    said = []
+    for problem in error.errors(include_url=False, include_context=False):
+        where = ".".join(map(str, problem["loc"]))
+        kind = problem["type"]
+        if kind == "missing":
+            said.append(f"argument {where} is missing")
+        elif kind == "extra_forbidden":
+            said.append(f"there is no argument {where}")
+        elif kind == "json_invalid":
+            said.append("the arguments are not valid JSON")
+        elif not where:
+            said.append("the arguments must be a JSON object")
+        else:
+            said.append(f"argument {where}: {problem['msg'].lower()}, got {_shown(problem['input'])}")
+    return "; ".join(said)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,46 @@
+import asyncio
+
+import pytest
+
+from whetstone.chat import assistant
+from whetstone.rewards import exact_number, last_number
+from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
+
+NOTHING = Tokens.written((), Author.ENVIRONMENT)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("10 of 100", 100),
+        ("1,234", 1234),
+        ("1200.0", 1200),
+        ("$1,200.50.", 1200.5),
+        ("= -3", -3),
+        ("7-3", 3),
+        ("7 - 3", 3),
+        (".5", 0.5),
+        ("it is 42!", 42),
+        ("none", None),
+        ("", None),
+        ("1,23", 23),
+    ],
+)
+def test_the_last_number_is_read_as_a_number(text, number):
+    assert last_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "value"),
+    [
+        ("so 408", EndReason.TERMINATED, 1.0),
+        ("408.0", EndReason.TERMINATED, 1.0),
+        ("4080", EndReason.TERMINATED, 0.0),
+        ("", EndReason.TERMINATED, 0.0),
+        ("408", EndReason.MAX_TOKENS, 0.0),
+    ],
+)
+def test_an_answer_counts_when_it_is_given_and_right(text, ended, value):
+    turn = Turn(NOTHING, NOTHING, assistant(text))
+    score = asyncio.run(exact_number(Trajectory("t", "x", (), (turn,), ended), Task("x", "?", {"answer": "408"})))
+    assert (score.value, score.success, score.parts) == (value, value == 1.0, {"correct": value})

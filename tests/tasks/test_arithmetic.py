@@ -1,0 +1,79 @@
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whetstone.chat import tool_result
+from whetstone.errors import RecipeError
+from whetstone.tasks import Arithmetic
+from whetstone.tasks.arithmetic import KINDS
+from whetstone.tools import Toolset, pocket_calculator
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31), st.integers(0, 10**6))
+def test_no_training_task_is_held_out_whatever_the_seed(seed, index):
+    held_out = {task.id for task in Arithmetic(digits=1).held_out(300)}
+    assert Arithmetic(seed=seed, digits=1).task(index).id not in held_out
+
+
+def test_the_same_index_is_the_same_task_and_another_seed_gives_others():
+    assert Arithmetic(seed=1).task(5) == Arithmetic(seed=1).task(5)
+    assert Arithmetic(seed=1).task(5) != Arithmetic(seed=2).task(5)
+
+
+def test_held_out_tasks_are_distinct_and_go_round_the_kinds():
+    tasks = Arithmetic(seed=3).held_out(500)
+    assert len({task.id for task in tasks}) == 500
+    kinds = [task.tags["kind"] for task in tasks]
+    assert all(abs(kinds.count(kind) - 100) <= 1 for kind in KINDS)
+    assert tasks == Arithmetic(seed=4).held_out(500)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_chain_of_single_operations_reaches_the_value_of_the_expression(kind):
+    source = Arithmetic(kinds={kind: 1})
+    toolset = Toolset([pocket_calculator])
+    for index in range(20):
+        task = source.task(index)
+        conversation = []
+        for _ in task.private["steps"]:
+            message = source.demonstrate(task, conversation, toolset.specs)
+            answer = asyncio.run(toolset.call(message.tool_calls[0]))
+            conversation += [message, tool_result(answer.text)]
+        assert source.demonstrate(task, conversation, toolset.specs).text == task.private["answer"]
+        assert int(task.private["answer"]) == eval(task.prompt.removeprefix("Compute "))
+        assert task.tags == {"kind": kind, "difficulty": str(len(task.private["steps"]))}
+
+
+def test_every_kind_needs_a_product_of_numbers_with_all_their_digits():
+    for kind in KINDS:
+        assert all("*" in Arithmetic(kinds={kind: 1}).task(i).prompt for i in range(10))
+
+
+def test_without_a_tool_the_expert_answers_at_once():
+    source = Arithmetic()
+    task = source.task(0)
+    assert source.demonstrate(task, [], []).text == task.private["answer"]
+
+
+def test_weights_decide_how_often_a_kind_is_drawn():
+    source = Arithmetic(kinds={"product": 1, "sum_of_products": 3})
+    kinds = [source.task(index).tags["kind"] for index in range(800)]
+    assert 0.19 < kinds.count("product") / 800 < 0.31
+    assert set(kinds) == {"product", "sum_of_products"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kinds": {"products": 1}}, 'no kind of arithmetic named "products"; did you mean "product"'),
+        ({"kinds": {"product": -1}}, "zero or more"),
+        ({"kinds": {"product": 0}}, "nothing to draw"),
+        ({"digits": 9}, "1 to 6"),
+    ],
+)
+def test_bad_options_are_one_clear_line(options, said):
+    with pytest.raises(RecipeError, match=said):
+        Arithmetic(**options)

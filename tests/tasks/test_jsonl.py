@@ -1,0 +1,64 @@
+import json
+
+import pytest
+
+from whetstone.errors import TaskError
+from whetstone.tasks import Jsonl
+
+
+def write(path, *rows):
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
+    return str(path)
+
+
+def rows(n):
+    return [{"prompt": f"question {i}", "answer": i} for i in range(n)]
+
+
+def test_each_training_task_comes_once_an_epoch_in_an_order_of_its_own(tmp_path):
+    source = Jsonl(path=write(tmp_path / "tasks.jsonl", *rows(40)), held_out_share=0.25)
+    held_out = source.held_out(1000)
+    n = 40 - len(held_out)
+    first, second = ([source.task(i).id for i in range(start, start + n)] for start in (0, n))
+    assert sorted(first) == sorted(second) == sorted(set(first))
+    assert first != second
+    assert not set(first) & {task.id for task in held_out}
+
+
+def test_a_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
+    path = write(tmp_path / "tasks.jsonl", rows(1)[0], "{oops", *rows(3))
+    with pytest.raises(TaskError, match=r"tasks\.jsonl:2  not JSON"):
+        Jsonl(path=path)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"promt": "x", "answer": 1}, "the key 'prompt' is missing; did you mean \"promt\""),
+        ([1], "a task is a JSON object, got list"),
+        ({"prompt": 3, "answer": 1}, "`prompt` is text"),
+    ],
+)
+def test_a_line_that_is_no_task_says_why(tmp_path, row, said):
+    with pytest.raises(TaskError, match=said):
+        Jsonl(path=write(tmp_path / "tasks.jsonl", row))
+
+
+def test_bad_lines_can_be_skipped_and_are_counted(tmp_path):
+    path = write(tmp_path / "tasks.jsonl", *rows(30), "{oops", "", "[]")
+    source = Jsonl(path=path, on_bad_task="skip")
+    assert source.skipped == 2
+
+
+def test_an_empty_file_a_file_of_bad_lines_and_no_file_are_one_line_each(tmp_path):
+    with pytest.raises(TaskError, match=r"empty\.jsonl: no tasks in it"):
+        Jsonl(path=write(tmp_path / "empty.jsonl"))
+    with pytest.raises(TaskError, match=r"no tasks in it \(1 bad lines skipped\)"):
+        Jsonl(path=write(tmp_path / "bad.jsonl", "{"), on_bad_task="skip")
+    with pytest.raises(TaskError, match=r'no such task file; did you mean "empty\.jsonl"'):
+        Jsonl(path=str(tmp_path / "emty.jsonl"))
+
+
+def test_a_split_that_leaves_one_side_empty_is_refused(tmp_path):
+    with pytest.raises(TaskError, match="leave none for training"):
+        Jsonl(path=write(tmp_path / "tasks.jsonl", *rows(3)), held_out_share=1.0)

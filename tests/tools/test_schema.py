@@ -1,0 +1,95 @@
+import functools
+import json
+from typing import Literal
+
+import pytest
+
+from whetstone.errors import RecipeError, ToolError
+from whetstone.tools import tool_from_function
+
+
+def convert_weight(amount: float, unit: Literal["kg", "lb"], precise: bool = False) -> float:
+    """Convert a weight to the other unit.
+
+    Args:
+        amount: The weight, zero or more.
+        unit: The unit `amount` is given in.
+        precise: With all digits.
+    """
+    return amount * 2.2 if unit == "kg" else amount / 2.2
+
+
+def test_signature_and_docstring_are_the_schema():
+    spec = tool_from_function(convert_weight).spec
+    assert (spec.name, spec.description) == ("convert_weight", "Convert a weight to the other unit.")
+    assert spec.parameters["required"] == ["amount", "unit"]
+    assert spec.parameters["properties"] == {
+        "amount": {"type": "number", "description": "The weight, zero or more."},
+        "unit": {"type": "string", "enum": ["kg", "lb"], "description": "The unit `amount` is given in."},
+        "precise": {"type": "boolean", "default": False, "description": "With all digits."},
+    }
+    assert spec.parameters["additionalProperties"] is False
+
+
+def test_good_arguments_are_bound_with_defaults():
+    assert tool_from_function(convert_weight).bind('{"amount": 2, "unit": "kg"}') == {
+        "amount": 2.0,
+        "unit": "kg",
+        "precise": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"unit": "kg"}, "argument amount is missing"),
+        ({"amount": "2", "unit": "kg"}, 'argument amount: input should be a valid number, got "2"'),
+        ({"amount": 2, "unit": "stone"}, "argument unit: input should be 'kg' or 'lb'"),
+        ({"amount": 2, "unit": "kg", "colour": 1}, "there is no argument colour"),
+        ([], "must be a JSON object"),
+    ],
+)
+def test_wrong_arguments_say_which_and_why_in_one_line(arguments, said):
+    with pytest.raises(ToolError) as caught:
+        tool_from_function(convert_weight).bind(json.dumps(arguments))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_broken_json_is_an_error_the_model_can_read():
+    with pytest.raises(ToolError, match="not valid JSON"):
+        tool_from_function(convert_weight).bind("{")
+
+
+def test_a_function_that_cannot_be_described_is_refused_at_once():
+    def untyped(x):
+        return x
+
+    def variadic(*values: int) -> int:
+        return sum(values)
+
+    with pytest.raises(RecipeError, match="parameter x has no type"):
+        tool_from_function(untyped)
+    with pytest.raises(RecipeError, match="cannot be passed by name"):
+        tool_from_function(variadic)
+
+
+def test_a_callable_object_and_a_tool_without_arguments_work():
+    class Clock:
+        """Tell the time."""
+
+        __name__ = "clock"
+
+        def __call__(self) -> str:
+            return "noon"
+
+    tool = tool_from_function(Clock())
+    assert tool.spec.name == "clock"
+    assert tool.spec.parameters["properties"] == {}
+    assert tool.bind("{}") == {}
+
+
+def test_a_partial_takes_the_name_it_is_given():
+    bound = functools.partial(convert_weight, precise=True)
+    bound.__name__ = "weigh"
+    assert tool_from_function(bound).spec.name == "weigh"
