@@ -1,0 +1,29 @@
+"""Do sampler and learner agree on what the sampled tokens were worth? They should, to rounding.
+
+Easy to get wrong: log-probs compare only at the same temperature; the learner divides its logits by it.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def mismatch(learner_logprobs: Tensor, sampler_logprobs: Tensor) -> dict[str, float]:
+    """How far the learner's log-probs are from the sampler's on the same tokens and weights.
+
+        d = ℓ_learner − ℓ_sampler;   k3 = exp(d) − 1 − d, an estimate of KL(sampler ‖ learner)
+
+    Args:
+        learner_logprobs: [T].
+        sampler_logprobs: [T]; no tokens give zeros.
+
+    Source: k3: Schulman 2020, "Approximating KL divergence", http://joschu.net/blog/kl-approx.html.
+    """
+    if learner_logprobs.numel() == 0:
+        return {"sampler/mismatch_mean": 0.0, "sampler/mismatch_max": 0.0, "sampler/mismatch_kl": 0.0}
+    d = (learner_logprobs.double() - sampler_logprobs.double()).clamp(-20, 20)
+    return {
+        "sampler/mismatch_mean": d.abs().mean().item(),
+        "sampler/mismatch_max": d.abs().max().item(),
+        "sampler/mismatch_kl": (d.exp() - 1 - d).mean().item(),
+    }

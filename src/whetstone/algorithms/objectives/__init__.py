@@ -1,0 +1,8 @@
+"""Losses from log-probs and credit. A loss per token never divides by anything: that is aggregation."""
+
+from whetstone.algorithms.objectives.clipped import TokenLoss, clipped
+from whetstone.algorithms.objectives.supervised import supervised
+
+OBJECTIVES = {"clipped": clipped}
+
+__all__ = ["OBJECTIVES", "TokenLoss", "clipped", "supervised"]

@@ -1,0 +1,53 @@
+"""Who produces the actions of an episode? The policy through an engine, or an expert through a script.
+
+Both go through the same episode loop, so a demonstration is a trajectory like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from whetstone.chat import Chat
+from whetstone.inference import Engine, Sampling
+from whetstone.rollout.protocol import Action, Moment
+from whetstone.tasks import Expert
+from whetstone.trajectory import Author, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyActor:
+    """Samples each turn from an engine."""
+
+    engine: Engine
+    sampling: Sampling
+    """`stop_ids` and `seed` are filled in for each turn."""
+    stop_ids: frozenset[int]
+
+    async def act(self, moment: Moment) -> Action:
+        """One generation, seeded by the moment."""
+        sampling = replace(self.sampling, stop_ids=self.stop_ids, seed=moment.seed)
+        drawn = await self.engine.generate(moment.context.ids, sampling, episode=moment.episode)
+        tokens = Tokens.sampled(
+            drawn.tokens, logprobs=drawn.logprobs, versions=drawn.versions, entropies=drawn.entropies
+        )
+        return Action(tokens, drawn.finish == "stop", drawn.queue_seconds)
+
+    def leave(self, episode: str) -> None:
+        """Let the engine forget the episode."""
+        self.engine.forget(episode)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertActor:
+    """Writes what an expert says, in the tokens the policy would have to sample for it."""
+
+    expert: Expert
+    chat: Chat
+
+    async def act(self, moment: Moment) -> Action:
+        """The expert's next message."""
+        message = self.expert.demonstrate(moment.task, moment.conversation, moment.tools)
+        return Action(Tokens.written(self.chat.write(message, moment.tools), Author.EXPERT))
+
+    def leave(self, episode: str) -> None:
+        """Nothing is held."""

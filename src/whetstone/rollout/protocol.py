@@ -1,0 +1,61 @@
+"""The seams of the rollout room: who acts in an episode, and how a task's trajectories are sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from whetstone.chat import Context, Message, ToolSpec
+from whetstone.trajectory import Group, Task, Tokens, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What an actor produced in one turn."""
+
+    tokens: Tokens
+    complete: bool = True
+    """Whether the turn was ended by the actor rather than by a limit."""
+    queue_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What an actor knows when it is its turn."""
+
+    task: Task
+    context: Context
+    conversation: Sequence[Message]
+    tools: Sequence[ToolSpec]
+    episode: str
+    turn: int
+    seed: int
+
+
+class Actor(Protocol):
+    """Whoever produces the actions of an episode: the policy in training, or an expert who shows how."""
+
+    async def act(self, moment: Moment) -> Action:
+        """The tokens of one turn."""
+        ...
+
+    def leave(self, episode: str) -> None:
+        """The episode is over."""
+        ...
+
+
+class Roller(Protocol):
+    """What a strategy may do: the primitives of rollout. Here so far: sample."""
+
+    async def sample(self, task: Task, *, index: int) -> Trajectory:
+        """One whole episode of `task`, scored; `index` tells it from its siblings and decides its seed."""
+        ...
+
+
+class Strategy(Protocol):
+    """How the trajectories of one task come about."""
+
+    async def __call__(self, task: Task, roller: Roller, /) -> Group:
+        """All trajectories of `task`."""
+        ...

@@ -1,0 +1,18 @@
+import math
+
+import pytest
+import torch
+
+from whetstone.algorithms import mismatch
+
+
+def test_worked_numbers():
+    # d = ln 2 and 0: mean ½ ln 2, k3 = (2 − 1 − ln 2)/2
+    found = mismatch(torch.tensor([math.log(0.5), -1.0]), torch.tensor([math.log(0.25), -1.0]))
+    assert found["sampler/mismatch_mean"] == pytest.approx(math.log(2) / 2)
+    assert found["sampler/mismatch_max"] == pytest.approx(math.log(2))
+    assert found["sampler/mismatch_kl"] == pytest.approx((1 - math.log(2)) / 2)
+
+
+def test_no_tokens_give_zeros():
+    assert set(mismatch(torch.zeros(0), torch.zeros(0)).values()) == {0.0}
