@@ -1,0 +1,52 @@
+"""The `whetstone` command: one subcommand a file, one line and exit code 2 for what a person can put right."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+
+# nothing is fetched at run time; must be set before transformers is imported by a subcommand
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import click
+
+from whetstone.cli.doctor import doctor
+from whetstone.cli.evaluate import evaluate
+from whetstone.cli.recipes import recipes
+from whetstone.cli.rollout import rollout
+from whetstone.cli.train import train
+from whetstone.errors import WhetstoneError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("whetstone"), prog_name="whetstone")
+def cli() -> None:
+    """Train language-model agents that use tools, by reinforcement learning."""
+
+
+for command in (train, evaluate, rollout, recipes, doctor):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command; a mistake of the user's is one line and exit code 2."""
+    try:
+        cli(standalone_mode=False)
+    except WhetstoneError as error:
+        print(f"whetstone: {error}", file=sys.stderr)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        print("whetstone: stopped; the same command with --resume goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `whetstone rollout demo | head`
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

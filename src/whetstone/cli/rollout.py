@@ -1,0 +1,69 @@
+"""`whetstone rollout`: sample a few episodes and show them, no training."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import click
+
+from whetstone import training
+from whetstone.recipe import load_recipe
+from whetstone.trajectory import Trajectory
+
+
+@click.command()
+@click.argument("run_or_recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("-n", "count", type=click.IntRange(min=1), default=3, show_default=True, help="How many episodes.")
+@click.option("--expert", is_flag=True, help="Let the source's expert play instead of the policy.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object an episode.")
+def rollout(run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: bool, as_json: bool) -> None:
+    """Play episodes of RUN_OR_RECIPE on training tasks and show them as conversations."""
+    run_dir = Path(run_or_recipe)
+    if run_dir.is_dir():
+        resolved, policy = training.run_recipe(run_dir), training.final_policy(run_dir)
+    else:
+        resolved, policy = load_recipe(run_or_recipe, overrides), None
+    for trajectory in asyncio.run(_sampled(training.assemble(resolved, policy), count, expert)):
+        if as_json:
+            click.echo(json.dumps(_as_json(trajectory)))
+        else:
+            _show(trajectory)
+
+
+async def _sampled(assembly: training.Assembly, count: int, expert: bool) -> list[Trajectory]:
+    recipe = assembly.resolved.recipe
+    engine = assembly.engine()
+    try:
+        actor = (
+            assembly.expert_actor() if expert else assembly.policy_actor(engine, temperature=recipe.rollout.temperature)
+        )
+        collector = assembly.collector(actor, seed=recipe.seed)
+        tasks = (assembly.source.task(index) for index in range(count))
+        return await asyncio.gather(*(collector.sample(task, index=0) for task in tasks))
+    finally:
+        await engine.close()
+
+
+def _as_json(trajectory: Trajectory) -> dict[str, object]:
+    return {
+        "task": trajectory.task_id,
+        "messages": [message.to_openai() for message in trajectory.messages],
+        "ended": trajectory.ended,
+        "error": trajectory.error,
+        "reward": trajectory.score.value if trajectory.score else None,
+        "action_tokens": trajectory.action_tokens,
+    }
+
+
+def _show(trajectory: Trajectory) -> None:
+    click.secho(trajectory.task_id, bold=True)
+    for message in trajectory.messages:
+        calls = "".join(f"  → {call.name}({call.arguments})" for call in message.tool_calls)
+        unread = "".join(f"  ✗ {what}" for what in message.malformed)
+        click.echo(f"  {message.role:<10} {message.text}{calls}{unread}")
+    score = "no score" if trajectory.score is None else f"reward {trajectory.score.value:g}"
+    error = f" ({trajectory.error})" if trajectory.error else ""
+    click.secho(f"  {trajectory.ended}{error}, {score}, {trajectory.action_tokens} tokens\n", dim=True)

@@ -1,0 +1,40 @@
+"""`whetstone train`: all stages of a recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from whetstone import training
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+
+
+@click.command()
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the run is kept [runs/RECIPE]."
+)
+@click.option("--resume", is_flag=True, help="Go on with the run in the run directory from its last checkpoint.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON and no progress.")
+def train(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume: bool, as_json: bool) -> None:
+    """Train RECIPE, a built-in name (`whetstone recipes` lists them) or a YAML file.
+
+    Any key can be set by its dotted path: whetstone train demo training.steps=30 seed=1
+    """
+    resolved = load_recipe(recipe, overrides)
+    run_dir = run_dir or Path("runs") / resolved.name
+    summary = training.train(resolved, run_dir, resume=resume, progress=Progress(quiet=as_json))
+    if as_json:
+        click.echo(json.dumps(summary))
+        return
+    for name, evaluation in summary["evaluations"].items():
+        click.echo(f"{name:<14} {training.headline(evaluation)}")
+    for name, ablation in summary["ablations"].items():
+        click.echo(f"{name:<14} {training.headline(ablation['after'])}")
+    minutes = sum(summary["seconds"].values()) / 60
+    before, after = summary["before"]["success"], summary["after"]["success"]
+    click.echo(f"success {before:.0%} → {after:.0%}  ({minutes:.1f} minutes of training)   {run_dir / 'report.html'}")

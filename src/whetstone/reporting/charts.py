@@ -1,0 +1,94 @@
+"""How does a curve get into a page that stands alone? Drawn by matplotlib as SVG, in colours for light and dark.
+
+Easy to get wrong: matplotlib's SVG carries a date and random ids, so the same run would give another file each time.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+
+from matplotlib import pyplot as plt
+
+COLOURS = ("#3b82c4", "#d9822b", "#2e9e6b", "#b0569e", "#8a8f98", "#c2483f")
+_GREY = "#8a8f98"
+_STYLE = {
+    "font.size": 9,
+    "font.family": "sans-serif",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "whetstone",
+    "text.color": _GREY,
+    "axes.labelcolor": _GREY,
+    "axes.edgecolor": _GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.color": _GREY,
+    "xtick.color": _GREY,
+    "ytick.color": _GREY,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+}
+
+
+def curves(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x_label: str, percent: bool = False
+) -> str:
+    """Lines over steps as an `<svg>` element: a thin one of what was measured, a bold one of its running mean.
+
+    Args:
+        series: Name → (x, y), both the same length.
+        percent: y is a share, shown from 0 to 100 %.
+    """
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots(figsize=(4.2, 2.3), layout="constrained")
+        for colour, (name, (x, y)) in zip(COLOURS, series.items(), strict=False):
+            axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
+            axes.plot(x, running_mean(y, max(1, len(y) // 20)), color=colour, label=name)
+        axes.set_xlabel(x_label)
+        if percent:
+            axes.set_ylim(-0.02, 1.02)
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        if len(series) > 1:
+            axes.legend(fontsize=7)
+        return _svg(figure)
+
+
+def bars(rows: Sequence[tuple[str, float, tuple[float, float]]]) -> str:
+    """Horizontal bars of shares with their intervals, top to bottom, as an `<svg>` element.
+
+    Args:
+        rows: (label, share, (low, high)).
+    """
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots(figsize=(6.6, 0.45 * len(rows) + 0.5), layout="constrained")
+        for place, (_label, share, (low, high)) in enumerate(rows):
+            axes.barh(place, share, color=COLOURS[place % len(COLOURS)], height=0.6)
+            axes.plot([low, high], [place, place], color=_GREY, linewidth=2)
+            axes.text(min(max(high, share) + 0.02, 1.02), place, f"{share:.1%}", va="center")
+        axes.set_yticks(range(len(rows)), [label for label, _, _ in rows])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.12)
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0])
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.grid(axis="y", visible=False)
+        return _svg(figure)
+
+
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """The mean of each value and up to `window` − 1 before it."""
+    return [sum(values[max(0, i + 1 - window) : i + 1]) / min(i + 1, window) for i in range(len(values))]
+
+
+def _svg(figure: Any) -> str:
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    plt.close(figure)
+    text = stream.getvalue()
+    return text[text.index("<svg") :]

@@ -1,0 +1,50 @@
+"""Where do the numbers of a run go? One JSON object a step in `metrics.jsonl`, keys `area/name`.
+
+Easy to get wrong: after a kill the file may hold steps the last checkpoint does not know, or half a line.
+Going on from a checkpoint first rewinds the file to it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from whetstone.atomic_write import saving, write_text
+
+
+class Journal:
+    """The metrics file of a run, one flushed line a step."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / "metrics.jsonl"
+
+    def record(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one step. Numbers that are not finite are written as null, so that every line is JSON.
+
+        Raises:
+            SaveError: It could not be written.
+        """
+        finite = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
+        line = json.dumps({"stage": stage, "step": step, **finite})
+        with saving(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def read(self) -> list[dict[str, Any]]:
+        """All steps on record; a torn last line is left out."""
+        if not self.path.is_file():
+            return []
+        rows = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+        return rows
+
+    def rewind(self, done: Mapping[str, int]) -> None:
+        """Forget what came after `done[stage]` steps of each stage; stages not named are forgotten whole."""
+        kept = [row for row in self.read() if row["step"] <= done.get(row["stage"], 0)]
+        write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))

@@ -1,0 +1,83 @@
+"""What does a person see while a run goes on? A bar with rate and time left, or plain lines where there is no screen.
+
+Easy to get wrong: a bar redrawn into a log file is thousands of lines of escape codes. Without a terminal one
+line is printed every few seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+_SECONDS_BETWEEN_LINES = 10.0
+_SHOWN = {
+    "loss": "loss {:.3f}",
+    "reward/mean": "reward {:.2f}",
+    "episode/success": "success {:.0%}",
+    "episode/turns": "turns {:.1f}",
+    "policy/entropy": "entropy {:.2f}",
+    "policy/kl": "kl {:.4f}",
+    "sampler/mismatch_kl": "mismatch {:.1e}",
+    "throughput/tokens_per_second": "{:,.0f} tok/s",
+}
+
+
+class Stage:
+    """A part of a run with a known number of steps."""
+
+    def __init__(self, name: str, total: int, done: int, bar: Bar | None) -> None:
+        self.name, self.total, self.done, self._bar = name, total, done, bar
+        self._begun, self._first, self._last_line = time.monotonic(), done, 0.0
+        self._task = bar.add_task(name, total=total, completed=done, said="") if bar is not None else None
+
+    def advance(self, metrics: Mapping[str, float], *, by: int = 1) -> None:
+        """`by` more steps are done; show what they came to."""
+        self.done += by
+        said = "  ".join(shape.format(metrics[key]) for key, shape in _SHOWN.items() if key in metrics)
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self.done, said=said)
+            return
+        now = time.monotonic()
+        if now - self._last_line >= _SECONDS_BETWEEN_LINES or self.done >= self.total:
+            self._last_line = now
+            left = (now - self._begun) / max(1, self.done - self._first) * (self.total - self.done)
+            print(f"{self.name} {self.done}/{self.total}  {said}  {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Shows stages one after the other, on standard error, so that results can be piped."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
+        self.quiet = quiet
+
+    @contextmanager
+    def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[Stage]:
+        """A stage of `total` steps, of which `done` were done before."""
+        if self.quiet or not self._console.is_terminal:
+            stage = Stage(name, total, done, None)
+            if self.quiet:
+                stage.advance = lambda metrics, *, by=1: None  # type: ignore[method-assign]
+            yield stage
+            return
+        columns = (
+            TextColumn("{task.description:<14}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[said]}"),
+        )
+        with Bar(*columns, console=self._console) as bar:
+            yield Stage(name, total, done, bar)
+
+    def say(self, text: str) -> None:
+        """A line between stages."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)

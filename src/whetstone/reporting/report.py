@@ -1,0 +1,246 @@
+"""What was learned, on one page? `report.html`: before and after with intervals, curves, conversations side by side.
+
+The page stands alone: no script, no address, nothing to fetch. It says what the numbers say, also where nothing
+was learned.
+
+Easy to get wrong: what a tool or a model wrote is foreign text; all of it is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from whetstone.atomic_write import write_text
+from whetstone.chat import Message
+from whetstone.errors import RunDirectoryError
+from whetstone.reporting import charts
+from whetstone.reporting.metrics import Journal
+from whetstone.reporting.trajectories import read_trajectories
+from whetstone.trajectory import Trajectory
+
+STAGE_NAMES = {"untrained": "untrained", "supervised": "after the warm-up", "reinforcement": "after reinforcement"}
+_PAIRS = 3
+_CURVES = (
+    (
+        "supervised",
+        {"loss": "loss/supervised"},
+        False,
+        "Warm-up: how surprised the model is by the expert's tokens. Falls.",
+    ),
+    (
+        "reinforcement",
+        {"success": "episode/success"},
+        True,
+        "Reinforcement: success on fresh training tasks, sampled. Rises where something is learned.",
+    ),
+    (
+        "reinforcement",
+        {"groups without a difference": "group/zero_variance_fraction"},
+        True,
+        "Groups in which all did equally well teach nothing. High at the end means little is left to learn.",
+    ),
+    (
+        "reinforcement",
+        {"entropy (nats per token)": "policy/entropy"},
+        False,
+        "How undecided the policy is. A fall to 0 while success stands still is a policy that stopped exploring.",
+    ),
+    (
+        "reinforcement",
+        {"turns": "episode/turns", "tool calls": "episode/tool_calls"},
+        False,
+        "Turns and tool calls of an episode.",
+    ),
+    (
+        "reinforcement",
+        {"tokens per second": "throughput/tokens_per_second"},
+        False,
+        "Sampled tokens per second of the whole step, tools and update included.",
+    ),
+    (
+        "reinforcement",
+        {"mismatch (k3)": "sampler/mismatch_kl"},
+        False,
+        "How far sampler and learner disagree on the same tokens. Rounding only: close to 0 all along.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One task, before and after."""
+
+    task_id: str
+    before: Trajectory
+    after: Trajectory
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `report.html` from what is in the run directory; returns its path.
+
+    Raises:
+        RunDirectoryError: There is no finished run in it.
+        SaveError: It could not be written.
+    """
+    path = run_dir / "summary.json"
+    if not path.is_file():
+        raise RunDirectoryError(f"{run_dir}: no finished run to report on (summary.json is missing)")
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    rows = Journal(run_dir).read()
+    stages = {STAGE_NAMES.get(name, name): result for name, result in summary["evaluations"].items()}
+    recipe = run_dir / "recipe.yaml"
+    page = Environment(
+        loader=PackageLoader("whetstone", "reporting"), autoescape=True, undefined=StrictUndefined
+    ).get_template("report.html.j2")
+    before_name, pairs = _pairs(run_dir, list(summary["evaluations"]))
+    html = page.render(
+        summary=summary,
+        stages=stages,
+        verdict=verdict(summary),
+        ablations=[ablation_sentence(name, told, summary["after"]) for name, told in summary["ablations"].items()],
+        bars=charts.bars(_bar_rows(summary, stages)),
+        kinds=_kinds(summary["evaluations"], rows),
+        curves=_drawn(rows),
+        before_name=STAGE_NAMES.get(before_name, before_name),
+        pairs=pairs,
+        reasons=sorted({reason for result in stages.values() for reason in result["ended"]}),
+        mismatch=max((row["sampler/mismatch_kl"] for row in rows if row.get("sampler/mismatch_kl")), default=None),
+        recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
+        lines=_lines,
+    )
+    write_text(run_dir / "report.html", html)
+    return run_dir / "report.html"
+
+
+def verdict(summary: Mapping[str, Any]) -> str:
+    """What happened, in a sentence, from the intervals alone."""
+    before, after = summary["before"], summary["after"]
+    if after["interval"][0] > before["interval"][1]:
+        return "The agent became better: the intervals do not overlap."
+    if after["interval"][1] < before["interval"][0]:
+        return "The agent became worse: the intervals do not overlap."
+    return "No difference can be told: the intervals overlap."
+
+
+def ablation_sentence(name: str, told: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What the ablation shows, claimed only where the intervals support it."""
+    share, (low, high) = told["after"]["success"], told["after"]["interval"]
+    said = (
+        f"The same agent, trained the same way but {name.replace('_', ' ')}, solves {share:.1%} "
+        f"(95 % interval {low:.1%} to {high:.1%})"
+    )
+    if high < after["interval"][0]:
+        what = name.removeprefix("without_").replace("_", " ") if name.startswith("without_") else "what was left out"
+        return f"{said}: it is the {what} that does it."
+    return f"{said}, which is not clearly less than with it."
+
+
+def kind_note(shares: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """What happened to one kind of task over the stages, in words."""
+    rates = [result["success"] for _, result in shares]
+    if len(rates) < 2:
+        return ""
+    (_, before), (_, after) = shares[-2], shares[-1]
+    if after["interval"][0] > before["interval"][1]:
+        return "learned" if before["success"] > 0 else "never solved before, learned"
+    if after["success"] >= 0.95 and before["success"] >= 0.95:
+        return "known before"
+    if after["success"] == 0:
+        return "never solved"
+    if after["interval"][1] < before["interval"][0]:
+        return "unlearned"
+    return "stood still, within the interval"
+
+
+def _bar_rows(summary: Mapping[str, Any], stages: Mapping[str, Any]) -> list[tuple[str, float, tuple[float, float]]]:
+    rows = [(name, result["success"], tuple(result["interval"])) for name, result in stages.items()]
+    rows += [
+        (name.replace("_", " "), told["after"]["success"], tuple(told["after"]["interval"]))
+        for name, told in summary["ablations"].items()
+    ]
+    return rows
+
+
+def _kinds(evaluations: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One entry a kind of task: its rates, its curve, and what happened."""
+    names = sorted({kind for result in evaluations.values() for kind in result["kinds"]})
+    found = []
+    for kind in names:
+        shares = [(stage, result["kinds"][kind]) for stage, result in evaluations.items() if kind in result["kinds"]]
+        series = _series(rows, "reinforcement", f"success/{kind}")
+        curve = charts.curves({kind: series}, x_label="reinforcement step", percent=True) if series[0] else ""
+        found.append({"name": kind.replace("_", " "), "rates": dict(shares), "note": kind_note(shares), "curve": curve})
+    return found
+
+
+def _drawn(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """(svg, caption) of every curve there are numbers for."""
+    drawn = []
+    for stage, keys, percent, caption in _CURVES:
+        series = {name: _series(rows, stage, key) for name, key in keys.items()}
+        series = {name: points for name, points in series.items() if points[0]}
+        if series:
+            drawn.append((charts.curves(series, x_label=f"{stage} step", percent=percent), caption))
+    return drawn
+
+
+def _series(rows: Sequence[Mapping[str, Any]], stage: str, key: str) -> tuple[list[float], list[float]]:
+    points = [(row["step"], row[key]) for row in rows if row.get("stage") == stage and row.get(key) is not None]
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _pairs(run_dir: Path, evaluations: Sequence[str]) -> tuple[str, list[Pair]]:
+    """The same tasks before and after: those newly solved first, each of another kind where there are enough."""
+    paths = {name: run_dir / "trajectories" / f"evaluation-{name}.jsonl" for name in evaluations}
+    there = [name for name in evaluations if paths[name].is_file()]
+    if len(there) < 2:
+        return "", []
+    before_name = there[-2]
+    before = {t.task_id: t for t in read_trajectories(paths[before_name])}
+    after = {t.task_id: t for t in read_trajectories(paths[there[-1]])}
+    pairs = [Pair(task, before[task], after[task]) for task in before if task in after]
+    pairs.sort(key=lambda pair: (pair.before.solved, not pair.after.solved))
+    chosen: list[Pair] = []
+    for fresh in (True, False):
+        for pair in pairs:
+            shapes = {_shape(other.task_id) for other in chosen}
+            if len(chosen) < _PAIRS and pair not in chosen and (not fresh or _shape(pair.task_id) not in shapes):
+                chosen.append(pair)
+    return before_name, chosen
+
+
+def _shape(task_id: str) -> str:
+    """A task id with its digits gone: tasks that differ in numbers alone look alike."""
+    return "".join(character for character in task_id if not character.isdigit())
+
+
+def _lines(trajectory: Trajectory) -> list[tuple[str, str, str]]:
+    """(role, kind, text) for each bubble of a conversation."""
+    shown: list[tuple[str, str, str]] = []
+    for message in trajectory.messages:
+        shown += _bubbles(message)
+    return shown
+
+
+def _bubbles(message: Message) -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = [(message.role, "said", message.text)] if message.text else []
+    found += [(message.role, "call", f"{call.name} {_arguments(call.arguments)}") for call in message.tool_calls]
+    found += [(message.role, "unreadable", what) for what in message.malformed]
+    return found or [(message.role, "said", "(nothing)")]
+
+
+def _arguments(text: str) -> str:
+    """A single argument as itself, several as they stand."""
+    try:
+        arguments = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(arguments, dict) and len(arguments) == 1:
+        return str(next(iter(arguments.values())))
+    return text

@@ -1,0 +1,163 @@
+"""How are trajectories kept? JSON Lines, one trajectory a line: messages to read, token columns to compute with.
+
+Easy to get wrong: JSON has no NaN, so a log-prob nobody drew is null; and a forked trajectory must get its
+parent's turns back, the same objects, or the tree is lost on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from whetstone.atomic_write import write_text
+from whetstone.chat import Message
+from whetstone.errors import RunDirectoryError
+from whetstone.trajectory import Author, CallRecord, EndReason, Removal, Score, Tokens, Trajectory, Turn
+
+
+def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
+    """Replace `path` by these trajectories, whole or not at all.
+
+    Raises:
+        SaveError: It could not be written; what was there is untouched.
+    """
+    write_text(
+        path, "".join(json.dumps(_trajectory(t), ensure_ascii=False, allow_nan=False) + "\n" for t in trajectories)
+    )
+
+
+def read_trajectories(path: Path) -> list[Trajectory]:
+    """What `write_trajectories` wrote. Forks share their parent's turns where the parent stands before them.
+
+    Raises:
+        RunDirectoryError: No such file, or a line that cannot be read; the message names file and line.
+    """
+    if not path.is_file():
+        raise RunDirectoryError(f"{path}: no such trajectory file")
+    read: dict[str, Trajectory] = {}
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                trajectory = _read_trajectory(json.loads(line), read)
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise RunDirectoryError(
+                    f"{path}:{number}  not a trajectory: {type(error).__name__}: {error}"
+                ) from error
+            read[trajectory.id] = trajectory
+    return list(read.values())
+
+
+def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
+    score = trajectory.score
+    return {
+        "id": trajectory.id,
+        "task_id": trajectory.task_id,
+        "ended": trajectory.ended,
+        "error": trajectory.error,
+        "score": None if score is None else _score(score),
+        "removal": trajectory.removal,
+        "parent": trajectory.parent,
+        "fork_turn": trajectory.fork_turn,
+        "seconds": round(trajectory.seconds, 6),
+        "messages": [message.to_openai() for message in trajectory.messages],
+        "opening": len(trajectory.opening),
+        "turns": [_turn(turn) for turn in trajectory.turns],
+    }
+
+
+def _score(score: Score) -> dict[str, Any]:
+    turns = None if score.turns is None else list(score.turns)
+    return {"value": score.value, "parts": dict(score.parts), "turns": turns, "success": score.success}
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    """Messages are not repeated here: the action is one, behind it come `observation` many."""
+    return {
+        "context": _tokens(turn.context),
+        "action": _tokens(turn.action),
+        "observation": len(turn.observation),
+        "reward": turn.reward,
+        "calls": [[call.name, call.outcome, round(call.seconds, 6), call.truncated] for call in turn.calls],
+        "opens_segment": turn.opens_segment,
+        "training_context": None if turn.training_context is None else _tokens(turn.training_context),
+        "seconds": [turn.generation_seconds, turn.queue_seconds, turn.environment_seconds],
+    }
+
+
+def _tokens(tokens: Tokens) -> dict[str, Any]:
+    """Columns; those in which nothing is known are left out, and authors are written as runs."""
+    written: dict[str, Any] = {
+        "ids": list(tokens.ids),
+        "authors": [[author, len(list(run))] for author, run in groupby(tokens.authors)],
+    }
+    if any(version != -1 for version in tokens.versions):
+        written["versions"] = list(tokens.versions)
+    for name in ("logprobs", "entropies"):
+        column: Sequence[float] = getattr(tokens, name)
+        if not all(map(math.isnan, column)):
+            written[name] = [None if math.isnan(value) else value for value in column]
+    return written
+
+
+def _read_trajectory(row: Mapping[str, Any], before: Mapping[str, Trajectory]) -> Trajectory:
+    messages = [Message.from_openai(message) for message in row["messages"]]
+    opening, place = tuple(messages[: row["opening"]]), row["opening"]
+    turns = []
+    for turn in row["turns"]:
+        end = place + 1 + turn["observation"]
+        turns.append(_read_turn(turn, messages[place], tuple(messages[place + 1 : end])))
+        place = end
+    parent = before.get(row["parent"]) if row["parent"] is not None else None
+    if parent is not None:
+        turns[: row["fork_turn"]] = parent.turns[: row["fork_turn"]]
+    score = row["score"]
+    return Trajectory(
+        id=row["id"],
+        task_id=row["task_id"],
+        opening=opening,
+        turns=tuple(turns),
+        ended=EndReason(row["ended"]),
+        error=row["error"],
+        score=None if score is None else _read_score(score),
+        removal=None if row["removal"] is None else Removal(row["removal"]),
+        parent=row["parent"],
+        fork_turn=row["fork_turn"],
+        seconds=row["seconds"],
+    )
+
+
+def _read_score(row: Mapping[str, Any]) -> Score:
+    turns = None if row["turns"] is None else tuple(row["turns"])
+    return Score(row["value"], row["parts"], turns, row["success"])
+
+
+def _read_turn(row: Mapping[str, Any], message: Message, observation: tuple[Message, ...]) -> Turn:
+    generation, queue, environment = row["seconds"]
+    return Turn(
+        context=_read_tokens(row["context"]),
+        action=_read_tokens(row["action"]),
+        message=message,
+        observation=observation,
+        reward=row["reward"],
+        calls=tuple(CallRecord(*call) for call in row["calls"]),
+        opens_segment=row["opens_segment"],
+        training_context=None if row["training_context"] is None else _read_tokens(row["training_context"]),
+        generation_seconds=generation,
+        queue_seconds=queue,
+        environment_seconds=environment,
+    )
+
+
+def _read_tokens(row: Mapping[str, Any]) -> Tokens:
+    ids = tuple(row["ids"])
+    authors = tuple(Author(author) for author, count in row["authors"] for _ in range(count))
+    nothing = (None,) * len(ids)
+    logprobs, entropies = (
+        tuple(math.nan if value is None else value for value in row.get(name, nothing))
+        for name in ("logprobs", "entropies")
+    )
+    return Tokens(ids, authors, logprobs, tuple(row.get("versions", (-1,) * len(ids))), entropies)

@@ -1,0 +1,9 @@
+"""From trajectories to better weights: the learner, the stages, checkpoints, and a whole run."""
+
+from whetstone.training.assembly import Assembly, assemble
+from whetstone.training.learner import Learner
+from whetstone.training.run import final_policy, headline, train
+from whetstone.training.run_directory import run_recipe
+from whetstone.training.stages import evaluate
+
+__all__ = ["Assembly", "Learner", "assemble", "evaluate", "final_policy", "headline", "run_recipe", "train"]

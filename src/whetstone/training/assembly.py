@@ -1,0 +1,196 @@
+"""How does a recipe become things that run? Each name is looked up, each option checked, each part made once.
+
+Easy to get wrong: a mistake in a recipe should cost a second, not the first hour. Everything is made and
+checked here, before anything is sampled.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from whetstone.algorithms import ADVANTAGES, OBJECTIVES
+from whetstone.chat import FORMATS, Chat
+from whetstone.environments import ENVIRONMENTS, Environment
+from whetstone.errors import RecipeError
+from whetstone.inference import Engine, LocalEngine, Sampling
+from whetstone.parts import OptionError, checked_options, find_part, options_of
+from whetstone.policies import Policy, build_tiny, load_policy
+from whetstone.recipe import Part, Resolved
+from whetstone.rewards import REWARDS, Reward
+from whetstone.rollout import STRATEGIES, Actor, Collector, ExpertActor, Limits, PolicyActor, Strategy
+from whetstone.tasks import SOURCES, Expert, Source
+from whetstone.tools import TOOLS
+
+_TOKENIZER_TASKS = 2000
+"""Training tasks whose texts a tiny model's tokenizer is trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """All parts of a run."""
+
+    resolved: Resolved
+    policy: Policy
+    chat: Chat
+    source: Source
+    environment: Callable[[], Environment]
+    reward: Reward
+    strategy: Strategy
+    advantage: Callable[..., Any]
+    """(rewards [N], group [N]) → advantages [N]"""
+    objective: Callable[..., Any]
+    """(learner log-probs, old log-probs, advantages, each [T]) → TokenLoss"""
+
+    def engine(self) -> Engine:
+        """An engine that draws from the policy in training, sharing its weights."""
+        rows = self.resolved.recipe.rollout.max_in_flight
+        return LocalEngine(self.policy.model, context_length=self.policy.context_length, rows=rows)
+
+    def collector(self, actor: Actor, *, seed: int, name: str = "") -> Collector:
+        """Runs episodes of this recipe with `actor` in them."""
+        recipe = self.resolved.recipe
+        limits = Limits(
+            max_turns=recipe.environment.max_turns,
+            context_length=self.policy.context_length,
+            timeout_seconds=recipe.environment.timeout_seconds,
+        )
+        return Collector(
+            environment=self.environment,
+            actor=actor,
+            chat=self.chat,
+            reward=self.reward,
+            limits=limits,
+            max_in_flight=recipe.rollout.max_in_flight,
+            seed=seed,
+            name=name,
+        )
+
+    def policy_actor(self, engine: Engine, *, temperature: float) -> PolicyActor:
+        """The policy as it is sampled in this recipe."""
+        sampling = Sampling(max_new_tokens=self.resolved.recipe.rollout.max_new_tokens, temperature=temperature)
+        return PolicyActor(engine, sampling, self.chat.stop_ids)
+
+    def expert_actor(self) -> ExpertActor:
+        """The source's expert.
+
+        Raises:
+            RecipeError: The source has none.
+        """
+        if not isinstance(self.source, Expert):
+            said = f'the source "{self.resolved.recipe.tasks.source}" has no expert to learn from; set supervised: null'
+            raise self.resolved.error("supervised", said)
+        return ExpertActor(self.source, self.chat)
+
+
+def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
+    """Make every part a recipe names.
+
+    Args:
+        policy: Taken instead of the recipe's own, such as one from a checkpoint.
+
+    Raises:
+        WhetstoneError: A name, option, file or folder is wrong; the message says where it was written.
+    """
+    recipe = resolved.recipe
+    try:
+        format = find_part("tool-call format", recipe.chat.format, FORMATS)()
+    except RecipeError as error:
+        raise resolved.error("chat.format", str(error)) from None
+    seed = {"seed": recipe.seed}
+    source: Source = _made(
+        resolved, "tasks", "source", "task source", recipe.tasks.source, SOURCES, recipe.tasks.options, seed
+    )
+    environment = _environment(resolved)
+    if policy is None:
+        policy = _policy(resolved, source, environment, format)
+    group_size = {"group_size": recipe.rollout.group_size}
+    return Assembly(
+        resolved=resolved,
+        policy=policy,
+        chat=Chat(policy.tokenizer, format),
+        source=source,
+        environment=environment,
+        reward=_function(resolved, "reward", recipe.reward, REWARDS),
+        strategy=_made(
+            resolved, "rollout", "strategy", "strategy", recipe.rollout.strategy, STRATEGIES, {}, group_size
+        ),
+        advantage=_function(resolved, "advantage", recipe.advantage, ADVANTAGES),
+        objective=_function(resolved, "objective", recipe.objective, OBJECTIVES),
+    )
+
+
+def _made(
+    resolved: Resolved,
+    section: str,
+    key: str,
+    kind: str,
+    name: str,
+    built_in: Mapping[str, Any],
+    options: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> Any:
+    """An instance of the named class with the recipe's options; what is `given` is passed where it is asked for."""
+    part = _found(resolved, f"{section}.{key}", kind, name, built_in)
+    known = options_of(part)
+    passed = {key: value for key, value in given.items() if key in known and key not in options}
+    checked = _checked(resolved, section, part, {**passed, **options})
+    try:
+        return part(**checked)
+    except OptionError as error:
+        raise resolved.error(f"{section}.{error.key}", error.message) from None
+    except RecipeError as error:
+        raise resolved.error(section, str(error)) from None
+
+
+def _function(resolved: Resolved, section: str, part: Part, built_in: Mapping[str, Any]) -> Any:
+    """The named function with the recipe's options bound."""
+    function = _found(resolved, section, section, part.name, built_in)
+    options = _checked(resolved, section, function, part.options)
+    return functools.partial(function, **options) if options else function
+
+
+def _environment(resolved: Resolved) -> Callable[[], Environment]:
+    settings = resolved.recipe.environment
+    part = _found(resolved, "environment", "environment", settings.name, ENVIRONMENTS)
+    options = settings.options
+    if "tools" in options:
+        names = options["tools"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise resolved.error("environment.tools", f"a list of tool names, got {names!r}")
+        options["tools"] = [_found(resolved, "environment.tools", "tool", name, TOOLS) for name in names]
+    checked = _checked(resolved, "environment", part, options)
+    try:
+        part(**checked)  # once to see that it can be made; each episode makes its own
+    except RecipeError as error:
+        raise resolved.error("environment", str(error)) from None
+    made: Callable[[], Environment] = functools.partial(part, **checked)
+    return made
+
+
+def _found(resolved: Resolved, key: str, kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
+    try:
+        return find_part(kind, name, built_in)
+    except RecipeError as error:
+        raise resolved.error(key, str(error)) from None
+
+
+def _checked(resolved: Resolved, section: str, part: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return checked_options(part, options)
+    except OptionError as error:
+        raise resolved.error(f"{section}.{error.key}", error.message) from None
+
+
+def _policy(resolved: Resolved, source: Source, environment: Callable[[], Environment], format: Any) -> Policy:
+    settings = resolved.recipe.policy
+    if settings.path is not None:
+        return load_policy(settings.path)
+    assert settings.tiny is not None  # the recipe has one or the other
+    texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
+    toolset = getattr(environment(), "toolset", None)
+    if toolset is not None:  # often enough that the names of tools become tokens
+        texts += [format.describe(toolset.specs)] * (_TOKENIZER_TASKS // 10)
+    return build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())

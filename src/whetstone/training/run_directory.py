@@ -1,0 +1,91 @@
+"""What is in a run directory, and whose is it? One run, one recipe, one process at a time.
+
+Easy to get wrong: a directory that already holds another run must not be written into, and two processes
+must not write one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from whetstone.atomic_write import saving, write_text
+from whetstone.errors import RunDirectoryError
+from whetstone.recipe import Resolved, load_recipe
+
+
+@contextlib.contextmanager
+def claimed(run_dir: Path, resolved: Resolved, *, resume: bool) -> Iterator[None]:
+    """Make or reopen a run directory for this recipe, alone, for as long as the block lasts.
+
+    Raises:
+        RunDirectoryError: It holds another run, or a run and `resume` was not asked for, or it is in use.
+        SaveError: It cannot be made.
+    """
+    with saving(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+    with open(run_dir / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunDirectoryError(f"{run_dir}: another process is training here") from None
+        _check(run_dir, resolved, resume=resume)
+        yield
+
+
+def run_recipe(run_dir: Path) -> Resolved:
+    """The recipe of the run in a directory.
+
+    Raises:
+        RunDirectoryError: There is no run in it.
+    """
+    path = run_dir / "recipe.yaml"
+    if not path.is_file():
+        raise RunDirectoryError(f"{run_dir}: holds no run (recipe.yaml is missing)")
+    return load_recipe(path)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None where there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a JSON file, whole or not at all.
+
+    Raises:
+        SaveError: It could not be written.
+    """
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
+    recipe = run_dir / "recipe.yaml"
+    if not recipe.is_file():
+        others = [path.name for path in run_dir.iterdir() if path.name != ".lock"]
+        if others:
+            raise RunDirectoryError(
+                f"{run_dir}: is not empty and holds no run ({sorted(others)[0]} is in it); choose another"
+            )
+        write_text(recipe, resolved.dump())
+        return
+    if not resume:
+        raise RunDirectoryError(
+            f"{run_dir}: holds a run already; add --resume to go on with it, or choose another --run-dir"
+        )
+    held, asked = run_recipe(run_dir).recipe.model_dump(), resolved.recipe.model_dump()
+    if held != asked:
+        key = next(_differences(held, asked, ""))
+        raise RunDirectoryError(f"{run_dir}: holds a run of another recipe: {key}; choose another --run-dir")
+
+
+def _differences(held: Any, asked: Any, key: str) -> Iterator[str]:
+    if isinstance(held, dict) and isinstance(asked, dict):
+        for name in {**held, **asked}:
+            yield from _differences(held.get(name), asked.get(name), f"{key}.{name}" if key else name)
+    elif held != asked:
+        yield f"{key} is {held!r} there and {asked!r} here"

@@ -1,0 +1,185 @@
+"""What happens in a step of each stage?
+
+    supervised:     ask the expert for episodes → imitate the tokens it wrote
+    reinforcement:  sample groups → credit → objective → update
+
+Easy to get wrong: groups come back in the order they finish, which depends on timing. They are put back into
+the order of their tasks before anything is computed, so that a run depends on its seed alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from whetstone.algorithms import TokenLoss, supervised
+from whetstone.evaluation import Evaluation, evaluation_of
+from whetstone.inference import Engine
+from whetstone.recipe import SupervisedSettings, TrainingSettings
+from whetstone.rollout import Independent
+from whetstone.seeding import derive_seed
+from whetstone.training.assembly import Assembly
+from whetstone.training.learner import Learner, action_tokens
+from whetstone.training.packing import MicroBatch
+from whetstone.trajectory import Group, Segment, Trajectory
+
+
+async def supervised_step(
+    assembly: Assembly, learner: Learner, settings: SupervisedSettings, *, step: int
+) -> tuple[dict[str, float], list[Trajectory]]:
+    """Step number `step`, from 0: fresh demonstrations, one update. (metrics, demonstrations)
+
+    A demonstration that does not reach the answer is left out and counted.
+    """
+    began = time.perf_counter()
+    collector = assembly.collector(assembly.expert_actor(), seed=derive_seed(assembly.resolved.recipe.seed, "expert"))
+    first = step * settings.batch_size
+    tasks = [assembly.source.task(first + i) for i in range(settings.batch_size)]
+    shown = await asyncio.gather(*(collector.sample(task, index=0) for task in tasks))
+    segments = [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
+    sampled = time.perf_counter()
+    metrics = learner.update(segments, lambda logprobs, _: supervised(logprobs))
+    learner.optimizers.advance()
+    now = time.perf_counter()
+    metrics["loss/supervised"] = metrics.get("loss", float("nan"))
+    metrics |= {
+        "demonstrations/left_out": 1 - fmean(trajectory.solved for trajectory in shown),
+        "time/rollout": sampled - began,
+        "time/update": now - sampled,
+        "throughput/tokens_per_second": sum(map(len, segments)) / (now - began),
+    }
+    return metrics, list(shown)
+
+
+async def reinforcement_step(
+    assembly: Assembly, learner: Learner, engine: Engine, settings: TrainingSettings, *, step: int, first_task: int
+) -> tuple[dict[str, float], list[Group]]:
+    """Step number `step`, from 0: sample, give credit, update. (metrics, groups)
+
+    Args:
+        first_task: The index of the first training task of the whole stage.
+    """
+    recipe = assembly.resolved.recipe
+    began = time.perf_counter()
+    actor = assembly.policy_actor(engine, temperature=recipe.rollout.temperature)
+    collector = assembly.collector(actor, seed=derive_seed(recipe.seed, "rollout", step), name=f"step-{step + 1}/")
+    first = first_task + step * settings.tasks_per_step
+    tasks = [assembly.source.task(first + i) for i in range(settings.tasks_per_step)]
+    order = {task.id: i for i, task in enumerate(tasks)}
+    groups = [group async for group in collector.groups(tasks, assembly.strategy)]
+    groups.sort(key=lambda group: order[group.task.id])
+    sampled = time.perf_counter()
+    metrics = describe_groups(groups)
+    metrics |= _learn(assembly, learner, groups, settings)
+    learner.optimizers.advance()
+    weights = dict(learner.policy.model.named_parameters())
+    await engine.load_weights(weights, engine.version + 1)
+    now = time.perf_counter()
+    tokens = sum(trajectory.action_tokens for group in groups for trajectory in group.trajectories)
+    metrics |= {
+        "time/rollout": sampled - began,
+        "time/update": now - sampled,
+        "throughput/tokens_per_second": tokens / (now - began),
+        "throughput/episodes_per_second": sum(len(group.trajectories) for group in groups) / (now - began),
+    }
+    return metrics, groups
+
+
+async def evaluate(
+    assembly: Assembly,
+    engine: Engine,
+    *,
+    episodes: int,
+    samples: int,
+    temperature: float,
+    seed: int,
+    heard: Callable[[Group], None] = lambda group: None,
+) -> tuple[Evaluation, list[Group]]:
+    """Success on held-out tasks, in the order of the source. (evaluation, groups)
+
+    Args:
+        heard: Called with each group as it finishes.
+    """
+    collector = assembly.collector(
+        assembly.policy_actor(engine, temperature=temperature), seed=derive_seed(seed, "evaluation")
+    )
+    tasks = assembly.source.held_out(episodes)
+    order = {task.id: i for i, task in enumerate(tasks)}
+    groups = []
+    async for group in collector.groups(tasks, Independent(group_size=samples)):
+        heard(group)
+        groups.append(group)
+    groups.sort(key=lambda group: order[group.task.id])
+    return evaluation_of(groups, temperature=temperature), groups
+
+
+def credited(assembly: Assembly, groups: Sequence[Group]) -> list[list[Segment]]:
+    """The segments of each group with their advantages; trajectories removed from training have none."""
+    counted = [(g, trajectory) for g, group in enumerate(groups) for trajectory in group.counted]
+    rewards = torch.tensor([t.score.value if t.score else 0.0 for _, t in counted], dtype=torch.float64)
+    advantages: Tensor = assembly.advantage(rewards, torch.tensor([g for g, _ in counted]))
+    segments: list[list[Segment]] = [[] for _ in groups]
+    for (g, trajectory), advantage in zip(counted, advantages.tolist(), strict=True):
+        if trajectory.removal is None:
+            segments[g] += [_with_credit(segment, advantage) for segment in trajectory.segments()]
+    return segments
+
+
+def _with_credit(segment: Segment, advantage: float) -> Segment:
+    return replace(segment, advantages=tuple(advantage if trained else 0.0 for trained in segment.action_mask))
+
+
+def _learn(
+    assembly: Assembly, learner: Learner, groups: Sequence[Group], settings: TrainingSettings
+) -> dict[str, float]:
+    """One update per minibatch, each with its share of the groups."""
+    temperature = assembly.resolved.recipe.rollout.temperature
+    by_group = credited(assembly, groups)
+    shares = [by_group[i :: settings.minibatches] for i in range(settings.minibatches)]
+    whole = [[segment for group in share for segment in group] for share in shares]
+    divisors = [sum(map(action_tokens, batch)) for batch in whole]
+    # a segment without credit has loss and gradient exactly 0: it counts in the divisor and is not computed
+    minibatches = [[segment for segment in batch if any(segment.advantages or ())] for batch in whole]
+    # with one update the old policy is the one being differentiated; its log-probs come from the same pass
+    old = [learner.logprobs(batch, temperature=temperature) for batch in minibatches] if len(minibatches) > 1 else None
+    totals: dict[str, list[float]] = {}
+    for number, batch in enumerate(minibatches):
+        known = old[number] if old is not None else None
+
+        def loss_of(logprobs: Tensor, micro: MicroBatch, known: list[Tensor] | None = known) -> TokenLoss:
+            before = logprobs.detach() if known is None else torch.cat([known[i] for i in micro.indices])
+            loss: TokenLoss = assembly.objective(logprobs, before, micro.advantages)
+            return loss
+
+        for name, value in learner.update(batch, loss_of, temperature=temperature, divisor=divisors[number]).items():
+            totals.setdefault(name, []).append(value)
+    metrics = {name: fmean(values) for name, values in totals.items() if not name.startswith("sampler/")}
+    # after the first update the learner is no longer the policy that sampled, so only its first pass can tell
+    return metrics | {name: values[0] for name, values in totals.items() if name.startswith("sampler/")}
+
+
+def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
+    """What the episodes of a step came to, as metrics."""
+    came_to = evaluation_of(groups, temperature=1.0)
+    rewards = [reward for group in groups for reward in group.rewards]
+    metrics = {
+        "reward/mean": fmean(rewards) if rewards else float("nan"),
+        "episode/success": came_to.success,
+        "episode/turns": came_to.turns,
+        "episode/tool_calls": came_to.tool_calls,
+        "episode/action_tokens": came_to.action_tokens,
+        "episode/invalid": float(came_to.invalid),
+        "group/zero_variance_fraction": fmean(len(set(group.rewards)) <= 1 for group in groups),
+    }
+    if came_to.well_formed_calls is not None:
+        metrics["tools/well_formed_fraction"] = came_to.well_formed_calls
+    metrics |= {f"success/{kind}": rate.success for kind, rate in came_to.kinds.items() if rate.episodes}
+    metrics |= {f"ended/{reason}": share for reason, share in came_to.ended.items()}
+    metrics |= {f"reward/{name}": value for name, value in came_to.parts.items()}
+    return metrics

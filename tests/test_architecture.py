@@ -1,0 +1,120 @@
+"""Data flows one way; imports say so. And other habits that are cheap to keep from the first day."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "whetstone"
+# a room may import the rooms before it, and the protocol.py of any room
+ORDER = [
+    "errors", "seeding", "atomic_write", "parts", "recipe",
+    "chat", "trajectory", "tools", "sandbox", "tasks", "environments", "policies", "inference", "rewards",
+    "rollout", "algorithms", "evaluation", "reporting", "training", "scaling", "serving", "recipes", "cli",
+]  # fmt: skip
+FILES = sorted(SOURCE.rglob("*.py"))
+OPTIONAL: set[str] = set()
+"""Packages of extras: they may be imported inside a function."""
+
+
+def room_of(module):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "whetstone"
+
+
+def imports(path):
+    """(line, module, whether inside a function) of every import."""
+    tree = ast.parse(path.read_text())
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            yield node.lineno, str(node.module), id(node) in inside
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, id(node) in inside
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_with_the_flow_of_data(path):
+    room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if room == "__init__":
+        return
+    for line, module, _ in imports(path):
+        if not module.startswith("whetstone") or module.endswith(".protocol"):
+            continue
+        other = room_of(module)
+        if other == "whetstone":  # `from whetstone import training`
+            continue
+        assert other in ORDER, f"{path}:{line}: no room named {other}"
+        assert ORDER.index(other) <= ORDER.index(room), f"{path}:{line}: {room} imports {other}, which comes after it"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "algorithms").rglob("*.py")), ids=lambda path: path.stem)
+def test_algorithms_know_nothing_but_tensors_and_trajectories(path):
+    for line, module, _ in imports(path):
+        if module.startswith("whetstone"):
+            assert room_of(module) in ("algorithms", "trajectory"), f"{path}:{line}: algorithms import {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_import_hides_inside_a_function(path):
+    hidden = [
+        (line, module) for line, module, inside in imports(path) if inside and module.split(".")[0] not in OPTIONAL
+    ]
+    assert not hidden, f"{path}: {hidden}"
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("protocol.py")), ids=lambda path: path.parent.name)
+def test_a_seam_imports_nothing_heavy(path):
+    heavy = {"transformers", "tokenizers", "scipy", "matplotlib"}
+    for line, module, _ in imports(path):
+        assert module.split(".")[0] not in heavy, f"{path}:{line}: a seam imports {module}"
+
+
+def algorithms():
+    for path in sorted((SOURCE / "algorithms").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                yield pytest.param(path, node, id=node.name)
+
+
+@pytest.mark.parametrize(("path", "function"), list(algorithms()))
+def test_every_algorithm_cites_its_source_and_has_a_test_of_its_name(path, function):
+    assert re.search(r"Source: .*(arXiv:\d|https?://|\d{4})", ast.get_docstring(function) or ""), (
+        f"{path}: {function.name}"
+    )
+    test = ROOT / "tests" / path.relative_to(SOURCE).parent / f"test_{path.stem}.py"
+    assert test.is_file(), f"{function.name} has no test at {test}"
+    assert function.name in test.read_text()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_file_opens_with_what_it_is_and_public_things_have_docstrings(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), f"{path} has no module docstring"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{path}:{node.lineno}: {node.name} has no docstring"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_file_is_a_drawer_and_none_is_too_long(path):
+    assert path.stem not in {"utils", "common", "helpers", "misc", "legacy"}
+    assert len(path.read_text().splitlines()) <= 500, f"{path}: a second name is waiting to be found"
+
+
+def test_shop_windows_offer_what_they_name():
+    for path in SOURCE.rglob("__init__.py"):
+        name = ".".join(("whetstone", *path.relative_to(SOURCE).parent.parts))
+        module = importlib.import_module(name)
+        missing = [name for name in getattr(module, "__all__", []) if not hasattr(module, name)]
+        assert not missing, f"{path}: {missing}"

@@ -1,0 +1,131 @@
+"""A recipe's mistakes are one line: file, line, key, the nearest right thing."""
+
+import pytest
+
+from whetstone.errors import RecipeError
+from whetstone.recipe import built_in_recipes, load_recipe
+from whetstone.training import assemble
+
+MINIMAL = """\
+policy: {tiny: {hidden: 16, heads: 2, layers: 1}}
+tasks: {source: arithmetic}
+environment: {tools: [pocket_calculator]}
+chat: {format: compact}
+reward: exact_number
+training: {steps: 3}
+"""
+
+
+def written(tmp_path, text, name="mine.yaml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_defaults_fill_what_is_not_written(tmp_path):
+    recipe = load_recipe(written(tmp_path, MINIMAL)).recipe
+    assert recipe.rollout.group_size == 8
+    assert recipe.supervised is None
+    assert recipe.advantage.name == "group_relative"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MINIMAL + "rewrd: x\n", 'mine.yaml:7  rewrd: no such key; did you mean "reward"?'),
+        (MINIMAL.replace("steps: 3", "stepz: 3"), 'mine.yaml:6  training.stepz: no such key; did you mean "steps"?'),
+        (MINIMAL.replace("steps: 3", "steps: many"), "mine.yaml:6  training.steps: input should be a valid integer"),
+        (MINIMAL.replace("steps: 3", "steps: 0"), "greater than or equal to 1, got 0"),
+        (MINIMAL.replace("reward: exact_number\n", ""), "mine  reward: is needed and not set"),
+        (MINIMAL.replace("training: {steps: 3}", ""), "neither supervised nor training is set"),
+        (MINIMAL.replace("tiny: {", "path: x, tiny: {"), "mine.yaml:1  policy: set either path"),
+        (MINIMAL.replace("heads: 2", "heads: 3"), "must divide hidden (16), got 3"),
+        ("a: [", "mine.yaml:1  not YAML"),
+        ("- a\n", "mine.yaml:1  a recipe is a mapping"),
+        ("extends: mine.yaml\n", "extends itself"),
+        ("extends: demoo\n", 'no recipe named "demoo"; did you mean "demo"?'),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_by_line(tmp_path, text, said):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(written(tmp_path, text))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("tasks.digitz=3", "tasks.digitz: no such option"),
+        ("tasks.digits=three", "tasks.digits: input should be a valid integer"),
+        ("tasks.source=arithmetics", 'no task source named "arithmetics"; did you mean "arithmetic"?'),
+        ("tasks.kinds={prodct: 1}", 'no kind of arithmetic named "prodct"; did you mean "product"?'),
+        ("environment.tools=[calculater]", 'no tool named "calculater"; did you mean "calculator"?'),
+        ("environment.max_calls_per_tern=1", 'no such option; did you mean "max_calls_per_turn"?'),
+        ("advantage=group_relatve", 'no advantage named "group_relatve"; did you mean "group_relative"?'),
+        ("objective.clip_lo=0.1", 'objective.clip_lo: no such option; did you mean "clip_low"?'),
+        ("reward=nowhere:reward", "No module named 'nowhere'"),
+        ("reward=whetstone.rewards:exact_numbr", 'did you mean "exact_number"?'),
+        ("chat.format=hermess", 'did you mean "hermes"?'),
+    ],
+)
+def test_a_mistake_in_a_part_is_found_before_anything_runs(tmp_path, change, said):
+    with pytest.raises(RecipeError) as caught:
+        assemble(load_recipe(written(tmp_path, MINIMAL), [change]))
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("command line")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["objective.clip_high=0.3"], "objective.clip_high: has no effect: with training.minibatches: 1"),
+        (["evaluation.samples=4"], "evaluation.samples: has no effect: at evaluation.temperature: 0"),
+        (["environment.tools=[]", "environment.max_calls_per_turn=1"], "has no effect: the environment has no tools"),
+        (["training=null", "supervised.steps=2", "rollout.group_size=4"], "rollout: has no effect: there is no"),
+        (["rollout.group_size=1"], "rollout.group_size: input should be greater than or equal to 2"),
+    ],
+)
+def test_a_key_without_effect_is_an_error_with_the_reason(tmp_path, changes, said):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(written(tmp_path, MINIMAL), changes)
+    assert said in str(caught.value)
+
+
+def test_with_its_condition_met_the_same_key_is_fine(tmp_path):
+    changes = ["objective.clip_high=0.3", "training.minibatches=2", "evaluation.samples=4", "evaluation.temperature=1"]
+    assert load_recipe(written(tmp_path, MINIMAL), changes).recipe.objective.options == {"clip_high": 0.3}
+
+
+def test_extending_merges_mappings_and_a_part_of_another_name_starts_afresh(tmp_path):
+    written(tmp_path, MINIMAL + "objective: {name: clipped}\n", "base.yaml")
+    text = "extends: base.yaml\ntraining: {tasks_per_step: 5}\nreward: my.module:reward\n"
+    recipe = load_recipe(written(tmp_path, text)).recipe
+    assert (recipe.training.steps, recipe.training.tasks_per_step) == (3, 5)
+    assert recipe.reward.name == "my.module:reward"
+    jsonl = written(tmp_path, "extends: base.yaml\ntasks: {source: jsonl, path: x}\n", "other.yaml")
+    assert load_recipe(jsonl).recipe.tasks.options == {"path": "x"}
+
+
+def test_null_takes_a_key_out(tmp_path):
+    assert load_recipe(written(tmp_path, MINIMAL), ["training.steps=null"]).recipe.training.steps == 100
+
+
+@pytest.mark.parametrize("name", built_in_recipes())
+def test_a_resolved_recipe_is_the_same_recipe_and_fits_on_a_screen(tmp_path, name):
+    resolved = load_recipe(name)
+    dumped = resolved.dump()
+    assert load_recipe(written(tmp_path, dumped)).recipe == resolved.recipe
+    assert len(dumped.splitlines()) <= 50
+
+
+def test_overrides_that_are_none_are_refused(tmp_path):
+    with pytest.raises(RecipeError, match="an override is written key=value"):
+        load_recipe(written(tmp_path, MINIMAL), ["training.steps"])
+
+
+def test_numbers_in_scientific_notation_are_numbers(tmp_path):
+    assert (
+        load_recipe(written(tmp_path, MINIMAL), ["training.learning_rate=2e-5"]).recipe.training.learning_rate == 2e-5
+    )
