@@ -1,28 +1,16 @@
 """What many tests need: the real data where it is at hand, small policies, and a run in miniature."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests_small import SMALL
 from whetstone.recipe import load_recipe
 from whetstone.training import assemble
 
 torch.set_num_threads(1)  # tests run two at a time, one core each
-
-SMALL = [
-    "policy.tiny.hidden=16",
-    "policy.tiny.heads=2",
-    "policy.tiny.layers=1",
-    "policy.tiny.intermediate=16",
-    "supervised.steps=2",
-    "supervised.batch_size=4",
-    "training.steps=2",
-    "training.tasks_per_step=2",
-    "rollout.group_size=2",
-    "rollout.max_new_tokens=6",
-    "evaluation.episodes=4",
-]
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +36,17 @@ def small_demo():
 def assembly(small_demo):
     """All parts of the small demo."""
     return assemble(small_demo())
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 192 KiB."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", mounted], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("mounting a small tmpfs needs root: run the tests as root to see a disk really fill")
+    yield mounted
+    subprocess.run(["umount", mounted], check=True)

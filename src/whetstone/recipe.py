@@ -221,7 +221,7 @@ class Resolved:
         for key, value in written.items():
             if value in (None, "", {}) and key not in self.keys:
                 continue
-            lines[key] = _compact(value)
+            lines[key] = _compact(value, keep_none=key == "ablations")
         yaml = YAML()
         yaml.width = 110
         stream = io.StringIO()
@@ -349,9 +349,9 @@ def _set(keys: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Null takes a key out, so that it has its default again."""
+    """Null takes a key out, so that it has its default again. Ablations are changes to come and keep theirs."""
     return {
-        key: _without_nulls(value) if isinstance(value, Mapping) else value
+        key: _without_nulls(value) if isinstance(value, Mapping) and key != "ablations" else value
         for key, value in keys.items()
         if value is not None
     }
@@ -465,10 +465,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def _compact(value: Any) -> Any:
+def _compact(value: Any, *, keep_none: bool) -> Any:
     """Sections on one line where they fit."""
     if isinstance(value, Mapping):
-        written = CommentedMap((key, _compact(below)) for key, below in value.items() if below is not None)
+        written = CommentedMap(
+            (key, _compact(below, keep_none=keep_none))
+            for key, below in value.items()
+            if below is not None or keep_none
+        )
         written.fa.set_flow_style()
         return written
     return value

@@ -27,7 +27,7 @@ def test_going_on_from_a_saved_state_gives_the_same_weights(optimizer):
         return build_tiny(["x"], hidden=16, heads=2, layers=1, intermediate=16, seed=1)
 
     def push(model, optimizers, n):
-        for i in range(n):
+        for _ in range(n):
             torch.manual_seed(optimizers.done)
             for p in model.parameters():
                 p.grad = torch.randn_like(p)

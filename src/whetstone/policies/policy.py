@@ -8,8 +8,11 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from whetstone.errors import PolicyError, did_you_mean
+
+logging.disable_progress_bar()  # a bar for writing a megabyte, in the middle of the run's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,9 +131,10 @@ def verdict(summary: Mapping[str, Any]) -> str:
 def ablation_sentence(name: str, told: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What the ablation shows, claimed only where the intervals support it."""
     share, (low, high) = told["after"]["success"], told["after"]["interval"]
+    how = name.replace("without_", "without the ").replace("_", " ")
     said = (
-        f"The same agent, trained the same way but {name.replace('_', ' ')}, solves {share:.1%} "
-        f"(95 % interval {low:.1%} to {high:.1%})"
+        f"The same agent, trained the same way but {how}, solves {100 * share:.1f} % "
+        f"(95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
     )
     if high < after["interval"][0]:
         what = name.removeprefix("without_").replace("_", " ") if name.startswith("without_") else "what was left out"

@@ -13,6 +13,7 @@ import re
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ def load_checkpoint(path: Path) -> tuple[Policy, dict[str, Any], Position]:
     try:
         position = Position(**json.loads((path / "trainer" / "position.json").read_text()))
         optimizer = torch.load(path / "trainer" / "optimizer.pt", weights_only=True)
-    except (OSError, ValueError, TypeError, RuntimeError, EOFError) as error:
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError, EOFError, UnpicklingError) as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise RunDirectoryError(
             f"{path}: a damaged checkpoint ({said}); delete it to go on from the one before"

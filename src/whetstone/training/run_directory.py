@@ -86,6 +86,6 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
 def _differences(held: Any, asked: Any, key: str) -> Iterator[str]:
     if isinstance(held, dict) and isinstance(asked, dict):
         for name in {**held, **asked}:
-            yield from _differences(held.get(name), asked.get(name), f"{key}.{name}" if key else name)
+            yield from _differences(held.get(name, "absent"), asked.get(name, "absent"), f"{key}.{name}".lstrip("."))
     elif held != asked:
         yield f"{key} is {held!r} there and {asked!r} here"

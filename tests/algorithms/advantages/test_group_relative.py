@@ -58,14 +58,3 @@ def test_groups_do_not_touch_each_other(left, right):
 def test_unequal_shapes_are_refused():
     with pytest.raises(ValueError, match="one group per reward"):
         group_relative(tensor(1, 2), torch.zeros(3))
-
-
-def test_the_weight_of_what_did_worse_can_be_lowered_to_nothing():
-    rewards, group = tensor(1, 0, 0.5, 0), torch.zeros(4)
-    whole = group_relative(rewards, group)
-    assert torch.allclose(
-        group_relative(rewards, group, negative_weight=0.25), torch.where(whole < 0, whole / 4, whole)
-    )
-    assert (group_relative(rewards, group, negative_weight=0.0) >= 0).all()
-    with pytest.raises(ValueError, match="zero or more"):
-        group_relative(rewards, group, negative_weight=-1)

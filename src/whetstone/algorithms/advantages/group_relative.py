@@ -15,7 +15,6 @@ def group_relative(
     group: Tensor,  # [N] which task the trajectory belongs to
     *,
     scale: bool = True,
-    negative_weight: float = 1.0,
     epsilon: float = 1e-6,
 ) -> Tensor:  # [N]
     """How much better each trajectory did than its siblings (GRPO).
@@ -27,20 +26,15 @@ def group_relative(
 
     Args:
         scale: Divide by the deviation; False is the mean baseline of Dr. GRPO.
-        negative_weight: Multiplies advantages below 0. At 0 only the better trajectories are trained, as in RAFT++:
-            where a wrong episode differs from a right one in a token or two, pushing all of it down is mostly noise.
         epsilon: Keeps almost equal rewards from exploding.
 
     Raises:
-        ValueError: `rewards` and `group` differ in shape, or the weight is negative.
+        ValueError: `rewards` and `group` differ in shape.
 
-    Source: Shao et al. 2024, arXiv:2402.03300, outcome supervision; `scale=False`: Liu et al. 2025, arXiv:2503.20783;
-    `negative_weight=0`: Xiong et al. 2025, arXiv:2504.11343, which drops negative samples; weights between are ours.
+    Source: Shao et al. 2024, arXiv:2402.03300, outcome supervision; `scale=False`: Liu et al. 2025, arXiv:2503.20783.
     """
     if rewards.shape != group.shape:
         raise ValueError(f"one group per reward: got rewards {[*rewards.shape]}, group {[*group.shape]}")
-    if negative_weight < 0:
-        raise ValueError(f"negative_weight is zero or more, got {negative_weight:g}")
     advantages = torch.zeros_like(rewards)
     for g in torch.unique(group):
         members = group == g
@@ -49,4 +43,4 @@ def group_relative(
             continue
         centred = r - r.mean()
         advantages[members] = centred / (r.std() + epsilon) if scale else centred
-    return torch.where(advantages < 0, advantages * negative_weight, advantages)
+    return advantages

@@ -1,0 +1,99 @@
+"""The commands as a person types them: results on standard output, one line and exit code 2 for a mistake."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests_small import SMALL
+
+
+def whetstone(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "whetstone.cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    done = whetstone("train", "demo", *SMALL, "ablations=null", "--run-dir", folder / "run")
+    assert done.returncode == 0, done.stderr
+    return folder / "run", done
+
+
+def test_train_says_what_came_of_it(trained):
+    run_dir, done = trained
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["untrained", "supervised", "reinforcement", "success"]
+    assert lines[-1].endswith(str(run_dir / "report.html"))
+    assert "reinforcement 2/2" in done.stderr
+
+
+def test_evaluate_gives_success_with_an_interval(trained):
+    shown = whetstone("evaluate", trained[0], "--episodes", 3)
+    assert "95 % interval" in shown.stdout
+    told = json.loads(
+        whetstone("evaluate", trained[0], "--episodes", 3, "--samples", 2, "--temperature", 1, "--json").stdout
+    )
+    assert (told["episodes"], sorted(told["pass_at"])) == (6, ["1", "2"])
+
+
+def test_rollout_shows_conversations(trained):
+    shown = whetstone("rollout", trained[0], "-n", 2)
+    assert shown.stdout.count("Compute ") == 2
+    rows = [
+        json.loads(line) for line in whetstone("rollout", "demo", "--expert", "-n", 2, "--json").stdout.splitlines()
+    ]
+    assert [row["reward"] for row in rows] == [1.0, 1.0]
+
+
+def test_recipes_are_listed_with_their_parts():
+    rows = {row["name"]: row for row in json.loads(whetstone("recipes", "--json").stdout)}
+    assert {"demo", "gsm8k-tiny"} <= set(rows)
+    assert rows["demo"]["parts"]["advantage"] == "group_relative"
+    assert rows["gsm8k-tiny"]["needs"]
+    assert "demo" in whetstone("recipes").stdout
+
+
+def test_doctor_tells_what_there_is():
+    told = json.loads(whetstone("doctor", "--json").stdout)
+    assert told["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert "torch" in told["packages"]
+    assert "machine" in whetstone("doctor").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "demoo"], 'no recipe named "demoo"; did you mean "demo"?'),
+        (["train", "demo", "trainin.steps=3"], "trainin: no such key"),
+        (["train", "none.yaml"], "none.yaml: no such recipe file"),
+        (["train", "demo", "policy.tiny=null", "policy.path=nowhere"], "nowhere: no such model folder"),
+        (["train", "gsm8k-tiny"], "no such folder; GSM8K is a folder"),
+        (["rollout", "demo", "tasks={source: jsonl, path: gone.jsonl}"], "gone.jsonl: no such task file"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, arguments, said):
+    done = whetstone(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not done.stdout
+
+
+def test_a_run_directory_in_use_is_one_line_and_exit_code_2(trained):
+    done = whetstone("train", "demo", *SMALL, "ablations=null", "--run-dir", trained[0])
+    assert (done.returncode, "holds a run already" in done.stderr) == (2, True)
+
+
+def test_every_command_explains_itself():
+    for command in ("train", "evaluate", "rollout", "recipes", "doctor"):
+        done = whetstone(command, "--help")
+        assert done.returncode == 0
+        assert done.stdout.startswith("Usage:")

@@ -1,0 +1,62 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whetstone.evaluation import evaluation_of, pass_at_k, rate
+from whetstone.trajectory import EndReason, Group, Removal, Score, Task, Trajectory
+
+
+def test_the_wilson_interval_in_worked_numbers():
+    # 8 of 10, z = 1.959964: centre (0.8 + z²/20)/(1 + z²/10) = 0.716740, half width 0.226559
+    found = rate([True] * 8 + [False] * 2)
+    assert found.success == 0.8
+    assert found.interval == pytest.approx((0.490162, 0.943318), abs=1e-5)
+
+
+def test_nothing_is_known_of_no_episodes():
+    found = rate([])
+    assert math.isnan(found.success)
+    assert found.interval == (0.0, 1.0)
+
+
+def test_pass_at_k_in_worked_numbers():
+    # 5 samples, 2 right: 1 − C(3,2)/C(5,2) = 1 − 3/10
+    assert pass_at_k(5, 2, 2) == pytest.approx(0.7)
+    assert pass_at_k(5, 2, 1) == pytest.approx(0.4)
+    assert pass_at_k(5, 3, 3) == 1.0
+    assert pass_at_k(5, 0, 5) == 0.0
+    with pytest.raises(ValueError, match="between 1 and"):
+        pass_at_k(2, 1, 3)
+
+
+@given(st.integers(1, 40), st.data())
+def test_pass_at_k_is_the_ratio_of_binomials(n, data):
+    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    assert pass_at_k(n, c, k) == pytest.approx(1 - math.comb(n - c, k) / math.comb(n, k), abs=1e-9)
+
+
+def episode(success, ended=EndReason.TERMINATED):
+    if not ended.valid:
+        return Trajectory("t", "x", (), (), ended, removal=Removal.BEFORE_BASELINE)
+    return Trajectory("t", "x", (), (), ended, score=Score(float(success), {"correct": success}, success=success))
+
+
+def test_failures_of_infrastructure_leave_the_rates_and_are_counted():
+    groups = [
+        Group(Task("a", "", tags={"kind": "easy"}), (episode(True), episode(False, EndReason.ERROR))),
+        Group(Task("b", "", tags={"kind": "hard"}), (episode(False, EndReason.MAX_TURNS), episode(True))),
+    ]
+    found = evaluation_of(groups, temperature=1.0)
+    assert (found.episodes, found.invalid, found.success) == (3, 1, pytest.approx(2 / 3))
+    assert {kind: r.success for kind, r in found.kinds.items()} == {"easy": 1.0, "hard": 0.5}
+    assert found.ended == {"terminated": 0.5, "error": 0.25, "max_turns": 0.25}
+    assert found.parts == {"correct": pytest.approx(2 / 3)}
+    assert found.well_formed_calls is None
+    # only task b has both of its samples: 1 − C(1,2)/C(2,2) = 1
+    assert found.pass_at == {"1": 0.5, "2": 1.0}
+
+
+def test_no_episodes_at_all_is_no_crash():
+    assert math.isnan(evaluation_of([], temperature=0.0).success)

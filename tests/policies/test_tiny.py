@@ -1,0 +1,67 @@
+import pytest
+import torch
+
+from whetstone.chat import Chat, user
+from whetstone.chat.formats import Compact
+from whetstone.errors import PolicyError
+from whetstone.policies import Policy, build_tiny, load_policy, save_policy
+from whetstone.recipe import TinySettings, load_recipe
+from whetstone.tools import pocket_calculator, tool_from_function
+from whetstone.training import assemble
+
+
+def small(**options):
+    return build_tiny(["Compute 12*34"] * 9, hidden=16, heads=2, layers=1, intermediate=16, **options)
+
+
+def test_by_default_it_has_about_a_million_parameters():
+    assert 0.7e6 < build_tiny(["Compute 12"], **TinySettings().model_dump()).parameters < 1.3e6
+
+
+def test_digits_and_signs_are_tokens_of_their_own_and_any_text_survives():
+    tokenizer = small().tokenizer
+    assert tokenizer.tokenize("12*(345") == ["1", "2", "*", "(", "3", "4", "5"]
+    for text in ("Ünïcödé 🪨", " two  spaces\n", "12.5 <|nonsense|>"):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_the_same_seed_builds_the_same_model_and_leaves_the_global_generator_alone():
+    state = torch.random.get_rng_state()
+    one, same, other = (small(seed=seed).model.state_dict() for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_saved_policy_is_loaded_again_bit_for_bit(tmp_path):
+    policy = small(markers=["<call>"])
+    save_policy(policy, tmp_path)
+    loaded = load_policy(tmp_path)
+    ours = policy.model.state_dict()
+    assert all(torch.equal(ours[name], value) for name, value in loaded.model.state_dict().items())
+    text = "<|user|>Compute 12<call>"
+    assert loaded.tokenizer.encode(text) == policy.tokenizer.encode(text)
+    assert loaded.tokenizer.chat_template == policy.tokenizer.chat_template
+
+
+def test_in_the_demo_one_tool_costs_fewer_than_forty_tokens():
+    policy = assemble(load_recipe("demo")).policy
+    chat = Chat(policy.tokenizer, Compact())
+    spec = tool_from_function(pocket_calculator).spec
+    with_tool, without = (len(chat.open([user("Compute 1*2")], tools).ids) for tools in ([spec], []))
+    assert 0 < with_tool - without < 40
+
+
+def test_a_folder_that_is_no_model_is_one_clear_line(tmp_path):
+    (tmp_path / "model").mkdir()
+    with pytest.raises(PolicyError, match='no such model folder; did you mean "model"'):
+        load_policy(tmp_path / "modle")
+    with pytest.raises(PolicyError, match=r"config\.json is missing"):
+        load_policy(tmp_path / "model")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path):
+    small_model, big_tokenizer = small(), small(markers=[f"<{i}>" for i in range(50)])
+    save_policy(Policy(small_model.model, big_tokenizer.tokenizer), tmp_path)
+    with pytest.raises(PolicyError, match="they do not match"):
+        load_policy(tmp_path)

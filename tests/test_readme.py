@@ -1,0 +1,42 @@
+"""What the README shows runs as it is written."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def block(language):
+    (text,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return text
+
+
+def test_the_tool_of_the_readme_trains(tmp_path):
+    (tmp_path / "shop.py").write_text(block("python"))
+    (tmp_path / "shop.jsonl").write_text(block("json"))
+    (tmp_path / "shop.yaml").write_text(block("yaml"))
+    command = [sys.executable, "-m", "whetstone.cli.main", "train", "shop.yaml", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["after"]["episodes"] >= 1
+
+
+def test_the_tool_is_fifteen_lines_or_fewer():
+    lines = [line for line in block("python").splitlines() if line.strip()]
+    assert len(lines) <= 15
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"`?\bmake ([a-z-]+)", README))))
+def test_every_make_target_it_names_exists(target):
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"\$ \S*whetstone (\w+)", README))))
+def test_every_command_it_names_exists(command):
+    assert (ROOT / "src" / "whetstone" / "cli" / f"{command}.py").is_file()

@@ -1,0 +1,187 @@
+"""A whole run in miniature: what it leaves behind, what it refuses, and that a stopped one goes on."""
+
+import fcntl
+import json
+from contextlib import contextmanager
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests_small import SMALL
+from whetstone.errors import RunDirectoryError, SaveError, WhetstoneError
+from whetstone.recipe import built_in_recipes, load_recipe
+from whetstone.reporting import Progress, read_trajectories
+from whetstone.training import final_policy, run_recipe, train
+
+CHECKPOINT_EVERY_STEP = ["supervised.checkpoint_every=1", "training.checkpoint_every=1"]
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+class StopAfter(Progress):
+    """Raises when so many steps of all stages are over, after they were recorded and before they were saved."""
+
+    def __init__(self, steps):
+        super().__init__(quiet=True)
+        self.left = steps
+
+    @contextmanager
+    def stage(self, name, total, *, done=0):
+        with super().stage(name, total, done=done) as shown:
+            if not name.startswith("evaluation"):
+                shown.advance = self.count
+            yield shown
+
+    def count(self, metrics, *, by=1):
+        self.left -= by
+        if self.left < 0:
+            raise Stopped
+
+
+QUIET = Progress(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "demo"
+    resolved = small("ablations={without_tool: {environment.tools: [], environment.max_calls_per_turn: null}}")
+    return run_dir, train(resolved, run_dir, progress=QUIET)
+
+
+def small(*overrides):
+    return load_recipe("demo", [*SMALL, *overrides])
+
+
+def test_a_run_leaves_what_the_contract_names(finished):
+    run_dir, summary = finished
+    assert {"recipe.yaml", "metrics.jsonl", "trajectories", "checkpoints", "summary.json", "report.html"} <= {
+        path.name for path in run_dir.iterdir()
+    }
+    assert json.loads((run_dir / "summary.json").read_text()) == json.loads(json.dumps(summary))
+    assert list(summary["evaluations"]) == ["untrained", "supervised", "reinforcement"]
+    for side in ("before", "after"):
+        low, high = summary[side]["interval"]
+        assert 0 <= low <= summary[side]["success"] <= high <= 1
+
+
+def test_metrics_are_one_object_a_step_with_the_keys_people_parse(finished):
+    rows = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["stage"], row["step"]) for row in rows] == [
+        ("supervised", 1),
+        ("supervised", 2),
+        ("reinforcement", 1),
+        ("reinforcement", 2),
+    ]
+    expected = {"reward/mean", "episode/turns", "episode/success", "time/rollout", "throughput/tokens_per_second"}
+    assert expected <= set(rows[-1])
+
+
+def test_a_checkpoint_opens_as_a_hugging_face_folder(finished):
+    folder = max((finished[0] / "checkpoints").iterdir())
+    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    ours = final_policy(finished[0]).model.state_dict()
+    assert all(torch.equal(ours[name], value) for name, value in model.state_dict().items())
+    shown = tokenizer.apply_chat_template([{"role": "user", "content": "12"}], tokenize=False)
+    assert shown == "<|user|>12<|end|>"
+    assert [tokenizer.decode(i) for i in tokenizer.encode("127", add_special_tokens=False)] == ["1", "2", "7"]
+
+
+def test_trajectories_on_disk_hold_what_was_sampled(finished):
+    (trajectory, *_) = trajectories = read_trajectories(finished[0] / "trajectories" / "step-000002.jsonl")
+    assert len(trajectories) == 2 * 2
+    drawn = trajectory.turns[0].action
+    assert all(logprob <= 0 for logprob in drawn.logprobs)
+    assert set(drawn.versions) == {3}  # two supervised updates and one of reinforcement came before
+
+
+def test_the_ablation_is_a_run_beside_it(finished):
+    run_dir, summary = finished
+    assert "without_tool" in summary["ablations"]
+    assert run_recipe(run_dir / "ablations" / "without_tool").recipe.environment.options.get("tools") in (None, [])
+    assert summary["ablations"]["without_tool"]["after"]["tool_calls"] == 0
+
+
+def test_a_finished_run_is_only_reported_again(finished):
+    run_dir, summary = finished
+    resolved = small("ablations={without_tool: {environment.tools: [], environment.max_calls_per_turn: null}}")
+    again = train(resolved, run_dir, resume=True, progress=StopAfter(0))
+    assert again["after"] == summary["after"]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_a_run_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, steps):
+    resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, "rollout.max_in_flight=1")
+    whole = train(resolved, tmp_path / "whole", progress=QUIET)
+    with pytest.raises(Stopped):
+        train(resolved, tmp_path / "stopped", progress=StopAfter(steps))
+    resumed = train(resolved, tmp_path / "stopped", resume=True, progress=QUIET)
+    assert resumed["after"] == whole["after"]
+    ours, theirs = (final_policy(tmp_path / name).model.state_dict() for name in ("whole", "stopped"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    steps_on_record = [
+        [(row["stage"], row["step"]) for row in map(json.loads, (tmp_path / name / "metrics.jsonl").open())]
+        for name in ("whole", "stopped")
+    ]
+    assert steps_on_record[0] == steps_on_record[1]
+
+
+def test_a_directory_that_holds_a_run_is_not_written_into(finished):
+    with pytest.raises(RunDirectoryError, match="holds a run already; add --resume"):
+        train(small(), finished[0], progress=QUIET)
+    with pytest.raises(RunDirectoryError, match="another recipe: seed is 0 there and 7 here"):
+        train(
+            small("seed=7", "ablations={without_tool: {environment.tools: [], environment.max_calls_per_turn: null}}"),
+            finished[0],
+            resume=True,
+            progress=QUIET,
+        )
+
+
+def test_a_directory_with_something_else_in_it_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(RunDirectoryError, match=r"is not empty and holds no run \(thesis\.tex is in it\)"):
+        train(small(), tmp_path, progress=QUIET)
+    assert (tmp_path / "thesis.tex").read_text() == "x"
+
+
+def test_two_processes_do_not_train_in_one_directory(tmp_path):
+    with open(tmp_path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RunDirectoryError, match="another process is training here"):
+            train(small(), tmp_path, progress=QUIET)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    resolved = small("ablations=null")
+    train(resolved, tmp_path / "run", progress=QUIET)
+    (tmp_path / "run" / "summary.json").unlink()
+    last = max((tmp_path / "run" / "checkpoints").iterdir())
+    (last / "trainer" / "optimizer.pt").write_bytes(b"torn")
+    with pytest.raises(RunDirectoryError, match="a damaged checkpoint"):
+        train(resolved, tmp_path / "run", resume=True, progress=QUIET)
+
+
+def test_a_disk_that_fills_while_saving_is_one_line_and_keeps_what_was_saved(tmp_path, small_disk):
+    resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP)
+    with pytest.raises(SaveError, match="the disk is full"):
+        train(resolved, small_disk / "run", progress=QUIET)
+    for folder in (small_disk / "run" / "checkpoints").glob("step-*"):
+        AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+
+
+def test_a_prompt_longer_than_the_context_ends_the_run_in_one_line(tmp_path):
+    with pytest.raises(WhetstoneError, match=r"task arithmetic/.*: its prompt is \d+ tokens, the context 16"):
+        train(small("policy.tiny.context_length=16"), tmp_path / "run", progress=QUIET)
+
+
+@pytest.mark.parametrize("name", built_in_recipes())
+def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
+    extra = []
+    if load_recipe(name).recipe.tasks.source == "gsm8k":
+        extra = [f"tasks.path={request.getfixturevalue('gsm8k_folder')}"]
+    summary = train(load_recipe(name, [*SMALL, *extra]), tmp_path / name, progress=QUIET)
+    assert summary["after"]["episodes"] == 4
