@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from whetstone.errors import TaskError
+from whetstone.errors import RecipeError, TaskError
 from whetstone.tasks import Jsonl
 
 
@@ -59,6 +59,16 @@ def test_an_empty_file_a_file_of_bad_lines_and_no_file_are_one_line_each(tmp_pat
         Jsonl(path=str(tmp_path / "emty.jsonl"))
 
 
-def test_a_split_that_leaves_one_side_empty_is_refused(tmp_path):
-    with pytest.raises(TaskError, match="leave none for training"):
-        Jsonl(path=write(tmp_path / "tasks.jsonl", *rows(3)), held_out_share=1.0)
+def test_both_sides_of_the_split_have_tasks_however_few_there_are(tmp_path):
+    for share in (0.01, 0.99):
+        source = Jsonl(path=write(tmp_path / "tasks.jsonl", *rows(2)), held_out_share=share)
+        assert {source.task(0).id} ^ {task.id for task in source.held_out(9)} == {"1", "2"}
+
+
+def test_what_cannot_be_split_is_refused(tmp_path):
+    with pytest.raises(TaskError, match="one task cannot be both"):
+        Jsonl(path=write(tmp_path / "one.jsonl", *rows(1)))
+    with pytest.raises(RecipeError, match="held_out_share: between 0 and 1, got 1"):
+        Jsonl(path=write(tmp_path / "two.jsonl", *rows(2)), held_out_share=1.0)
+    with pytest.raises(TaskError, match="3 tasks share 1 ids"):
+        Jsonl(path=write(tmp_path / "same.jsonl", *[{"id": "a", **row} for row in rows(3)]))

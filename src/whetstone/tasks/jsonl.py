@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whetstone.errors import TaskError, did_you_mean
+from whetstone.parts import OptionError
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.trajectory import Task
 
@@ -66,23 +67,30 @@ class Jsonl:
     Args:
         path: The file.
         seed: The order in which training tasks come.
-        held_out_share: The share of tasks kept for evaluation, chosen by their id.
+        held_out_share: The share of tasks kept for evaluation, at least one and never all. Which they are is
+            decided by their ids, whatever the seed.
         on_bad_task: `error`, or `skip` to leave bad lines out and count them.
 
     Raises:
-        TaskError: The file is missing, empty or has a bad line, or one side of the split is empty.
+        TaskError: The file is missing, empty or has a bad line, two tasks share an id, or there is only one task.
+        OptionError: The share is not between 0 and 1.
     """
 
     def __init__(
         self, *, path: str, seed: int = 0, held_out_share: float = 0.1, on_bad_task: OnBadTask = "error"
     ) -> None:
         tasks, self.skipped = read_tasks(Path(path), _parse, on_bad_task=on_bad_task)
-        split = {t.id: derive_seed("held out", t.id) % 1_000_000 < held_out_share * 1_000_000 for t in tasks}
-        self._held_out = [task for task in tasks if split[task.id]]
-        self._endless = Endless([task for task in tasks if not split[task.id]], seed=seed)
-        if not self._held_out or not self._endless.tasks:
-            empty = "evaluation" if self._endless.tasks else "training"
-            raise TaskError(f"{path}: {len(tasks)} tasks at held_out_share {held_out_share:g} leave none for {empty}")
+        if not 0 < held_out_share < 1:
+            raise OptionError("held_out_share", f"between 0 and 1, got {held_out_share:g}")
+        if len(tasks) < 2:
+            raise TaskError(f"{path}: one task cannot be both trained on and held out; at least two are needed")
+        ids = {task.id for task in tasks}
+        if len(ids) < len(tasks):
+            raise TaskError(f"{path}: {len(tasks)} tasks share {len(ids)} ids; give each an id of its own, or none")
+        count = min(max(1, round(held_out_share * len(tasks))), len(tasks) - 1)
+        held_out = set(sorted(ids, key=lambda id: derive_seed("held out", id))[:count])
+        self._held_out = [task for task in tasks if task.id in held_out]
+        self._endless = Endless([task for task in tasks if task.id not in held_out], seed=seed)
 
     def task(self, index: int) -> Task:
         """Each training task once an epoch, every epoch in another order."""

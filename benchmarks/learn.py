@@ -1,0 +1,112 @@
+"""How long does the demo take to learn, over three seeds? Time to 95 % on held-out tasks, and how surely.
+
+Runs the recipe `demo` with an evaluation every few reinforcement steps; evaluation time does not count.
+Prints a table, or one JSON object with `--json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from typing import Any
+
+from whetstone.recipe import load_recipe
+from whetstone.training import Learner, assemble, evaluate
+from whetstone.training.stages import reinforcement_step, supervised_step
+
+GOAL = 0.95
+
+
+async def learn(seed: int, every: int, episodes: int) -> dict[str, Any]:
+    """One seed: success after the warm-up, the minutes of training to 95 %, and success at the end."""
+    recipe = load_recipe("demo", [f"seed={seed}"]).recipe
+    assembly = assemble(load_recipe("demo", [f"seed={seed}"]))
+    engine = assembly.engine()
+    warm_up, training = recipe.supervised, recipe.training
+    assert warm_up is not None
+    assert training is not None
+
+    async def success() -> float:
+        weights = dict(assembly.policy.model.named_parameters())
+        await engine.load_weights(weights, engine.version)
+        came_to, _ = await evaluate(assembly, engine, episodes=episodes, samples=1, temperature=0.0, seed=seed)
+        return came_to.success
+
+    seconds, tokens = 0.0, 0.0
+    learner = Learner(assembly.policy, warm_up)
+    for step in range(warm_up.steps):
+        began = time.perf_counter()
+        await supervised_step(assembly, learner, warm_up, step=step)
+        seconds += time.perf_counter() - began
+    after_warm_up, warm_up_seconds = await success(), seconds
+    reached, rate = None, after_warm_up
+    learner = Learner(assembly.policy, training)
+    first = warm_up.steps * warm_up.batch_size
+    for step in range(training.steps):
+        began = time.perf_counter()
+        metrics, _ = await reinforcement_step(assembly, learner, engine, training, step=step, first_task=first)
+        spent = time.perf_counter() - began
+        seconds += spent
+        tokens += metrics["throughput/tokens_per_second"] * spent
+        if (step + 1) % every == 0 or step + 1 == training.steps:
+            rate = await success()
+            print(f"seed {seed} step {step + 1}: {rate:.1%} after {seconds / 60:.2f} minutes", file=sys.stderr)
+            if rate >= GOAL and reached is None:
+                reached = seconds / 60
+    await engine.close()
+    return {
+        "seed": seed,
+        "after_warm_up": after_warm_up,
+        "warm_up_minutes": warm_up_seconds / 60,
+        "minutes_to_95": reached,
+        "minutes": seconds / 60,
+        "success": rate,
+        "tokens_per_second": tokens / (seconds - warm_up_seconds),
+    }
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--every", type=int, default=5, help="reinforcement steps between evaluations")
+    parser.add_argument("--episodes", type=int, default=500, help="held-out tasks of an evaluation")
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    rows = [asyncio.run(learn(seed, arguments.every, arguments.episodes)) for seed in range(arguments.seeds)]
+    reached = [row["minutes_to_95"] for row in rows if row["minutes_to_95"] is not None]
+    told = {
+        "name": "learn",
+        "measured": {
+            "minutes_to_95": statistics.median(reached) if len(reached) == len(rows) else None,
+            "spread": [min(reached), max(reached)] if reached else None,
+            "reached": f"{len(reached)} of {len(rows)}",
+            "seeds": rows,
+        },
+        "ratios": {},
+        "goal": "95 % on held-out tasks within 5 minutes of training, every seed",
+        "bound": "none: how fast a policy can learn is not known beforehand",
+        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
+        "seconds": time.perf_counter() - began,
+    }
+    if arguments.json:
+        print(json.dumps(told))
+        return
+    for row in rows:
+        to_goal = "not reached" if row["minutes_to_95"] is None else f"{row['minutes_to_95']:.2f} minutes"
+        print(
+            f"seed {row['seed']}: {row['after_warm_up']:.1%} after the warm-up ({row['warm_up_minutes']:.2f} minutes), "
+            f"95 % in {to_goal}, {row['success']:.1%} at the end ({row['minutes']:.2f} minutes, "
+            f"{row['tokens_per_second']:,.0f} sampled tokens/s)"
+        )
+
+
+if __name__ == "__main__":
+    main()
