@@ -143,6 +143,8 @@ class SupervisedSettings(OptimizerSettings):
 
     batch_size: int = Field(32, ge=1)
     """Demonstrations a step; each is seen once."""
+    tasks: dict[str, Any] = {}
+    """Options of the task source that are different for demonstrations, such as an easier mix."""
 
 
 class TrainingSettings(OptimizerSettings):
@@ -151,6 +153,8 @@ class TrainingSettings(OptimizerSettings):
     tasks_per_step: int = Field(16, ge=1)
     minibatches: int = Field(1, ge=1)
     """Updates made with the trajectories of one step, each with its share of the groups."""
+    reference_kl: float = Field(0.0, ge=0)
+    """Weight of the divergence from the policy reinforcement began with; 0 does without that policy."""
 
 
 class EvaluationSettings(_Settings):

@@ -114,7 +114,8 @@ def test_a_finished_run_is_only_reported_again(finished):
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_a_run_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, steps):
-    resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, "rollout.max_in_flight=1")
+    # rewards of an untrained model are all 0; the pull to the reference gives reinforcement something to do
+    resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, "rollout.max_in_flight=1", "training.reference_kl=0.1")
     whole = train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(steps))

@@ -14,6 +14,7 @@ import matplotlib
 matplotlib.use("svg")
 
 from matplotlib import pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 COLOURS = ("#3b82c4", "#d9822b", "#2e9e6b", "#b0569e", "#8a8f98", "#c2483f")
 _GREY = "#8a8f98"
@@ -52,6 +53,7 @@ def curves(
             axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
             axes.plot(x, running_mean(y, max(1, len(y) // 20)), color=colour, label=name)
         axes.set_xlabel(x_label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if percent:
             axes.set_ylim(-0.02, 1.02)
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

@@ -43,6 +43,7 @@ class Tool:
         return {name: getattr(values, name) for name in self.arguments.model_fields}
 
 
+@functools.lru_cache(maxsize=1024)  # every episode makes its toolset anew; a schema costs two milliseconds
 def tool_from_function(function: Callable[..., Any]) -> Tool:
     """The tool a typed function is: name, schema and description from the function itself.
 

@@ -4,7 +4,7 @@ Whatever a tool does (raise, hang, return a megabyte), the call comes back as on
 `CallRecord` that says what happened.
 
 Easy to get wrong: an async deadline cannot interrupt a plain function, so those run in a thread.
-A hung one is left behind in it; the thread is a daemon and does not keep the process alive.
+A hung one is left behind in it (`threads.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 from whetstone.chat import ToolCall, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError, ToolError, ToolStop, did_you_mean
 from whetstone.tools.schema import Tool, tool_from_function
+from whetstone.tools.threads import run_in_thread
 from whetstone.trajectory import CallRecord
 
 
@@ -90,7 +90,7 @@ class Toolset:
                 if inspect.iscoroutinefunction(tool.function):
                     result = await tool.function(**arguments)
                 else:
-                    result = await _in_thread(tool.function, arguments)
+                    result = await run_in_thread(tool.function, arguments)
                     if inspect.isawaitable(result):
                         result = await result
             return "ok", result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
@@ -118,36 +118,3 @@ def _within(text: str, limit: int) -> tuple[str, bool]:
         return text, False
     head, tail = text[: limit * 2 // 3], text[len(text) - limit // 3 :]
     return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out …]\n{tail}", True
-
-
-async def _in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Run a plain function in a daemon thread of its own.
-
-    `asyncio.to_thread` would do, were it not that its pool is joined at exit: one hung tool and the
-    process never ends, and enough of them and no tool runs any more.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def work() -> None:
-        result: Any = None
-        failure: BaseException | None = None
-        try:
-            result = function(**arguments)
-        except StopIteration as error:  # a future refuses to carry it
-            failure = RuntimeError(f"StopIteration: {error}")
-        except BaseException as error:
-            failure = error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=work, name=f"tool {getattr(function, '__name__', '')}", daemon=True).start()
-    return await future

@@ -36,6 +36,8 @@ class Assembly:
     policy: Policy
     chat: Chat
     source: Source
+    demonstrated: Source
+    """Where the tasks of demonstrations come from; `source` unless the warm-up has options of its own."""
     environment: Callable[[], Environment]
     reward: Reward
     strategy: Strategy
@@ -79,10 +81,10 @@ class Assembly:
         Raises:
             RecipeError: The source has none.
         """
-        if not isinstance(self.source, Expert):
+        if not isinstance(self.demonstrated, Expert):
             said = f'the source "{self.resolved.recipe.tasks.source}" has no expert to learn from; set supervised: null'
             raise self.resolved.error("supervised", said)
-        return ExpertActor(self.source, self.chat)
+        return ExpertActor(self.demonstrated, self.chat)
 
 
 def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
@@ -103,6 +105,12 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
     source: Source = _made(
         resolved, "tasks", "source", "task source", recipe.tasks.source, SOURCES, recipe.tasks.options, seed
     )
+    demonstrated = source
+    if recipe.supervised is not None and recipe.supervised.tasks:
+        options = {**recipe.tasks.options, **recipe.supervised.tasks}
+        demonstrated = _made(
+            resolved, "supervised.tasks", "source", "task source", recipe.tasks.source, SOURCES, options, seed
+        )
     environment = _environment(resolved)
     if policy is None:
         policy = _policy(resolved, source, environment, format)
@@ -112,6 +120,7 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
         policy=policy,
         chat=Chat(policy.tokenizer, format),
         source=source,
+        demonstrated=demonstrated,
         environment=environment,
         reward=_function(resolved, "reward", recipe.reward, REWARDS),
         strategy=_made(

@@ -50,7 +50,7 @@ def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], po
     Raises:
         SaveError: It could not be written; earlier checkpoints are untouched.
     """
-    path = run_dir / "checkpoints" / f"step-{position.steps:06d}"
+    path = checkpoint_path(run_dir, position.steps)
     if path.is_dir():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +60,11 @@ def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], po
         torch.save(optimizer, folder / "trainer" / "optimizer.pt")
         (folder / "trainer" / "position.json").write_text(json.dumps(asdict(position), indent=1))
     return path
+
+
+def checkpoint_path(run_dir: Path, steps: int) -> Path:
+    """Where the checkpoint after so many steps is kept."""
+    return run_dir / "checkpoints" / f"step-{steps:06d}"
 
 
 def latest_checkpoint(run_dir: Path) -> Path | None:

@@ -61,7 +61,7 @@ class Learner:
         sums: defaultdict[str, float] = defaultdict(float)
         learner_side, sampler_side = [], []
         for micro in pack(segments, token_budget=self.settings.micro_batch_tokens, device=self._device):
-            logprobs, entropies = self._logprobs(micro, temperature)
+            logprobs, entropies = self._logprobs(self.policy.model, micro, temperature)
             per_token = loss_of(logprobs, micro)
             (per_token.loss.sum() / divisor).backward()  # type: ignore[no-untyped-call]
             sums["loss"] += per_token.loss.detach().sum().item()
@@ -78,12 +78,19 @@ class Learner:
         return metrics | {"update/tokens": float(total), "update/learning_rate": self.optimizers.rate()}
 
     @torch.no_grad()
-    def logprobs(self, segments: Sequence[Segment], *, temperature: float = 1.0) -> list[Tensor]:
-        """[A] log-probs of each segment's action tokens under the present weights, in their order."""
-        self.policy.model.eval()
+    def logprobs(
+        self, segments: Sequence[Segment], *, temperature: float = 1.0, model: torch.nn.Module | None = None
+    ) -> list[Tensor]:
+        """[A] log-probs of each segment's action tokens, in their order.
+
+        Args:
+            model: Another model than the policy in training, such as a frozen reference.
+        """
+        model = self.policy.model if model is None else model
+        model.eval()
         found: dict[int, Tensor] = {}
         for micro in pack(segments, token_budget=self.settings.micro_batch_tokens, device=self._device):
-            values, _ = self._logprobs(micro, temperature)
+            values, _ = self._logprobs(model, micro, temperature)
             counts = micro.action_mask.sum(1).tolist()
             found |= dict(zip(micro.indices, torch.split(values, counts), strict=True))
         return [found[i] for i in range(len(segments))]
@@ -96,9 +103,9 @@ class Learner:
         """Go on where `state_dict` was taken."""
         self.optimizers.load_state_dict(state)
 
-    def _logprobs(self, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, model: torch.nn.Module, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
         """([A] log-probs with gradient, [A] entropies without)"""
-        logits = self.policy.model(input_ids=micro.ids, use_cache=False).logits
+        logits = model(input_ids=micro.ids, use_cache=False).logits
         # the logits one place to the left predict the token; only those in front of action tokens are needed
         wanted = logits[:, :-1][micro.action_mask[:, 1:]].float() / temperature
         distribution = torch.log_softmax(wanted, dim=-1)

@@ -13,12 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whetstone.policies import Policy
+import torch
+
+from whetstone.policies import Policy, load_policy
 from whetstone.recipe import OptimizerSettings, Resolved
 from whetstone.reporting import Journal, Progress, write_report, write_trajectories
 from whetstone.training.assembly import assemble
 from whetstone.training.checkpoint import (
     Position,
+    checkpoint_path,
     latest_checkpoint,
     load_checkpoint,
     prune_checkpoints,
@@ -30,7 +33,7 @@ from whetstone.training.stages import evaluate, reinforcement_step, supervised_s
 from whetstone.trajectory import Group, Trajectory
 
 _KEPT_CHECKPOINTS = 2
-"""Beside those at the end of a stage."""
+"""Beside the one at the end of the warm-up."""
 
 
 def train(
@@ -73,7 +76,9 @@ class _Run:
         self.journal = Journal(run_dir)
         self.position = Position("", {}, 0)
         self.optimizer: dict[str, Any] | None = None
-        self.kept: set[Path] = set()
+        warm_up = self.recipe.supervised
+        self.warmed_up = checkpoint_path(run_dir, warm_up.steps) if warm_up is not None else None
+        self.reference: torch.nn.Module | None = None
 
     async def play(self) -> dict[str, Any]:
         """All stages from where the run stands; its summary."""
@@ -123,7 +128,6 @@ class _Run:
                     shown.advance(metrics)
                     if (number + 1) % settings.checkpoint_every == 0 or number + 1 == settings.steps:
                         self._save(learner)
-        self.kept |= {path for path in [latest_checkpoint(self.run_dir)] if path is not None}
         await self._evaluate(name)
 
     def _record(
@@ -139,7 +143,8 @@ class _Run:
 
     def _save(self, learner: Learner) -> None:
         save_checkpoint(self.run_dir, self.assembly.policy, learner.state_dict(), self.position)
-        prune_checkpoints(self.run_dir, keep=self.kept, last=_KEPT_CHECKPOINTS)
+        keep = {self.warmed_up} if self.warmed_up is not None else set()
+        prune_checkpoints(self.run_dir, keep=keep, last=_KEPT_CHECKPOINTS)
 
     async def _supervised_step(self, learner: Learner, step: int) -> tuple[dict[str, float], list[Trajectory]]:
         assert self.recipe.supervised is not None
@@ -157,8 +162,17 @@ class _Run:
             self.recipe.training,
             step=step,
             first_task=warm_up.steps * warm_up.batch_size if warm_up else 0,
+            reference=self._reference(),
         )
         return metrics, _flat(groups)
+
+    def _reference(self) -> torch.nn.Module | None:
+        """The policy reinforcement began with, frozen, where the recipe holds on to it; also after a kill."""
+        settings = self.recipe.training
+        if self.reference is None and settings is not None and settings.reference_kl > 0:
+            began = load_policy(self.warmed_up) if self.warmed_up is not None else assemble(self.resolved).policy
+            self.reference = began.model.requires_grad_(False)
+        return self.reference
 
     async def _publish(self, version: int) -> None:
         await self.engine.load_weights(dict(self.assembly.policy.model.named_parameters()), version)

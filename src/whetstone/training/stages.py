@@ -18,14 +18,14 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import TokenLoss, supervised
+from whetstone.algorithms import TokenLoss, reference_kl, supervised
 from whetstone.evaluation import Evaluation, evaluation_of
 from whetstone.inference import Engine
 from whetstone.recipe import SupervisedSettings, TrainingSettings
 from whetstone.rollout import Independent
 from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
-from whetstone.training.learner import Learner, action_tokens
+from whetstone.training.learner import Learner, LossOf, action_tokens
 from whetstone.training.packing import MicroBatch
 from whetstone.trajectory import Group, Segment, Trajectory
 
@@ -40,7 +40,7 @@ async def supervised_step(
     began = time.perf_counter()
     collector = assembly.collector(assembly.expert_actor(), seed=derive_seed(assembly.resolved.recipe.seed, "expert"))
     first = step * settings.batch_size
-    tasks = [assembly.source.task(first + i) for i in range(settings.batch_size)]
+    tasks = [assembly.demonstrated.task(first + i) for i in range(settings.batch_size)]
     shown = await asyncio.gather(*(collector.sample(task, index=0) for task in tasks))
     segments = [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
     sampled = time.perf_counter()
@@ -58,12 +58,20 @@ async def supervised_step(
 
 
 async def reinforcement_step(
-    assembly: Assembly, learner: Learner, engine: Engine, settings: TrainingSettings, *, step: int, first_task: int
+    assembly: Assembly,
+    learner: Learner,
+    engine: Engine,
+    settings: TrainingSettings,
+    *,
+    step: int,
+    first_task: int,
+    reference: torch.nn.Module | None = None,
 ) -> tuple[dict[str, float], list[Group]]:
     """Step number `step`, from 0: sample, give credit, update. (metrics, groups)
 
     Args:
         first_task: The index of the first training task of the whole stage.
+        reference: The policy the stage began with, where the recipe holds on to it.
     """
     recipe = assembly.resolved.recipe
     began = time.perf_counter()
@@ -76,7 +84,7 @@ async def reinforcement_step(
     groups.sort(key=lambda group: order[group.task.id])
     sampled = time.perf_counter()
     metrics = describe_groups(groups)
-    metrics |= _learn(assembly, learner, groups, settings)
+    metrics |= _learn(assembly, learner, groups, settings, reference)
     learner.optimizers.advance()
     weights = dict(learner.policy.model.named_parameters())
     await engine.load_weights(weights, engine.version + 1)
@@ -136,7 +144,11 @@ def _with_credit(segment: Segment, advantage: float) -> Segment:
 
 
 def _learn(
-    assembly: Assembly, learner: Learner, groups: Sequence[Group], settings: TrainingSettings
+    assembly: Assembly,
+    learner: Learner,
+    groups: Sequence[Group],
+    settings: TrainingSettings,
+    reference: torch.nn.Module | None,
 ) -> dict[str, float]:
     """One update per minibatch, each with its share of the groups."""
     temperature = assembly.resolved.recipe.rollout.temperature
@@ -144,24 +156,43 @@ def _learn(
     shares = [by_group[i :: settings.minibatches] for i in range(settings.minibatches)]
     whole = [[segment for group in share for segment in group] for share in shares]
     divisors = [sum(map(action_tokens, batch)) for batch in whole]
-    # a segment without credit has loss and gradient exactly 0: it counts in the divisor and is not computed
-    minibatches = [[segment for segment in batch if any(segment.advantages or ())] for batch in whole]
+    minibatches = whole
+    if reference is None:
+        # a segment without credit has loss and gradient exactly 0: it counts in the divisor and is not computed
+        minibatches = [[segment for segment in batch if any(segment.advantages or ())] for batch in whole]
     # with one update the old policy is the one being differentiated; its log-probs come from the same pass
-    old = [learner.logprobs(batch, temperature=temperature) for batch in minibatches] if len(minibatches) > 1 else None
+    several = len(minibatches) > 1
+    old = [learner.logprobs(batch, temperature=temperature) if several else None for batch in minibatches]
     totals: dict[str, list[float]] = {}
-    for number, batch in enumerate(minibatches):
-        known = old[number] if old is not None else None
-
-        def loss_of(logprobs: Tensor, micro: MicroBatch, known: list[Tensor] | None = known) -> TokenLoss:
-            before = logprobs.detach() if known is None else torch.cat([known[i] for i in micro.indices])
-            loss: TokenLoss = assembly.objective(logprobs, before, micro.advantages)
-            return loss
-
-        for name, value in learner.update(batch, loss_of, temperature=temperature, divisor=divisors[number]).items():
+    for batch, divisor, before in zip(minibatches, divisors, old, strict=True):
+        anchor = learner.logprobs(batch, temperature=temperature, model=reference) if reference is not None else None
+        loss_of = _policy_loss(assembly, settings, before, anchor)
+        for name, value in learner.update(batch, loss_of, temperature=temperature, divisor=divisor).items():
             totals.setdefault(name, []).append(value)
     metrics = {name: fmean(values) for name, values in totals.items() if not name.startswith("sampler/")}
     # after the first update the learner is no longer the policy that sampled, so only its first pass can tell
     return metrics | {name: values[0] for name, values in totals.items() if name.startswith("sampler/")}
+
+
+def _policy_loss(
+    assembly: Assembly, settings: TrainingSettings, old: list[Tensor] | None, reference: list[Tensor] | None
+) -> LossOf:
+    """The recipe's objective, and the pull towards the reference where there is one.
+
+    Args:
+        old: [A] log-probs of each segment before this step's updates; None where this is the first.
+        reference: [A] log-probs of each segment under the reference.
+    """
+
+    def loss_of(logprobs: Tensor, micro: MicroBatch) -> TokenLoss:
+        before = logprobs.detach() if old is None else torch.cat([old[i] for i in micro.indices])
+        loss: TokenLoss = assembly.objective(logprobs, before, micro.advantages)
+        if reference is None:
+            return loss
+        pull = reference_kl(logprobs, torch.cat([reference[i] for i in micro.indices]))
+        return TokenLoss(loss.loss + settings.reference_kl * pull.loss, {**loss.metrics, **pull.metrics})
+
+    return loss_of
 
 
 def describe_groups(groups: Sequence[Group]) -> dict[str, float]:

@@ -1,0 +1,57 @@
+"""Where does a plain function run so that it can hang without harm? In a daemon thread, used again when it is free.
+
+Easy to get wrong: the standard pool is joined when the process ends, so one hung function and it never does;
+and its size is fixed, so enough hung ones and nothing runs any more. Here a new thread is made when none is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+_Work = Callable[[], None]
+_idle: list[SimpleQueue[_Work]] = []
+"""The inboxes of threads with nothing to do; appending and popping are atomic."""
+
+
+async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """What a plain function returns or raises. When the caller gives up, the function is left to itself."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = function(**arguments)
+        except StopIteration as error:  # a future refuses to carry it
+            failure = RuntimeError(f"StopIteration: {error}")
+        except BaseException as error:
+            failure = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    try:
+        inbox = _idle.pop()
+    except IndexError:
+        inbox = SimpleQueue()
+        threading.Thread(target=_serve, args=(inbox,), name="tool", daemon=True).start()
+    inbox.put(work)
+    return await future
+
+
+def _serve(inbox: SimpleQueue[_Work]) -> None:
+    while True:
+        inbox.get()()
+        _idle.append(inbox)
