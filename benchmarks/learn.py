@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import copy
 import json
 import os
 import platform
@@ -35,7 +36,9 @@ async def learn(seed: int, every: int, episodes: int) -> dict[str, Any]:
     async def success() -> float:
         weights = dict(assembly.policy.model.named_parameters())
         await engine.load_weights(weights, engine.version)
-        came_to, _ = await evaluate(assembly, engine, episodes=episodes, samples=1, temperature=0.0, seed=seed)
+        came_to, _ = await evaluate(
+            assembly, engine, episodes=episodes, samples=1, temperature=recipe.evaluation.temperature, seed=seed
+        )
         return came_to.success
 
     seconds, tokens = 0.0, 0.0
@@ -48,9 +51,12 @@ async def learn(seed: int, every: int, episodes: int) -> dict[str, Any]:
     reached, rate = None, after_warm_up
     learner = Learner(assembly.policy, training)
     first = warm_up.steps * warm_up.batch_size
+    reference = copy.deepcopy(assembly.policy.model) if training.reference_kl > 0 else None
     for step in range(training.steps):
         began = time.perf_counter()
-        metrics, _ = await reinforcement_step(assembly, learner, engine, training, step=step, first_task=first)
+        metrics, _ = await reinforcement_step(
+            assembly, learner, engine, training, step=step, first_task=first, reference=reference
+        )
         spent = time.perf_counter() - began
         seconds += spent
         tokens += metrics["throughput/tokens_per_second"] * spent
