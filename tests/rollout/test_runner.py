@@ -94,7 +94,7 @@ def test_golden_episode_token_by_token():
     trajectory = play(Script(call("12*34"), assistant("408")))
     text = CHAT.tokenizer.decode(trajectory.segments()[0].tokens.ids)
     assert text == (
-        "<|system|><call>pocket_calculator(expression: str)</call> One operation, + - * or /, on two numbers.<|end|>"
+        "<|system|><call>pocket_calculator(expression: str)</call> One operation on two numbers.<|end|>"
         "<|user|>Compute 12*34<|end|><|assistant|><call>pocket_calculator(12*34)</call><|end|>"
         "<|user|><result>408</result><|end|><|assistant|>408<|end|>"
     )

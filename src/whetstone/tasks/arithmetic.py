@@ -63,6 +63,12 @@ def _product_of_sums(draw: random.Random, digits: int) -> Problem:
     return Problem(f"({left})*({right})", (left, right, "{0}*{1}"))
 
 
+def _sum_product_sum(draw: random.Random, digits: int) -> Problem:
+    a, b, c, d = _numbers(draw, 4, digits)
+    inner, sign = _sum(draw, a, b), draw.choice("+-")
+    return Problem(f"({inner})*{c}{sign}{d}", (inner, f"{{0}}*{c}", f"{{1}}{sign}{d}"))
+
+
 def _sum_of_products(draw: random.Random, digits: int) -> Problem:
     a, b, c, d = _numbers(draw, 4, digits)
     sign = draw.choice("+-")
@@ -74,6 +80,7 @@ KINDS: dict[str, Callable[[random.Random, int], Problem]] = {
     "product_then_sum": _product_then_sum,
     "sum_then_product": _sum_then_product,
     "product_of_sums": _product_of_sums,
+    "sum_product_sum": _sum_product_sum,
     "sum_of_products": _sum_of_products,
 }
 _HELD_OUT_SHARE = 10

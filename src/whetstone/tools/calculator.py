@@ -32,7 +32,7 @@ def calculator(expression: str) -> str:
 
 
 def pocket_calculator(expression: str) -> str:
-    """One operation, + - * or /, on two numbers.
+    """One operation on two numbers.
 
     Args:
         expression: Two numbers with one of + - * / between them.
