@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -20,6 +21,8 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] 
     ast.Div: operator.truediv,
 }
 _MAX_CHARACTERS = 200
+# a model writes things like `12or`; Python's remarks on them are not for the person who watches the run
+warnings.filterwarnings("ignore", category=SyntaxWarning, module="<unknown>")
 
 
 def calculator(expression: str) -> str:
