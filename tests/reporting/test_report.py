@@ -107,7 +107,7 @@ def test_the_tool_gets_the_credit_only_where_the_numbers_support_it():
         (GOOD, GOOD, "known before"),
         (BAD, result(0, 0, 0.01), "never solved"),
         (GOOD, BAD, "unlearned"),
-        (BAD, BAD, "stood still, within the interval"),
+        (BAD, BAD, "no clear change: the intervals overlap"),
     ],
 )
 def test_each_kind_is_told_in_words(before, after, note):

@@ -156,7 +156,7 @@ def kind_note(shares: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         return "never solved"
     if after["interval"][1] < before["interval"][0]:
         return "unlearned"
-    return "stood still, within the interval"
+    return "no clear change: the intervals overlap"
 
 
 def _bar_rows(summary: Mapping[str, Any], stages: Mapping[str, Any]) -> list[tuple[str, float, tuple[float, float]]]:
