@@ -44,6 +44,14 @@ def test_evaluate_gives_success_with_an_interval(trained):
     assert (told["episodes"], sorted(told["pass_at"])) == (6, ["1", "2"])
 
 
+def test_overrides_of_a_run_are_values_not_text(trained):
+    told = json.loads(whetstone("evaluate", trained[0], "evaluation.episodes=3", "--json").stdout)
+    assert told["episodes"] == 3
+    refused = whetstone("rollout", trained[0], "rollout.group_size=many")
+    assert refused.returncode == 2
+    assert "command line (rollout.group_size='many')  rollout.group_size" in refused.stderr
+
+
 def test_rollout_shows_conversations(trained):
     shown = whetstone("rollout", trained[0], "-n", 2)
     assert shown.stdout.count("Compute ") == 2

@@ -35,9 +35,7 @@ def evaluate(
     """Evaluate RUN_OR_RECIPE: a run directory at its last checkpoint, or a recipe's policy as it stands."""
     run_dir = Path(run_or_recipe)
     if run_dir.is_dir():
-        resolved = training.run_recipe(run_dir)
-        resolved = resolved.with_changes(dict(o.split("=", 1) for o in overrides)) if overrides else resolved
-        policy = training.final_policy(run_dir)
+        resolved, policy = training.run_recipe(run_dir).with_overrides(overrides), training.final_policy(run_dir)
     else:
         resolved, policy = load_recipe(run_or_recipe, overrides), None
     given = {"episodes": episodes, "samples": samples, "temperature": temperature}

@@ -1,0 +1,24 @@
+"""What is a recipe? Everything that decides a run, as typed values declared once."""
+
+from whetstone.recipe.reading import built_in_recipes
+from whetstone.recipe.resolved import Resolved, load_recipe
+from whetstone.recipe.settings import (
+    OptimizerSettings,
+    Part,
+    Recipe,
+    SupervisedSettings,
+    TinySettings,
+    TrainingSettings,
+)
+
+__all__ = [
+    "OptimizerSettings",
+    "Part",
+    "Recipe",
+    "Resolved",
+    "SupervisedSettings",
+    "TinySettings",
+    "TrainingSettings",
+    "built_in_recipes",
+    "load_recipe",
+]

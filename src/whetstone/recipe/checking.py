@@ -1,0 +1,63 @@
+"""Which recipes cannot be meant? Keys without effect in their combination, and values that contradict each other.
+
+What is written is what happens: a key that would be ignored is an error with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from whetstone.recipe.settings import Recipe
+
+
+def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """(key, what is wrong) for values that cannot go together."""
+    if (recipe.policy.path is None) == (recipe.policy.tiny is None):
+        yield "policy", "set either path (a model folder) or tiny (a model built from nothing)"
+    if recipe.supervised is None and recipe.training is None:
+        yield "training", "neither supervised nor training is set, so there is nothing to do"
+    tiny = recipe.policy.tiny
+    if tiny is not None and tiny.hidden % tiny.heads:
+        yield "policy.tiny.heads", f"must divide hidden ({tiny.hidden}), got {tiny.heads}"
+    for stage, settings in (("supervised", recipe.supervised), ("training", recipe.training)):
+        if settings is not None and settings.warmup_fraction + settings.decay_fraction > 1:
+            said = f"with warmup_fraction {settings.warmup_fraction:g} it exceeds the whole stage"
+            yield f"{stage}.decay_fraction", said
+
+
+def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """(key, why it would be ignored) for keys that nothing reads in this combination."""
+    for rule in _RULES:
+        yield from rule(recipe)
+
+
+def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.training is None:
+        for key in ("rollout", "advantage", "objective"):
+            yield key, "there is no reinforcement stage (training is not set)"
+
+
+def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.training is not None and recipe.training.minibatches == 1 and recipe.objective.name == "clipped":
+        for key in ("clip_low", "clip_high"):
+            reason = "with training.minibatches: 1 each update is the first after sampling, so every ratio is 1"
+            yield f"objective.{key}", reason
+
+
+def _samples_need_temperature(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.evaluation.temperature == 0 and recipe.evaluation.samples > 1:
+        yield "evaluation.samples", "at evaluation.temperature: 0 every sample of a task is the same"
+
+
+def _calls_need_tools(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.environment.name == "tools" and not recipe.environment.options.get("tools"):
+        for key in ("max_calls_per_turn", "tool_timeout_seconds", "max_result_characters"):
+            yield f"environment.{key}", "the environment has no tools"
+
+
+_RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
+    _advantage_needs,
+    _clip_needs_minibatches,
+    _samples_need_temperature,
+    _calls_need_tools,
+)

@@ -1,0 +1,153 @@
+"""How do files and `key=value` overrides become one mapping of keys? And where was each key written?
+
+Easy to get wrong: YAML reads `1e-3` as text and `on` as true in its old version; recipes are YAML 1.2.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import MarkedYAMLError
+
+from whetstone.errors import RecipeError, did_you_mean
+
+Keys = dict[str, Any]
+"""What was written, nested as in the file."""
+Places = dict[str, str]
+"""Dotted key → `file:line`, or the override it came from."""
+
+
+def built_in_recipes() -> list[str]:
+    """The names of the recipes that come with Whetstone."""
+    folder = resources.files("whetstone") / "recipes"
+    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read(name: str | Path, seen: tuple[str, ...] = ()) -> tuple[Keys, Places]:
+    """The keys of a recipe on top of those it extends, and where each was written."""
+    label, text = _text(name)
+    if label in seen:
+        raise RecipeError(f"{label}: extends itself: {' → '.join((*seen, label))}")
+    try:
+        document = YAML(typ="rt").load(text)
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise RecipeError(f"{label}:{line}  not YAML: {error.problem}") from None
+    if not isinstance(document, CommentedMap):
+        raise RecipeError(f"{label}:1  a recipe is a mapping of keys to values")
+    places = {dotted: f"{label}:{line}" for dotted, line in _lines(document, "")}
+    keys = _plain(document)
+    parent = keys.pop("extends", None)
+    if parent is None:
+        return keys, places
+    beside = Path(name).parent / str(parent) if Path(name).is_file() else Path(str(parent))
+    base, base_places = read(beside if beside.is_file() else str(parent), (*seen, label))
+    return _merged(base, keys), {**base_places, **places}
+
+
+def _text(name: str | Path) -> tuple[str, str]:
+    path = Path(name)
+    if path.is_file():
+        return path.name, path.read_text(encoding="utf-8")
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        raise RecipeError(f"{path}: no such recipe file")
+    if str(name) not in built_in_recipes():
+        raise RecipeError(f'no recipe named "{name}"{did_you_mean(str(name), built_in_recipes())}')
+    return f"{name}.yaml", (resources.files("whetstone") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _lines(node: CommentedMap, prefix: str) -> Iterator[tuple[str, int]]:
+    for key, value in node.items():
+        yield f"{prefix}{key}", node.lc.key(key)[0] + 1
+        if isinstance(value, CommentedMap):
+            yield from _lines(value, f"{prefix}{key}.")
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {str(key): _plain(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_plain(value) for value in node]
+    if isinstance(node, bool) or node is None:
+        return node
+    # ruamel's scalar types remember how they were written; plain values are enough from here on
+    return next((kind(node) for kind in (int, float, str) if isinstance(node, kind)), node)
+
+
+def _yaml_value(text: str, override: str) -> Any:
+    try:
+        return _plain(YAML(typ="safe").load(text))
+    except MarkedYAMLError:
+        raise RecipeError(f"{override}: the value is not YAML") from None
+
+
+def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """`top` over `base`, mappings merged. A part under another name starts with options of its own."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping) and not _renamed(below, value):
+            merged[key] = _merged(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _renamed(base: Mapping[str, Any], top: Mapping[str, Any]) -> bool:
+    return any(name in top and base.get(name) != top[name] for name in ("name", "source"))
+
+
+def _set(keys: dict[str, Any], dotted: str, value: Any) -> None:
+    *path, last = dotted.split(".")
+    for step in path:
+        below = keys.get(step)
+        if isinstance(below, str):  # a part by name alone: `objective: clipped`
+            below = {"name": below}
+        keys[step] = dict(below) if isinstance(below, Mapping) else {}
+        keys = keys[step]
+    keys[last] = value
+
+
+def overridden(keys: Mapping[str, Any], places: Mapping[str, str], overrides: Sequence[str]) -> tuple[Keys, Places]:
+    """Keys and their places with `key=value` overrides, values in YAML."""
+    changes: dict[str, Any] = {}
+    for override in overrides:
+        dotted, equals, text = override.partition("=")
+        if not equals or not dotted:
+            raise RecipeError(f"{override}: an override is written key=value, such as training.steps=30")
+        changes[dotted] = _yaml_value(text, override)
+    said = {dotted: f"command line ({dotted}={shortened(value)})" for dotted, value in changes.items()}
+    return changed(keys, places, changes, said)
+
+
+def changed(
+    keys: Mapping[str, Any], places: Mapping[str, str], changes: Mapping[str, Any], said: Mapping[str, str]
+) -> tuple[Keys, Places]:
+    """Keys and their places with dotted keys set, each said to be written where `said` has it."""
+    new_keys, new_places = copy.deepcopy(dict(keys)), dict(places)
+    for dotted, value in changes.items():
+        _set(new_keys, dotted, value)
+        new_places = {k: v for k, v in new_places.items() if k != dotted and not k.startswith(f"{dotted}.")}
+        new_places[dotted] = said[dotted]
+    return new_keys, new_places
+
+
+def place_of(places: Mapping[str, str], key: str, name: str) -> str:
+    """Where `key`, or the nearest key around it, was written; `name` where nowhere."""
+    while key:
+        if key in places:
+            return places[key]
+        key = key.rpartition(".")[0]
+    return name
+
+
+def shortened(value: Any) -> str:
+    """A value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"

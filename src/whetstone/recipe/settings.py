@@ -1,0 +1,177 @@
+"""What can a recipe say? Every key, its type, its default and its bounds, declared once.
+
+The file, the command line and Python read the same fields; an unknown key is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Part(BaseModel):
+    """A part by name, and its options; a name alone is enough in a recipe."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+    """A built-in's short name, or `package.module:name`."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+def _named(default: str | None = None) -> BeforeValidator:
+    """A name alone is a part; options alone are options of the default."""
+
+    def read(given: Any) -> Any:
+        if isinstance(given, str):
+            return {"name": given}
+        return {"name": default, **given} if isinstance(given, Mapping) and default is not None else given
+
+    return BeforeValidator(read)
+
+
+class TinySettings(_Settings):
+    """A small Llama built from nothing."""
+
+    vocabulary: int = Field(384, ge=270)
+    hidden: int = Field(128, ge=8)
+    layers: int = Field(4, ge=1)
+    heads: int = Field(4, ge=1)
+    intermediate: int = Field(384, ge=8)
+    context_length: int = Field(512, ge=16)
+
+
+class PolicySettings(_Settings):
+    """Which model: a folder, or a tiny one built from nothing."""
+
+    path: str | None = None
+    """A Hugging Face folder."""
+    tiny: TinySettings | None = None
+
+
+class ChatSettings(_Settings):
+    """How tools are shown and called."""
+
+    format: str = "hermes"
+
+
+class TasksSettings(BaseModel):
+    """A source of tasks; every other key is an option of that source."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    source: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the source's name."""
+        return dict(self.model_extra or {})
+
+
+class EnvironmentSettings(BaseModel):
+    """An environment and what an episode in it may use; every other key is an option of that environment."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = "tools"
+    max_turns: int = Field(8, ge=1)
+    timeout_seconds: float = Field(300.0, gt=0)
+    """From reset to end of an episode, waiting included."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything the environment itself is given."""
+        return dict(self.model_extra or {})
+
+
+class RolloutSettings(_Settings):
+    """How a task's trajectories are sampled for reinforcement."""
+
+    strategy: str = "independent"
+    group_size: int = Field(8, ge=2)
+    """Trajectories of one task; credit compares them, so one alone could teach nothing."""
+    temperature: float = Field(1.0, gt=0)
+    max_new_tokens: int = Field(256, ge=1)
+    """In one turn."""
+    max_in_flight: int = Field(256, ge=1)
+    """Episodes running at once."""
+
+
+class OptimizerSettings(_Settings):
+    """What both stages share."""
+
+    steps: int = Field(100, ge=1)
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon`: Muon for the matrices inside the model, AdamW for the rest."""
+    learning_rate: float = Field(1e-3, gt=0)
+    warmup_fraction: float = Field(0.05, ge=0, le=1)
+    """The share of the stage's steps, at its start, in which the learning rate rises from 0."""
+    decay_fraction: float = Field(0.0, ge=0, le=1)
+    """The share of them, at its end, in which it falls to 0 in a straight line."""
+    weight_decay: float = Field(0.0, ge=0)
+    max_gradient_norm: float = Field(1.0, gt=0)
+    micro_batch_tokens: int = Field(8192, ge=1)
+    """Tokens in one forward pass, padding included; does not change results."""
+    checkpoint_every: int = Field(25, ge=1)
+
+
+class SupervisedSettings(OptimizerSettings):
+    """The warm-up: imitate the source's expert."""
+
+    batch_size: int = Field(32, ge=1)
+    """Demonstrations a step; each is seen once."""
+    tasks: dict[str, Any] = {}
+    """Options of the task source that are different for demonstrations, such as an easier mix."""
+
+
+class TrainingSettings(OptimizerSettings):
+    """Reinforcement."""
+
+    tasks_per_step: int = Field(16, ge=1)
+    minibatches: int = Field(1, ge=1)
+    """Updates made with the trajectories of one step, each with its share of the groups."""
+    reference_kl: float = Field(0.0, ge=0)
+    """Weight of the divergence from the policy reinforcement began with; 0 does without that policy."""
+
+
+class EvaluationSettings(_Settings):
+    """Success on held-out tasks, before and after each stage."""
+
+    episodes: int = Field(500, ge=1)
+    """Held-out tasks; fewer where the source has fewer."""
+    samples: int = Field(1, ge=1)
+    """Episodes of each task; more than one gives pass@k."""
+    temperature: float = Field(0.0, ge=0)
+
+
+class Recipe(_Settings):
+    """A run, whole."""
+
+    title: str = ""
+    paper: str = ""
+    seed: int = Field(0, ge=0)
+    policy: PolicySettings
+    chat: ChatSettings = ChatSettings()
+    tasks: TasksSettings
+    environment: EnvironmentSettings = EnvironmentSettings()
+    reward: Annotated[Part, _named()]
+    rollout: RolloutSettings = RolloutSettings()
+    supervised: SupervisedSettings | None = None
+    """The warm-up; null leaves it out."""
+    training: TrainingSettings | None = None
+    """Reinforcement; null leaves it out."""
+    advantage: Annotated[Part, _named("group_relative")] = Part(name="group_relative")
+    objective: Annotated[Part, _named("clipped")] = Part(name="clipped")
+    evaluation: EvaluationSettings = EvaluationSettings()
+    ablations: dict[str, dict[str, Any]] = {}
+    """By name, the keys that differ; each is trained and evaluated after the run itself, and reported beside it."""
