@@ -2,35 +2,20 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, Qwen3Config
+from transformers import AutoModelForCausalLM
 
+from tests_models import CONFIGS, random_model
 from whetstone.errors import InfrastructureError, PromptTooLong
 from whetstone.inference import LocalEngine, Sampling
-from whetstone.inference.sampling import draw, uniforms
-
-COMMON = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 96,
-}
-CONFIGS = {
-    "llama": LlamaConfig(**COMMON, num_key_value_heads=2),
-    "qwen3": Qwen3Config(**COMMON, num_key_value_heads=2, head_dim=8),
-    "gpt_neox": GPTNeoXConfig(**COMMON),
-}
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def model(request):
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(CONFIGS[request.param]).eval()
+    return random_model(request.param)
 
 
 def run(model, play, **options):
@@ -80,16 +65,27 @@ def test_logprobs_and_entropies_are_those_of_a_full_pass_over_turns_of_many_epis
             check(model, prompt, drawn, temperature=0.8)
 
 
-def test_what_is_drawn_depends_on_the_seed_and_not_on_the_company(model):
+def without_waiting(generation):
+    return replace(generation, queue_seconds=0.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"rows": 3}, {"rows": 40, "prefill_tokens": 7}], ids=str)
+def test_bit_for_bit_the_same_whatever_the_company_the_evictions_and_the_pieces(model, options):
+    async def episode(engine, i):
+        drawn, ids = [], [5] * 20 + prompts(14)[i]
+        for turn in range(3):
+            sampling = Sampling(4 + i % 3, temperature=0.5 + i % 3, seed=9 * i + turn)
+            drawn.append(without_waiting(await engine.generate(ids, sampling, episode=str(i))))
+            ids = [*ids, *drawn[-1].tokens, *range(turn, turn + 1 + i % 4)]
+        return drawn
+
     async def alone(engine):
-        return [await engine.generate(p, Sampling(8, seed=i), episode=str(i)) for i, p in enumerate(prompts(9))]
+        return [await episode(engine, i) for i in range(14)]
 
     async def together(engine):
-        return await asyncio.gather(
-            *(engine.generate(p, Sampling(8, seed=i), episode=str(i)) for i, p in enumerate(prompts(9)))
-        )
+        return await asyncio.gather(*(episode(engine, i) for i in range(14)))
 
-    assert [g.tokens for g in run(model, alone)] == [g.tokens for g in run(model, together)]
+    assert run(model, alone) == run(model, together, **options)
 
 
 def test_greedy_takes_the_likeliest_token_and_is_certain_of_it(model):
@@ -170,27 +166,3 @@ def test_a_closed_engine_refuses(model):
 
     with pytest.raises(InfrastructureError, match="closed"):
         run(model, play)
-
-
-def test_draws_follow_the_distribution_and_never_take_what_is_impossible():
-    logits = torch.tensor([[math.log(0.7), math.log(0.2), math.log(0.1), -math.inf]]).repeat(20_000, 1)
-    numbers = uniforms(np.arange(20_000, dtype=np.uint64), np.zeros(20_000, dtype=np.uint64))
-    drawn = draw(logits, torch.ones(20_000), numbers)
-    shares = torch.bincount(drawn.tokens, minlength=4) / 20_000
-    assert torch.allclose(shares, torch.tensor([0.7, 0.2, 0.1, 0.0]), atol=0.015)
-    # 0.7 ln 0.7 + 0.2 ln 0.2 + 0.1 ln 0.1 = −0.801819
-    assert drawn.entropies[0].item() == pytest.approx(0.801819, abs=1e-5)
-
-
-def test_uniforms_are_uniform_over_seeds_and_over_places():
-    for seeds, places in ((np.arange(10_000), np.zeros(10_000)), (np.full(10_000, 3), np.arange(10_000))):
-        numbers = uniforms(seeds.astype(np.uint64), places.astype(np.uint64))
-        assert ((numbers >= 0) & (numbers < 1)).all()
-        counts = torch.histc(numbers, bins=10, min=0, max=1)
-        assert ((counts - 1000).abs() < 130).all()  # four standard deviations of a bin are 120
-
-
-@pytest.mark.parametrize("wrong", [{"temperature": -0.1}, {"max_new_tokens": 0}])
-def test_impossible_sampling_is_refused(wrong):
-    with pytest.raises(ValueError, match="or more, got"):
-        Sampling(**{"max_new_tokens": 1, **wrong})

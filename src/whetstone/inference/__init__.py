@@ -1,6 +1,6 @@
 """Engines: tokens in, tokens out."""
 
 from whetstone.inference.local import LocalEngine
-from whetstone.inference.protocol import Engine, Generation, Sampling, Weights
+from whetstone.inference.protocol import Engine, EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
 
-__all__ = ["Engine", "Generation", "LocalEngine", "Sampling", "Weights"]
+__all__ = ["Engine", "EngineStatistics", "Generation", "InFlight", "LocalEngine", "Sampling", "Scores", "Weights"]

@@ -9,6 +9,7 @@ from earlier episodes; the mask hides it, and it is overwritten before it is eve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 _GRAIN = 64
 """The capacity of the rows grows by so many tokens at a time."""
+_ODD_REACHES = (256, 320)
+"""MKL adds up so many products in another order than both fewer and more; in blocks of 512 the rest decides."""
 
 
 class RowLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -38,7 +41,7 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the new tokens of the chosen rows; return all these rows hold, up to the longest."""
+        """Write the new tokens of the chosen rows; return what `RowCache.aim` found best to read."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows = self.rows
@@ -47,9 +50,15 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
         at = (rows.chosen.unsqueeze(1), slice(None), rows.places)
         self.keys[at] = key_states.transpose(1, 2)  # indexing puts the heads last but one
         self.values[at] = value_states.transpose(1, 2)
-        if rows.whole:
-            return self.keys[: len(rows.chosen), :, : rows.reach], self.values[: len(rows.chosen), :, : rows.reach]
+        if rows.span is not None:
+            return self.keys[rows.span, :, : rows.reach], self.values[rows.span, :, : rows.reach]
         return self.keys[rows.chosen, :, : rows.reach], self.values[rows.chosen, :, : rows.reach]
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Give one row the first tokens of another."""
+        if self.is_initialized:
+            self.keys[target, :, :length] = self.keys[source, :, :length]
+            self.values[target, :, :length] = self.values[source, :, :length]
 
     def get_seq_length(self) -> int:
         """Not one number here; positions and masks are given to the model explicitly."""
@@ -65,31 +74,50 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class RowCache(Cache):  # type: ignore[misc]
-    """All layers of the rows, and which rows and places the next forward pass is about."""
+    """All layers of the rows, and which rows and places the next forward pass is about.
+
+    Args:
+        layers: Attention layers of the model.
+        count: Rows.
+    """
 
     def __init__(self, layers: int, count: int) -> None:
         self.count = count
         self.chosen = torch.zeros(0, dtype=torch.long)
         self.places = torch.zeros(0, 0, dtype=torch.long)
-        self.reach, self.whole = 0, False
+        self.reach = 0
+        self.span: slice | None = None
+        """The rows attention reads as they lie; None where only the chosen ones are read, from a copy."""
+        self.spread: Tensor | None = None
+        """[B] where each chosen row stands in the span; None where that is the same order."""
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
 
-    def aim(self, chosen: Tensor, starts: Tensor, width: int) -> None:
-        """The next forward pass brings `width` tokens for each of the `chosen` rows, from its start on.
+    def aim(self, chosen: Sequence[int], places: Tensor) -> None:
+        """The next forward pass brings new tokens for the `chosen` rows.
 
         Args:
-            chosen: [B] rows, ascending.
-            starts: [B] how many tokens each row holds already.
+            chosen: [B] rows, ascending; the last may be named again and again, where nobody reads what comes out.
+            places: [B, width] where in its row each new token goes.
         """
-        self.chosen = chosen
-        self.places = starts.unsqueeze(1) + torch.arange(width, device=starts.device)
-        self.reach = int(self.places.max()) + 1
-        # rows 0…B−1 are a view, any other choice is a copy
-        self.whole = bool(chosen[-1] == len(chosen) - 1)
+        self.chosen = torch.tensor(chosen, device=places.device)
+        self.places = places
+        self.reach = _reach(int(places.max()) + 1)
+        low, size = chosen[0], chosen[-1] + 1 - chosen[0]
+        again = len(chosen) > 1 and chosen[-1] == chosen[-2]
+        # a copy is read and written once more than the rows themselves: worth it only where most are not asked for
+        self.span = slice(low, low + size) if size <= 3 * len(chosen) and not again else None
+        self.spread = self.chosen - low if self.span is not None and size != len(chosen) else None
 
-    def mask(self) -> Tensor:
-        """[B, 1, width, reach] True where a new token may look: at itself and everything before it in its row."""
-        return (torch.arange(self.reach, device=self.places.device) <= self.places.unsqueeze(-1)).unsqueeze(1)
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Give one row the first tokens of another."""
+        for layer in self.layers:
+            layer.copy(source, target, length)
+
+
+def _reach(length: int) -> int:
+    """How far attention reads for rows of this length, so that more or fewer masked places change no bit."""
+    reach = -(-length // _GRAIN) * _GRAIN
+    return reach + next((384 - odd for odd in _ODD_REACHES if reach % 512 == odd), 0)
 
 
 def _room(states: Tensor, rows: int) -> Tensor:
@@ -99,6 +127,6 @@ def _room(states: Tensor, rows: int) -> Tensor:
 
 def _grown(held: Tensor, reach: int) -> Tensor:
     rows, heads, capacity, width = held.shape
-    grown = held.new_zeros(rows, heads, -(-reach // _GRAIN) * _GRAIN, width)
+    grown = held.new_zeros(rows, heads, max(-(-reach // _GRAIN) * _GRAIN, capacity), width)
     grown[:, :, :capacity] = held
     return grown

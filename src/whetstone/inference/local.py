@@ -1,277 +1,399 @@
 """How are many episodes sampled at once without a server? One model, one batch that requests join and leave.
 
-Between two decode steps new requests enter and finished ones go. An episode keeps its row of keys and values
-between turns, so a turn computes only its new tokens. When rows run out the one that rested longest is
-given away; its episode pays a prefill, nothing else.
+    waiting → (a row is free) → running: prompt in pieces, then token by token → handed over
 
-Easy to get wrong: keys computed under old weights must not serve new ones. Loading weights forgets them all.
+Between two decode steps new requests enter and finished ones go. A step first computes a piece of the prompts
+that are not done, then one token for everyone else, so a long prompt holds nobody up for long. Everything that
+decides who runs happens on the event loop, between steps; the steps themselves run in a thread, so tools,
+rewards and timers go on meanwhile.
+
+Easy to get wrong: keys computed under old weights must not serve new sequences (`rows.py`), and a token's
+logits must not depend on its neighbours (`forward.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from whetstone.errors import InfrastructureError, PromptTooLong
-from whetstone.inference.cache import RowCache
-from whetstone.inference.protocol import Generation, Sampling, Weights
-from whetstone.inference.sampling import draw, uniforms
+from whetstone.inference.forward import RowForward
+from whetstone.inference.protocol import EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
+from whetstone.inference.request import Request
+from whetstone.inference.rows import Rows
+from whetstone.inference.sampling import draw
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A generation under way."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Update:
+    """New weights that wait for their moment."""
 
-    prompt: tuple[int, ...]
-    sampling: Sampling
-    episode: str
-    result: asyncio.Future[Generation]
-    asked: float
-    row: int = -1
-    queue_seconds: float = 0.0
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    entropies: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Row:
-    """What a row of the cache holds."""
-
-    episode: str | None = None
-    ids: tuple[int, ...] = ()
-    busy: bool = False
-    used: int = 0
-    """When it last served, as a count; the smallest is given away first."""
+    weights: Weights
+    version: int
+    in_flight: InFlight
+    done: asyncio.Future[None]
 
 
 class LocalEngine:
     """An engine in this process, for any Transformers causal language model.
 
     Args:
-        model: The model to draw from. It may be the one in training: the engine only reads it.
+        model: The model to draw from. It may be the one in training: the engine only reads its parameters.
         context_length: Tokens the model can have in view.
         rows: Episodes whose keys are kept, and how many can run at once.
-        prefill_tokens: New prompt tokens computed in one pass at most; longer queues are taken in pieces.
+        cache_bytes: What their keys may take in all; it lowers `rows` where it has to.
+        prefill_tokens: Prompt tokens computed in one step at most.
+        max_waiting: Requests that wait for a row; more of them wait before they are asked. None: any number.
+        detokenize: Token ids → text, for stop strings.
+
+    Raises:
+        ValueError: `cache_bytes` has no room for one sequence.
     """
 
     def __init__(
-        self, model: torch.nn.Module, *, context_length: int, rows: int = 256, prefill_tokens: int = 8192
+        self,
+        model: torch.nn.Module,
+        *,
+        context_length: int,
+        rows: int = 256,
+        cache_bytes: int | None = None,
+        prefill_tokens: int = 4096,
+        max_waiting: int | None = None,
+        detokenize: Callable[[Sequence[int]], str] | None = None,
     ) -> None:
-        self.model, self.context_length, self.prefill_tokens = model, context_length, prefill_tokens
+        if cache_bytes is not None:
+            each = _bytes_per_token(model) * context_length
+            if cache_bytes < each:
+                raise ValueError(
+                    f"cache_bytes: {cache_bytes:,} hold no sequence; {context_length} tokens take {each:,}"
+                )
+            rows = min(rows, cache_bytes // each)
+        self.context_length, self.prefill_tokens = context_length, prefill_tokens
         self.version = 0
-        self._device = next(model.parameters()).device
-        self._cache = RowCache(int(model.config.num_hidden_layers), rows)  # type: ignore[union-attr, arg-type]
-        self._rows = [_Row() for _ in range(rows)]
-        self._row_of: dict[str, int] = {}
-        self._waiting: list[_Request] = []
-        self._running: list[_Request] = []
-        self._loop_task: asyncio.Task[None] | None = None
+        self._forward = RowForward(model, rows=rows, context_length=context_length)
+        self._vocabulary = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+        self._detokenize = detokenize
+        self._rows = Rows(rows)
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self._updates: deque[_Update] = deque()
+        self._room = None if max_waiting is None else asyncio.Semaphore(max_waiting)
+        self._statistics = EngineStatistics(rows=rows)
+        self._serving: asyncio.Task[None] | None = None
         # one thread for good: each new thread would bring its own pool of arithmetic threads
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self._clock = 0
+        self._scorings = itertools.count()
+        self._interrupted = False
         self._closed = False
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """What was done so far."""
+        return replace(self._statistics, evictions=self._rows.evictions)
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str) -> Generation:
         """See `Engine.generate`."""
-        if self._closed:
-            raise InfrastructureError("the engine is closed")
         if not 0 < len(prompt) < self.context_length:
             raise PromptTooLong(f"{len(prompt)} tokens of prompt in a context of {self.context_length} leave no room")
-        result: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
-        request = _Request(tuple(prompt), sampling, episode, result, time.perf_counter())
-        self._waiting.append(request)
-        if self._loop_task is None or self._loop_task.done():
-            self._loop_task = asyncio.create_task(self._serve())
-        return await result
+        self._check_ids((*prompt, *sampling.forced))
+        if sampling.stop_strings and self._detokenize is None:
+            raise ValueError("stop_strings: this engine was made without detokenize and cannot read text")
+        return await self._asked(list(prompt), episode, sampling, len(prompt))  # type: ignore[no-any-return]
+
+    async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
+        """See `Engine.score`."""
+        if not 1 <= start < len(tokens):
+            raise ValueError(f"start: from 1 to the last of {len(tokens)} tokens, got {start}")
+        if len(tokens) > self.context_length:
+            raise PromptTooLong(f"{len(tokens)} tokens to score in a context of {self.context_length}")
+        self._check_ids(tokens)
+        return await self._asked(list(tokens), f"score {next(self._scorings)}", None, start)  # type: ignore[no-any-return]
+
+    def abort(self, episode: str) -> None:
+        """See `Engine.abort`."""
+        for request in (*self._waiting, *self._running):
+            if request.episode == episode and request.finish is None:
+                request.finish = "abort"
+        self._interrupted = True
 
     def forget(self, episode: str) -> None:
         """See `Engine.forget`."""
-        row = self._row_of.pop(episode, None)
-        if row is not None:
-            self._rows[row].episode = None
+        self._rows.drop(episode)
 
-    async def load_weights(self, weights: Weights, version: int) -> None:
-        """See `Engine.load_weights`. Tensors that are the model's own already are not copied.
-
-        Raises:
-            InfrastructureError: Requests are running; here weights change between episodes only.
-        """
-        if self._running or self._waiting:
-            raise InfrastructureError("weights cannot change while requests are running")
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                if weights[name].data_ptr() != parameter.data_ptr():
-                    parameter.copy_(weights[name])
-        for row in self._rows:
-            row.ids = ()
-        self.version = version
+    async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
+        """See `Engine.load_weights`. Tensors that are the model's own already are not copied."""
+        self._check_open()
+        update = _Update(weights, version, in_flight, asyncio.get_running_loop().create_future())
+        self._updates.append(update)
+        self._wake()
+        await update.done
 
     async def close(self) -> None:
         """See `Engine.close`."""
-        self._closed = True
+        self._closed = self._interrupted = True
+        if self._serving is not None:
+            await asyncio.wait([self._serving])
+        closed = InfrastructureError("the engine was closed")
         for request in (*self._waiting, *self._running):
-            if not request.result.done():
-                request.result.set_exception(InfrastructureError("the engine was closed"))
-        if self._loop_task is not None:
-            await asyncio.wait([self._loop_task])
+            _fail(request.result, closed)
+        for update in self._updates:
+            _fail(update.done, closed)
         self._thread.shutdown()
 
+    # ------------------------------------------------------------ on the event loop
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InfrastructureError("the engine is closed")
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        low, high = min(ids), max(ids)
+        if low < 0 or high >= self._vocabulary:
+            wrong = low if low < 0 else high
+            raise ValueError(f"token id {wrong} is outside the model's vocabulary of {self._vocabulary}")
+
+    async def _asked(self, ids: list[int], episode: str, sampling: Sampling | None, start: int) -> Any:
+        self._check_open()
+        asked = time.perf_counter()
+        if self._room is not None:
+            await self._room.acquire()
+            self._check_open()
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Request(ids, episode, result, asked, sampling, start))
+        self._wake()
+        try:
+            return await result
+        except asyncio.CancelledError:
+            self._interrupted = True  # its row is wanted back
+            raise
+
+    def _wake(self) -> None:
+        self._interrupted = True
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.create_task(self._serve())
+
     async def _serve(self) -> None:
-        """Step until there is nothing left to do; each step in a thread, so that tools run meanwhile."""
+        """Step until there is nothing left to do."""
+        loop = asyncio.get_running_loop()
         await asyncio.sleep(0)  # let everyone who is ready join the first batch
-        while self._waiting or self._running:
-            self._drop_cancelled()
-            joining = self._admit()
+        while not self._closed and (self._waiting or self._running or self._updates):
+            self._interrupted = False
+            self._hand_over()
+            await self._load_what_is_due()
+            copies = list(self._admit())
+            if not self._running:
+                continue
             try:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._step, joining)
+                await loop.run_in_executor(self._thread, self._steps, copies)
             except Exception as error:  # the requests in the batch fail; the engine lives on
                 failure = InfrastructureError(f"the engine failed: {type(error).__name__}: {error}")
                 for request in self._running:
-                    self._rows[request.row].busy, self._rows[request.row].ids = False, ()
-                    if not request.result.done():
-                        request.result.set_exception(failure)
-                self._running = []
-            self._hand_over_finished()
+                    request.error = request.error or failure
+            self._hand_over()
             await asyncio.sleep(0)
 
-    def _drop_cancelled(self) -> None:
-        self._waiting = [request for request in self._waiting if not request.result.done()]
-        for request in [r for r in self._running if r.result.done()]:
-            self._rest(request)
-
-    def _admit(self) -> list[_Request]:
-        """Give waiting requests a row, in the order they came, as far as rows and the prefill budget go."""
-        joining: list[_Request] = []
-        budget = self.prefill_tokens
+    def _admit(self) -> Iterator[tuple[int, int, int]]:
+        """Give waiting requests a row, in the order they came; yields (from row, to row, length) to copy first."""
+        if any(update.in_flight == "drain" for update in self._updates):
+            return
+        later: list[Request] = []
         while self._waiting:
             request = self._waiting[0]
-            row = self._row_for(request.episode)
-            if row is None:
+            # what is to be scored must be computed; for a generation that is the last token, for its logits
+            usable = request.start - 1
+            taken = self._rows.take(request.episode, request.ids, usable)
+            if taken == "full":
                 break
-            held = self._rows[row]
-            known = held.ids if held.episode == request.episode else ()
-            # the last token is always computed: its logits give the first draw
-            shared = _common_prefix(known, request.prompt[:-1])
-            budget -= len(request.prompt) - shared
-            if budget < 0 and joining:
-                break
-            self._waiting.pop(0)
-            if held.episode is not None and held.episode != request.episode:
-                self._row_of.pop(held.episode, None)
-            held.episode, held.ids, held.busy = request.episode, request.prompt[:shared], True
-            self._row_of[request.episode] = row
+            self._waiting.popleft()
+            if isinstance(taken, str):
+                later.append(request)
+                continue
+            row, copied = taken
+            if copied is not None:
+                yield copied[0].number, row.number, copied[1]
             request.row, request.queue_seconds = row, time.perf_counter() - request.asked
-            joining.append(request)
-        self._running += joining
-        return joining
+            if self._room is not None:
+                self._room.release()
+            self._running.append(request)
+            self._count(cached_tokens=len(row.ids), queue_seconds=request.queue_seconds)
+        self._waiting.extendleft(reversed(later))
+        self._running.sort(key=_row_number)
 
-    def _row_for(self, episode: str) -> int | None:
-        """The episode's own row, a free one, or the one that rested longest; None where all are busy."""
-        if episode in self._row_of and not self._rows[self._row_of[episode]].busy:
-            return self._row_of[episode]
-        resting = [i for i, row in enumerate(self._rows) if not row.busy]
-        return min(resting, key=lambda i: (self._rows[i].episode is not None, self._rows[i].used, i), default=None)
+    async def _load_what_is_due(self) -> None:
+        """Change weights between steps, in the order asked; `drain` waits until nothing runs."""
+        while self._updates and not (self._updates[0].in_flight == "drain" and self._running):
+            update = self._updates.popleft()
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._forward.load, update.weights)
+            except Exception as error:
+                _fail(update.done, InfrastructureError(f"weights could not be loaded: {type(error).__name__}: {error}"))
+                continue
+            self.version = update.version
+            self._rows.outdate(keep=update.in_flight == "continue")
+            for request in self._running:
+                if request.sampling is None and update.in_flight == "recompute":
+                    request.logprobs.clear()
+                    request.entropies.clear()
+            if not update.done.done():
+                update.done.set_result(None)
+
+    def _hand_over(self) -> None:
+        """Answer those that are finished, and let their rows rest."""
+        for request in [r for r in self._waiting if r.ended]:
+            self._waiting.remove(request)
+            if self._room is not None:
+                self._room.release()
+            if not request.result.done():
+                request.result.set_result(request.answer())
+        ended = [request for request in self._running if request.ended]
+        if not ended:
+            return
+        self._running = [request for request in self._running if not request.ended]
+        for request in ended:
+            assert request.row is not None
+            if request.error is not None:
+                self._rows.clear(request.row)
+                _fail(request.result, request.error)
+            elif not request.result.done():
+                request.result.set_result(request.answer())
+            if request.sampling is None:
+                self._rows.drop(request.episode)
+            self._rows.rest(request.row)
+        failed = sum(request.error is not None for request in ended)
+        self._count(requests=len(ended) - failed, failed=failed)
+
+    def _count(self, **more: float) -> None:
+        known = self._statistics
+        self._statistics = replace(known, **{name: getattr(known, name) + value for name, value in more.items()})
+
+    # ------------------------------------------------------------ in the thread
 
     @torch.inference_mode()
-    def _step(self, joining: list[_Request]) -> None:
-        """Prefill those who join, draw their first token; then one more token for everyone."""
-        if joining:
-            joining.sort(key=lambda request: request.row)
-            new = [request.prompt[len(self._rows[request.row].ids) :] for request in joining]
-            self._draw_next(joining, new)
-        going_on = [request for request in self._running if not self._finished(request)]
-        if going_on:
-            going_on.sort(key=lambda request: request.row)
-            self._draw_next(going_on, [(request.tokens[-1],) for request in going_on])
-
-    def _draw_next(self, requests: list[_Request], new: Sequence[Sequence[int]]) -> None:
-        """Feed each request its new tokens and draw the one that follows."""
-        width = max(map(len, new))
-        ids = torch.tensor([[*tokens, *[0] * (width - len(tokens))] for tokens in new], device=self._device)
-        rows = torch.tensor([request.row for request in requests], device=self._device)
-        starts = torch.tensor([len(self._rows[request.row].ids) for request in requests], device=self._device)
-        lasts = torch.tensor([len(tokens) - 1 for tokens in new], device=self._device)
-        logits = self._logits(ids, rows, starts, lasts)
-        if not torch.isfinite(logits).all():
-            raise FloatingPointError("the model's logits are not finite")
-        drawn = draw(
-            logits,
-            torch.tensor([request.sampling.temperature for request in requests], device=self._device),
-            uniforms(
-                np.array([request.sampling.seed for request in requests], dtype=np.uint64),
-                np.array([len(request.tokens) for request in requests], dtype=np.uint64),
-            ).to(self._device),
-        )
-        columns = zip(drawn.tokens.tolist(), drawn.logprobs.tolist(), drawn.entropies.tolist(), strict=True)
-        for request, tokens, (token, logprob, entropy) in zip(requests, new, columns, strict=True):
-            self._rows[request.row].ids += tuple(tokens)
-            request.tokens.append(token)
-            request.logprobs.append(logprob)
-            request.entropies.append(entropy)
-            request.versions.append(self.version)
-
-    def _logits(self, ids: Tensor, rows: Tensor, starts: Tensor, lasts: Tensor) -> Tensor:
-        """[B, V] logits behind the last new token of each row."""
-        self._cache.aim(rows, starts, ids.shape[1])
-        # rows end at different places: logits are computed at those places only, not along the whole width
-        places, which = torch.unique(lasts, return_inverse=True)
-        # Transformers' SDPA path takes a ready four-dimensional mask as it is
-        output: Any = self.model(
-            input_ids=ids,
-            attention_mask=self._cache.mask(),
-            position_ids=self._cache.places,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=places,
-        )
-        logits: Tensor = output.logits
-        return logits[torch.arange(len(ids), device=ids.device), which]
-
-    def _finished(self, request: _Request) -> bool:
-        return (
-            request.result.done()
-            or (bool(request.tokens) and request.tokens[-1] in request.sampling.stop_ids)
-            or len(request.tokens) >= request.sampling.max_new_tokens
-            or len(request.prompt) + len(request.tokens) >= self.context_length
-        )
-
-    def _hand_over_finished(self) -> None:
-        for request in [r for r in self._running if self._finished(r)]:
-            self._rest(request)
-            if request.result.done():
-                continue
-            stopped = request.tokens[-1] in request.sampling.stop_ids
-            request.result.set_result(
-                Generation(
-                    tuple(request.tokens),
-                    tuple(request.logprobs),
-                    tuple(request.entropies),
-                    tuple(request.versions),
-                    "stop" if stopped else "length",
-                    request.queue_seconds,
-                )
+    def _steps(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        """Step until somebody is done or wants something; the event loop is asked no more often than it must be."""
+        for source, target, length in copies:
+            self._forward.cache.copy(source, target, length)
+        while True:
+            began = time.perf_counter()
+            running = [request for request in self._running if not request.ended]
+            prompts = [r for r in running if r.sampling is None or r.missing > 1 or not r.logprobs]
+            computed = self._prefill(prompts) if prompts else 0
+            going_on = [r for r in running if r.sampling and r.missing == 1 and r.logprobs and not r.ended]
+            if going_on:
+                self._draw(going_on, self._fed(going_on, [1] * len(going_on)))
+            self._count(
+                busy_seconds=time.perf_counter() - began,
+                prefill_tokens=computed,
+                decode_tokens=len(going_on),
+                steps=bool(going_on),
             )
+            if self._interrupted or any(request.ended for request in self._running):
+                return
 
-    def _rest(self, request: _Request) -> None:
-        self._clock += 1
-        row = self._rows[request.row]
-        row.busy, row.used = False, self._clock
-        self._running.remove(request)
+    def _prefill(self, prompts: Sequence[Request]) -> int:
+        """Compute a piece of these prompts, and draw the first token of those that are complete."""
+        budget = self.prefill_tokens
+        pieces: list[tuple[int, Request]] = []
+        for request in sorted(prompts, key=_asked):
+            piece = min(request.missing, budget)
+            if piece:
+                pieces.append((piece, request))
+                budget -= piece
+        for batch in _of_like_width(pieces):
+            requests, sizes = [request for _, request in batch], [size for size, _ in batch]
+            if requests[0].sampling is None:
+                self._score(requests, sizes)
+                continue
+            logits = self._fed(requests, sizes)
+            complete = [i for i, request in enumerate(requests) if request.missing == 0]
+            if complete:
+                self._draw([requests[i] for i in complete], logits[complete])
+        return self.prefill_tokens - budget
+
+    def _fed(self, requests: Sequence[Request], sizes: Sequence[int], *, everywhere: bool = False) -> Tensor:
+        """Feed each request its next so many tokens; logits as `RowForward.logits`."""
+        rows = [request.row for request in requests if request.row is not None]
+        starts = [len(row.ids) for row in rows]
+        new = [r.ids[start : start + size] for r, start, size in zip(requests, starts, sizes, strict=True)]
+        logits = self._forward.logits([row.number for row in rows], starts, new, everywhere=everywhere)
+        for row, tokens in zip(rows, new, strict=True):
+            row.ids += tokens
+        return logits
+
+    def _draw(self, requests: Sequence[Request], logits: Tensor) -> None:
+        """Draw the next token of each request from its logits [B, V]."""
+        samplings = [request.sampling for request in requests if request.sampling is not None]
+        drawn = draw(logits, samplings, [len(request.logprobs) for request in requests])
+        sound = torch.isfinite(logits.amax(-1))  # NaN and infinity come through the maximum
+        columns = (drawn.tokens, drawn.logprobs, drawn.model_logprobs, drawn.entropies, sound)
+        for request, token, logprob, model_logprob, entropy, is_sound in zip(
+            requests, *(column.tolist() for column in columns), strict=True
+        ):
+            if not is_sound:
+                request.error = InfrastructureError("the model's logits are not finite")
+                continue
+            request.add(token, logprob, model_logprob, entropy, self.version, context_length=self.context_length)
+            if request.finish != "stop" and request.sampling is not None and request.sampling.stop_strings:
+                assert self._detokenize is not None
+                request.stop_at_strings(self._detokenize)
+
+    def _score(self, requests: Sequence[Request], sizes: Sequence[int]) -> None:
+        """Feed a piece of each scoring, and note what the model thinks of the tokens that follow."""
+        starts = [len(request.row.ids) for request in requests if request.row is not None]
+        logits = self._fed(requests, sizes, everywhere=True)
+        for request, start, size, row in zip(requests, starts, sizes, logits, strict=True):
+            first = max(request.start - 1, start)
+            last = min(start + size, len(request.ids) - 1)
+            if first < last:
+                distribution = torch.log_softmax(row[first - start : last - start].float(), dim=-1)
+                if not torch.isfinite(distribution.amax(-1)).all():
+                    request.error = InfrastructureError("the model's logits are not finite")
+                    continue
+                following = torch.tensor(request.ids[first + 1 : last + 1], device=row.device)
+                request.logprobs += distribution.gather(1, following.unsqueeze(1)).squeeze(1).tolist()
+                request.entropies += (-(distribution.exp() * distribution.clamp_min(-1e4)).sum(-1)).tolist()
+            if request.missing == 0:
+                request.finish = "stop"
 
 
-def _common_prefix(held: Sequence[int], wanted: Sequence[int]) -> int:
-    """How many first ids two sequences share."""
-    limit = min(len(held), len(wanted))
-    if held[:limit] == wanted[:limit]:
-        return limit
-    return next(i for i in range(limit) if held[i] != wanted[i])
+def _of_like_width(pieces: Sequence[tuple[int, Request]]) -> Iterator[list[tuple[int, Request]]]:
+    """Batches in which padding is less than half, generations and scorings apart, each in the order of its rows."""
+    for scoring in (False, True):
+        left = sorted((p for p in pieces if (p[1].sampling is None) == scoring), key=lambda piece: -piece[0])
+        while left:
+            batch = [piece for piece in left if 2 * piece[0] > left[0][0]]
+            left = left[len(batch) :]
+            yield sorted(batch, key=lambda piece: _row_number(piece[1]))
+
+
+def _row_number(request: Request) -> int:
+    assert request.row is not None
+    return request.row.number
+
+
+def _asked(request: Request) -> float:
+    return request.asked
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _bytes_per_token(model: torch.nn.Module) -> int:
+    """What one token's keys and values take in all layers."""
+    config: Any = model.config
+    config = config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    size = next(model.parameters()).element_size()
+    return int(2 * config.num_hidden_layers * heads * width * size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from torch import Tensor
@@ -11,20 +11,43 @@ from torch import Tensor
 Weights = Mapping[str, Tensor]
 """Parameters by name."""
 
+InFlight = Literal["drain", "continue", "recompute"]
+"""What becomes of generations under way when weights change.
+
+- `drain`: they finish under the old weights first; nothing new starts meanwhile.
+- `continue`: they go on at once over the keys of the old weights; tokens after carry the new version.
+- `recompute`: they go on at once, what they have so far is computed again under the new weights.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the next tokens are drawn.
 
+    Bias is added first, then the temperature divides, then `top_k`, `top_p` and `min_p` each see what the one
+    before left, and what remains is scaled to sum to 1.
+
     Raises:
-        ValueError: A negative temperature, or no token allowed.
+        ValueError: A value outside its range, or an empty stop string.
     """
 
     max_new_tokens: int
     temperature: float = 1.0
     """Logits are divided by it; 0 takes the likeliest token."""
+    top_k: int = 0
+    """Only the likeliest so many; 0 for all. Tokens as likely as the last of them stay too."""
+    top_p: float = 1.0
+    """Only the likeliest, until together they have this probability."""
+    min_p: float = 0.0
+    """Only those at least this share of the likeliest one's probability."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Token id → what is added to its logit; −inf forbids it."""
+    forced: tuple[int, ...] = ()
+    """The first tokens of the answer, given rather than drawn; they count towards `max_new_tokens`."""
     stop_ids: frozenset[int] = frozenset()
     """Drawing one of these ends the generation; it is the last of the tokens returned."""
+    stop_strings: tuple[str, ...] = ()
+    """So does text that comes to hold one of these; the token that completes it is the last returned."""
     seed: int = 0
     """With the position of a token it decides the draw; nothing else does."""
 
@@ -33,6 +56,14 @@ class Sampling:
             raise ValueError(f"temperature: zero or more, got {self.temperature:g}")
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens: one or more, got {self.max_new_tokens}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k: zero (all) or more, got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p: above 0, at most 1, got {self.top_p:g}")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p: from 0 to 1, got {self.min_p:g}")
+        if not all(self.stop_strings):
+            raise ValueError("stop_strings: an empty string would stop at once; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +71,69 @@ class Generation:
     """What an engine drew."""
 
     tokens: tuple[int, ...]
-    """[T] the sampled ids, the stop token included."""
+    """[T] the sampled ids, forced ones first, the stop token included."""
     logprobs: tuple[float, ...]
-    """[T] natural log-prob of each under the sampling distribution, that is, after temperature.
-    At temperature 0 that is 0 for every token: the draw was certain."""
+    """[T] natural log-prob of each under the *sampling* distribution: after bias, temperature and cuts.
+    At temperature 0 that is 0 for every token drawn: the draw was certain. A forced token that the cuts
+    forbid has −inf."""
     entropies: tuple[float, ...]
-    """[T] entropy in nats of the model's distribution, at the sampling temperature (at 1 where that is 0)."""
+    """[T] entropy in nats of the sampling distribution (at temperature 0: of the model's own)."""
     versions: tuple[int, ...]
     """[T] the policy version that drew each token."""
-    finish: Literal["stop", "length"]
-    """`stop`: a stop token was drawn. `length`: the tokens or the context ran out first."""
+    finish: Literal["stop", "length", "abort"]
+    """`stop`: a stop token or string was drawn. `length`: the tokens or the context ran out first.
+    `abort`: somebody asked for what there was."""
     queue_seconds: float = 0.0
     """Time before the first forward pass."""
+    model_logprobs: tuple[float, ...] = ()
+    """[T] natural log-prob of each under the *model's* distribution: temperature 1, no bias, no cuts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a model thinks of given tokens, at temperature 1."""
+
+    logprobs: tuple[float, ...]
+    """[T − start] natural log-prob of each token from `start` on, given all before it."""
+    entropies: tuple[float, ...]
+    """[T − start] nats, of the distribution each was predicted from."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """What an engine has done since it was made."""
+
+    requests: int = 0
+    """Generations and scorings finished."""
+    failed: int = 0
+    """Requests that ended in an error."""
+    prefill_tokens: int = 0
+    """Prompt tokens computed."""
+    cached_tokens: int = 0
+    """Prompt tokens whose keys were there already."""
+    decode_tokens: int = 0
+    """Tokens computed one at a time."""
+    steps: int = 0
+    """Forward passes that drew tokens for everyone running."""
+    evictions: int = 0
+    """Times a resting sequence lost its keys to another."""
+    queue_seconds: float = 0.0
+    """Time all requests together waited for their first forward pass."""
+    busy_seconds: float = 0.0
+    """Time spent in forward passes."""
+    rows: int = 0
+    """Sequences that fit."""
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Share of prompt tokens that were not computed again; 0 before the first."""
+        asked = self.prefill_tokens + self.cached_tokens
+        return self.cached_tokens / asked if asked else 0.0
+
+    @property
+    def occupancy(self) -> float:
+        """Mean share of the rows that drew a token in a step; 0 before the first."""
+        return self.decode_tokens / (self.steps * self.rows) if self.steps else 0.0
 
 
 class Engine(Protocol):
@@ -63,7 +145,9 @@ class Engine(Protocol):
         ...
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str) -> Generation:
-        """Continue `prompt`. Calls of one `episode` share what was already computed for it.
+        """Continue `prompt`. What was computed for a common beginning is shared, most surely within an `episode`.
+
+        Cancelling the call abandons the generation.
 
         Raises:
             PromptTooLong: The prompt leaves no room in the context.
@@ -71,12 +155,26 @@ class Engine(Protocol):
         """
         ...
 
+    async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
+        """Log-probs and entropies of given tokens from `start` on; what is before may be shared.
+
+        Raises:
+            ValueError: `start` is not from 1 to the last token.
+            PromptTooLong: There are more tokens than the context holds.
+            InfrastructureError: The engine failed or was closed.
+        """
+        ...
+
+    def abort(self, episode: str) -> None:
+        """Generations of the episode under way return what they have, with finish `abort`."""
+        ...
+
     def forget(self, episode: str) -> None:
         """The episode is over; what is kept for it may go."""
         ...
 
-    async def load_weights(self, weights: Weights, version: int) -> None:
-        """Draw from these weights from now on."""
+    async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
+        """Draw from these weights from now on; returns when that is so."""
         ...
 
     async def close(self) -> None:

@@ -6,11 +6,14 @@ on the order of arrival. Here the draw for place `t` is a hash of (seed, t), so 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from whetstone.inference.protocol import Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,28 +24,54 @@ class Drawn:
     """[B] ids."""
     logprobs: Tensor
     """[B] under the sampling distribution."""
+    model_logprobs: Tensor
+    """[B] under the model's, at temperature 1 without bias or cuts."""
     entropies: Tensor
-    """[B] nats."""
+    """[B] nats, of the sampling distribution; of the model's at temperature 0."""
 
 
-def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> Drawn:
+def draw(logits: Tensor, samplings: Sequence[Sampling], places: Sequence[int]) -> Drawn:
     """Draw one token a row by inverting the cumulative distribution.
 
     Args:
         logits: [B, V].
-        temperatures: [B] zero or more; 0 takes the likeliest token, the first of equals.
-        uniforms: [B] in [0, 1), float64.
+        samplings: [B] how each row is drawn. At temperature 0 the likeliest token is taken, the first of equals.
+        places: [B] which token of its request each draw is, from 0.
     """
-    greedy = temperatures == 0
-    logprobs = torch.log_softmax(logits.float() / torch.where(greedy, 1.0, temperatures).unsqueeze(1), dim=-1)
-    probabilities = logprobs.exp()
-    entropies = -(probabilities * logprobs.clamp_min(-1e4)).sum(-1)
+    logits = logits.float()
+    model = torch.log_softmax(logits, dim=-1)
+    if all(s.temperature == 1 and _plain(s) for s in samplings):
+        greedy, distribution = None, model
+    else:
+        temperatures = torch.tensor([s.temperature for s in samplings], device=logits.device)
+        greedy = temperatures == 0
+        scaled = logits if not any(s.logit_bias for s in samplings) else _biased(logits, samplings)
+        scaled = scaled / torch.where(greedy, 1.0, temperatures).unsqueeze(1)
+        cut = [i for i, s in enumerate(samplings) if s.top_k or s.top_p < 1 or s.min_p > 0]
+        if cut:  # row by row in the batch's own memory: sorting is dear, and few ask for it
+            scaled = scaled.clone()
+            scaled[cut] = _cut(scaled[cut], [samplings[i] for i in cut])
+        distribution = torch.log_softmax(scaled, dim=-1)
+    probabilities = distribution.exp()
+    entropies = -(probabilities * distribution.clamp_min(-1e4)).sum(-1)
     cumulative = probabilities.double().cumsum(-1)
+    numbers = uniforms(np.array([s.seed for s in samplings], dtype=np.uint64), np.array(places, dtype=np.uint64)).to(
+        logits.device
+    )
     # strictly above the threshold: a token of probability 0 never has its turn
-    drawn = torch.searchsorted(cumulative, (uniforms * cumulative[:, -1]).unsqueeze(1), right=True).squeeze(1)
-    tokens = torch.where(greedy, logits.argmax(-1), drawn.clamp_max(logits.shape[1] - 1))
-    chosen = logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
-    return Drawn(tokens, torch.where(greedy, 0.0, chosen), entropies)
+    tokens = torch.searchsorted(cumulative, (numbers * cumulative[:, -1]).unsqueeze(1), right=True).squeeze(1)
+    tokens = tokens.clamp_max(logits.shape[1] - 1)
+    likeliest = distribution.argmax(-1) if greedy is not None else tokens
+    if greedy is not None:
+        tokens = torch.where(greedy, likeliest, tokens)
+    if any(s.forced for s in samplings):
+        given = [s.forced[place] if place < len(s.forced) else -1 for s, place in zip(samplings, places, strict=True)]
+        forced = torch.tensor(given, device=logits.device)
+        tokens = torch.where(forced >= 0, forced, tokens)
+    chosen = distribution.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    if greedy is not None:  # all probability is on the likeliest; another can only have been forced
+        chosen = torch.where(greedy, torch.where(tokens == likeliest, 0.0, -torch.inf), chosen)
+    return Drawn(tokens, chosen, model.gather(1, tokens.unsqueeze(1)).squeeze(1), entropies)
 
 
 def uniforms(seeds: np.ndarray, places: np.ndarray) -> Tensor:
@@ -58,3 +87,33 @@ def uniforms(seeds: np.ndarray, places: np.ndarray) -> Tensor:
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         state ^= state >> np.uint64(31)
     return torch.from_numpy((state >> np.uint64(32)).astype(np.float64) / 2.0**32)
+
+
+def _plain(sampling: Sampling) -> bool:
+    return not (sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0 or sampling.logit_bias)
+
+
+def _biased(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    biased = logits.clone()
+    for row, sampling in enumerate(samplings):
+        if sampling.logit_bias:
+            ids = torch.tensor(list(sampling.logit_bias), device=logits.device)
+            biased[row, ids] += torch.tensor(list(sampling.logit_bias.values()), device=logits.device)
+    return biased
+
+
+def _cut(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """[B, V] −inf where top-k, then top-p, then min-p leave a token out; the likeliest always stays."""
+    ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
+    ks = torch.tensor([s.top_k or scaled.shape[1] for s in samplings], device=scaled.device).clamp_max(scaled.shape[1])
+    least = ordered.gather(1, (ks - 1).unsqueeze(1))
+    ordered = ordered.masked_fill(ordered < least, -torch.inf)
+    probabilities = ordered.softmax(-1)
+    # kept while what stands before has not reached top_p
+    before = probabilities.cumsum(-1) - probabilities
+    top_p = torch.tensor([s.top_p for s in samplings], device=scaled.device).unsqueeze(1)
+    ordered = ordered.masked_fill((before >= top_p) & (top_p < 1), -torch.inf)
+    # the share of the likeliest is the same before and after scaling to 1
+    min_p = torch.tensor([s.min_p for s in samplings], device=scaled.device).unsqueeze(1)
+    ordered = ordered.masked_fill(probabilities < min_p * probabilities[:, :1], -torch.inf)
+    return torch.full_like(scaled, -torch.inf).scatter(1, order, ordered)

@@ -1,0 +1,101 @@
+"""What does one forward pass over rows look like? New tokens of many rows in, logits out, bit for bit repeatable.
+
+Easy to get wrong: matrix products of few rows are summed in another order than those of many. Every pass has
+at least sixteen tokens, and a width of 1 or a multiple of 4; what is too few is filled up with tokens nobody
+reads. Then a token's logits depend on its row alone, whatever else is in the batch (CPU, float32).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whetstone.inference.attention import NAME, aim_attention
+from whetstone.inference.cache import RowCache
+
+_FEWEST_TOKENS = 16
+_WIDTH_GRAIN = 4
+
+
+class RowForward:
+    """A model, seen through rows of keys.
+
+    Args:
+        model: A Transformers causal language model; its parameters are shared, its mode and settings are not.
+        rows: How many rows there are to be.
+        context_length: Places the model knows.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, rows: int, context_length: int) -> None:
+        self.model = _view(model)
+        self.device = next(model.parameters()).device
+        self.context_length = context_length
+        config: Any = model.config
+        self.cache = RowCache(int(config.get_text_config().num_hidden_layers), rows + 1)
+        self._nobody = rows  # one row more, for tokens that fill up
+
+    def logits(
+        self, rows: Sequence[int], starts: Sequence[int], new: Sequence[Sequence[int]], *, everywhere: bool = False
+    ) -> Tensor:
+        """Feed each row its new tokens.
+
+        Args:
+            rows: [B] ascending.
+            starts: [B] how many tokens each holds already.
+            new: [B] one token or more each.
+            everywhere: Behind every new token, not only behind the last.
+
+        Returns:
+            [B, V] logits behind the last new token of each row; [B, width, V] where `everywhere`,
+            rubbish behind a row's own tokens.
+        """
+        widest = max(map(len, new))
+        width = widest if widest == 1 else -(-widest // _WIDTH_GRAIN) * _WIDTH_GRAIN
+        fill = max(0, -(-(_FEWEST_TOKENS - len(rows) * width) // width))
+        ids = torch.zeros(len(rows) + fill, width, dtype=torch.long)
+        if width == 1:
+            ids[: len(rows), 0] = torch.tensor([tokens[0] for tokens in new])
+        else:
+            for row, tokens in enumerate(new):
+                ids[row, : len(tokens)] = torch.tensor(tokens)
+        places = torch.tensor([*starts, *[0] * fill]).unsqueeze(1) + torch.arange(width)
+        ids, places = ids.to(self.device), places.to(self.device)
+        self.cache.aim([*rows, *[self._nobody] * fill], places)
+        aim_attention(self.cache)
+        lasts = [len(tokens) - 1 for tokens in new]
+        kept = list(range(width)) if everywhere else sorted(set(lasts))
+        # the head, too, must see sixteen tokens
+        padded = kept * max(1, -(-_FEWEST_TOKENS // (len(ids) * len(kept))))
+        output: Any = self.model(
+            input_ids=ids,
+            # models make a mask where they are given none; one of four dimensions they leave alone
+            attention_mask=ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
+            position_ids=places.clamp_max(self.context_length - 1),
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=torch.tensor(padded, device=self.device),
+        )
+        logits: Tensor = output.logits[: len(rows)]
+        if everywhere:
+            return logits[:, :width]
+        at = torch.tensor([kept.index(last) for last in lasts], device=self.device)
+        return logits[torch.arange(len(rows), device=self.device), at]
+
+    def load(self, weights: Any) -> None:
+        """Take over parameters by name; those that are the same memory already are not copied."""
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if weights[name].data_ptr() != parameter.data_ptr():
+                    parameter.copy_(weights[name])
+
+
+def _view(model: torch.nn.Module) -> torch.nn.Module:
+    """The same parameters under an attention and a mode of its own."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    view: Any = copy.deepcopy(model, memo=shared)
+    view.set_attn_implementation(NAME)
+    return view.eval()  # type: ignore[no-any-return]

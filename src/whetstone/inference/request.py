@@ -1,0 +1,88 @@
+"""What is asked of an engine, and how far is it?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from whetstone.inference.protocol import Generation, Sampling, Scores
+from whetstone.inference.rows import Row
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A generation, or a scoring, under way."""
+
+    ids: list[int]
+    """The prompt and what was drawn behind it; for a scoring, the tokens given."""
+    episode: str
+    result: asyncio.Future[Any]
+    asked: float
+    sampling: Sampling | None = None
+    """None: a scoring."""
+    start: int = 0
+    """Where what is asked for begins in `ids`."""
+    row: Row | None = None
+    queue_seconds: float = 0.0
+    logprobs: list[float] = field(default_factory=list)
+    model_logprobs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    finish: Literal["stop", "length", "abort"] | None = None
+    error: Exception | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        """What was drawn so far."""
+        return self.ids[self.start :]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to be computed for it."""
+        return self.finish is not None or self.error is not None or self.result.done()
+
+    @property
+    def missing(self) -> int:
+        """How many of its tokens have no keys yet."""
+        assert self.row is not None
+        return len(self.ids) - len(self.row.ids)
+
+    def add(
+        self, token: int, logprob: float, model_logprob: float, entropy: float, version: int, *, context_length: int
+    ) -> None:
+        """Append a drawn token and see whether it is the last."""
+        assert self.sampling is not None
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        self.model_logprobs.append(model_logprob)
+        self.entropies.append(entropy)
+        self.versions.append(version)
+        if token in self.sampling.stop_ids:
+            self.finish = "stop"
+        elif len(self.logprobs) >= self.sampling.max_new_tokens or len(self.ids) >= context_length:
+            self.finish = "length"
+
+    def stop_at_strings(self, detokenize: Callable[[Sequence[int]], str]) -> None:
+        """End it where the last token completes a stop string."""
+        assert self.sampling is not None
+        # a character may take four tokens of one byte each, and the string may end inside the last token
+        tail = max(4 * len(stop) + 4 for stop in self.sampling.stop_strings)
+        text = detokenize(self.ids[max(self.start, len(self.ids) - tail) :])
+        if any(stop in text for stop in self.sampling.stop_strings):
+            self.finish = "stop"
+
+    def answer(self) -> Generation | Scores:
+        """What came of it."""
+        if self.sampling is None:
+            return Scores(tuple(self.logprobs), tuple(self.entropies))
+        return Generation(
+            tokens=tuple(self.tokens),
+            logprobs=tuple(self.logprobs),
+            entropies=tuple(self.entropies),
+            versions=tuple(self.versions),
+            finish=self.finish or "abort",
+            queue_seconds=self.queue_seconds,
+            model_logprobs=tuple(self.model_logprobs),
+        )

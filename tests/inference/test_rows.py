@@ -1,0 +1,116 @@
+"""A prompt's keys are found wherever they lie, and never where they do not belong."""
+
+from whetstone.inference.rows import BLOCK, Rows
+
+PROMPT = list(range(3 * BLOCK + 5))
+
+
+def take(rows, episode, ids):
+    return rows.take(episode, ids, len(ids) - 1)
+
+
+def computed(rows, episode, ids):
+    row, _ = take(rows, episode, ids)
+    row.ids = list(ids)
+    return row
+
+
+def test_the_next_turn_of_an_episode_finds_its_own_row_to_the_last_token():
+    rows = Rows(2)
+    first = computed(rows, "a", PROMPT)
+    rows.rest(first)
+    row, copied = take(rows, "a", [*PROMPT, 7, 8])
+    assert (row, copied, row.ids) == (first, None, PROMPT)
+
+
+def test_a_sibling_copies_what_another_has_computed():
+    rows = Rows(2)
+    first = computed(rows, "a", PROMPT)
+    row, copied = take(rows, "b", [*PROMPT[:40], 99, 98])
+    assert row is not first
+    assert copied == (first, 40)
+    assert row.ids == PROMPT[:40]
+
+
+def test_a_sibling_waits_for_a_beginning_that_is_being_computed():
+    rows = Rows(2)
+    first, _ = take(rows, "a", PROMPT)
+    assert take(rows, "b", PROMPT) == "soon"
+    first.ids = list(PROMPT)
+    row, copied = take(rows, "b", PROMPT)
+    assert copied == (first, len(PROMPT) - 1)  # the last is computed again, for its logits
+    assert len(row.ids) == len(PROMPT) - 1
+
+
+def test_what_rested_longest_is_given_away_and_its_owner_starts_again():
+    rows = Rows(2)
+    for name in "ab":
+        rows.rest(computed(rows, name, [ord(name)] * 40))
+    taken = computed(rows, "c", [1] * 40)
+    assert taken.number == 0  # a's
+    assert rows.evictions == 1
+    rows.rest(taken)
+    row, copied = take(rows, "a", [ord("a")] * 40)
+    assert (row.ids, copied) == ([], None)
+
+
+def test_a_row_that_is_given_to_a_sibling_of_its_content_keeps_it():
+    rows = Rows(1)
+    rows.rest(computed(rows, "a", PROMPT))
+    row, copied = take(rows, "b", [*PROMPT, 3])
+    assert (row.ids, copied) == (PROMPT, None)
+
+
+def test_all_busy_is_said():
+    rows = Rows(1)
+    computed(rows, "a", PROMPT)
+    assert take(rows, "b", [1, 2]) == "full"
+
+
+def test_an_episode_that_is_over_leaves_its_row_first_and_its_keys_to_others():
+    rows = Rows(3)
+    rows.rest(computed(rows, "a", [5] * 40))
+    over = computed(rows, "b", PROMPT)
+    rows.rest(over)
+    rows.drop("b")
+    row, copied = take(rows, "c", PROMPT)
+    assert (row, copied) == (over, None)
+    assert rows.evictions == 0
+
+
+def test_keys_of_old_weights_serve_nobody_new():
+    rows = Rows(2)
+    rows.rest(computed(rows, "a", PROMPT))
+    rows.outdate(keep=True)
+    row, copied = take(rows, "b", PROMPT)
+    assert (row.ids, copied) == ([], None)
+    own, _ = take(rows, "a", [*PROMPT, 1])
+    assert own.ids == PROMPT  # under `continue` an episode goes on with its own
+    rows.rest(own)
+    rows.outdate(keep=False)
+    own, _ = take(rows, "a", [*PROMPT, 1])
+    assert own.ids == []
+
+
+def test_stale_keys_stay_stale_over_turns_and_are_forgotten_with_their_row():
+    rows = Rows(2)
+    rows.rest(computed(rows, "a", PROMPT))
+    rows.outdate(keep=True)
+    own, _ = take(rows, "a", [*PROMPT, 1])
+    own.ids = [*PROMPT, 1]
+    rows.rest(own)
+    other, copied = take(rows, "b", [*PROMPT, 1])
+    assert (other.ids, copied) == ([], None)
+    rows.rest(other)
+    rows.drop("a")
+    fresh = computed(rows, "c", [*PROMPT, 2])
+    assert not fresh.stale
+
+
+def test_rows_that_were_cleared_are_not_found():
+    rows = Rows(2)
+    row = computed(rows, "a", PROMPT)
+    rows.clear(row)
+    rows.rest(row)
+    _, copied = take(rows, "b", PROMPT)
+    assert copied is None

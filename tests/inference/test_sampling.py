@@ -1,0 +1,120 @@
+"""A draw follows the distribution it was asked for, and its log-probs are of that one and of the model's."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whetstone.inference import Sampling
+from whetstone.inference.sampling import draw, uniforms
+
+# probabilities 0.5, 0.3, 0.15, 0.05
+LOGITS = torch.tensor([[math.log(0.5), math.log(0.3), math.log(0.15), math.log(0.05)]])
+
+
+def drawn(sampling, logits=LOGITS, n=4000):
+    rows = [Sampling(1, **{**sampling, "seed": i}) for i in range(n)]
+    return draw(logits.repeat(n, 1), rows, [0] * n)
+
+
+def shares(sampling, **options):
+    found = drawn(sampling, **options)
+    return (torch.bincount(found.tokens, minlength=4) / len(found.tokens)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        ({}, [0.5, 0.3, 0.15, 0.05]),
+        ({"top_k": 2}, [0.625, 0.375, 0, 0]),  # 0.5 / 0.8, 0.3 / 0.8
+        ({"top_p": 0.6}, [0.625, 0.375, 0, 0]),  # 0.5 is not yet 0.6, so the second stays
+        ({"top_p": 0.5}, [1, 0, 0, 0]),
+        ({"min_p": 0.25}, [0.526, 0.316, 0.158, 0]),  # a quarter of 0.5 is 0.125; over 0.95
+        ({"top_k": 3, "top_p": 0.5}, [1, 0, 0, 0]),  # 0.5 / 0.95 is above 0.5 at once
+        ({"temperature": 0}, [1, 0, 0, 0]),
+        ({"temperature": 0.5}, [0.685, 0.247, 0.062, 0.007]),  # squares 0.25, 0.09, 0.0225, 0.0025 over 0.365
+        ({"logit_bias": {0: -math.inf}}, [0, 0.6, 0.3, 0.1]),
+        ({"logit_bias": {3: math.log(10)}}, [0.345, 0.207, 0.103, 0.345]),  # 0.05 becomes 0.5; over 1.45
+    ],
+)
+def test_draws_follow_the_asked_distribution(sampling, expected):
+    assert shares(sampling) == pytest.approx(expected, abs=0.03)
+    found = drawn(sampling, n=50)
+    for token, logprob, model_logprob in zip(
+        found.tokens.tolist(), found.logprobs.tolist(), found.model_logprobs.tolist(), strict=True
+    ):
+        assert math.exp(logprob) == pytest.approx(expected[token], abs=1e-3)
+        assert model_logprob == pytest.approx(LOGITS[0, token].item(), abs=1e-5)
+
+
+def test_what_is_impossible_is_never_drawn():
+    logits = torch.tensor([[0.0, -math.inf, 0.0, -math.inf]])
+    assert shares({}, logits=logits)[1::2] == [0, 0]
+
+
+def test_entropy_is_of_the_sampling_distribution():
+    # 0.5 ln 2 + 0.3 ln(10/3) + 0.15 ln(20/3) + 0.05 ln 20 = 0.346574 + 0.361192 + 0.284568 + 0.149787
+    assert drawn({}, n=1).entropies.item() == pytest.approx(1.142121, abs=1e-5)
+    # of 0.625 and 0.375: 0.293752 + 0.367811
+    assert drawn({"top_k": 2}, n=1).entropies.item() == pytest.approx(0.661563, abs=1e-5)
+    assert drawn({"temperature": 0}, n=1).entropies.item() == pytest.approx(1.142121, abs=1e-5)
+
+
+def test_a_forced_token_is_taken_with_the_log_prob_it_had():
+    rows = [Sampling(2, forced=(3,)), Sampling(2, forced=(3,), temperature=0), Sampling(2, forced=(3,), top_k=1)]
+    found = draw(LOGITS.repeat(3, 1), rows, [0, 0, 0])
+    assert found.tokens.tolist() == [3, 3, 3]
+    assert found.logprobs.tolist() == [pytest.approx(math.log(0.05)), -math.inf, -math.inf]
+    assert found.model_logprobs.tolist() == [pytest.approx(math.log(0.05))] * 3
+    assert draw(LOGITS, [Sampling(2, forced=(3,), temperature=0)], [1]).tokens.tolist() == [0]
+
+
+settings_of_rows = st.builds(
+    Sampling,
+    max_new_tokens=st.just(1),
+    temperature=st.sampled_from([0, 0.5, 1, 2]),
+    top_k=st.integers(0, 6),
+    top_p=st.sampled_from([0.3, 0.9, 1]),
+    min_p=st.sampled_from([0, 0.2]),
+    logit_bias=st.dictionaries(st.integers(0, 4), st.floats(-3, 3, width=32), max_size=2),
+    seed=st.integers(0, 9),
+)
+
+
+@given(st.lists(settings_of_rows, min_size=1, max_size=5), st.integers(0, 99))
+def test_a_row_is_drawn_as_if_it_were_alone(rows, seed):
+    logits = torch.randn(len(rows), 5, generator=torch.Generator().manual_seed(seed))
+    together = draw(logits, rows, list(range(len(rows))))
+    for i, row in enumerate(rows):
+        alone = draw(logits[i : i + 1], [row], [i])
+        assert alone.tokens.item() == together.tokens[i].item()
+        assert alone.logprobs.item() == together.logprobs[i].item()
+        assert alone.entropies.item() == together.entropies[i].item()
+        assert together.logprobs[i].item() > -math.inf
+
+
+def test_uniforms_are_uniform_over_seeds_and_over_places():
+    for seeds, places in ((np.arange(10_000), np.zeros(10_000)), (np.full(10_000, 3), np.arange(10_000))):
+        numbers = uniforms(seeds.astype(np.uint64), places.astype(np.uint64))
+        assert ((numbers >= 0) & (numbers < 1)).all()
+        counts = torch.histc(numbers, bins=10, min=0, max=1)
+        assert ((counts - 1000).abs() < 130).all()  # four standard deviations of a bin are 120
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": -0.1},
+        {"max_new_tokens": 0},
+        {"top_k": -1},
+        {"top_p": 0},
+        {"min_p": 1.5},
+        {"stop_strings": ("", "x")},
+    ],
+)
+def test_impossible_sampling_is_refused_by_name(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Sampling(**{"max_new_tokens": 1, **wrong})
