@@ -1,7 +1,9 @@
 import asyncio
+import itertools
 from dataclasses import replace
 
-from whetstone.rollout import Independent
+from whetstone.errors import InfrastructureError, TaskError
+from whetstone.rollout import Admission, Independent
 from whetstone.trajectory import EndReason, Removal, Score
 
 
@@ -89,3 +91,159 @@ def test_no_more_episodes_run_at_once_than_allowed(assembly):
     collect(assembly, assembly.expert_actor(), assembly.source.held_out(12), environment=Watched, max_in_flight=3)
     assert most == [3]
     assert running == [0]
+
+
+class Failing:
+    """An actor whose first calls find the engine gone."""
+
+    def __init__(self, inner, failures):
+        self.inner, self.left = inner, failures
+
+    async def act(self, moment):
+        if self.left > 0:
+            self.left -= 1
+            raise InfrastructureError("the engine is gone")
+        return await self.inner.act(moment)
+
+    def leave(self, episode):
+        self.inner.leave(episode)
+
+
+def test_an_infrastructure_failure_is_played_again_and_counted(assembly):
+    async def main():
+        collector = assembly.collector(Failing(assembly.expert_actor(), 2), seed=0)
+        return await collector.sample(assembly.source.task(0), index=0), collector.status()
+
+    trajectory, status = asyncio.run(main())
+    assert (trajectory.solved, trajectory.removal) == (True, None)
+    assert (status.retried, status.episodes, status.running) == (2, 1, 0)
+
+
+def test_what_keeps_failing_is_invalid_and_leaves_its_siblings_alone(assembly):
+    (group,) = collect(
+        assembly, Failing(assembly.expert_actor(), 3), [assembly.source.task(0)], size=2, max_in_flight=1
+    )
+    failed, sibling = group.trajectories
+    assert (failed.ended, failed.removal, failed.score) == (EndReason.INFRASTRUCTURE, Removal.BEFORE_BASELINE, None)
+    assert failed.error == "the engine is gone"
+    assert sibling.solved
+
+
+def test_tasks_may_be_endless_and_groups_come_in_the_order_they_finish(assembly):
+    async def main():
+        read, order = [], []
+        delays = {0: 0.06, 1: 0.0, 2: 0.0}
+
+        def tasks():
+            for i in itertools.count():
+                read.append(i)
+                yield assembly.source.task(i)
+
+        async def strategy(task, roller):
+            number = read[-1]
+            group = await Independent(group_size=2)(task, roller)
+            await asyncio.sleep(delays.get(number, 0.2))
+            order.append(number)
+            return group
+
+        collector = replace(assembly.collector(assembly.expert_actor(), seed=0), max_in_flight=4)
+        groups = collector.groups(tasks(), strategy)
+        first = [await anext(groups) for _ in range(3)]
+        await groups.aclose()
+        running = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        return len(read), order[:3], [group.task.id for group in first], running
+
+    read, order, ids, running = asyncio.run(main())
+    assert read < 12
+    assert order == [1, 2, 0]
+    assert ids == [assembly.source.task(i).id for i in order]
+    assert not running
+
+
+def test_cancelling_a_collection_closes_every_environment(assembly):
+    opened, closed = [], []
+
+    class Hanging:
+        async def reset(self, task, *, seed):
+            opened.append(task.id)
+            await asyncio.sleep(60)
+
+        async def close(self):
+            closed.append(1)
+
+    async def main():
+        collector = replace(assembly.collector(assembly.expert_actor(), seed=0), environment=Hanging, max_in_flight=5)
+        tasks = [assembly.source.task(i) for i in range(4)]
+
+        async def whole():
+            return [group async for group in collector.groups(tasks, Independent(group_size=2))]
+
+        collecting = asyncio.create_task(whole())
+        await asyncio.sleep(0.02)
+        status = collector.status()
+        collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
+        return status, collector.status()
+
+    status, after = asyncio.run(main())
+    assert len(opened) == len(closed) == 5
+    assert (status.running, status.on_tools, after.running, after.queued) == (5, 1.0, 0, 0)
+
+
+def test_groups_wait_for_the_learner_where_admission_says_so(assembly):
+    async def main():
+        admission = Admission(2)
+        collector = assembly.collector(assembly.expert_actor(), seed=0)
+        tasks = (assembly.source.task(i) for i in itertools.count())
+        groups = collector.groups(tasks, Independent(group_size=2), admission=admission)
+        for _ in range(2):
+            await anext(groups)
+        third = asyncio.ensure_future(anext(groups))
+        await asyncio.sleep(0.05)
+        waited = not third.done()
+        admission.advance(1)
+        await asyncio.wait_for(third, 10)
+        await groups.aclose()
+        return waited
+
+    assert asyncio.run(main())
+
+
+def test_a_source_that_fails_says_so_after_what_was_finished(assembly):
+    def tasks():
+        yield assembly.source.task(0)
+        raise TaskError("line 2 does not parse")
+
+    async def main():
+        groups, said = [], ""
+        collector = assembly.collector(assembly.expert_actor(), seed=0)
+        try:
+            async for group in collector.groups(tasks(), Independent(group_size=2)):
+                groups.append(group)
+        except TaskError as error:
+            said = str(error)
+        return len(groups), said
+
+    assert asyncio.run(main()) == (1, "line 2 does not parse")
+
+
+def test_the_same_trajectories_bit_for_bit_one_at_a_time_or_sixty_four(assembly):
+    async def main(max_in_flight):
+        engine = assembly.engine()
+        collector = replace(
+            assembly.collector(assembly.policy_actor(engine, temperature=1.0), seed=3), max_in_flight=max_in_flight
+        )
+        try:
+            tasks = [assembly.source.task(i) for i in range(8)]
+            groups = [group async for group in collector.groups(tasks, Independent(group_size=8))]
+        finally:
+            await engine.close()
+        return {
+            t.id: (t.ended, t.score, [(turn.context, turn.action, turn.message, turn.observation) for turn in t.turns])
+            for group in groups
+            for t in group.trajectories
+        }
+
+    one, many = asyncio.run(main(1)), asyncio.run(main(64))
+    assert len(one) == 64
+    assert one == many

@@ -144,6 +144,11 @@ class Engine(Protocol):
         """The policy version now loaded."""
         ...
 
+    @property
+    def statistics(self) -> EngineStatistics:
+        """What was done so far."""
+        ...
+
     async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str) -> Generation:
         """Continue `prompt`. What was computed for a common beginning is shared, most surely within an `episode`.
 

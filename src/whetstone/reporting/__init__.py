@@ -1,8 +1,8 @@
 """What a run leaves behind for people: metrics, progress, trajectories on disk, a report."""
 
 from whetstone.reporting.metrics import Journal
-from whetstone.reporting.progress import Progress
+from whetstone.reporting.progress import Progress, Stage
 from whetstone.reporting.report import write_report
 from whetstone.reporting.trajectories import read_trajectories, write_trajectories
 
-__all__ = ["Journal", "Progress", "read_trajectories", "write_report", "write_trajectories"]
+__all__ = ["Journal", "Progress", "Stage", "read_trajectories", "write_report", "write_trajectories"]

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SHOWN = {
@@ -28,13 +37,25 @@ _SHOWN = {
 }
 
 
+class _LiveColumn(ProgressColumn):
+    """What is going on right now; asked from the thread that redraws."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["line"](), style="dim cyan")
+
+
 class Stage:
     """A part of a run with a known number of steps."""
 
     def __init__(self, name: str, total: int, done: int, bar: Bar | None) -> None:
         self.name, self.total, self.done, self._bar = name, total, done, bar
         self._begun, self._first, self._last_line = time.monotonic(), done, 0.0
-        self._task = bar.add_task(name, total=total, completed=done, said="") if bar is not None else None
+        self._task = bar.add_task(name, total=total, completed=done, said="", line=str) if bar is not None else None
+
+    def watch(self, line: Callable[[], str]) -> None:
+        """Show this line, asked anew with every redrawing, until the next step is done."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, line=line)
 
     def advance(self, metrics: Mapping[str, float], *, by: int = 1) -> None:
         """`by` more steps are done; show what they came to."""
@@ -74,6 +95,7 @@ class Progress:
             TextColumn("left"),
             TimeRemainingColumn(),
             TextColumn("[dim]{task.fields[said]}"),
+            _LiveColumn(),
         )
         with Bar(*columns, console=self._console) as bar:
             yield Stage(name, total, done, bar)

@@ -68,6 +68,7 @@ class Assembly:
             max_in_flight=recipe.rollout.max_in_flight,
             seed=seed,
             name=name,
+            busy_seconds=_busy_seconds(actor.engine) if isinstance(actor, PolicyActor) else None,
         )
 
     def policy_actor(self, engine: Engine, *, temperature: float) -> PolicyActor:
@@ -129,6 +130,10 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
         advantage=_function(resolved, "advantage", recipe.advantage, ADVANTAGES),
         objective=_function(resolved, "objective", recipe.objective, OBJECTIVES),
     )
+
+
+def _busy_seconds(engine: Engine) -> Callable[[], float]:
+    return lambda: engine.statistics.busy_seconds
 
 
 def _made(

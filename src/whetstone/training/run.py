@@ -17,7 +17,8 @@ import torch
 
 from whetstone.policies import Policy, load_policy
 from whetstone.recipe import OptimizerSettings, Resolved
-from whetstone.reporting import Journal, Progress, write_report, write_trajectories
+from whetstone.reporting import Journal, Progress, Stage, write_report, write_trajectories
+from whetstone.rollout import Collector
 from whetstone.training.assembly import assemble
 from whetstone.training.checkpoint import (
     Position,
@@ -79,6 +80,7 @@ class _Run:
         warm_up = self.recipe.supervised
         self.warmed_up = checkpoint_path(run_dir, warm_up.steps) if warm_up is not None else None
         self.reference: torch.nn.Module | None = None
+        self.shown: Stage | None = None
 
     async def play(self) -> dict[str, Any]:
         """All stages from where the run stands; its summary."""
@@ -121,6 +123,7 @@ class _Run:
             if done and self.optimizer is not None:
                 learner.load_state_dict(self.optimizer)
             with self.progress.stage(name, settings.steps, done=done) as shown:
+                self.shown = shown
                 for number in range(done, settings.steps):
                     began = time.perf_counter()
                     metrics, trajectories = await step(learner, number)
@@ -163,8 +166,13 @@ class _Run:
             step=step,
             first_task=warm_up.steps * warm_up.batch_size if warm_up else 0,
             reference=self._reference(),
+            watched=self._watched,
         )
         return metrics, _flat(groups)
+
+    def _watched(self, collector: Collector) -> None:
+        if self.shown is not None:
+            self.shown.watch(lambda: collector.status().line())
 
     def _reference(self) -> torch.nn.Module | None:
         """The policy reinforcement began with, frozen, where the recipe holds on to it; also after a kill."""
@@ -185,6 +193,7 @@ class _Run:
         settings = self.recipe.evaluation
         count = len(self.assembly.source.held_out(settings.episodes)) * settings.samples
         with self.progress.stage(f"evaluation ({name})", count) as shown:
+            self.shown = shown
             came_to, groups = await evaluate(
                 self.assembly,
                 self.engine,
@@ -193,6 +202,7 @@ class _Run:
                 temperature=settings.temperature,
                 seed=self.recipe.seed,
                 heard=lambda group: shown.advance({}, by=len(group.trajectories)),
+                watched=self._watched,
             )
         write_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl", _flat(groups))
         write_json(path, came_to.to_json())

@@ -22,7 +22,7 @@ from whetstone.algorithms import TokenLoss, reference_kl, supervised
 from whetstone.evaluation import Evaluation, evaluation_of
 from whetstone.inference import Engine
 from whetstone.recipe import SupervisedSettings, TrainingSettings
-from whetstone.rollout import Independent
+from whetstone.rollout import Collector, Independent
 from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
 from whetstone.training.learner import Learner, LossOf, action_tokens
@@ -66,17 +66,20 @@ async def reinforcement_step(
     step: int,
     first_task: int,
     reference: torch.nn.Module | None = None,
+    watched: Callable[[Collector], None] = lambda collector: None,
 ) -> tuple[dict[str, float], list[Group]]:
     """Step number `step`, from 0: sample, give credit, update. (metrics, groups)
 
     Args:
         first_task: The index of the first training task of the whole stage.
         reference: The policy the stage began with, where the recipe holds on to it.
+        watched: Told of the collector before it begins, for whoever shows its status.
     """
     recipe = assembly.resolved.recipe
     began = time.perf_counter()
     actor = assembly.policy_actor(engine, temperature=recipe.rollout.temperature)
     collector = assembly.collector(actor, seed=derive_seed(recipe.seed, "rollout", step), name=f"step-{step + 1}/")
+    watched(collector)
     first = first_task + step * settings.tasks_per_step
     tasks = [assembly.source.task(first + i) for i in range(settings.tasks_per_step)]
     order = {task.id: i for i, task in enumerate(tasks)}
@@ -93,6 +96,7 @@ async def reinforcement_step(
     metrics |= {
         "time/rollout": sampled - began,
         "time/update": now - sampled,
+        "episode/retried": float(collector.status().retried),
         "throughput/tokens_per_second": tokens / (now - began),
         "throughput/episodes_per_second": sum(len(group.trajectories) for group in groups) / (now - began),
     }
@@ -108,15 +112,18 @@ async def evaluate(
     temperature: float,
     seed: int,
     heard: Callable[[Group], None] = lambda group: None,
+    watched: Callable[[Collector], None] = lambda collector: None,
 ) -> tuple[Evaluation, list[Group]]:
     """Success on held-out tasks, in the order of the source. (evaluation, groups)
 
     Args:
         heard: Called with each group as it finishes.
+        watched: Told of the collector before it begins, for whoever shows its status.
     """
     collector = assembly.collector(
         assembly.policy_actor(engine, temperature=temperature), seed=derive_seed(seed, "evaluation")
     )
+    watched(collector)
     tasks = assembly.source.held_out(episodes)
     order = {task.id: i for i, task in enumerate(tasks)}
     groups = []

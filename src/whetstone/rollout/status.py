@@ -1,0 +1,115 @@
+"""What is going on in a collection right now? Rates, who waits for whom, and who is late.
+
+Easy to get wrong: a mean over finished episodes is a mean over the quick ones. Late are those that run on, and
+they are counted among the running.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+_STRAGGLES = 3.0
+"""An episode straggles when it has run so many times the median of those last finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStatus:
+    """A collection at one moment."""
+
+    episodes: int
+    """Finished."""
+    episodes_per_second: float
+    tokens_per_second: float
+    """Action tokens of finished episodes."""
+    running: int
+    queued: int
+    """Episodes asked for that wait for a place."""
+    on_tools: float
+    """Share of the running ones that wait for their environment, from 0 to 1."""
+    stragglers: int
+    """Running ones that take much longer than those last finished did."""
+    longest_seconds: float
+    """How long the one that has run longest has."""
+    retried: int
+    """Episodes played again because something failed that was not theirs."""
+    engine_busy: float | None = None
+    """Share of the time since the last look that the engine computed; None where it does not say."""
+
+    def line(self) -> str:
+        """For a person."""
+        parts = [
+            f"{self.running} running",
+            f"{self.episodes_per_second:.1f} episodes/s",
+            f"{self.tokens_per_second:,.0f} tok/s",
+            f"on tools {self.on_tools:.0%}",
+        ]
+        if self.engine_busy is not None:
+            parts.append(f"engine {self.engine_busy:.0%}")
+        if self.stragglers:
+            parts.append(f"{self.stragglers} stragglers, the longest {self.longest_seconds:.1f} s")
+        if self.retried:
+            parts.append(f"{self.retried} retried")
+        return "  ".join(parts)
+
+
+@dataclass(slots=True)
+class Watch:
+    """Counts what a collector does; `status` reads it."""
+
+    begun: float = field(default_factory=time.perf_counter)
+    episodes: int = 0
+    tokens: int = 0
+    retried: int = 0
+    queued: int = 0
+    acting: int = 0
+    """Running episodes whose actor is at work."""
+    started: dict[str, float] = field(default_factory=dict)
+    """When each running episode began."""
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=64))
+    _looked: tuple[float, float] | None = None
+
+    def begin(self, episode: str) -> None:
+        """An episode runs."""
+        self.started[episode] = time.perf_counter()
+
+    def end(self, episode: str, tokens: int) -> None:
+        """It is over; it sampled so many tokens."""
+        self._recent.append(time.perf_counter() - self.started.pop(episode))
+        self.episodes += 1
+        self.tokens += tokens
+
+    def drop(self, episode: str) -> None:
+        """It was cancelled."""
+        self.started.pop(episode, None)
+
+    def status(self, busy_seconds: float | None = None) -> RolloutStatus:
+        """The moment.
+
+        Args:
+            busy_seconds: For how long the engine has computed in all.
+        """
+        now = time.perf_counter()
+        spent = max(now - self.begun, 1e-9)
+        running = len(self.started)
+        ages = [now - began for began in list(self.started.values())]
+        usual = statistics.median(list(self._recent)) if self._recent else float("inf")
+        share = None
+        if busy_seconds is not None:
+            then, before = self._looked or (self.begun, 0.0)
+            share = min(1.0, (busy_seconds - before) / max(now - then, 1e-9))
+            self._looked = (now, busy_seconds)
+        return RolloutStatus(
+            episodes=self.episodes,
+            episodes_per_second=self.episodes / spent,
+            tokens_per_second=self.tokens / spent,
+            running=running,
+            queued=self.queued,
+            on_tools=1 - self.acting / running if running else 0.0,
+            stragglers=sum(age > _STRAGGLES * usual for age in ages),
+            longest_seconds=max(ages, default=0.0),
+            retried=self.retried,
+            engine_busy=share,
+        )

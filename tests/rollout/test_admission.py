@@ -1,0 +1,76 @@
+"""Sampling runs ahead of learning as far as it may and no further."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whetstone.rollout import Admission
+
+
+@pytest.mark.parametrize(
+    ("groups", "ahead", "version", "started", "room"),
+    [
+        (4, 2, 0, 0, 12),  # (2 + 0 + 1) · 4
+        (4, 2, 3, 14 + 6, 4),  # (2 + 3 + 1) · 4 − 20; 8 slots with 6 running leave 2 of them, not admission's matter
+        (4, 2, 3, 14 + 10, 0),
+        (4, 0, 5, 20, 4),  # synchronous: the next batch only after the update
+    ],
+)
+def test_worked_numbers(groups, ahead, version, started, room):
+    admission = Admission(groups, admit_ahead=ahead, version=version)
+    admission.started = started
+    assert admission.room == room
+
+
+def test_a_resumed_run_does_not_start_what_was_started_before():
+    # at version 100 with 2 ahead: 3 · 4 may start, not 103 · 4
+    assert Admission(4, admit_ahead=2, version=100).room == 12
+
+
+def test_whoever_waits_enters_after_an_update_or_a_rejection():
+    async def main():
+        admission, entered = Admission(2), []
+
+        async def enter(name):
+            await admission.enter()
+            entered.append(name)
+
+        waiting = [asyncio.create_task(enter(i)) for i in range(5)]
+        seen = []
+        for change in (None, lambda: admission.advance(1), admission.reject):
+            if change is not None:
+                change()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            seen.append(len(entered))
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return seen
+
+    assert asyncio.run(main()) == [2, 4, 5]
+
+
+@given(st.integers(1, 5), st.integers(0, 4), st.lists(st.sampled_from("elr"), max_size=60))
+def test_in_start_order_no_group_is_older_than_allowed(groups, ahead, events):
+    """e: enter where there is room; l: learn from the oldest batch that has started; r: the last one is rejected."""
+    admission, queue = Admission(groups, admit_ahead=ahead), []
+    for event in events:
+        if event == "e" and admission.room > 0:
+            admission.started += 1
+            queue.append(admission.version)
+        elif event == "l" and len(queue) >= groups:
+            assert all(admission.version - began <= ahead for began in queue[:groups])
+            del queue[:groups]
+            admission.advance(admission.version + 1)
+        elif event == "r" and queue:
+            queue.pop()
+            admission.reject()
+
+
+@pytest.mark.parametrize("wrong", [(0, 0), (1, -1)])
+def test_impossible_numbers_are_refused(wrong):
+    with pytest.raises(ValueError, match="one or more"):
+        Admission(wrong[0], admit_ahead=wrong[1])
