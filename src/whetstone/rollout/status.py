@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 _STRAGGLES = 3.0
 """An episode straggles when it has run so many times the median of those last finished."""
+_FEWEST_FINISHED = 8
+"""Before so many have finished nobody is late: the first to finish are the quickest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Watch:
         spent = max(now - self.begun, 1e-9)
         running = len(self.started)
         ages = [now - began for began in list(self.started.values())]
-        usual = statistics.median(list(self._recent)) if self._recent else float("inf")
+        usual = statistics.median(list(self._recent)) if len(self._recent) >= _FEWEST_FINISHED else float("inf")
         share = None
         if busy_seconds is not None:
             then, before = self._looked or (self.begun, 0.0)
