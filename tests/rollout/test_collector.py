@@ -247,3 +247,18 @@ def test_the_same_trajectories_bit_for_bit_one_at_a_time_or_sixty_four(assembly)
     one, many = asyncio.run(main(1)), asyncio.run(main(64))
     assert len(one) == 64
     assert one == many
+
+
+def test_a_task_that_comes_twice_is_sampled_anew_under_names_of_its_own(assembly):
+    async def main():
+        engine = assembly.engine()
+        collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0), seed=3)
+        try:
+            tasks = [assembly.source.task(0)] * 3
+            return [group async for group in collector.groups(tasks, Independent(group_size=4))]
+        finally:
+            await engine.close()
+
+    trajectories = [t for group in asyncio.run(main()) for t in group.trajectories]
+    assert len({t.id for t in trajectories}) == 12
+    assert len({t.turns[0].action.ids for t in trajectories}) == 12

@@ -15,13 +15,12 @@ def clock(monkeypatch):
 
 def test_rates_shares_and_stragglers_by_hand(clock):
     watch = Watch(begun=100.0)
-    for i in range(8):  # eight episodes of one second and ten tokens
-        watch.begin(f"quick {i}")
-    watch.begin("slow")
+    quick = [watch.begin() for _ in range(8)]  # one second and ten tokens each
+    watch.begin()
     clock[0] = 101.0
-    for i in range(8):
-        watch.end(f"quick {i}", 10)
-    watch.begin("new")
+    for episode in quick:
+        watch.end(episode, 10)
+    watch.begin()
     watch.acting, watch.queued = 1, 3
     clock[0] = 104.0
     status = watch.status(busy_seconds=1.0)
@@ -36,10 +35,10 @@ def test_rates_shares_and_stragglers_by_hand(clock):
 
 def test_nobody_is_late_before_enough_have_finished(clock):
     watch = Watch(begun=100.0)
-    watch.begin("slow")
-    watch.begin("quick")
+    watch.begin()
+    quick = watch.begin()
     clock[0] = 100.1
-    watch.end("quick", 1)
+    watch.end(quick, 1)
     clock[0] = 109.0
     assert watch.status().stragglers == 0
 

@@ -41,8 +41,11 @@ async def _sampled(assembly: training.Assembly, count: int, expert: bool) -> lis
             assembly.expert_actor() if expert else assembly.policy_actor(engine, temperature=recipe.rollout.temperature)
         )
         collector = assembly.collector(actor, seed=recipe.seed)
-        tasks = (assembly.source.task(index) for index in range(count))
-        return await asyncio.gather(*(collector.sample(task, index=0) for task in tasks))
+        tasks = [assembly.source.task(index) for index in range(count)]
+        again = [sum(task.id == before.id for before in tasks[:i]) for i, task in enumerate(tasks)]
+        return await asyncio.gather(
+            *(collector.sample(task, index=0, again=n) for task, n in zip(tasks, again, strict=True))
+        )
     finally:
         await engine.close()
 

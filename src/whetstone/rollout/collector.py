@@ -12,6 +12,7 @@ the reward cannot tell, there is no score, and the trajectory is removed before 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -62,8 +63,12 @@ class Collector:
         self._vacant.set()
         self._watch = Watch()
 
-    async def sample(self, task: Task, *, index: int) -> Trajectory:
-        """See `Roller.sample`."""
+    async def sample(self, task: Task, *, index: int, again: int = 0) -> Trajectory:
+        """See `Roller.sample`.
+
+        Args:
+            again: How often the task was sampled before under this index; another number, another episode.
+        """
         self._watch.queued += 1
         self._vacant.clear()
         try:
@@ -72,7 +77,7 @@ class Collector:
             self._watch.queued -= 1
         self._see_vacancy()
         try:
-            trajectory = await self._played(task, index)
+            trajectory = await self._played(task, index, again)
         finally:
             self._places.release()
             self._see_vacancy()
@@ -101,12 +106,14 @@ class Collector:
             finished.put_nowait(group)
 
         async def feed() -> None:
+            seen: Counter[str] = Counter()
             for task in tasks:
                 await open_groups.acquire()
                 await self._vacant.wait()
                 if admission is not None:
                     await admission.enter()
-                group = asyncio.ensure_future(strategy(task, self))
+                group = asyncio.ensure_future(strategy(task, _Again(self, seen[task.id])))
+                seen[task.id] += 1
                 running.add(group)
                 group.add_done_callback(hand_on)
                 for _ in range(3):  # until its samples have asked for their places
@@ -136,11 +143,12 @@ class Collector:
         else:
             self._vacant.clear()
 
-    async def _played(self, task: Task, index: int) -> Trajectory:
+    async def _played(self, task: Task, index: int, again: int) -> Trajectory:
         """Play the episode, again where what failed was not its own."""
-        id = f"{self.name}{task.id}#{index}"
+        id = f"{self.name}{task.id}#{index}" + (f"~{again}" if again else "")
+        drawn = (task.id, index, again) if again else (task.id, index)
         for attempt in range(self.infrastructure_retries + 1):
-            self._watch.begin(id)
+            running = self._watch.begin()
             try:
                 trajectory = await run_episode(
                     task,
@@ -149,16 +157,16 @@ class Collector:
                     chat=self.chat,
                     limits=self.limits,
                     id=id,
-                    seed=derive_seed(self.seed, task.id, index),
+                    seed=derive_seed(self.seed, *drawn),
                 )
             except BaseException:
-                self._watch.drop(id)
+                self._watch.drop(running)
                 raise
             if trajectory.ended is not EndReason.INFRASTRUCTURE or attempt == self.infrastructure_retries:
                 break
-            self._watch.drop(id)
+            self._watch.drop(running)
             self._watch.retried += 1
-        self._watch.end(id, trajectory.action_tokens)
+        self._watch.end(running, trajectory.action_tokens)
         return trajectory
 
     async def _scored(self, trajectory: Trajectory, task: Task) -> Trajectory:
@@ -171,6 +179,17 @@ class Collector:
         except Exception as failure:  # foreign code: its failure is recorded, never a reward of 0
             error = f"the reward failed: {type(failure).__name__}: {failure}"
             return replace(trajectory, ended=EndReason.ERROR, error=error, removal=Removal.BEFORE_BASELINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """The roller of a group whose task may have been in the collection before."""
+
+    collector: Collector
+    again: int
+
+    async def sample(self, task: Task, *, index: int) -> Trajectory:
+        return await self.collector.sample(task, index=index, again=self.again)
 
 
 @dataclass(frozen=True, slots=True)

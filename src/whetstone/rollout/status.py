@@ -68,24 +68,27 @@ class Watch:
     queued: int = 0
     acting: int = 0
     """Running episodes whose actor is at work."""
-    started: dict[str, float] = field(default_factory=dict)
+    started: dict[int, float] = field(default_factory=dict)
     """When each running episode began."""
+    _begun: int = 0
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=64))
     _looked: tuple[float, float] | None = None
 
-    def begin(self, episode: str) -> None:
-        """An episode runs."""
-        self.started[episode] = time.perf_counter()
+    def begin(self) -> int:
+        """An episode runs; the number tells it from the others."""
+        self._begun += 1
+        self.started[self._begun] = time.perf_counter()
+        return self._begun
 
-    def end(self, episode: str, tokens: int) -> None:
+    def end(self, episode: int, tokens: int) -> None:
         """It is over; it sampled so many tokens."""
         self._recent.append(time.perf_counter() - self.started.pop(episode))
         self.episodes += 1
         self.tokens += tokens
 
-    def drop(self, episode: str) -> None:
-        """It was cancelled."""
-        self.started.pop(episode, None)
+    def drop(self, episode: int) -> None:
+        """It came to nothing."""
+        del self.started[episode]
 
     def status(self, busy_seconds: float | None = None) -> RolloutStatus:
         """The moment.

@@ -27,7 +27,7 @@ from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
 from whetstone.training.learner import Learner, LossOf, action_tokens
 from whetstone.training.packing import MicroBatch
-from whetstone.trajectory import Group, Segment, Trajectory
+from whetstone.trajectory import Group, Segment, Task, Trajectory
 
 
 async def supervised_step(
@@ -82,9 +82,7 @@ async def reinforcement_step(
     watched(collector)
     first = first_task + step * settings.tasks_per_step
     tasks = [assembly.source.task(first + i) for i in range(settings.tasks_per_step)]
-    order = {task.id: i for i, task in enumerate(tasks)}
-    groups = [group async for group in collector.groups(tasks, assembly.strategy)]
-    groups.sort(key=lambda group: order[group.task.id])
+    groups = _in_order([group async for group in collector.groups(tasks, assembly.strategy)], tasks)
     sampled = time.perf_counter()
     metrics = describe_groups(groups)
     metrics |= _learn(assembly, learner, groups, settings, reference)
@@ -125,13 +123,18 @@ async def evaluate(
     )
     watched(collector)
     tasks = assembly.source.held_out(episodes)
-    order = {task.id: i for i, task in enumerate(tasks)}
     groups = []
     async for group in collector.groups(tasks, Independent(group_size=samples)):
         heard(group)
         groups.append(group)
-    groups.sort(key=lambda group: order[group.task.id])
+    groups = _in_order(groups, tasks)
     return evaluation_of(groups, temperature=temperature), groups
+
+
+def _in_order(groups: Sequence[Group], tasks: Sequence[Task]) -> list[Group]:
+    """As their tasks stand; where one stands twice, as its trajectories are named."""
+    order = {task.id: i for i, task in enumerate(tasks)}
+    return sorted(groups, key=lambda group: (order[group.task.id], [t.id for t in group.trajectories[:1]]))
 
 
 def credited(assembly: Assembly, groups: Sequence[Group]) -> list[list[Segment]]:
