@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "whetstone"
 # a room may import the rooms before it, and the protocol.py of any room
 ORDER = [
-    "errors", "seeding", "atomic_write", "parts", "recipe",
+    "errors", "seeding", "arithmetic_thread", "atomic_write", "parts", "recipe",
     "chat", "trajectory", "tools", "sandbox", "tasks", "environments", "policies", "inference", "rewards",
     "rollout", "algorithms", "evaluation", "reporting", "training", "scaling", "serving", "recipes", "cli",
 ]  # fmt: skip

@@ -12,18 +12,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-_GRAIN = 64
-"""The capacity of the rows grows by so many tokens at a time."""
-_ODD_REACHES = (256, 320)
-"""MKL adds up so many products in another order than both fewer and more; in blocks of 512 the rest decides."""
+_GRAIN, _ODD_REACHES = 64, (256, 320)
+"""Attention of several queries reads keys in multiples of 64, but never so many: MKL adds these up in another
+order than both fewer and more. In blocks of 512 the rest decides."""
+_VECTOR_GRAIN, _VECTOR_LEAST, _VECTOR_QUERIES = 16, 64, 3
+"""Up to three queries are summed as vectors, one way for all lengths from 64 on."""
 
 
 class RowLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of one attention layer for all rows, [rows, heads, capacity, width]."""
+    """Keys and values of one attention layer for all rows, each [rows, heads, capacity, width]."""
 
     is_sliding = False
     is_compileable = False
@@ -36,8 +38,8 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor | None = None) -> None:
         """Room for every row, in the type and on the device of the first keys."""
         assert value_states is not None
-        self.keys = _room(key_states, self.rows.count)
-        self.values = _room(value_states, self.rows.count)
+        self.keys = _room(key_states, self.rows)
+        self.values = _room(value_states, self.rows)
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -45,8 +47,6 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows = self.rows
-        if self.keys.shape[2] < rows.reach:
-            self.keys, self.values = _grown(self.keys, rows.reach), _grown(self.values, rows.reach)
         at = (rows.chosen.unsqueeze(1), slice(None), rows.places)
         self.keys[at] = key_states.transpose(1, 2)  # indexing puts the heads last but one
         self.values[at] = value_states.transpose(1, 2)
@@ -79,10 +79,13 @@ class RowCache(Cache):  # type: ignore[misc]
     Args:
         layers: Attention layers of the model.
         count: Rows.
+        length: Tokens a row can hold.
     """
 
-    def __init__(self, layers: int, count: int) -> None:
+    def __init__(self, layers: int, count: int, length: int) -> None:
         self.count = count
+        # what fills up a pass may stand behind the last token
+        self.capacity = _reach(length + _GRAIN, _GRAIN)
         self.chosen = torch.zeros(0, dtype=torch.long)
         self.places = torch.zeros(0, 0, dtype=torch.long)
         self.reach = 0
@@ -92,16 +95,17 @@ class RowCache(Cache):  # type: ignore[misc]
         """[B] where each chosen row stands in the span; None where that is the same order."""
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
 
-    def aim(self, chosen: Sequence[int], places: Tensor) -> None:
+    def aim(self, chosen: Sequence[int], places: Tensor, *, queries: int) -> None:
         """The next forward pass brings new tokens for the `chosen` rows.
 
         Args:
             chosen: [B] rows, ascending; the last may be named again and again, where nobody reads what comes out.
             places: [B, width] where in its row each new token goes.
+            queries: How many attend to one key head at once.
         """
         self.chosen = torch.tensor(chosen, device=places.device)
         self.places = places
-        self.reach = _reach(int(places.max()) + 1)
+        self.reach = _reach(int(places.max()) + 1, queries)
         low, size = chosen[0], chosen[-1] + 1 - chosen[0]
         again = len(chosen) > 1 and chosen[-1] == chosen[-2]
         # a copy is read and written once more than the rows themselves: worth it only where most are not asked for
@@ -114,19 +118,19 @@ class RowCache(Cache):  # type: ignore[misc]
             layer.copy(source, target, length)
 
 
-def _reach(length: int) -> int:
+def _reach(length: int, queries: int) -> int:
     """How far attention reads for rows of this length, so that more or fewer masked places change no bit."""
+    if queries <= _VECTOR_QUERIES:
+        return max(_VECTOR_LEAST, -(-length // _VECTOR_GRAIN) * _VECTOR_GRAIN)
     reach = -(-length // _GRAIN) * _GRAIN
     return reach + next((384 - odd for odd in _ODD_REACHES if reach % 512 == odd), 0)
 
 
-def _room(states: Tensor, rows: int) -> Tensor:
+def _room(states: Tensor, rows: RowCache) -> Tensor:
+    """Zeros, for what is masked is still multiplied. On a CPU memory that is not used yet costs nothing."""
     _, heads, _, width = states.shape
-    return states.new_zeros(rows, heads, _GRAIN, width)
-
-
-def _grown(held: Tensor, reach: int) -> Tensor:
-    rows, heads, capacity, width = held.shape
-    grown = held.new_zeros(rows, heads, max(-(-reach // _GRAIN) * _GRAIN, capacity), width)
-    grown[:, :, :capacity] = held
-    return grown
+    shape = (rows.count, heads, rows.capacity, width)
+    if states.device.type != "cpu":
+        return states.new_zeros(shape)
+    size = rows.count * heads * rows.capacity * width * states.element_size()
+    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(states.dtype).view(shape)

@@ -1,8 +1,9 @@
 """What does one forward pass over rows look like? New tokens of many rows in, logits out, bit for bit repeatable.
 
-Easy to get wrong: matrix products of few rows are summed in another order than those of many. Every pass has
-at least sixteen tokens, and a width of 1 or a multiple of 4; what is too few is filled up with tokens nobody
-reads. Then a token's logits depend on its row alone, whatever else is in the batch (CPU, float32).
+Easy to get wrong: a matrix product sums in another order when it has only a few rows, so a token's last bits
+would depend on who else is there. Three rules prevent it (CPU, float32): every pass has at least sixteen tokens;
+tokens of a prompt are computed in widths of a multiple of 4, drawn tokens one at a time; what is too few is
+filled up with tokens nobody reads.
 """
 
 from __future__ import annotations
@@ -35,11 +36,19 @@ class RowForward:
         self.device = next(model.parameters()).device
         self.context_length = context_length
         config: Any = model.config
-        self.cache = RowCache(int(config.get_text_config().num_hidden_layers), rows + 1)
+        config = config.get_text_config()
+        self._groups = config.num_attention_heads // getattr(config, "num_key_value_heads", config.num_attention_heads)
+        self.cache = RowCache(int(config.num_hidden_layers), rows + 1, context_length)
         self._nobody = rows  # one row more, for tokens that fill up
 
     def logits(
-        self, rows: Sequence[int], starts: Sequence[int], new: Sequence[Sequence[int]], *, everywhere: bool = False
+        self,
+        rows: Sequence[int],
+        starts: Sequence[int],
+        new: Sequence[Sequence[int]],
+        *,
+        drawn: bool = False,
+        everywhere: bool = False,
     ) -> Tensor:
         """Feed each row its new tokens.
 
@@ -47,14 +56,14 @@ class RowForward:
             rows: [B] ascending.
             starts: [B] how many tokens each holds already.
             new: [B] one token or more each.
+            drawn: They are one each, and were drawn.
             everywhere: Behind every new token, not only behind the last.
 
         Returns:
             [B, V] logits behind the last new token of each row; [B, width, V] where `everywhere`,
             rubbish behind a row's own tokens.
         """
-        widest = max(map(len, new))
-        width = widest if widest == 1 else -(-widest // _WIDTH_GRAIN) * _WIDTH_GRAIN
+        width = 1 if drawn else -(-max(map(len, new)) // _WIDTH_GRAIN) * _WIDTH_GRAIN
         fill = max(0, -(-(_FEWEST_TOKENS - len(rows) * width) // width))
         ids = torch.zeros(len(rows) + fill, width, dtype=torch.long)
         if width == 1:
@@ -64,7 +73,7 @@ class RowForward:
                 ids[row, : len(tokens)] = torch.tensor(tokens)
         places = torch.tensor([*starts, *[0] * fill]).unsqueeze(1) + torch.arange(width)
         ids, places = ids.to(self.device), places.to(self.device)
-        self.cache.aim([*rows, *[self._nobody] * fill], places)
+        self.cache.aim([*rows, *[self._nobody] * fill], places, queries=width * self._groups)
         aim_attention(self.cache)
         lasts = [len(tokens) - 1 for tokens in new]
         kept = list(range(width)) if everywhere else sorted(set(lasts))

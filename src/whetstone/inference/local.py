@@ -18,18 +18,18 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.errors import InfrastructureError, PromptTooLong
 from whetstone.inference.forward import RowForward
 from whetstone.inference.protocol import EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
 from whetstone.inference.request import Request
-from whetstone.inference.rows import Rows
+from whetstone.inference.rows import Rows, common_length
 from whetstone.inference.sampling import draw
 
 
@@ -83,14 +83,14 @@ class LocalEngine:
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         self._detokenize = detokenize
         self._rows = Rows(rows)
+        self._spoken: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
+        """What each episode held when it last rested, and which spans of it were drawn."""
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._updates: deque[_Update] = deque()
         self._room = None if max_waiting is None else asyncio.Semaphore(max_waiting)
         self._statistics = EngineStatistics(rows=rows)
         self._serving: asyncio.Task[None] | None = None
-        # one thread for good: each new thread would bring its own pool of arithmetic threads
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._scorings = itertools.count()
         self._interrupted = False
         self._closed = False
@@ -127,6 +127,7 @@ class LocalEngine:
 
     def forget(self, episode: str) -> None:
         """See `Engine.forget`."""
+        self._spoken.pop(episode, None)
         self._rows.drop(episode)
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
@@ -147,7 +148,6 @@ class LocalEngine:
             _fail(request.result, closed)
         for update in self._updates:
             _fail(update.done, closed)
-        self._thread.shutdown()
 
     # ------------------------------------------------------------ on the event loop
 
@@ -168,13 +168,21 @@ class LocalEngine:
             await self._room.acquire()
             self._check_open()
         result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Request(ids, episode, result, asked, sampling, start))
+        spoken = self._spoken_in(ids, episode)
+        speaks_from = start if sampling is not None else len(ids)
+        self._waiting.append(Request(ids, episode, result, asked, sampling, start, spoken, speaks_from))
         self._wake()
         try:
             return await result
         except asyncio.CancelledError:
             self._interrupted = True  # its row is wanted back
             raise
+
+    def _spoken_in(self, ids: list[int], episode: str) -> list[tuple[int, int]]:
+        """The spans of these ids that the episode drew itself, as far as they are what it held."""
+        held, spans = self._spoken.get(episode, ([], []))
+        same = common_length(held, ids, len(ids))
+        return [(first, min(last, same)) for first, last in spans if first < same]
 
     def _wake(self) -> None:
         self._interrupted = True
@@ -183,7 +191,6 @@ class LocalEngine:
 
     async def _serve(self) -> None:
         """Step until there is nothing left to do."""
-        loop = asyncio.get_running_loop()
         await asyncio.sleep(0)  # let everyone who is ready join the first batch
         while not self._closed and (self._waiting or self._running or self._updates):
             self._interrupted = False
@@ -193,7 +200,7 @@ class LocalEngine:
             if not self._running:
                 continue
             try:
-                await loop.run_in_executor(self._thread, self._steps, copies)
+                await in_arithmetic_thread(self._steps, copies)
             except Exception as error:  # the requests in the batch fail; the engine lives on
                 failure = InfrastructureError(f"the engine failed: {type(error).__name__}: {error}")
                 for request in self._running:
@@ -233,16 +240,15 @@ class LocalEngine:
         while self._updates and not (self._updates[0].in_flight == "drain" and self._running):
             update = self._updates.popleft()
             try:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._forward.load, update.weights)
+                await in_arithmetic_thread(self._forward.load, update.weights)
             except Exception as error:
                 _fail(update.done, InfrastructureError(f"weights could not be loaded: {type(error).__name__}: {error}"))
                 continue
             self.version = update.version
             self._rows.outdate(keep=update.in_flight == "continue")
-            for request in self._running:
-                if request.sampling is None and update.in_flight == "recompute":
-                    request.logprobs.clear()
-                    request.entropies.clear()
+            if update.in_flight == "recompute":
+                for request in self._running:
+                    _start_again(request)
             if not update.done.done():
                 update.done.set_result(None)
 
@@ -267,6 +273,8 @@ class LocalEngine:
                 request.result.set_result(request.answer())
             if request.sampling is None:
                 self._rows.drop(request.episode)
+            elif request.row.episode is not None:  # nobody forgot it meanwhile
+                self._spoken[request.episode] = (request.ids, request.all_spoken())
             self._rows.rest(request.row)
         failed = sum(request.error is not None for request in ended)
         self._count(requests=len(ended) - failed, failed=failed)
@@ -284,53 +292,60 @@ class LocalEngine:
             self._forward.cache.copy(source, target, length)
         while True:
             began = time.perf_counter()
-            running = [request for request in self._running if not request.ended]
-            prompts = [r for r in running if r.sampling is None or r.missing > 1 or not r.logprobs]
+            wanted = [(*request.next_piece(), request) for request in self._running if not request.ended]
+            prompts = [(size, request) for size, drawn, request in wanted if not drawn]
             computed = self._prefill(prompts) if prompts else 0
-            going_on = [r for r in running if r.sampling and r.missing == 1 and r.logprobs and not r.ended]
-            if going_on:
-                self._draw(going_on, self._fed(going_on, [1] * len(going_on)))
+            # those whose prompt is complete by now speak on at once
+            speaking = [request for request in self._running if not request.ended and request.next_piece()[1]]
+            if speaking:
+                self._draw(speaking, self._fed(speaking, [1] * len(speaking), drawn=True))
             self._count(
                 busy_seconds=time.perf_counter() - began,
                 prefill_tokens=computed,
-                decode_tokens=len(going_on),
-                steps=bool(going_on),
+                decode_tokens=len(speaking),
+                steps=bool(speaking),
             )
-            if self._interrupted or any(request.ended for request in self._running):
+            # whoever waits for a beginning to be computed may go on when a piece of it is
+            may_join = bool(prompts and self._waiting)
+            if self._interrupted or may_join or any(request.ended for request in self._running):
                 return
 
-    def _prefill(self, prompts: Sequence[Request]) -> int:
-        """Compute a piece of these prompts, and draw the first token of those that are complete."""
+    def _prefill(self, wanted: Sequence[tuple[int, Request]]) -> int:
+        """Compute these pieces of prompts as far as the budget goes, and draw where one is complete."""
         budget = self.prefill_tokens
         pieces: list[tuple[int, Request]] = []
-        for request in sorted(prompts, key=_asked):
-            piece = min(request.missing, budget)
-            if piece:
-                pieces.append((piece, request))
-                budget -= piece
+        for size, request in sorted(wanted, key=lambda piece: piece[1].asked):
+            if budget > 0:
+                pieces.append((min(size, budget), request))
+                budget -= pieces[-1][0]
         for batch in _of_like_width(pieces):
             requests, sizes = [request for _, request in batch], [size for size, _ in batch]
             if requests[0].sampling is None:
                 self._score(requests, sizes)
-                continue
-            logits = self._fed(requests, sizes)
-            complete = [i for i, request in enumerate(requests) if request.missing == 0]
-            if complete:
-                self._draw([requests[i] for i in complete], logits[complete])
+            else:
+                self._draw(requests, self._fed(requests, sizes))
         return self.prefill_tokens - budget
 
-    def _fed(self, requests: Sequence[Request], sizes: Sequence[int], *, everywhere: bool = False) -> Tensor:
+    def _fed(
+        self, requests: Sequence[Request], sizes: Sequence[int], *, drawn: bool = False, everywhere: bool = False
+    ) -> Tensor:
         """Feed each request its next so many tokens; logits as `RowForward.logits`."""
         rows = [request.row for request in requests if request.row is not None]
         starts = [len(row.ids) for row in rows]
         new = [r.ids[start : start + size] for r, start, size in zip(requests, starts, sizes, strict=True)]
-        logits = self._forward.logits([row.number for row in rows], starts, new, everywhere=everywhere)
+        numbers = [row.number for row in rows]
+        logits = self._forward.logits(numbers, starts, new, drawn=drawn, everywhere=everywhere)
         for row, tokens in zip(rows, new, strict=True):
             row.ids += tokens
         return logits
 
     def _draw(self, requests: Sequence[Request], logits: Tensor) -> None:
-        """Draw the next token of each request from its logits [B, V]."""
+        """Draw the next token of each request that is computed to its end, from its logits [B, V]."""
+        complete = [i for i, request in enumerate(requests) if request.missing == 0]
+        if len(complete) < len(requests):
+            requests, logits = [requests[i] for i in complete], logits[complete]
+        if not complete:
+            return
         samplings = [request.sampling for request in requests if request.sampling is not None]
         drawn = draw(logits, samplings, [len(request.logprobs) for request in requests])
         sound = torch.isfinite(logits.amax(-1))  # NaN and infinity come through the maximum
@@ -380,8 +395,12 @@ def _row_number(request: Request) -> int:
     return request.row.number
 
 
-def _asked(request: Request) -> float:
-    return request.asked
+def _start_again(request: Request) -> None:
+    """What it has so far is computed again as if it had been given."""
+    request.spoken, request.speaks_from = [], len(request.ids)
+    if request.sampling is None:
+        request.logprobs.clear()
+        request.entropies.clear()
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:

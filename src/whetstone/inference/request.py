@@ -24,6 +24,11 @@ class Request:
     """None: a scoring."""
     start: int = 0
     """Where what is asked for begins in `ids`."""
+    spoken: list[tuple[int, int]] = field(default_factory=list)
+    """Spans of `ids` before `speaks_from` that this engine drew and fed to itself one at a time, in order.
+    Computed again, they are again fed one at a time, to the same bits."""
+    speaks_from: int = 0
+    """Everything from here on is drawn; for a scoring, the end."""
     row: Row | None = None
     queue_seconds: float = 0.0
     logprobs: list[float] = field(default_factory=list)
@@ -48,6 +53,25 @@ class Request:
         """How many of its tokens have no keys yet."""
         assert self.row is not None
         return len(self.ids) - len(self.row.ids)
+
+    def next_piece(self) -> tuple[int, bool]:
+        """(how many tokens are to be computed next, whether they were drawn)"""
+        assert self.row is not None
+        computed = len(self.row.ids)
+        if computed >= self.speaks_from:
+            return 1, True
+        for first, last in self.spoken:
+            if computed < first:
+                return first - computed, False
+            if computed < last:
+                return 1, True
+        return self.speaks_from - computed, False
+
+    def all_spoken(self) -> list[tuple[int, int]]:
+        """The spans of `ids` that were drawn and fed, up to now."""
+        assert self.row is not None
+        computed = len(self.row.ids)
+        return self.spoken + ([(self.speaks_from, computed)] if computed > self.speaks_from else [])
 
     def add(
         self, token: int, logprob: float, model_logprob: float, entropy: float, version: int, *, context_length: int

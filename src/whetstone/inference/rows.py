@@ -65,7 +65,7 @@ class Rows:
         """
         own = self._of_episode.get(episode)
         own = None if own is None or own.busy else own
-        kept = 0 if own is None else _common(own.ids, prompt, usable)
+        kept = 0 if own is None else common_length(own.ids, prompt, usable)
         source, length, coming = self._longest(prompt, usable)
         if coming >= max(length, kept) + BLOCK:
             return "soon"
@@ -147,11 +147,11 @@ class Rows:
         for row in candidates:
             if row.stale:
                 continue
-            computed = _common(row.ids, prompt, usable)
+            computed = common_length(row.ids, prompt, usable)
             if computed > best[1]:
                 best = (row, computed)
             if row.promised:
-                coming = max(coming, _common(row.promised, prompt, usable))
+                coming = max(coming, common_length(row.promised, prompt, usable))
         return *best, coming
 
     def _find_under(self, row: Row, ids: Sequence[int]) -> None:
@@ -179,7 +179,7 @@ def _hashes(ids: Sequence[int], length: int) -> list[int]:
     return hashes
 
 
-def _common(held: Sequence[int], wanted: Sequence[int], most: int) -> int:
+def common_length(held: Sequence[int], wanted: Sequence[int], most: int) -> int:
     """How many first ids two sequences share, at most `most`."""
     limit = min(len(held), len(wanted), most)
     if list(held[:limit]) == list(wanted[:limit]):

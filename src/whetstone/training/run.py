@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.policies import Policy, load_policy
 from whetstone.recipe import OptimizerSettings, Resolved
 from whetstone.reporting import Journal, Progress, Stage, write_report, write_trajectories
@@ -84,8 +85,8 @@ class _Run:
 
     async def play(self) -> dict[str, Any]:
         """All stages from where the run stands; its summary."""
-        self.assembly = assemble(self.resolved, self._restored())
-        self.engine = self.assembly.engine()
+        self.assembly = await in_arithmetic_thread(lambda: assemble(self.resolved, self._restored()))
+        self.engine = await in_arithmetic_thread(self.assembly.engine)
         await self._publish(self.position.version)
         try:
             if not self.position.done:
@@ -119,7 +120,7 @@ class _Run:
         if self.position.stage not in ("", name) and name in self.position.done:
             return  # a later stage is under way
         if done < settings.steps:
-            learner = Learner(self.assembly.policy, settings)
+            learner = await in_arithmetic_thread(Learner, self.assembly.policy, settings)
             if done and self.optimizer is not None:
                 learner.load_state_dict(self.optimizer)
             with self.progress.stage(name, settings.steps, done=done) as shown:
@@ -165,7 +166,7 @@ class _Run:
             self.recipe.training,
             step=step,
             first_task=warm_up.steps * warm_up.batch_size if warm_up else 0,
-            reference=self._reference(),
+            reference=await in_arithmetic_thread(self._reference),
             watched=self._watched,
         )
         return metrics, _flat(groups)

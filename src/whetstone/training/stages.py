@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, reference_kl, supervised
+from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.evaluation import Evaluation, evaluation_of
 from whetstone.inference import Engine
 from whetstone.recipe import SupervisedSettings, TrainingSettings
@@ -44,7 +45,7 @@ async def supervised_step(
     shown = await asyncio.gather(*(collector.sample(task, index=0) for task in tasks))
     segments = [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
     sampled = time.perf_counter()
-    metrics = learner.update(segments, lambda logprobs, _: supervised(logprobs))
+    metrics = await in_arithmetic_thread(learner.update, segments, lambda logprobs, _: supervised(logprobs))
     learner.optimizers.advance()
     now = time.perf_counter()
     metrics["loss/supervised"] = metrics.get("loss", float("nan"))
@@ -85,7 +86,7 @@ async def reinforcement_step(
     groups = _in_order([group async for group in collector.groups(tasks, assembly.strategy)], tasks)
     sampled = time.perf_counter()
     metrics = describe_groups(groups)
-    metrics |= _learn(assembly, learner, groups, settings, reference)
+    metrics |= await in_arithmetic_thread(_learn, assembly, learner, groups, settings, reference)
     learner.optimizers.advance()
     weights = dict(learner.policy.model.named_parameters())
     await engine.load_weights(weights, engine.version + 1)

@@ -1,0 +1,225 @@
+"""How fast does the local engine sample, against `generate` called turn by turn and against a bare decode loop?
+
+Three-turn tool episodes: 64 sequences in groups of 8 that share a prompt, a model of a million parameters,
+actions of 16 to 48 tokens. The peer feeds the whole conversation again at every turn and waits for the longest
+action, as batch rollouts do; `vs_generate_equal` is the case kindest to it, every action of 32 tokens. The bare
+loop decodes 64 rows from a static cache with nothing around it. All take turns in one run; ratios are of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
+from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.inference import LocalEngine, Sampling
+
+SEQUENCES, GROUP, TURNS = 64, 8, 3
+OBSERVED = 16
+"""Tokens of the answer to an action."""
+
+
+def model_of(context: int) -> LlamaForCausalLM:
+    """0.9 million random parameters."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=384,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def prompts(length: int, draw: int) -> list[list[int]]:
+    """[64] prompts of this length, the same within a group up to the last token; each draw has its own."""
+    numbers = torch.Generator().manual_seed(draw)
+    shared = [torch.randint(1, 384, (length,), generator=numbers).tolist() for _ in range(SEQUENCES // GROUP)]
+    return [[*shared[i // GROUP][:-1], 1 + i] for i in range(SEQUENCES)]
+
+
+def action_lengths(draw: int, *, equal: bool) -> list[list[int]]:
+    """[turn][sequence] how many tokens each action has; 32 in the mean."""
+    numbers = random.Random(draw)
+    return [[32 if equal else numbers.randint(16, 48) for _ in range(SEQUENCES)] for _ in range(TURNS)]
+
+
+async def with_engine(engine: LocalEngine, length: int, draw: int, lengths: list[list[int]]) -> float:
+    """Seconds the engine takes for all turns; prompts it has not seen."""
+
+    async def episode(number: int, ids: list[int]) -> None:
+        name = f"{draw}/{number}"
+        for turn in range(TURNS):
+            sampling = Sampling(lengths[turn][number], seed=10 * number + turn)
+            drawn = await engine.generate(ids, sampling, episode=name)
+            ids = [*ids, *drawn.tokens, *range(2, 2 + OBSERVED)]
+        engine.forget(name)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(episode(i, ids) for i, ids in enumerate(prompts(length, draw))))
+    return time.perf_counter() - began
+
+
+@torch.inference_mode()
+def with_generate(model: LlamaForCausalLM, length: int, draw: int, lengths: list[list[int]]) -> float:
+    """Seconds `generate` takes, the whole conversation anew at every turn, padded on the left."""
+    rows = prompts(length, draw)
+    began = time.perf_counter()
+    for turn in range(TURNS):
+        width, longest = max(map(len, rows)), max(lengths[turn])
+        ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+        drawn = model.generate(
+            ids, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=longest, min_new_tokens=longest
+        )[:, width:].tolist()
+        rows = [
+            [*row, *tokens[:count], *range(2, 2 + OBSERVED)]
+            for row, tokens, count in zip(rows, drawn, lengths[turn], strict=True)
+        ]
+    return time.perf_counter() - began
+
+
+@torch.inference_mode()
+def bare_decoding(model: LlamaForCausalLM, length: int, steps: int) -> float:
+    """Seconds for `steps` decode steps of 64 rows, after the prompt, with nothing around them."""
+    cache = StaticCache(config=model.config, max_cache_len=length + steps)
+    ids = torch.tensor(prompts(length, 0))
+    logits = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+    began = time.perf_counter()
+    for _ in range(steps):
+        distribution = torch.log_softmax(logits.float(), -1)
+        tokens = torch.multinomial(distribution.exp(), 1)
+        distribution.gather(1, tokens).squeeze(1).tolist()
+        tokens.squeeze(1).tolist()
+        logits = model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+    return time.perf_counter() - began
+
+
+def engine_decoding(model: LlamaForCausalLM, context: int, length: int, steps: int) -> float:
+    """Seconds the engine takes for the same, from the first token of all to the last."""
+
+    async def main() -> float:
+        engine = LocalEngine(model, context_length=context, rows=SEQUENCES)
+
+        async def everyone(count: int) -> None:
+            await asyncio.gather(
+                *(
+                    engine.generate(ids, Sampling(count, seed=i), episode=str(i))
+                    for i, ids in enumerate(prompts(length, 0))
+                )
+            )
+
+        await everyone(1)  # the prompts; what follows computes one token of them again
+        began = time.perf_counter()
+        await everyone(steps)
+        seconds = time.perf_counter() - began
+        await engine.close()
+        return seconds
+
+    return asyncio.run(main())
+
+
+def second_turn(model: LlamaForCausalLM, context: int, length: int, new: int) -> float:
+    """Seconds one sequence's second turn takes, with so many new tokens after a prompt of this length."""
+
+    async def main() -> float:
+        engine = LocalEngine(model, context_length=context, rows=4)
+        ids = prompts(length, 0)[0]
+        drawn = await engine.generate(ids, Sampling(1), episode="a")
+        ids = [*ids, *drawn.tokens, *[3 + i % 300 for i in range(new)]]
+        began = time.perf_counter()
+        await engine.generate(ids, Sampling(1), episode="a")
+        seconds = time.perf_counter() - began
+        await engine.close()
+        return seconds
+
+    return asyncio.run(main())
+
+
+async def against_generate(length: int, repeats: int, *, equal: bool) -> dict[str, list[float]]:
+    """Tokens per second of both, in turn."""
+    context = length + TURNS * (48 + OBSERVED) + 16
+    model = model_of(context)
+    engine = LocalEngine(model, context_length=context, rows=SEQUENCES)
+    rates: dict[str, list[float]] = {"engine": [], "generate": []}
+    for draw in range(repeats + 1):
+        lengths = action_lengths(draw, equal=equal)
+        tokens = sum(map(sum, lengths))
+        rates["engine"].append(tokens / await with_engine(engine, length, draw, lengths))
+        # both multiply in the same thread: with two pools of helpers each would be half as fast
+        rates["generate"].append(tokens / await in_arithmetic_thread(with_generate, model, length, draw, lengths))
+    await engine.close()
+    return {name: sorted(values[1:]) for name, values in rates.items()}  # the first warms up
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    measured: dict[str, Any] = {}
+    ratios: dict[str, float] = {}
+    cases = {"vs_generate": (250, False), "vs_generate_equal": (250, True), "vs_generate_1000": (1000, False)}
+    for key, (length, equal) in cases.items():
+        rates = asyncio.run(against_generate(length, arguments.repeats, equal=equal))
+        for name, values in rates.items():
+            measured[f"{name}_{key.removeprefix('vs_')}"] = [values[0], statistics.median(values), values[-1]]
+        ratios[key] = statistics.median(rates["engine"]) / statistics.median(rates["generate"])
+        print(f"prompt of {length}: {ratios[key]:.1f} times generate", file=sys.stderr)
+    steps = 128
+    context = 250 + 2 * steps
+    model = model_of(context)
+    bare, engine = [], []
+    for _ in range(arguments.repeats):
+        engine.append(engine_decoding(model, context, 250, steps))
+        bare.append(asyncio.run(in_arithmetic_thread(bare_decoding, model, 250, steps)))
+    for name, seconds in (("bare_loop", bare), ("engine_decoding", engine)):
+        values = sorted(SEQUENCES * steps / s for s in seconds)
+        measured[name] = [values[0], statistics.median(values), values[-1]]
+    ratios["vs_bare_loop"] = statistics.median(bare) / statistics.median(engine)
+    print(f"decoding: {ratios['vs_bare_loop']:.2f} of the bare loop", file=sys.stderr)
+    model = model_of(4096)
+    line = {}
+    for new in (1, 64, 256, 1024):
+        line[new] = 1000 * statistics.median(second_turn(model, 4096, 1000, new) for _ in range(arguments.repeats))
+    measured["second_turn_milliseconds_by_new_tokens"] = line
+    told = {
+        "name": "engine",
+        "measured": measured,
+        "ratios": ratios,
+        "goal": "vs_generate 4 (250-token prompt) and 8 (1,000), vs_bare_loop 0.8",
+        "bound": "the bare loop: the same model's forward pass and one draw, nothing else",
+        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
+        "seconds": time.perf_counter() - began,
+    }
+    if arguments.json:
+        print(json.dumps(told))
+        return
+    for name, (low, middle, high) in ((n, v) for n, v in measured.items() if isinstance(v, list)):
+        print(f"{name:<28} tokens/s {middle:9,.0f}  ({low:,.0f} to {high:,.0f})")
+    for name, ratio in ratios.items():
+        print(f"{name:<36}  {ratio:9.2f}")
+    for new, milliseconds in line.items():
+        print(f"second turn, {new:>4} new tokens after 1,000: {milliseconds:7.1f} ms")
+
+
+if __name__ == "__main__":
+    main()

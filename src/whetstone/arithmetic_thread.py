@@ -1,0 +1,24 @@
+"""Which thread does the arithmetic? One for the whole process, so that the event loop is free meanwhile.
+
+Easy to get wrong: every thread that multiplies matrices brings a pool of helpers of its own. With two pools on
+the same cores OpenMP no longer lets helpers wait awake, and sampling and learning each take twice as long
+(measured on two cores). So engines and learners take turns here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_THREAD = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
+
+
+async def in_arithmetic_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `work` returns or raises, called where all arithmetic is done; others run meanwhile."""
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, partial(work, *args, **kwargs))
