@@ -1,6 +1,7 @@
 """The engine's numbers are those of one plain forward pass, whatever else is in the batch."""
 
 import asyncio
+import copy
 import math
 from dataclasses import replace
 
@@ -27,6 +28,11 @@ def run(model, play, **options):
             await engine.close()
 
     return asyncio.run(main())
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110 (the engine counts in another thread)
+        await asyncio.sleep(0)
 
 
 def full_pass(model, ids):
@@ -121,15 +127,14 @@ def test_new_weights_are_drawn_from_at_once_and_old_keys_are_forgotten(model):
     prompt = prompts(1)[0]
     torch.manual_seed(1)
     other = AutoModelForCausalLM.from_config(model.config).eval()
-    copy = AutoModelForCausalLM.from_config(model.config).eval()
-    copy.load_state_dict(model.state_dict())
+    mine = copy.deepcopy(model)
 
     async def play(engine):
         await engine.generate(prompt, Sampling(4, seed=1), episode="a")
         await engine.load_weights(dict(other.named_parameters()), 7)
         return await engine.generate(prompt, Sampling(4, seed=1), episode="a")
 
-    drawn = run(copy, play)
+    drawn = run(mine, play)
     assert drawn.versions == (7,) * 4
     check(other, prompt, drawn)
 
@@ -166,3 +171,231 @@ def test_a_closed_engine_refuses(model):
 
     with pytest.raises(InfrastructureError, match="closed"):
         run(model, play)
+
+
+def test_one_request_with_logits_that_are_not_finite_fails_alone_and_spoils_no_row(model):
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken.get_input_embeddings().weight[13] = math.nan  # whoever reads this token has no logits
+    if broken.get_output_embeddings().weight is broken.get_input_embeddings().weight:
+        broken.lm_head.weight = torch.nn.Parameter(model.get_output_embeddings().weight.detach().clone())
+
+    async def play(engine):
+        asked = [engine.generate([1, 2, 13 if i == 1 else 14], Sampling(3), episode=str(i)) for i in range(4)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return answers, [await engine.generate([5, 6], Sampling(4, seed=i), episode=f"{i} later") for i in range(4)]
+
+    answers, later = run(broken, play, rows=2)
+    assert [isinstance(answer, InfrastructureError) for answer in answers] == [False, True, False, False]
+    for generation in later:
+        check(model, [5, 6], generation)
+
+
+def test_the_prompt_a_group_shares_is_computed_once(model):
+    shared = [(5 * i) % 97 for i in range(40)]
+
+    async def play(engine):
+        await asyncio.gather(*(engine.generate([*shared, i], Sampling(2), episode=str(i)) for i in range(8)))
+        return engine.statistics
+
+    statistics = run(model, play)
+    assert statistics.prefill_tokens == 41 + 7  # one whole prompt, and the token that differs seven times
+    assert statistics.cached_tokens == 7 * 40
+    assert statistics.cache_hit_rate == pytest.approx(280 / 328)
+
+
+def test_every_token_is_accounted_for(model):
+    async def play(engine):
+        async def episode(i, ids):
+            asked, drawn = 0, 0
+            for turn in range(3):
+                generation = await engine.generate(ids, Sampling(3 + i % 4, seed=i), episode=str(i))
+                asked, drawn = asked + len(ids), drawn + len(generation.tokens)
+                ids = [*ids, *generation.tokens, *range(turn, turn + 3)]
+            return asked, drawn
+
+        sums = await asyncio.gather(*(episode(i, ids) for i, ids in enumerate(prompts(12))))
+        return [sum(column) for column in zip(*sums, strict=True)], engine.statistics
+
+    (asked, drawn), statistics = run(model, play)
+    assert statistics.requests == 36
+    assert statistics.prefill_tokens + statistics.cached_tokens == asked
+    assert statistics.decode_tokens == drawn - 36  # the first token of each comes with its prompt
+    assert 0 < statistics.occupancy <= 1
+
+
+def test_scores_are_those_of_a_full_pass_and_share_what_is_before(model):
+    ids = [(5 * i) % 97 for i in range(50)]
+
+    async def play(engine):
+        whole = await engine.score(ids)
+        parts = await asyncio.gather(*(engine.score(ids, start=start) for start in (30, 45, 49)))
+        return whole, parts, engine.statistics
+
+    whole, parts, statistics = run(model, play)
+    at = full_pass(model, ids)
+    right = [at[i - 1, ids[i]].item() for i in range(1, 50)]
+    assert whole.logprobs == pytest.approx(right, abs=1e-4)
+    assert whole.entropies[10] == pytest.approx(-(at[10].exp() * at[10]).sum().item(), abs=1e-4)
+    for start, part in zip((30, 45, 49), parts, strict=True):
+        assert part.logprobs == pytest.approx(right[start - 1 :], abs=1e-4)
+    assert statistics.cached_tokens == 29 + 44 + 48
+
+
+@pytest.mark.parametrize("start", [0, 5])
+def test_scoring_from_nowhere_is_refused(model, start):
+    with pytest.raises(ValueError, match="start: from 1 to the last of 5 tokens"):
+        run(model, lambda e: e.score([1, 2, 3, 4, 5], start=start))
+
+
+def test_stop_strings_end_a_generation_across_token_boundaries(model):
+    prompt = prompts(1)[0]
+    free = run(model, lambda e: e.generate(prompt, Sampling(8, temperature=0), episode="a"))
+
+    def detokenize(ids):
+        return "".join(f"<{i}>" for i in ids)
+
+    text = detokenize(free.tokens)
+    stop = text[text.index(">") : text.index(">") + 3]  # begins in the first token's text and ends in the second's
+    stopped = run(
+        model,
+        lambda e: e.generate(prompt, Sampling(8, temperature=0, stop_strings=(stop,)), episode="a"),
+        detokenize=detokenize,
+    )
+    assert (stopped.tokens, stopped.finish) == (free.tokens[:2], "stop")
+    with pytest.raises(ValueError, match="stop_strings"):
+        run(model, lambda e: e.generate(prompt, Sampling(8, stop_strings=("x",)), episode="a"))
+
+
+def test_forced_tokens_come_first_with_the_log_probs_they_had(model):
+    drawn = run(model, lambda e: e.generate([1, 2, 3], Sampling(6, forced=(50, 51), seed=4), episode="a"))
+    assert drawn.tokens[:2] == (50, 51)
+    check(model, [1, 2, 3], drawn)
+
+
+def test_log_probs_are_of_the_sampling_distribution_and_of_the_model(model):
+    sampling = Sampling(6, temperature=0.7, top_k=5, logit_bias={7: 2.0}, seed=3)
+    drawn = run(model, lambda e: e.generate([1, 2, 3], sampling, episode="a"))
+    at = full_pass(model, [1, 2, 3, *drawn.tokens])
+    for i, token in enumerate(drawn.tokens):
+        logits = at[2 + i].clone()
+        assert drawn.model_logprobs[i] == pytest.approx(logits[token].item(), abs=1e-4)
+        logits[7] += 2.0
+        kept = (logits / 0.7).topk(5)
+        assert token in kept.indices
+        right = torch.log_softmax(kept.values, -1)[kept.indices.tolist().index(token)].item()
+        assert drawn.logprobs[i] == pytest.approx(right, abs=1e-4)
+
+
+def test_an_aborted_generation_returns_what_it_has(model):
+    async def play(engine):
+        asked = asyncio.ensure_future(engine.generate([1, 2], Sampling(90), episode="a"))
+        await until(lambda: engine.statistics.decode_tokens >= 3)
+        engine.abort("a")
+        return await asyncio.wait_for(asked, 20)
+
+    drawn = run(model, play)
+    assert drawn.finish == "abort"
+    assert 3 < len(drawn.tokens) < 90
+    check(model, [1, 2], drawn)
+
+
+def test_cancelling_in_the_middle_of_a_prompt_leaves_the_others_alone(model):
+    async def play(engine):
+        long = asyncio.ensure_future(engine.generate(list(range(80)), Sampling(5), episode="long"))
+        other = asyncio.ensure_future(engine.generate([9, 9], Sampling(30), episode="other"))
+        await until(lambda: 0 < engine.statistics.prefill_tokens < 80)
+        long.cancel()
+        generation = await other
+        again = await engine.generate(list(range(80)), Sampling(5), episode="again")
+        return long.cancelled(), generation, again
+
+    cancelled, generation, again = run(model, play, prefill_tokens=4)
+    assert cancelled
+    check(model, [9, 9], generation)
+    check(model, list(range(80)), again)
+
+
+def test_a_long_prompt_is_computed_in_pieces_while_others_speak(model):
+    async def play(engine):
+        other = asyncio.ensure_future(engine.generate([9, 9], Sampling(20), episode="other"))
+        await asyncio.sleep(0.01)
+        long = asyncio.ensure_future(engine.generate(list(range(90)), Sampling(1), episode="long"))
+        done, _ = await asyncio.wait([other, long], return_when=asyncio.FIRST_COMPLETED)
+        await long
+        return other in done
+
+    assert run(model, play, prefill_tokens=2)  # 45 pieces; twenty tokens are drawn meanwhile
+
+
+def test_more_requests_than_may_wait_are_asked_to_wait_outside(model):
+    async def play(engine):
+        asked = [asyncio.ensure_future(engine.generate([1, i], Sampling(3, seed=i), episode=str(i))) for i in range(12)]
+        most = 0
+        while not all(one.done() for one in asked):
+            most = max(most, len(engine._waiting))
+            await asyncio.sleep(0)
+        return most, [one.result() for one in asked]
+
+    most, drawn = run(model, play, rows=2, max_waiting=3)
+    assert most <= 3
+    assert [len(generation.tokens) for generation in drawn] == [3] * 12
+
+
+def test_a_cache_budget_lowers_the_rows_and_must_hold_one_sequence(model):
+    config = model.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    each = 2 * config.num_hidden_layers * heads * 8 * 4 * 96  # keys and values, layers, heads, width, bytes, tokens
+    assert run(model, lambda e: e.generate([1], Sampling(1), episode="a"), cache_bytes=3 * each)
+    assert LocalEngine(model, context_length=96, cache_bytes=3 * each).statistics.rows == 3
+    with pytest.raises(ValueError, match=f"cache_bytes: .* hold no sequence; 96 tokens take {each:,}"):
+        LocalEngine(model, context_length=96, cache_bytes=each - 1)
+
+
+def test_a_token_the_model_does_not_know_is_refused_at_the_door(model):
+    with pytest.raises(ValueError, match="token id 97 is outside the model's vocabulary of 97"):
+        run(model, lambda e: e.generate([1, 97], Sampling(1), episode="a"))
+
+
+@pytest.mark.parametrize("in_flight", ["drain", "continue", "recompute"])
+def test_weights_change_in_the_middle_as_was_asked(model, in_flight):
+    other, mine = copy.deepcopy(model), copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.5)
+
+    async def play(engine):
+        asked = asyncio.ensure_future(engine.generate([1, 2, 3], Sampling(60, seed=1), episode="a"))
+        await until(lambda: engine.statistics.decode_tokens >= 5)
+        await engine.load_weights(dict(other.named_parameters()), 1, in_flight=in_flight)
+        was_done = asked.done()
+        return was_done, await asked, await engine.generate([1, 2, 3], Sampling(8, seed=1), episode="new")
+
+    was_done, drawn, new = run(mine, play)
+    assert was_done == (in_flight == "drain")
+    assert set(drawn.versions) == ({0} if in_flight == "drain" else {0, 1})
+    assert list(drawn.versions) == sorted(drawn.versions)
+    check(other, [1, 2, 3], new)
+    old, fresh = (full_pass(m, [1, 2, 3, *drawn.tokens]) for m in (model, other))
+    of_new = [
+        abs(p - fresh[2 + i, t].item()) for i, (p, t) in enumerate(zip(drawn.logprobs, drawn.tokens, strict=True))
+    ]
+    for i, (logprob, token, version) in enumerate(zip(drawn.logprobs, drawn.tokens, drawn.versions, strict=True)):
+        if version == 0:
+            assert logprob == pytest.approx(old[2 + i, token].item(), abs=1e-4)
+    after = [distance for distance, version in zip(of_new, drawn.versions, strict=True) if version == 1]
+    if in_flight == "recompute":
+        assert max(after) <= 1e-4
+    if in_flight == "continue":  # over the keys of the old weights: neither model's own numbers
+        assert max(after) > 1e-4
+
+
+def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay(model):
+    async def play(engine):
+        with pytest.raises(InfrastructureError, match="weights could not be loaded"):
+            await engine.load_weights({}, 5)
+        return await engine.generate([1, 2], Sampling(3), episode="a")
+
+    drawn = run(copy.deepcopy(model), play)
+    assert drawn.versions == (0, 0, 0)
+    check(model, [1, 2], drawn)

@@ -74,6 +74,8 @@ def test_an_episode_that_is_over_leaves_its_row_first_and_its_keys_to_others():
     rows.rest(over)
     rows.drop("b")
     row, copied = take(rows, "c", PROMPT)
+    assert copied == (over, len(PROMPT) - 1)  # into a row that was free; what is there may serve others yet
+    row, copied = take(rows, "d", [7] * 40)
     assert (row, copied) == (over, None)
     assert rows.evictions == 0
 

@@ -60,6 +60,12 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
             self.keys[target, :, :length] = self.keys[source, :, :length]
             self.values[target, :, :length] = self.values[source, :, :length]
 
+    def wipe(self, row: int) -> None:
+        """Nothing is left of what was in it."""
+        if self.is_initialized:
+            self.keys[row] = 0
+            self.values[row] = 0
+
     def get_seq_length(self) -> int:
         """Not one number here; positions and masks are given to the model explicitly."""
         return 0
@@ -116,6 +122,11 @@ class RowCache(Cache):  # type: ignore[misc]
         """Give one row the first tokens of another."""
         for layer in self.layers:
             layer.copy(source, target, length)
+
+    def wipe(self, row: int) -> None:
+        """Nothing is left of what was in it: a mask does not hide what is not finite."""
+        for layer in self.layers:
+            layer.wipe(row)
 
 
 def _reach(length: int, queries: int) -> int:

@@ -354,7 +354,7 @@ class LocalEngine:
             requests, *(column.tolist() for column in columns), strict=True
         ):
             if not is_sound:
-                request.error = InfrastructureError("the model's logits are not finite")
+                self._spoil(request)
                 continue
             request.add(token, logprob, model_logprob, entropy, self.version, context_length=self.context_length)
             if request.finish != "stop" and request.sampling is not None and request.sampling.stop_strings:
@@ -371,13 +371,19 @@ class LocalEngine:
             if first < last:
                 distribution = torch.log_softmax(row[first - start : last - start].float(), dim=-1)
                 if not torch.isfinite(distribution.amax(-1)).all():
-                    request.error = InfrastructureError("the model's logits are not finite")
+                    self._spoil(request)
                     continue
                 following = torch.tensor(request.ids[first + 1 : last + 1], device=row.device)
                 request.logprobs += distribution.gather(1, following.unsqueeze(1)).squeeze(1).tolist()
                 request.entropies += (-(distribution.exp() * distribution.clamp_min(-1e4)).sum(-1)).tolist()
             if request.missing == 0:
                 request.finish = "stop"
+
+    def _spoil(self, request: Request) -> None:
+        """Its logits are worth nothing, and so may be its keys; it fails alone."""
+        request.error = InfrastructureError("the model's logits are not finite")
+        if request.row is not None:
+            self._forward.cache.wipe(request.row.number)
 
 
 def _of_like_width(pieces: Sequence[tuple[int, Request]]) -> Iterator[list[tuple[int, Request]]]:

@@ -69,7 +69,7 @@ class Rows:
         source, length, coming = self._longest(prompt, usable)
         if coming >= max(length, kept) + BLOCK:
             return "soon"
-        row = own or self._next()
+        row = own or self._next(source)
         if row is None:
             return "full"
         if row is not own:
@@ -119,10 +119,13 @@ class Rows:
             if not keep:
                 row.ids, row.stale = [], False
 
-    def _next(self) -> Row | None:
-        """A row nobody owns, or the one that rested longest."""
+    def _next(self, source: Row | None) -> Row | None:
+        """A row nobody owns, or the one that rested longest; rather not the one that is to be copied from."""
         if self._free:
-            return self.rows[heapq.heappop(self._free)]
+            number = heapq.heappop(self._free)
+            if source is not None and number == source.number and self._free:
+                number = heapq.heapreplace(self._free, number)
+            return self.rows[number]
         row = next(iter(self._resting), None)
         if row is not None:
             self.evictions += 1
