@@ -148,8 +148,6 @@ class Rows:
                 break
             candidates = found
         for row in candidates:
-            if row.stale:
-                continue
             computed = common_length(row.ids, prompt, usable)
             if computed > best[1]:
                 best = (row, computed)
