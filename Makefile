@@ -34,8 +34,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# all benchmarks, or one: make bench NAME=engine
+NAME ?= engine concurrency rollout learn
 bench: $(READY)
-	$(BIN)/python benchmarks/learn.py
+	set -e; for name in $(NAME); do $(BIN)/python benchmarks/$$name.py; done
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests_small import SMALL
 from whetstone.errors import RunDirectoryError, SaveError, WhetstoneError
+from whetstone.inference import rows_are_summed_alike
 from whetstone.recipe import built_in_recipes, load_recipe
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import final_policy, run_recipe, train
@@ -115,7 +116,7 @@ def test_a_finished_run_is_only_reported_again(finished):
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_a_run_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, steps):
     # rewards of an untrained model are all 0; the pull to the reference gives reinforcement something to do
-    resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, "rollout.max_in_flight=1", "training.reference_kl=0.1")
+    resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, "training.reference_kl=0.1")
     whole = train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(steps))
@@ -128,6 +129,28 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, steps):
         for name in ("whole", "stopped")
     ]
     assert steps_on_record[0] == steps_on_record[1]
+
+
+@pytest.mark.skipif(
+    not rows_are_summed_alike(),
+    reason="this processor's matrix products round by the number of rows; run on x86 with PyTorch's own wheel",
+)
+def test_the_same_weights_and_metrics_whatever_the_concurrency(tmp_path):
+    found = []
+    for in_flight in (1, 3, 64):
+        run_dir = tmp_path / str(in_flight)
+        train(
+            small("ablations=null", "training.reference_kl=0.1", f"rollout.max_in_flight={in_flight}"),
+            run_dir,
+            progress=QUIET,
+        )
+        rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        timed = ("time/", "throughput/")
+        metrics = [{key: value for key, value in row.items() if not key.startswith(timed)} for row in rows]
+        found.append((metrics, final_policy(run_dir).model.state_dict()))
+    for metrics, weights in found[1:]:
+        assert metrics == found[0][0]
+        assert all(torch.equal(value, found[0][1][name]) for name, value in weights.items())
 
 
 def test_a_directory_that_holds_a_run_is_not_written_into(finished):

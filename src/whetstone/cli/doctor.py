@@ -14,6 +14,8 @@ from typing import Any
 import click
 import torch
 
+from whetstone.inference import rows_are_summed_alike
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -42,6 +44,7 @@ def examine() -> dict[str, dict[str, Any]]:
         "accelerator": {
             "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none; the CPU is used",
             "torch_threads": torch.get_num_threads(),
+            "repeatable": "bit for bit whatever the batch" if rows_are_summed_alike() else "up to rounding",
         },
         "packages": {name: _package(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
         "optional": {

@@ -1,6 +1,17 @@
 """Engines: tokens in, tokens out."""
 
+from whetstone.inference.forward import rows_are_summed_alike
 from whetstone.inference.local import LocalEngine
 from whetstone.inference.protocol import Engine, EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
 
-__all__ = ["Engine", "EngineStatistics", "Generation", "InFlight", "LocalEngine", "Sampling", "Scores", "Weights"]
+__all__ = [
+    "Engine",
+    "EngineStatistics",
+    "Generation",
+    "InFlight",
+    "LocalEngine",
+    "Sampling",
+    "Scores",
+    "Weights",
+    "rows_are_summed_alike",
+]
