@@ -403,3 +403,17 @@ def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay(model):
     drawn = run(copy.deepcopy(model), play)
     assert drawn.versions == (0, 0, 0)
     check(model, [1, 2], drawn)
+
+
+def test_a_fault_of_the_engines_own_leaves_nobody_waiting(model):
+    async def play(engine):
+        said = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context["message"]))
+        engine._rows.take = None  # calling it raises
+        with pytest.raises(InfrastructureError, match="the engine failed: TypeError"):
+            await asyncio.wait_for(engine.generate([1, 2], Sampling(3), episode="a"), 20)
+        with pytest.raises(InfrastructureError, match="closed"):
+            await engine.generate([1, 2], Sampling(3), episode="a")
+        return said
+
+    assert run(model, play) == ["the local engine has a fault of its own"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from whetstone.errors import InfrastructureError, TaskError
+from whetstone.errors import InfrastructureError, PromptTooLong, TaskError
 from whetstone.inference import rows_are_summed_alike
 from whetstone.rollout import Admission, Independent
 from whetstone.trajectory import EndReason, Removal, Score
@@ -269,3 +269,26 @@ def test_a_task_that_comes_twice_is_sampled_anew_under_names_of_its_own(assembly
     trajectories = [t for group in asyncio.run(main()) for t in group.trajectories]
     assert len({t.id for t in trajectories}) == 12
     assert len({t.turns[0].action.ids for t in trajectories}) == 12
+
+
+def test_a_task_that_cannot_be_played_ends_the_collection_and_leaves_nobody_running(assembly):
+    reset = []
+
+    class TooLong:
+        async def reset(self, task, *, seed):
+            reset.append(seed)
+            if len(reset) == 1:
+                raise PromptTooLong(f"task {task.id}: its prompt is too long")
+            await asyncio.sleep(60)
+
+        async def close(self):
+            pass
+
+    async def main():
+        collector = replace(assembly.collector(assembly.expert_actor(), seed=0), environment=TooLong)
+        with pytest.raises(PromptTooLong):
+            async for _ in collector.groups([assembly.source.task(0)], Independent(group_size=4)):
+                pass
+        return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()], collector.status().running
+
+    assert asyncio.run(main()) == ([], 0)

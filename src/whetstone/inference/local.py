@@ -143,13 +143,15 @@ class LocalEngine:
         self._closed = self._interrupted = True
         if self._serving is not None:
             await asyncio.wait([self._serving])
-        closed = InfrastructureError("the engine was closed")
-        for request in (*self._waiting, *self._running):
-            _fail(request.result, closed)
-        for update in self._updates:
-            _fail(update.done, closed)
+        self._fail_all(InfrastructureError("the engine was closed"))
 
     # ------------------------------------------------------------ on the event loop
+
+    def _fail_all(self, error: Exception) -> None:
+        for request in (*self._waiting, *self._running):
+            _fail(request.result, error)
+        for update in self._updates:
+            _fail(update.done, error)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -190,7 +192,16 @@ class LocalEngine:
             self._serving = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
-        """Step until there is nothing left to do."""
+        """Serve until there is nothing left to do; a fault of the engine's own leaves nobody waiting for ever."""
+        try:
+            await self._serve_all()
+        except Exception as error:
+            self._closed = True
+            self._fail_all(InfrastructureError(f"the engine failed: {type(error).__name__}: {error}"))
+            said = {"message": "the local engine has a fault of its own", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(said)
+
+    async def _serve_all(self) -> None:
         await asyncio.sleep(0)  # let everyone who is ready join the first batch
         while not self._closed and (self._waiting or self._running or self._updates):
             self._interrupted = False
