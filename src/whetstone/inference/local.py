@@ -3,7 +3,9 @@
     waiting → (a row is free) → running: prompt in pieces, then token by token → handed over
 
 Between two decode steps new requests enter and finished ones go. A step first computes a piece of the prompts
-that are not done, then one token for everyone else, so a long prompt holds nobody up for long. Everything that
+that are not done, then one token for everyone else, so a long prompt holds nobody up for long. A pass over one
+prompt costs a small model as much as one over twenty, so those who would enter wait a few steps for company: until
+they have together waited as long as the pass would hold up those who run. Everything that
 decides who runs happens on the event loop, between steps; the steps themselves run in a thread, so tools,
 rewards and timers go on meanwhile.
 
@@ -31,6 +33,11 @@ from whetstone.inference.protocol import EngineStatistics, Generation, InFlight,
 from whetstone.inference.request import Request
 from whetstone.inference.rows import Rows, common_length
 from whetstone.inference.sampling import draw
+
+_LONGEST_WAIT = 8
+"""Nobody waits for company longer than so many of the shortest passes."""
+_LOOKED_AT = 64
+"""Waiting requests that are asked how long they have waited."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +99,8 @@ class LocalEngine:
         self._statistics = EngineStatistics(rows=rows)
         self._serving: asyncio.Task[None] | None = None
         self._scorings = itertools.count()
+        self._pass_seconds = 0.0
+        """What the shortest pass over prompts took lately."""
         self._interrupted = False
         self._closed = False
 
@@ -135,6 +144,7 @@ class LocalEngine:
         self._check_open()
         update = _Update(weights, version, in_flight, asyncio.get_running_loop().create_future())
         self._updates.append(update)
+        self._interrupted = True
         self._wake()
         await update.done
 
@@ -187,7 +197,6 @@ class LocalEngine:
         return [(first, min(last, same)) for first, last in spans if first < same]
 
     def _wake(self) -> None:
-        self._interrupted = True
         if self._serving is None or self._serving.done():
             self._serving = asyncio.create_task(self._serve())
 
@@ -221,7 +230,7 @@ class LocalEngine:
 
     def _admit(self) -> Iterator[tuple[int, int, int]]:
         """Give waiting requests a row, in the order they came; yields (from row, to row, length) to copy first."""
-        if any(update.in_flight == "drain" for update in self._updates):
+        if any(update.in_flight == "drain" for update in self._updates) or not self._worth_entering():
             return
         later: list[Request] = []
         while self._waiting:
@@ -245,6 +254,17 @@ class LocalEngine:
             self._count(cached_tokens=len(row.ids), queue_seconds=request.queue_seconds)
         self._waiting.extendleft(reversed(later))
         self._running.sort(key=_row_number)
+
+    def _worth_entering(self) -> bool:
+        """Whether those who wait for a row have waited for company long enough. Asked by the thread as well."""
+        waiting = list(self._waiting)[:_LOOKED_AT]
+        if not waiting or not self._rows.vacant:
+            return False
+        now = time.perf_counter()
+        waited = sum(now - request.asked for request in waiting)
+        longest = now - waiting[0].asked
+        held_up = self._pass_seconds * len(self._running)
+        return waited >= held_up or longest >= _LONGEST_WAIT * self._pass_seconds
 
     async def _load_what_is_due(self) -> None:
         """Change weights between steps, in the order asked; `drain` waits until nothing runs."""
@@ -316,9 +336,8 @@ class LocalEngine:
                 decode_tokens=len(speaking),
                 steps=bool(speaking),
             )
-            # whoever waits for a beginning to be computed may go on when a piece of it is
-            may_join = bool(prompts and self._waiting)
-            if self._interrupted or may_join or any(request.ended for request in self._running):
+            ended = any(request.ended for request in self._running)
+            if self._interrupted or ended or self._worth_entering():
                 return
 
     def _prefill(self, wanted: Sequence[tuple[int, Request]]) -> int:
@@ -330,11 +349,15 @@ class LocalEngine:
                 pieces.append((min(size, budget), request))
                 budget -= pieces[-1][0]
         for batch in _of_like_width(pieces):
+            began = time.perf_counter()
             requests, sizes = [request for _, request in batch], [size for size, _ in batch]
             if requests[0].sampling is None:
                 self._score(requests, sizes)
             else:
                 self._draw(requests, self._fed(requests, sizes))
+            took = time.perf_counter() - began
+            # the shortest is what a pass costs at least; it is let grow, lest one lucky moment decide for good
+            self._pass_seconds = min(took, 1.05 * self._pass_seconds) if self._pass_seconds else took
         return self.prefill_tokens - budget
 
     def _fed(

@@ -52,6 +52,11 @@ class Rows:
         self._resting: dict[Row, None] = {}  # in the order they came to rest
         self._clock = 0
 
+    @property
+    def vacant(self) -> bool:
+        """Whether a row is free or resting."""
+        return bool(self._free or self._resting)
+
     def take(self, episode: str, prompt: Sequence[int], usable: int) -> tuple[Row, tuple[Row, int] | None] | str:
         """A row for a prompt, made busy.
 
