@@ -35,7 +35,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 # all benchmarks, or one: make bench NAME=engine
-NAME ?= engine concurrency rollout learn
+NAME ?= engine concurrency rollout learner learn
 bench: $(READY)
 	set -e; for name in $(NAME); do $(BIN)/python benchmarks/$$name.py; done
 

@@ -16,7 +16,7 @@ ORDER = [
     "rollout", "algorithms", "evaluation", "reporting", "training", "scaling", "serving", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
-OPTIONAL: set[str] = set()
+OPTIONAL = {"peft", "bitsandbytes"}
 """Packages of extras: they may be imported inside a function."""
 
 

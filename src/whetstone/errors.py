@@ -35,6 +35,10 @@ class RunDirectoryError(WhetstoneError):
     """A run directory holds another run, no run, or a run that does not match its recipe."""
 
 
+class NonFiniteError(WhetstoneError):
+    """Gradients stopped being numbers, update after update; the last good state is saved."""
+
+
 class SaveError(WhetstoneError):
     """Something could not be written (disk full, read-only); what existed before is untouched."""
 

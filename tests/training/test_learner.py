@@ -1,5 +1,6 @@
-"""Loss and gradient are those of the naive computation, however segments are packed."""
+"""Loss and gradient are those of the naive computation: one sequence at a time, nothing shared, nothing cut."""
 
+import copy
 import math
 
 import pytest
@@ -7,13 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whetstone.algorithms import clipped, supervised
-from whetstone.policies import Policy, build_tiny
+from tests_models import CONFIGS, random_model
+from tests_segments import forked_segments, segment
+from whetstone.algorithms import clipped, reference_kl, supervised
+from whetstone.errors import NonFiniteError
+from whetstone.policies import Policy, add_adapters, build_tiny, has_adapters
 from whetstone.recipe import OptimizerSettings
 from whetstone.training import Learner
-from whetstone.training.packing import pack
-from whetstone.trajectory import Author, Segment, Tokens
 
+FLOAT64 = 1e-6
+"""Models in float64 still normalise in float32."""
 SETTINGS = OptimizerSettings(steps=10, learning_rate=1e-3)
 
 
@@ -21,73 +25,210 @@ def small_policy():
     return build_tiny(["Compute 12"], hidden=16, heads=2, layers=2, intermediate=16, context_length=64, seed=3)
 
 
-def segment(ids, mask, advantage=1.0, logprob=math.nan):
-    n = len(ids)
-    tokens = Tokens(tuple(ids), (Author.POLICY,) * n, (logprob,) * n, (0,) * n, (math.nan,) * n)
-    return Segment("t", 0, tokens, tuple(mask), (0,) * n, tuple(advantage if m else 0.0 for m in mask))
+def with_settings(**changes):
+    return SETTINGS.model_copy(update=changes)
 
 
-IDS = st.lists(st.integers(0, 255), min_size=2, max_size=12)
+def surrogate(outputs, micro):
+    return clipped(outputs.logprobs, outputs.logprobs.detach(), micro.advantages)
 
 
-@st.composite
-def segments(draw):
-    found = []
-    for _ in range(draw(st.integers(1, 5))):
-        ids = draw(IDS)
-        mask = draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
-        found.append(segment(ids, mask, draw(st.floats(-2, 2))))
-    return found
+def off_policy(outputs, micro):
+    """As in a second update: the old policy is another one, and some tokens are beyond the clip."""
+    old = outputs.logprobs.detach() + 0.4 * torch.sin(micro.targets.to(outputs.logprobs.dtype))
+    return clipped(outputs.logprobs, old, micro.advantages)
 
 
-def gradients(policy):
-    return [p.grad.clone() for p in policy.model.parameters()]
+def imitation(outputs, micro):
+    return supervised(outputs.logprobs)
 
 
-def naive_gradients(policy, batch):
-    """One sequence at a time, no padding; the mean over all action tokens but the first of a sequence."""
-    policy.model.zero_grad()
-    total = sum(sum(s.action_mask[1:]) for s in batch)
-    loss = torch.zeros(())
-    for s in batch:
-        logprobs = torch.log_softmax(policy.model(torch.tensor([s.tokens.ids])).logits[0], -1)
-        for place in range(1, len(s)):
-            if s.action_mask[place]:
-                loss = loss - s.advantages[place] * logprobs[place - 1, s.tokens.ids[place]] / total
-    loss.backward()
-    found = gradients(policy)
-    policy.model.zero_grad()
-    return found
+def pull(outputs, micro):
+    return reference_kl(outputs.logprobs, torch.cos(micro.targets.to(outputs.logprobs.dtype)) - 5)
+
+
+def entropy(outputs, micro):
+    found = surrogate(outputs, micro)
+    return type(found)(found.loss - 0.3 * outputs.entropies, found.metrics)
+
+
+LOSSES = {"clipped": surrogate, "off_policy": off_policy, "supervised": imitation, "kl": pull, "entropy": entropy}
 
 
 class Recorder(Learner):
     """A learner that keeps its gradient instead of stepping."""
 
     def _apply_gradient(self):
-        self.kept = gradients(self.policy)
-        self.policy.model.zero_grad()
+        self.kept = [None if p.grad is None else p.grad.clone() for p in self.policy.model.parameters()]
+        for parameter in self.policy.model.parameters():
+            parameter.grad = None
         return {}
 
 
-def surrogate(logprobs, micro):
-    return clipped(logprobs, logprobs.detach(), micro.advantages)
+class _Micro:
+    def __init__(self, targets, advantages):
+        self.targets, self.advantages = targets, advantages
 
 
-@settings(max_examples=25, deadline=None)
-@given(batch=segments(), budget=st.integers(1, 60))
-def test_the_gradient_is_the_naive_one_for_every_token_budget(batch, budget):
-    if not any(any(s.action_mask[1:]) for s in batch):
+class _Outputs:
+    def __init__(self, logprobs, entropies):
+        self.logprobs, self.entropies = logprobs, entropies
+
+
+def naive(model, batch, loss_of, temperature=1.0):
+    """(loss, gradients) of a copy of the model by its own forward pass."""
+    model = copy.deepcopy(model)
+    total = sum(sum(s.action_mask[1:]) for s in batch)
+    loss = 0.0
+    for s in batch:
+        wanted = [i for i in range(1, len(s)) if s.action_mask[i]]
+        if not wanted:
+            continue
+        logits = model(torch.tensor([s.tokens.ids]), use_cache=False).logits[0, [i - 1 for i in wanted]]
+        logp = torch.log_softmax(logits / temperature, -1)
+        targets = torch.tensor([s.tokens.ids[i] for i in wanted])
+        outputs = _Outputs(logp[range(len(wanted)), targets], -(logp.exp() * logp).sum(-1))
+        micro = _Micro(targets, torch.tensor([s.advantages[i] for i in wanted], dtype=logp.dtype))
+        loss = loss + loss_of(outputs, micro).loss.sum() / total
+    loss.backward()
+    return loss.item(), [p.grad for p in model.parameters()]
+
+
+def assert_same(ours, expected, tolerance):
+    """Equal within a share of the whole gradient's size."""
+    size = torch.stack([g.norm() for g in expected if g is not None]).norm().item()
+    for one, other in zip(ours, expected, strict=True):
+        one = torch.zeros(()) if one is None else one
+        other = torch.zeros(()) if other is None else other
+        assert (one - other).norm().item() <= tolerance * size + 1e-12
+
+
+def trainable(batch):
+    return any(any(s.action_mask[1:]) for s in batch)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batch=forked_segments(),
+    budget=st.integers(1, 80),
+    share=st.booleans(),
+    loss=st.sampled_from(sorted(LOSSES)),
+    temperature=st.sampled_from([1.0, 0.7]),
+)
+def test_in_float64_loss_and_gradient_are_the_naive_ones(batch, budget, share, loss, temperature):
+    if not trainable(batch):
         return
     policy = small_policy()
-    learner = Recorder(policy, SETTINGS.model_copy(update={"micro_batch_tokens": budget}))
-    learner.update(batch, surrogate)
-    for ours, naive in zip(learner.kept, naive_gradients(policy, batch), strict=True):
-        assert torch.allclose(ours, naive, atol=1e-6, rtol=1e-4)
+    policy.model.double()
+    learner = Recorder(policy, with_settings(micro_batch_tokens=budget, share_prefixes=share))
+    metrics = learner.update(batch, LOSSES[loss], temperature=temperature)
+    expected_loss, expected = naive(policy.model, batch, LOSSES[loss], temperature)
+    assert metrics["loss"] == pytest.approx(expected_loss, rel=FLOAT64, abs=1e-9)
+    assert_same(learner.kept, expected, FLOAT64)
+
+
+@settings(max_examples=30, deadline=None)
+@given(batch=forked_segments(), budget=st.integers(20, 200))
+def test_in_float32_shared_and_unshared_agree_to_five_digits(batch, budget):
+    if not trainable(batch):
+        return
+    found = []
+    for share in (True, False):
+        learner = Recorder(small_policy(), with_settings(micro_batch_tokens=budget, share_prefixes=share))
+        loss = learner.update(batch, imitation)["loss"]
+        found.append((loss, learner.kept))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    assert_same(found[0][1], found[1][1], 1e-5)
+
+
+def group(vocabulary=97):
+    """A prompt, three answers, and forks of one of them."""
+    stem = [(5 * k + 2) % vocabulary for k in range(20)]
+    first = [*stem, *((k * k + 1) % vocabulary for k in range(18))]
+    made = [segment(first, [0] * 20 + [1] * 18, 0.75)]
+    for k in range(2):
+        made.append(segment([*stem, *((k + 3 * i) % vocabulary for i in range(17))], [0] * 20 + [1] * 17, -0.5))
+    made.append(segment([*first[:36], 9, 8, 7], [0] * 30 + [1] * 9, 1.25))
+    return [*made, segment([1, 2, 3, 4], [0, 1, 0, 1], 0.25)]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_family_of_models_is_computed_as_trees(name):
+    model = random_model(name).double()
+    learner = Recorder(Policy(model, None), SETTINGS)
+    assert learner.shares
+    metrics = learner.update(group(), surrogate)
+    assert metrics["update/computed_tokens"] < 0.75 * sum(map(len, group()))
+    _, expected = naive(model, group(), surrogate)
+    assert_same(learner.kept, expected, FLOAT64)
+
+
+def test_a_model_that_knows_no_trees_is_computed_one_segment_at_a_time():
+    policy = small_policy()
+    policy.model.double()
+    policy.model.base_model_prefix = "nowhere"
+    learner = Recorder(policy, SETTINGS)
+    assert not learner.shares
+    learner.update(group(), surrogate)
+    _, expected = naive(policy.model, group(), surrogate)
+    assert_same(learner.kept, expected, FLOAT64)
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_adapters_are_trained_and_nothing_else(dora):
+    policy = small_policy()
+    policy.model.double()
+    add_adapters(policy.model, rank=4, alpha=8, targets=["q_proj", "down_proj"], dora=dora, seed=1)
+    with torch.no_grad():  # as after some training
+        for name, parameter in policy.model.named_parameters():
+            if "lora_B" in name:
+                parameter += 0.01 * torch.arange(parameter.numel(), dtype=torch.float64).reshape(parameter.shape).sin()
+    assert has_adapters(policy.model)
+    learner = Recorder(policy, SETTINGS)
+    learner.update(group(), surrogate)
+    _, expected = naive(policy.model, group(), surrogate)
+    assert_same(learner.kept, expected, FLOAT64)
+    names = [name for name, p in policy.model.named_parameters() if p.requires_grad]
+    assert names != []
+    assert all("lora_" in name for name in names)
+
+
+def test_with_its_adapters_off_the_policy_is_its_own_reference():
+    policy = small_policy()
+    plain = Learner(copy.deepcopy(policy), SETTINGS).logprobs(group())
+    add_adapters(policy.model, rank=4, alpha=8, targets="all-linear", dora=False, seed=1)
+    trained = {name for name, p in policy.model.named_parameters() if p.requires_grad}
+    learner = Learner(policy, with_settings(learning_rate=0.05))
+    learner.update(group(), surrogate)
+    apart = learner.logprobs(group())
+    reference = learner.logprobs(group(), reference=True)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain, reference, strict=True))
+    assert any((a - b).abs().max() > 1e-3 for a, b in zip(apart, reference, strict=True))
+    assert {name for name, p in policy.model.named_parameters() if p.requires_grad} == trained
+
+
+@pytest.mark.parametrize("change", [{"activation_checkpointing": True}, {"logit_megabytes": 1}])
+def test_what_saves_memory_changes_no_gradient(change):
+    kept = []
+    for changes in ({}, change):
+        learner = Recorder(small_policy(), with_settings(**changes))
+        learner.update(group(), surrogate)
+        kept.append(learner.kept)
+    assert_same(*kept, 1e-6)
+
+
+def test_arithmetic_in_bfloat16_points_the_same_way():
+    kept = []
+    for precision in ("float32", "bfloat16"):
+        learner = Recorder(small_policy(), with_settings(precision=precision))
+        learner.update(group(), surrogate)
+        kept.append(torch.cat([g.flatten() for g in learner.kept]))
+    assert kept[1].dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(*kept, dim=0) > 0.99
 
 
 def test_leaving_out_what_has_no_credit_changes_nothing_when_it_is_counted():
-    policy = small_policy()
-    learner = Recorder(policy, SETTINGS)
+    learner = Recorder(small_policy(), SETTINGS)
     with_credit, without = segment([1, 2, 3], [0, 1, 1]), segment([4, 5, 6, 7], [0, 1, 1, 1], advantage=0.0)
     learner.update([with_credit, without], surrogate)
     whole = learner.kept
@@ -97,8 +238,8 @@ def test_leaving_out_what_has_no_credit_changes_nothing_when_it_is_counted():
 
 def test_logprobs_come_back_in_the_order_of_the_segments():
     policy = small_policy()
-    batch = [segment(range(n), [i % 2 for i in range(n)]) for n in (3, 9, 2, 5)]
-    found = Learner(policy, SETTINGS.model_copy(update={"micro_batch_tokens": 12})).logprobs(batch, temperature=0.7)
+    batch = [segment(range(n), [i % 2 for i in range(n)]) for n in (3, 9, 2, 5)] + [segment([7], [1])]
+    found = Learner(policy, with_settings(micro_batch_tokens=12)).logprobs(batch, temperature=0.7)
     for s, values in zip(batch, found, strict=True):
         with torch.no_grad():
             plain = torch.log_softmax(policy.model(torch.tensor([s.tokens.ids])).logits[0] / 0.7, -1)
@@ -107,11 +248,15 @@ def test_logprobs_come_back_in_the_order_of_the_segments():
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_the_loss_falls_on_a_fixed_batch(optimizer):
-    learner = Learner(small_policy(), OptimizerSettings(steps=40, optimizer=optimizer, learning_rate=1e-2))
+@pytest.mark.parametrize("adapted", [False, True])
+def test_the_loss_falls_on_a_fixed_batch(optimizer, adapted):
+    policy = small_policy()
+    if adapted:
+        add_adapters(policy.model, rank=8, alpha=16, targets="all-linear", dora=False, seed=1)
+    learner = Learner(policy, OptimizerSettings(steps=40, optimizer=optimizer, learning_rate=1e-2))
     batch = [segment([5, 9, 7, 3, 8], [0, 1, 1, 1, 1])]
-    losses = [learner.update(batch, lambda logprobs, _: supervised(logprobs))["loss"] for _ in range(40)]
-    assert losses[-1] < losses[0] - 1.0
+    losses = [learner.update(batch, imitation)["loss"] for _ in range(40)]
+    assert losses[-1] < losses[0] - (0.1 if adapted else 1.0)
 
 
 def test_nothing_to_train_is_counted_and_changes_nothing():
@@ -125,12 +270,20 @@ def test_nothing_to_train_is_counted_and_changes_nothing():
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 
-def test_a_gradient_that_is_not_finite_is_skipped_and_counted():
+def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_after_some_in_a_row_it_is_over():
     policy = small_policy()
     before = [p.clone() for p in policy.model.parameters()]
-    metrics = Learner(policy, SETTINGS).update([segment([1, 2], [0, 1], advantage=math.inf)], surrogate)
-    assert (metrics["update/skipped"], metrics["update/nonfinite"]) == (1.0, 1.0)
+    learner = Learner(policy, with_settings(max_nonfinite=3))
+    broken = [segment([1, 2], [0, 1], advantage=math.inf)]
+    for _ in range(2):
+        metrics = learner.update(broken, surrogate)
+        assert (metrics["update/skipped"], metrics["update/nonfinite"]) == (1.0, 1.0)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    learner.update([segment([1, 2], [0, 1])], surrogate)  # one good update, and counting begins anew
+    learner.update(broken, surrogate)
+    learner.update(broken, surrogate)
+    with pytest.raises(NonFiniteError, match="3 updates in a row"):
+        learner.update(broken, surrogate)
 
 
 def test_the_same_seed_gives_the_same_weights_bit_for_bit():
@@ -138,28 +291,34 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit():
         policy = small_policy()
         learner = Learner(policy, SETTINGS)
         for _ in range(3):
-            learner.update([segment([5, 9, 7], [0, 1, 1]), segment([1, 2], [0, 1])], surrogate)
+            learner.update(group(), surrogate)
         return list(policy.model.parameters())
 
     assert all(torch.equal(a, b) for a, b in zip(trained(), trained(), strict=True))
 
 
 def test_the_mismatch_with_the_sampler_is_reported():
-    policy = small_policy()
-    learner = Learner(policy, SETTINGS)
+    learner = Learner(small_policy(), SETTINGS)
     (exact,) = learner.logprobs([segment([1, 2], [0, 1])])
     metrics = learner.update([segment([1, 2], [0, 1], logprob=exact.item())], surrogate)
     assert metrics["sampler/mismatch_max"] < 1e-6
 
 
-@settings(max_examples=30, deadline=None)
-@given(batch=segments(), budget=st.integers(1, 40))
-def test_every_segment_is_packed_once_and_budgets_are_kept(batch, budget):
-    micros = list(pack(batch, token_budget=budget, device=torch.device("cpu")))
-    assert sorted(i for micro in micros for i in micro.indices) == list(range(len(batch)))
-    for micro in micros:
-        assert micro.ids.numel() <= budget or len(micro.indices) == 1
-        assert not micro.action_mask[:, 0].any()
+def test_an_update_tells_what_it_cost_and_how_far_it_moved():
+    metrics = Learner(small_policy(), with_settings(micro_batch_tokens=45)).update(group(), surrogate)
+    assert metrics["update/over_budget"] == 0
+    assert 0 < metrics["update/weight_ratio"] < 0.1
+    assert 0 < metrics["update/shared_fraction"] < 1
+    assert metrics["throughput/update_tokens_per_second"] > 0
+    assert 0 < metrics["throughput/flops_utilisation"] < 1
+    assert metrics["memory/peak_gib"] > 0
+    narrow = Learner(small_policy(), with_settings(micro_batch_tokens=30)).update(group(), surrogate)
+    assert narrow["update/over_budget"] == 4  # of five segments one has room, the others a pass each
+
+
+def test_a_token_the_model_does_not_know_names_its_trajectory():
+    with pytest.raises(ValueError, match="token 90000 is not among the"):
+        Learner(small_policy(), SETTINGS).update([segment([1, 90000], [0, 1])], surrogate)
 
 
 def test_a_policy_is_a_model_and_a_tokenizer():

@@ -35,22 +35,23 @@ def test_going_on_from_a_saved_state_gives_the_same_weights(optimizer):
             optimizers.advance()
 
     settings = OptimizerSettings(steps=6, optimizer=optimizer)
-    straight = policy().model
-    push(straight, Optimizers(straight, settings), 6)
-    first = policy().model
+    straight = policy()
+    push(straight.model, Optimizers(straight, settings), 6)
+    first = policy()
     optimizers = Optimizers(first, settings)
-    push(first, optimizers, 3)
-    second = policy().model
-    second.load_state_dict(first.state_dict())
+    push(first.model, optimizers, 3)
+    second = policy()
+    second.model.load_state_dict(first.model.state_dict())
     resumed = Optimizers(second, settings)
     resumed.load_state_dict(optimizers.state_dict())
-    push(second, resumed, 3)
-    assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), second.parameters(), strict=True))
+    push(second.model, resumed, 3)
+    assert all(torch.equal(a, b) for a, b in zip(straight.trained(), second.trained(), strict=True))
 
 
 def test_muon_takes_the_inner_matrices_and_leaves_embeddings_and_gains_to_adamw():
-    model = build_tiny(["x"], hidden=16, heads=2, layers=2, intermediate=16).model
-    adamw, muon = Optimizers(model, OptimizerSettings(optimizer="muon"))._optimizers
+    policy = build_tiny(["x"], hidden=16, heads=2, layers=2, intermediate=16)
+    model = policy.model
+    adamw, muon = Optimizers(policy, OptimizerSettings(optimizer="muon"))._optimizers
     assert sum(len(g["params"]) for g in muon.param_groups) == 2 * 7  # q, k, v, o, gate, up, down
     outer = [p for g in adamw.param_groups for p in g["params"]]
     assert any(p is model.get_input_embeddings().weight for p in outer)

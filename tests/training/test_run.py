@@ -145,7 +145,7 @@ def test_the_same_weights_and_metrics_whatever_the_concurrency(tmp_path):
             progress=QUIET,
         )
         rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-        timed = ("time/", "throughput/")
+        timed = ("time/", "throughput/", "memory/")
         metrics = [{key: value for key, value in row.items() if not key.startswith(timed)} for row in rows]
         found.append((metrics, final_policy(run_dir).model.state_dict()))
     for metrics, weights in found[1:]:

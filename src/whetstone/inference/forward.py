@@ -8,7 +8,6 @@ filled up with tokens nobody reads.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from whetstone.inference.attention import NAME, aim_attention
 from whetstone.inference.cache import RowCache
+from whetstone.policies import view_of
 
 _FEWEST_TOKENS = 16
 _WIDTH_GRAIN = 4
@@ -44,7 +44,7 @@ class RowForward:
     """
 
     def __init__(self, model: torch.nn.Module, *, rows: int, context_length: int) -> None:
-        self.model = _view(model)
+        self.model = view_of(model, attention=NAME)
         self.device = next(model.parameters()).device
         self.context_length = context_length
         config: Any = model.config
@@ -112,11 +112,3 @@ class RowForward:
             for name, parameter in self.model.named_parameters():
                 if weights[name].data_ptr() != parameter.data_ptr():
                     parameter.copy_(weights[name])
-
-
-def _view(model: torch.nn.Module) -> torch.nn.Module:
-    """The same parameters under an attention and a mode of its own."""
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    view: Any = copy.deepcopy(model, memo=shared)
-    view.set_attn_implementation(NAME)
-    return view.eval()  # type: ignore[no-any-return]

@@ -1,6 +1,22 @@
 """Language models as policies: loaded from a folder, or built from nothing."""
 
-from whetstone.policies.policy import Policy, load_policy, save_policy
+from whetstone.policies.adapters import adapters_off, add_adapters, has_adapters, without_adapters
+from whetstone.policies.critic import Critic, critic_for
+from whetstone.policies.policy import Policy, freeze, load_policy, save_policy
 from whetstone.policies.tiny import build_tiny
+from whetstone.policies.view import view_of
 
-__all__ = ["Policy", "build_tiny", "load_policy", "save_policy"]
+__all__ = [
+    "Critic",
+    "Policy",
+    "adapters_off",
+    "add_adapters",
+    "build_tiny",
+    "critic_for",
+    "freeze",
+    "has_adapters",
+    "load_policy",
+    "save_policy",
+    "view_of",
+    "without_adapters",
+]

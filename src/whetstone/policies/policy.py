@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from whetstone.errors import PolicyError, did_you_mean
+from whetstone.policies.adapters import has_adapters, without_adapters
 
 logging.disable_progress_bar()  # a bar for writing a megabyte, in the middle of the run's own
+
+_ADAPTERS = "adapter_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,8 @@ class Policy:
     """A Transformers causal language model."""
     tokenizer: Any
     """Its Transformers tokenizer."""
+    critic: torch.nn.Module | None = None
+    """[R, hidden] → [R] values, trained beside the model where credit asks for them."""
 
     @property
     def context_length(self) -> int:
@@ -34,9 +42,41 @@ class Policy:
         """How many numbers it is made of; tied ones count once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
+    def trained(self) -> list[torch.nn.Parameter]:
+        """What an optimiser may change."""
+        critic = list(self.critic.parameters()) if self.critic is not None else []
+        return [p for p in (*self.model.parameters(), *critic) if p.requires_grad]
+
+    @property
+    def outside(self) -> set[int]:
+        """The ids of the parameters that turn tokens into states and states into tokens or values."""
+        anything: Any = self.model
+        ends = (anything.get_input_embeddings(), anything.get_output_embeddings(), self.critic)
+        return {id(p) for end in ends if end is not None for p in end.parameters()}
+
+
+def freeze(policy: Policy, patterns: Sequence[str]) -> None:
+    """Leave parameters out of training.
+
+    Args:
+        patterns: Names, `*` for any letters: `model.embed_tokens.*`.
+
+    Raises:
+        PolicyError: A pattern fits no name, or nothing is left to train.
+    """
+    names = dict(policy.model.named_parameters())
+    for pattern in patterns:
+        fitting = fnmatch.filter(names, pattern)
+        if not fitting:
+            raise PolicyError(f'no parameter is named "{pattern}"{did_you_mean(pattern, names)}')
+        for name in fitting:
+            names[name].requires_grad_(False)
+    if not policy.trained():
+        raise PolicyError(f"{', '.join(patterns)}: leaves nothing to train")
+
 
 def load_policy(folder: Path | str) -> Policy:
-    """The policy in a local Hugging Face folder; nothing is fetched from anywhere.
+    """The policy in a local Hugging Face folder, or of adapters and the folder they name; nothing is fetched.
 
     Raises:
         PolicyError: The folder is missing or incomplete, or model and tokenizer do not belong together.
@@ -45,11 +85,14 @@ def load_policy(folder: Path | str) -> Policy:
     if not folder.is_dir():
         beside = [p.name for p in folder.parent.iterdir() if p.is_dir()] if folder.parent.is_dir() else []
         raise PolicyError(f"{folder}: no such model folder{did_you_mean(folder.name, beside)}")
-    if not (folder / "config.json").is_file():
-        raise PolicyError(f"{folder}: not a model folder: config.json is missing")
+    base = _base(folder)
+    if not (base / "config.json").is_file():
+        raise PolicyError(f"{base}: not a model folder: config.json is missing")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(base, local_files_only=True, dtype=torch.float32)
+        if base != folder:
+            model.load_adapter(str(folder), is_trainable=True, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise PolicyError(f"{folder}: could not be loaded: {str(error).splitlines()[0]}") from error
     known = model.get_input_embeddings().num_embeddings
@@ -61,6 +104,32 @@ def load_policy(folder: Path | str) -> Policy:
 
 
 def save_policy(policy: Policy, folder: Path) -> None:
-    """Write model and tokenizer into an existing folder, in Hugging Face layout."""
-    policy.model.save_pretrained(folder)  # type: ignore[operator]
+    """Write model and tokenizer into an existing folder, in Hugging Face layout; of adapters, in PEFT's.
+
+    Where adapters stand on a model that came from no folder, that model is written beside them, into `base`.
+    """
+    model: Any = policy.model
+    model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
+    if has_adapters(model):
+        config = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8"))
+        if not config.get("base_model_name_or_path"):
+            without: Any = without_adapters(model, merge=False)
+            without.save_pretrained(folder / "base")
+            config["base_model_name_or_path"] = "base"
+            (folder / _ADAPTERS).write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def _base(folder: Path) -> Path:
+    """Where the weights are that adapters in `folder` stand on; the folder itself without adapters.
+
+    Raises:
+        PolicyError: That folder is gone.
+    """
+    if not (folder / _ADAPTERS).is_file():
+        return folder
+    named = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8")).get("base_model_name_or_path") or "base"
+    for base in (folder / named, Path(named)):
+        if base.is_dir():
+            return base
+    raise PolicyError(f"{folder}: its adapters stand on {named}, which is not there")

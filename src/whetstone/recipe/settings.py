@@ -51,12 +51,28 @@ class TinySettings(_Settings):
     context_length: int = Field(512, ge=16)
 
 
+class LoraSettings(_Settings):
+    """Low-rank adapters, by PEFT."""
+
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32.0, gt=0)
+    """What the adapter's output is multiplied by, over the rank."""
+    targets: list[str] | Literal["all-linear"] = "all-linear"
+    """Names of the layers that get one: `[q_proj, v_proj]`; `all-linear`: all but the output layer."""
+    dora: bool = False
+    """Direction and size apart, as in DoRA."""
+
+
 class PolicySettings(_Settings):
     """Which model: a folder, or a tiny one built from nothing."""
 
     path: str | None = None
     """A Hugging Face folder."""
     tiny: TinySettings | None = None
+    lora: LoraSettings | None = None
+    """Train adapters beside the weights instead of the weights; null trains the weights."""
+    frozen: list[str] = []
+    """Names of parameters that are not trained, `*` for any letters: `model.embed_tokens.*`."""
 
 
 class ChatSettings(_Settings):
@@ -111,17 +127,29 @@ class OptimizerSettings(_Settings):
     """What both stages share."""
 
     steps: int = Field(100, ge=1)
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """`muon`: Muon for the matrices inside the model, AdamW for the rest."""
+    optimizer: Literal["adamw", "muon", "adamw_8bit"] = "adamw"
+    """`muon`: Muon for the matrices inside the model, AdamW for the rest. `adamw_8bit`: states in eight bits (GPU)."""
     learning_rate: float = Field(1e-3, gt=0)
     warmup_fraction: float = Field(0.05, ge=0, le=1)
     """The share of the stage's steps, at its start, in which the learning rate rises from 0."""
     decay_fraction: float = Field(0.0, ge=0, le=1)
-    """The share of them, at its end, in which it falls to 0 in a straight line."""
+    """The share of them, at its end, in which it falls to 0: none of them is the constant schedule, all of them
+    the cosine or linear one, some of them warm-up-stable-decay."""
+    decay: Literal["linear", "cosine"] = "linear"
     weight_decay: float = Field(0.0, ge=0)
     max_gradient_norm: float = Field(1.0, gt=0)
     micro_batch_tokens: int = Field(8192, ge=1)
-    """Tokens in one forward pass, padding included; does not change results."""
+    """Tokens computed in one forward pass; does not change results. A longer segment has a pass of its own."""
+    share_prefixes: bool = True
+    """Whether what segments begin with alike is computed once; does not change results."""
+    logit_megabytes: int = Field(256, ge=1)
+    """Logits kept for the backward pass; what is beyond is computed twice. Does not change results."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the arithmetic inside the model; weights and losses are in float32."""
+    activation_checkpointing: bool = False
+    """Whether each layer is computed again in the backward pass, which needs less memory and more time."""
+    max_nonfinite: int = Field(10, ge=1)
+    """Updates in a row without a finite gradient, after which the run stops. None of them is applied."""
     checkpoint_every: int = Field(25, ge=1)
 
 
@@ -140,6 +168,8 @@ class TrainingSettings(OptimizerSettings):
     tasks_per_step: int = Field(16, ge=1)
     minibatches: int = Field(1, ge=1)
     """Updates made with the trajectories of one step, each with its share of the groups."""
+    epochs: int = Field(1, ge=1)
+    """How often each of these updates is made."""
     reference_kl: float = Field(0.0, ge=0)
     """Weight of the divergence from the policy reinforcement began with; 0 does without that policy."""
 

@@ -14,10 +14,10 @@ from typing import Any
 from whetstone.algorithms import ADVANTAGES, OBJECTIVES
 from whetstone.chat import FORMATS, Chat
 from whetstone.environments import ENVIRONMENTS, Environment
-from whetstone.errors import RecipeError
+from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, Sampling
 from whetstone.parts import OptionError, checked_options, find_part, options_of
-from whetstone.policies import Policy, build_tiny, load_policy
+from whetstone.policies import Policy, add_adapters, build_tiny, freeze, load_policy
 from whetstone.recipe import Part, Resolved
 from whetstone.rewards import REWARDS, Reward
 from whetstone.rollout import STRATEGIES, Actor, Collector, ExpertActor, Limits, PolicyActor, Strategy
@@ -115,6 +115,10 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
     environment = _environment(resolved)
     if policy is None:
         policy = _policy(resolved, source, environment, format)
+    try:
+        freeze(policy, recipe.policy.frozen)
+    except PolicyError as error:
+        raise resolved.error("policy.frozen", str(error)) from None
     group_size = {"group_size": recipe.rollout.group_size}
     return Assembly(
         resolved=resolved,
@@ -201,10 +205,17 @@ def _checked(resolved: Resolved, section: str, part: Any, options: Mapping[str, 
 def _policy(resolved: Resolved, source: Source, environment: Callable[[], Environment], format: Any) -> Policy:
     settings = resolved.recipe.policy
     if settings.path is not None:
-        return load_policy(settings.path)
-    assert settings.tiny is not None  # the recipe has one or the other
-    texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
-    toolset = getattr(environment(), "toolset", None)
-    if toolset is not None:  # often enough that the names of tools become tokens
-        texts += [format.describe(toolset.specs)] * (_TOKENIZER_TASKS // 10)
-    return build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
+        policy = load_policy(settings.path)
+    else:
+        assert settings.tiny is not None  # the recipe has one or the other
+        texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
+        toolset = getattr(environment(), "toolset", None)
+        if toolset is not None:  # often enough that the names of tools become tokens
+            texts += [format.describe(toolset.specs)] * (_TOKENIZER_TASKS // 10)
+        policy = build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
+    if settings.lora is not None:
+        try:
+            add_adapters(policy.model, seed=resolved.recipe.seed, **settings.lora.model_dump())
+        except PolicyError as error:
+            raise resolved.error("policy.lora", str(error)) from None
+    return policy

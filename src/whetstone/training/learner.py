@@ -3,28 +3,35 @@
 The learner knows nothing of how a trajectory came to be.
 
 Easy to get wrong: the mean over the tokens of an update must not depend on how it was cut into micro-batches.
-The divisor is counted over the whole update before the first backward pass.
+The divisor is counted over the whole update before the first backward pass. And a token that several segments
+share is computed once but counts once for each: its log-prob is handed to the loss of every one of them.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, mismatch
-from whetstone.policies import Policy
+from whetstone.errors import NonFiniteError
+from whetstone.policies import Policy, adapters_off
 from whetstone.recipe import OptimizerSettings
 from whetstone.training.optimizer import Optimizers
 from whetstone.training.packing import MicroBatch, pack
+from whetstone.training.resources import Flops, Movement, peak_memory_gib
+from whetstone.training.token_outputs import TokenForward, TokenOutputs
 from whetstone.trajectory import Segment
 
-LossOf = Callable[[Tensor, MicroBatch], TokenLoss]
-"""(learner's log-probs [A] with gradient, the micro-batch) → a loss per token."""
+LossOf = Callable[[TokenOutputs, MicroBatch], TokenLoss]
+"""(what the policy says of the action tokens, with gradient; the micro-batch) → a loss per token."""
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class Learner:
@@ -32,13 +39,24 @@ class Learner:
 
     Args:
         policy: Its weights are changed in place.
-        settings: Optimiser, schedule, and the token budget of a forward pass.
+        settings: Optimiser, schedule, and how a forward pass is computed.
+        reference: A frozen model to hold on to; None where there is none, or where it is the policy itself with
+            its adapters off.
     """
 
-    def __init__(self, policy: Policy, settings: OptimizerSettings) -> None:
+    def __init__(
+        self, policy: Policy, settings: OptimizerSettings, *, reference: torch.nn.Module | None = None
+    ) -> None:
         self.policy, self.settings = policy, settings
-        self.optimizers = Optimizers(policy.model, settings)
+        self.optimizers = Optimizers(policy, settings)
+        self.nonfinite_in_a_row = 0
         self._device = next(policy.model.parameters()).device
+        self._vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+        self._forward = self._forward_of(policy.model)
+        self._reference = self._forward_of(reference) if reference is not None else None
+        self.shares = self._forward.shares
+        """Whether tokens that segments share are computed once."""
+        self._flops = Flops(policy.model, _DTYPES[settings.precision])
 
     def update(
         self, segments: Sequence[Segment], loss_of: LossOf, *, temperature: float = 1.0, divisor: int | None = None
@@ -52,48 +70,67 @@ class Learner:
             temperature: What the sampler divided its logits by; the log-probs here are under the same.
             divisor: Tokens the loss is divided by, where tokens with a loss of exactly 0 were left out
                 of `segments`; by default those in `segments`.
+
+        Raises:
+            NonFiniteError: The gradient was not finite so many updates in a row as the recipe bears.
         """
         total = sum(map(action_tokens, segments))
         if total == 0:
             return {"update/skipped": 1.0, "update/tokens": 0.0}
         divisor = total if divisor is None else divisor
-        self.policy.model.train()
+        began = time.perf_counter()
         sums: defaultdict[str, float] = defaultdict(float)
         learner_side, sampler_side = [], []
-        for micro in pack(segments, token_budget=self.settings.micro_batch_tokens, device=self._device):
-            logprobs, entropies = self._logprobs(self.policy.model, micro, temperature)
-            per_token = loss_of(logprobs, micro)
+        computed = standing = flops = over = 0
+        for micro in self._packed(segments):
+            outputs = self._forward(micro, temperature)
+            per_token = loss_of(outputs, micro)
             (per_token.loss.sum() / divisor).backward()  # type: ignore[no-untyped-call]
-            sums["loss"] += per_token.loss.detach().sum().item()
-            sums["policy/entropy"] += entropies.sum().item()
-            for name, values in per_token.metrics.items():
-                sums[name] += values.sum().item()
-            drawn = ~torch.isnan(micro.sampler_logprobs)
-            learner_side.append(logprobs.detach()[drawn])
-            sampler_side.append(micro.sampler_logprobs[drawn])
+            with torch.no_grad():
+                sums["loss"] += per_token.loss.sum().item()
+                sums["policy/entropy"] += outputs.entropies.sum().item()
+                for name, values in per_token.metrics.items():
+                    sums[name] += values.sum().item()
+                drawn = ~torch.isnan(micro.sampler_logprobs)
+                learner_side.append(outputs.logprobs[drawn])
+                sampler_side.append(micro.sampler_logprobs[drawn])
+            computed += len(micro.ids)
+            standing += micro.segment_tokens
+            flops += self._flops.of(micro)
+            over += len(micro.ids) > self.settings.micro_batch_tokens
         metrics = {name: value / total for name, value in sums.items()}
         if any(len(side) for side in sampler_side):
             metrics |= mismatch(torch.cat(learner_side), torch.cat(sampler_side))
         metrics |= self._apply_gradient()
-        return metrics | {"update/tokens": float(total), "update/learning_rate": self.optimizers.rate()}
+        seconds = time.perf_counter() - began
+        return metrics | {
+            "update/tokens": float(total),
+            "update/learning_rate": self.optimizers.rate(),
+            "update/computed_tokens": float(computed),
+            "update/shared_fraction": 1 - computed / standing,
+            "update/over_budget": float(over),
+            "throughput/update_tokens_per_second": standing / seconds,
+            "throughput/flops_utilisation": self._flops.utilisation(flops, seconds),
+            "memory/peak_gib": peak_memory_gib(self._device),
+        }
 
     @torch.no_grad()
     def logprobs(
-        self, segments: Sequence[Segment], *, temperature: float = 1.0, model: torch.nn.Module | None = None
+        self, segments: Sequence[Segment], *, temperature: float = 1.0, reference: bool = False
     ) -> list[Tensor]:
         """[A] log-probs of each segment's action tokens, in their order.
 
         Args:
-            model: Another model than the policy in training, such as a frozen reference.
+            reference: Under the policy that is held on to, not the one in training.
         """
-        model = self.policy.model if model is None else model
-        model.eval()
-        found: dict[int, Tensor] = {}
-        for micro in pack(segments, token_budget=self.settings.micro_batch_tokens, device=self._device):
-            values, _ = self._logprobs(model, micro, temperature)
-            counts = micro.action_mask.sum(1).tolist()
-            found |= dict(zip(micro.indices, torch.split(values, counts), strict=True))
-        return [found[i] for i in range(len(segments))]
+        forward = self._reference if reference and self._reference is not None else self._forward
+        found = [torch.empty(0, device=self._device)] * len(segments)
+        with adapters_off(forward.network, when=reference and self._reference is None):
+            for micro in self._packed(segments):
+                parts = torch.split(forward(micro, temperature).logprobs, list(micro.counts))
+                for i, part in zip(micro.indices, parts, strict=True):
+                    found[i] = part
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state; the weights are saved as a model folder."""
@@ -103,26 +140,48 @@ class Learner:
         """Go on where `state_dict` was taken."""
         self.optimizers.load_state_dict(state)
 
-    def _logprobs(self, model: torch.nn.Module, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """([A] log-probs with gradient, [A] entropies without)"""
-        logits = model(input_ids=micro.ids, use_cache=False).logits
-        # the logits one place to the left predict the token; only those in front of action tokens are needed
-        wanted = logits[:, :-1][micro.action_mask[:, 1:]].float() / temperature
-        distribution = torch.log_softmax(wanted, dim=-1)
-        chosen = distribution.gather(1, micro.ids[micro.action_mask].unsqueeze(1)).squeeze(1)
-        with torch.no_grad():
-            entropies = -(distribution.exp() * distribution).sum(-1)
-        return chosen, entropies
+    def _forward_of(self, model: torch.nn.Module) -> TokenForward:
+        return TokenForward(
+            model,
+            logit_bytes=self.settings.logit_megabytes * 2**20,
+            dtype=_DTYPES[self.settings.precision],
+            checkpointing=self.settings.activation_checkpointing,
+            critic=self.policy.critic if model is self.policy.model else None,
+        )
+
+    def _packed(self, segments: Sequence[Segment]) -> Iterable[MicroBatch]:
+        for segment in segments:
+            largest = max(segment.tokens.ids, default=0)
+            if largest >= self._vocabulary:
+                raise ValueError(
+                    f"{segment.trajectory_id}: token {largest} is not among the {self._vocabulary} the model knows; "
+                    "tokenizer and model do not match"
+                )
+        return pack(
+            segments,
+            token_budget=self.settings.micro_batch_tokens,
+            device=self._device,
+            share=self.settings.share_prefixes and self.shares,
+        )
 
     def _apply_gradient(self) -> dict[str, float]:
-        parameters = list(self.policy.model.parameters())
+        parameters = self.policy.trained()
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm).item()
         moves = math.isfinite(norm) and norm > 0
+        found = {"update/gradient_norm": norm} if math.isfinite(norm) else {}
         if moves:
+            movement = Movement(parameters)
             self.optimizers.update()
-        self.policy.model.zero_grad(set_to_none=True)
-        finite = {"update/gradient_norm": norm} if math.isfinite(norm) else {"update/nonfinite": 1.0}
-        return finite | {"update/skipped": float(not moves)}
+            found["update/weight_ratio"] = movement.ratio()
+        for parameter in parameters:
+            parameter.grad = None
+        self.nonfinite_in_a_row = 0 if math.isfinite(norm) else self.nonfinite_in_a_row + 1
+        if self.nonfinite_in_a_row >= self.settings.max_nonfinite:
+            raise NonFiniteError(
+                f"the gradient was not finite {self.nonfinite_in_a_row} updates in a row; none of them was applied. "
+                "A lower learning_rate or max_gradient_norm, or precision: float32, is the usual cure"
+            )
+        return found | {"update/skipped": float(not moves), "update/nonfinite": float(not math.isfinite(norm))}
 
 
 def action_tokens(segment: Segment) -> int:

@@ -9,11 +9,15 @@ with the step size matched to AdamW's as in Liu et al. 2025, arXiv:2502.16982 (b
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.optim import AdamW, Muon, Optimizer
 
+from whetstone.errors import RecipeError
+from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
 
 _OUTER_SHARE = 0.3
@@ -21,15 +25,23 @@ _OUTER_SHARE = 0.3
 demo's warm-up: success after 150 steps 1 % at a share of 1, 50 % at 0.3)."""
 
 
+_BETAS = (0.9, 0.95)
+
+
 class Optimizers:
     """The optimiser of a stage, its schedule, and its state as one thing to save."""
 
-    def __init__(self, model: torch.nn.Module, settings: OptimizerSettings) -> None:
+    def __init__(self, policy: Policy, settings: OptimizerSettings) -> None:
         self.settings, self.done = settings, 0
-        inner, rest = _split(model) if settings.optimizer == "muon" else ([], list(model.parameters()))
+        parameters, outside = policy.trained(), policy.outside
+        inner = [p for p in parameters if p.ndim == 2 and id(p) not in outside and settings.optimizer == "muon"]
+        taken = {id(p) for p in inner}
+        rest = [p for p in parameters if id(p) not in taken]
         rate, decay = settings.learning_rate, settings.weight_decay
-        outer = rate * _OUTER_SHARE if inner else rate
-        self._optimizers: list[Optimizer] = [AdamW(rest, lr=outer, betas=(0.9, 0.95), weight_decay=decay)]
+        self._optimizers: list[Optimizer] = []
+        if rest:
+            outer = rate * _OUTER_SHARE if inner else rate
+            self._optimizers.append(_adamw(settings.optimizer)(rest, lr=outer, betas=_BETAS, weight_decay=decay))
         if inner:
             self._optimizers.append(Muon(inner, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
         self._peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in self._optimizers]
@@ -41,6 +53,7 @@ class Optimizers:
             self.settings.steps,
             warmup_fraction=self.settings.warmup_fraction,
             decay_fraction=self.settings.decay_fraction,
+            decay=self.settings.decay,
         )
 
     def update(self) -> None:
@@ -66,22 +79,31 @@ class Optimizers:
             optimizer.load_state_dict(saved)
 
 
-def schedule(done: int, steps: int, *, warmup_fraction: float, decay_fraction: float) -> float:
-    """The factor on the learning rate of the step after `done` of `steps`: up, level, and down in straight lines.
+def schedule(done: int, steps: int, *, warmup_fraction: float, decay_fraction: float, decay: str = "linear") -> float:
+    """The factor on the learning rate of the step after `done` of `steps`: up, level, and down.
 
-    The first step of a warm-up is not 0, and neither is the last of a decay: every step moves something.
+    Level all along is the constant schedule; down all along, the cosine or linear one; level, then down at the
+    end, is warm-up-stable-decay. The first step of a warm-up is not 0, and neither is the last of a decay:
+    every step moves something.
+
+    Args:
+        decay: `linear`, or `cosine`: half a wave.
+
+    Source: cosine: Loshchilov and Hutter 2017, arXiv:1608.03983; level and down: Hu et al. 2024, arXiv:2404.06395.
     """
-    warmup, decay = warmup_fraction * steps, decay_fraction * steps
+    warmup, falls = warmup_fraction * steps, decay_fraction * steps
     rising = (done + 1) / (warmup + 1)
-    falling = (steps - done) / (decay + 1)
+    falling = min(1.0, (steps - done) / (falls + 1))
+    if decay == "cosine":
+        falling = (1 - math.cos(math.pi * falling)) / 2
     return max(0.0, min(1.0, rising, falling))
 
 
-def _split(model: torch.nn.Module) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
-    """(matrices inside the model, everything else)"""
-    outside = set()
-    for module in (model.get_input_embeddings(), model.get_output_embeddings()):  # type: ignore[operator]
-        outside |= {id(parameter) for parameter in module.parameters()} if module is not None else set()
-    inner = [p for p in model.parameters() if p.ndim == 2 and id(p) not in outside]
-    chosen = {id(p) for p in inner}
-    return inner, [p for p in model.parameters() if id(p) not in chosen]
+def _adamw(name: str) -> Callable[..., Optimizer]:
+    if name != "adamw_8bit":
+        return functools.partial(AdamW, fused=True)
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except ImportError as error:
+        raise RecipeError("optimizer: adamw_8bit needs bitsandbytes: pip install 'whetstone[gpu]'") from error
+    return AdamW8bit  # type: ignore[no-any-return]

@@ -13,11 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from whetstone.arithmetic_thread import in_arithmetic_thread
-from whetstone.policies import Policy, load_policy
-from whetstone.recipe import OptimizerSettings, Resolved
+from whetstone.policies import Policy, has_adapters, load_policy
+from whetstone.recipe import OptimizerSettings, Resolved, TrainingSettings
 from whetstone.reporting import Journal, Progress, Stage, write_report, write_trajectories
 from whetstone.rollout import Collector
 from whetstone.training.assembly import assemble
@@ -80,7 +78,6 @@ class _Run:
         self.optimizer: dict[str, Any] | None = None
         warm_up = self.recipe.supervised
         self.warmed_up = checkpoint_path(run_dir, warm_up.steps) if warm_up is not None else None
-        self.reference: torch.nn.Module | None = None
         self.shown: Stage | None = None
 
     async def play(self) -> dict[str, Any]:
@@ -120,7 +117,7 @@ class _Run:
         if self.position.stage not in ("", name) and name in self.position.done:
             return  # a later stage is under way
         if done < settings.steps:
-            learner = await in_arithmetic_thread(Learner, self.assembly.policy, settings)
+            learner = await in_arithmetic_thread(self._learner, settings)
             if done and self.optimizer is not None:
                 learner.load_state_dict(self.optimizer)
             with self.progress.stage(name, settings.steps, done=done) as shown:
@@ -166,7 +163,6 @@ class _Run:
             self.recipe.training,
             step=step,
             first_task=warm_up.steps * warm_up.batch_size if warm_up else 0,
-            reference=await in_arithmetic_thread(self._reference),
             watched=self._watched,
         )
         return metrics, _flat(groups)
@@ -175,13 +171,14 @@ class _Run:
         if self.shown is not None:
             self.shown.watch(lambda: collector.status().line())
 
-    def _reference(self) -> torch.nn.Module | None:
-        """The policy reinforcement began with, frozen, where the recipe holds on to it; also after a kill."""
-        settings = self.recipe.training
-        if self.reference is None and settings is not None and settings.reference_kl > 0:
+    def _learner(self, settings: OptimizerSettings) -> Learner:
+        """A learner for a stage, with the policy reinforcement began with, frozen, where the recipe holds on to it."""
+        policy, reference = self.assembly.policy, None
+        wanted = isinstance(settings, TrainingSettings) and settings.reference_kl > 0
+        if wanted and not (has_adapters(policy.model) and self.warmed_up is None):
             began = load_policy(self.warmed_up) if self.warmed_up is not None else assemble(self.resolved).policy
-            self.reference = began.model.requires_grad_(False)
-        return self.reference
+            reference = began.model.requires_grad_(False)
+        return Learner(policy, settings, reference=reference)
 
     async def _publish(self, version: int) -> None:
         await self.engine.load_weights(dict(self.assembly.policy.model.named_parameters()), version)

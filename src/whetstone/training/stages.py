@@ -28,6 +28,7 @@ from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
 from whetstone.training.learner import Learner, LossOf, action_tokens
 from whetstone.training.packing import MicroBatch
+from whetstone.training.token_outputs import TokenOutputs
 from whetstone.trajectory import Group, Segment, Task, Trajectory
 
 
@@ -45,7 +46,7 @@ async def supervised_step(
     shown = await asyncio.gather(*(collector.sample(task, index=0) for task in tasks))
     segments = [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
     sampled = time.perf_counter()
-    metrics = await in_arithmetic_thread(learner.update, segments, lambda logprobs, _: supervised(logprobs))
+    metrics = await in_arithmetic_thread(learner.update, segments, lambda outputs, _: supervised(outputs.logprobs))
     learner.optimizers.advance()
     now = time.perf_counter()
     metrics["loss/supervised"] = metrics.get("loss", float("nan"))
@@ -66,14 +67,12 @@ async def reinforcement_step(
     *,
     step: int,
     first_task: int,
-    reference: torch.nn.Module | None = None,
     watched: Callable[[Collector], None] = lambda collector: None,
 ) -> tuple[dict[str, float], list[Group]]:
     """Step number `step`, from 0: sample, give credit, update. (metrics, groups)
 
     Args:
         first_task: The index of the first training task of the whole stage.
-        reference: The policy the stage began with, where the recipe holds on to it.
         watched: Told of the collector before it begins, for whoever shows its status.
     """
     recipe = assembly.resolved.recipe
@@ -86,7 +85,7 @@ async def reinforcement_step(
     groups = _in_order([group async for group in collector.groups(tasks, assembly.strategy)], tasks)
     sampled = time.perf_counter()
     metrics = describe_groups(groups)
-    metrics |= await in_arithmetic_thread(_learn, assembly, learner, groups, settings, reference)
+    metrics |= await in_arithmetic_thread(_learn, assembly, learner, groups, settings)
     learner.optimizers.advance()
     weights = dict(learner.policy.model.named_parameters())
     await engine.load_weights(weights, engine.version + 1)
@@ -155,52 +154,65 @@ def _with_credit(segment: Segment, advantage: float) -> Segment:
 
 
 def _learn(
-    assembly: Assembly,
-    learner: Learner,
-    groups: Sequence[Group],
-    settings: TrainingSettings,
-    reference: torch.nn.Module | None,
+    assembly: Assembly, learner: Learner, groups: Sequence[Group], settings: TrainingSettings
 ) -> dict[str, float]:
-    """One update per minibatch, each with its share of the groups."""
+    """One update per minibatch and epoch, each with its share of the groups."""
     temperature = assembly.resolved.recipe.rollout.temperature
     by_group = credited(assembly, groups)
     shares = [by_group[i :: settings.minibatches] for i in range(settings.minibatches)]
-    whole = [[segment for group in share for segment in group] for share in shares]
-    divisors = [sum(map(action_tokens, batch)) for batch in whole]
-    minibatches = whole
-    if reference is None:
+    minibatches = [[segment for group in share for segment in group] for share in shares]
+    divisors = [sum(map(action_tokens, batch)) for batch in minibatches]
+    holds_on = settings.reference_kl > 0
+    if not holds_on:
         # a segment without credit has loss and gradient exactly 0: it counts in the divisor and is not computed
-        minibatches = [[segment for segment in batch if any(segment.advantages or ())] for batch in whole]
-    # with one update the old policy is the one being differentiated; its log-probs come from the same pass
-    several = len(minibatches) > 1
-    old = [learner.logprobs(batch, temperature=temperature) if several else None for batch in minibatches]
+        minibatches = [[segment for segment in batch if any(segment.advantages or ())] for batch in minibatches]
+    old: list[list[Tensor] | None] = [
+        # in the first update the old policy is the one being differentiated: its log-probs come from the same pass
+        learner.logprobs(batch, temperature=temperature) if i > 0 else None
+        for i, batch in enumerate(minibatches)
+    ]
+    anchors = [
+        learner.logprobs(batch, temperature=temperature, reference=True) if holds_on else None for batch in minibatches
+    ]
     totals: dict[str, list[float]] = {}
-    for batch, divisor, before in zip(minibatches, divisors, old, strict=True):
-        anchor = learner.logprobs(batch, temperature=temperature, model=reference) if reference is not None else None
-        loss_of = _policy_loss(assembly, settings, before, anchor)
-        for name, value in learner.update(batch, loss_of, temperature=temperature, divisor=divisor).items():
-            totals.setdefault(name, []).append(value)
+    for _ in range(settings.epochs):
+        for i, (batch, divisor, anchor) in enumerate(zip(minibatches, divisors, anchors, strict=True)):
+            first, before = old[i] is None, old[i] or [torch.empty(0)] * len(batch)
+            old[i] = before
+            loss_of = _policy_loss(assembly, settings, before, anchor, first=first)
+            for name, value in learner.update(batch, loss_of, temperature=temperature, divisor=divisor).items():
+                totals.setdefault(name, []).append(value)
     metrics = {name: fmean(values) for name, values in totals.items() if not name.startswith("sampler/")}
     # after the first update the learner is no longer the policy that sampled, so only its first pass can tell
     return metrics | {name: values[0] for name, values in totals.items() if name.startswith("sampler/")}
 
 
 def _policy_loss(
-    assembly: Assembly, settings: TrainingSettings, old: list[Tensor] | None, reference: list[Tensor] | None
+    assembly: Assembly,
+    settings: TrainingSettings,
+    old: list[Tensor],
+    reference: list[Tensor] | None,
+    *,
+    first: bool = False,
 ) -> LossOf:
     """The recipe's objective, and the pull towards the reference where there is one.
 
     Args:
-        old: [A] log-probs of each segment before this step's updates; None where this is the first.
+        old: [A] log-probs of each segment before this step's updates.
         reference: [A] log-probs of each segment under the reference.
+        first: Nothing was updated since: `old` is what the pass itself finds, and is written here.
     """
 
-    def loss_of(logprobs: Tensor, micro: MicroBatch) -> TokenLoss:
-        before = logprobs.detach() if old is None else torch.cat([old[i] for i in micro.indices])
-        loss: TokenLoss = assembly.objective(logprobs, before, micro.advantages)
+    def loss_of(outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
+        if first:
+            parts = torch.split(outputs.logprobs.detach(), list(micro.counts))
+            for i, part in zip(micro.indices, parts, strict=True):
+                old[i] = part
+        before = torch.cat([old[i] for i in micro.indices])
+        loss: TokenLoss = assembly.objective(outputs.logprobs, before, micro.advantages)
         if reference is None:
             return loss
-        pull = reference_kl(logprobs, torch.cat([reference[i] for i in micro.indices]))
+        pull = reference_kl(outputs.logprobs, torch.cat([reference[i] for i in micro.indices]))
         return TokenLoss(loss.loss + settings.reference_kl * pull.loss, {**loss.metrics, **pull.metrics})
 
     return loss_of
