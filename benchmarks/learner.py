@@ -260,7 +260,8 @@ def main() -> None:
         measured[size], of_size = compared(size, arguments.repeats)
         ratios |= {f"{name}{suffix}": ratio for name, ratio in of_size.items()}
         print(
-            f"{size}: {of_size['vs_padded']:.2f} times the padded step, trees {of_size['tree_vs_flat']:.2f} times flat, "
+            f"{size}: {of_size['vs_padded']:.2f} times the padded step, "
+            f"trees {of_size['tree_vs_flat']:.2f} times flat, "
             f"gradients apart by {measured[size]['gradients_apart']:.1e}",
             file=sys.stderr,
         )

@@ -1,0 +1,310 @@
+"""How many episodes a second does one whole training step make, against TRL's GRPOTrainer with tools?
+
+The same warmed-up policy of a million parameters, tokenizer, prompts, calculator, reward and temperature on both
+sides, 8 prompts with 8 episodes each; a step samples, runs the tools, rewards and updates. The sides take turns.
+
+What differs: TRL ends an episode after so many tokens in all, Whetstone after so many a turn and so many turns,
+both set so that hardly any episode meets them (`sampled_tokens` tells); TRL computes a turn of all episodes before
+the next of any. Each side's own defaults stand for the loss's normalisation.
+
+Needs TRL: pip install 'whetstone[bench]'
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.chat import FORMATS, user
+from whetstone.policies import Policy, load_policy
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.tools.calculator import pocket_calculator
+from whetstone.training import Assembly, Learner, assemble, train
+from whetstone.training.checkpoint import latest_checkpoint
+from whetstone.training.stages import reinforcement_step
+from whetstone.trajectory import Score, Task, Trajectory
+
+PROMPTS, GROUP, TURNS, TURN_TOKENS = 8, 8, 4, 48
+RATE = 1e-5
+_TEMPLATE = (
+    "{% for m in messages %}"
+    "{% if m['role'] == 'tool' %}<|user|>RESULT{{ m['content'] }}/RESULT<|end|>"
+    "{% else %}<|{{ m['role'] }}|>{{ m['content'] }}"
+    "{% for call in m.get('tool_calls') or [] %}CALL{% endfor %}<|end|>{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+# TRL never shows a call of the model's own again, it only asks that a template could
+_CALL = "{{ call['function']['name'] }}({{ call['function']['arguments'] | tojson }})"
+TEMPLATES = {
+    "compact": _TEMPLATE.replace("/RESULT", "</result>").replace("RESULT", "<result>").replace("CALL", _CALL),
+    "hermes": _TEMPLATE.replace("/RESULT", "\n</tool_response>")
+    .replace("RESULT", "<tool_response>\n")
+    .replace("CALL", _CALL),
+}
+"""Show a conversation as Whetstone does with this format, and know calls and answers as such."""
+_CALLS: dict[str, dict[str, Any]] = {
+    "compact": {
+        "open": "<call>pocket_calculator(",
+        "close_pattern": r"\)</call>\s*",
+        "content": "text",
+        "transform": {
+            "type": "function",
+            "function": {"name": "pocket_calculator", "arguments": {"expression": "{content}"}},
+        },
+    },
+    "hermes": {
+        "open": "<tool_call>",
+        "close_pattern": r"</tool_call>\s*",
+        "content": "json",
+        "transform": {"type": "function", "function": "{content}"},
+    },
+}
+OVERRIDES = [
+    "ablations=null",
+    "reward=end_to_end:parity",
+    "policy.tiny={vocabulary: 512, hidden: 128, layers: 4, heads: 4, intermediate: 384, context_length: 512}",
+    "tasks.kinds={product_then_sum: 1, sum_then_product: 1}",
+    f"environment.max_turns={TURNS}",
+    "evaluation.episodes=32",
+]
+WARM_UP = [
+    "reward=exact_number",
+    "training=null",
+    "rollout=null",
+    "advantage=null",
+    "objective=null",
+]
+REINFORCEMENT = [
+    "supervised=null",
+    "policy.tiny=null",
+    f"rollout.max_new_tokens={TURN_TOKENS}",
+    f"rollout.group_size={GROUP}",
+    f"training.tasks_per_step={PROMPTS}",
+    "training.optimizer=adamw",
+    f"training.learning_rate={RATE}",
+]
+
+
+def parity_of(text: str) -> float:
+    """Cheap, and rarely the same for a whole group, so that both sides always have something to learn."""
+    return float(sum(map(ord, text)) % 2)
+
+
+async def parity(trajectory: Trajectory, task: Task) -> Score:
+    """The reward on our side."""
+    return Score(parity_of(trajectory.final_text.strip()))
+
+
+def warmed_up(format: str, folder: Path) -> Path:
+    """A policy that calls the tool, as a model folder."""
+    resolved = load_recipe("demo", [*OVERRIDES, *WARM_UP, f"chat.format={format}"])
+    train(resolved, folder, progress=Progress(quiet=True))
+    checkpoint = latest_checkpoint(folder)
+    assert checkpoint is not None  # training saves one at its end
+    return checkpoint
+
+
+class Ours:
+    """Whole training steps of Whetstone."""
+
+    def __init__(self, format: str, model: Path) -> None:
+        resolved = load_recipe("demo", [*OVERRIDES, *REINFORCEMENT, f"chat.format={format}", f"policy.path={model}"])
+        self.resolved, self.step = resolved, 0
+        self.assembly: Assembly | None = None
+
+    async def block(self, steps: int) -> list[dict[str, float]]:
+        """`steps` steps behind one that warms up: seconds and sampled tokens of each."""
+        settings = self.resolved.recipe.training
+        assert settings is not None
+        if self.assembly is None:
+            self.assembly = await in_arithmetic_thread(assemble, self.resolved)
+            self.learner = await in_arithmetic_thread(Learner, self.assembly.policy, settings)
+            self.engine = await in_arithmetic_thread(self.assembly.engine)
+        told = []
+        for _ in range(steps + 1):
+            began = time.perf_counter()
+            metrics, groups = await reinforcement_step(
+                self.assembly, self.learner, self.engine, settings, step=self.step, first_task=0
+            )
+            seconds = time.perf_counter() - began
+            self.step += 1
+            tokens = sum(t.action_tokens for group in groups for t in group.trajectories)
+            told.append({"seconds": seconds, "tokens": tokens, "reward": metrics["reward/mean"]})
+        return told[1:]
+
+
+class Theirs:
+    """Whole training steps of TRL's GRPOTrainer."""
+
+    def __init__(self, format: str, model: Path, described: str, tasks: list[Task]) -> None:
+        from datasets import Dataset
+
+        self.format, self.model = format, model
+        system = {"role": "system", "content": described}
+        self.prompts = [[system, {"role": "user", "content": task.prompt}] for task in tasks]
+        self.rows = Dataset.from_list([{"prompt": prompt} for prompt in self.prompts])
+
+    def policy(self) -> Policy:
+        """The warmed-up policy, as TRL wants its tokenizer."""
+        policy = load_policy(self.model)
+        policy.tokenizer.chat_template = TEMPLATES[self.format]
+        policy.tokenizer.response_template = {
+            "defaults": {"role": "assistant"},
+            "start_anchor": "<|assistant|>",
+            "fields": {
+                "tool_calls": {**_CALLS[self.format], "repeats": True},
+                "content": {"close_pattern": r"<\|end\|>\s*", "content": "text"},
+            },
+        }
+        return policy
+
+    def prompt(self) -> tuple[int, ...]:
+        """The first prompt as TRL shows it."""
+        shown = self.policy().tokenizer.apply_chat_template(
+            self.prompts[0], add_generation_prompt=True, return_dict=False
+        )
+        return tuple(shown)
+
+    def block(self, steps: int) -> list[dict[str, float]]:
+        """`steps` steps behind one that warms up: seconds and sampled tokens of each."""
+        import torch
+        from transformers import TrainerCallback
+        from trl import GRPOConfig, GRPOTrainer
+
+        policy = self.policy()
+        told: list[dict[str, float]] = []
+
+        class Clock(TrainerCallback):  # type: ignore[misc]
+            """Seconds from the end of a step to the end of the next."""
+
+            def on_step_end(self, *_: Any, **__: Any) -> None:
+                now = time.perf_counter()
+                if hasattr(self, "before"):
+                    tokens = trainer._metrics["train"]["completions/mean_length"][-1] * PROMPTS * GROUP
+                    earned = trainer._metrics["train"]["reward"][-1]
+                    told.append({"seconds": now - self.before, "tokens": tokens, "reward": earned})
+                self.before = now
+
+        def reward(completions: list[Any], **_: Any) -> list[float]:
+            return [parity_of(said[-1].get("content", "").strip()) for said in completions]
+
+        with tempfile.TemporaryDirectory() as folder:
+            settings = GRPOConfig(
+                output_dir=folder,
+                use_cpu=True,
+                bf16=False,
+                per_device_train_batch_size=PROMPTS * GROUP,
+                num_generations=GROUP,
+                max_completion_length=TURNS * TURN_TOKENS,
+                max_tool_calling_iterations=TURNS - 1,
+                temperature=1.0,
+                beta=0.0,
+                learning_rate=RATE,
+                lr_scheduler_type="constant",
+                max_steps=steps + 1,
+                gradient_checkpointing=False,
+                save_strategy="no",
+                logging_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+            )
+            trainer = GRPOTrainer(
+                model=policy.model,
+                reward_funcs=reward,
+                args=settings,
+                train_dataset=self.rows,
+                processing_class=policy.tokenizer,
+                tools=[pocket_calculator],
+                callbacks=[Clock()],
+            )
+            torch.manual_seed(0)
+            trainer.train()
+        return told
+
+
+async def measure(format: str, blocks: int, steps: int) -> dict[str, Any]:
+    """Both sides, in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = await asyncio.to_thread(warmed_up, format, Path(folder) / "warm")
+        ours = Ours(format, model)
+        await ours.block(0)
+        assert ours.assembly is not None
+        specs = ours.assembly.environment().toolset.specs  # type: ignore[attr-defined]
+        described = FORMATS[format]().describe(specs)
+        theirs = Theirs(format, model, described, [ours.assembly.source.task(i) for i in range(64)])
+        if theirs.prompt() != tuple(ours.assembly.chat.open([user(theirs.prompts[0][1]["content"])], specs).ids):
+            raise AssertionError("the two sides show different prompts")
+        measured: dict[str, Any] = {"prompt_tokens": len(theirs.prompt())}
+        found: dict[str, list[dict[str, float]]] = {"whetstone": [], "trl": []}
+        for _ in range(blocks):
+            found["whetstone"] += await ours.block(steps)
+            # both multiply in the same thread: with two pools of helpers each would be half as fast
+            found["trl"] += await in_arithmetic_thread(theirs.block, steps)
+    for name, told in found.items():
+        rates = sorted(PROMPTS * GROUP / step["seconds"] for step in told)
+        measured[name] = {
+            "episodes_per_second": [rates[0], statistics.median(rates), rates[-1]],
+            "seconds_a_step": statistics.median(step["seconds"] for step in told),
+            "sampled_tokens": statistics.mean(step["tokens"] for step in told),
+            "reward": statistics.mean(step["reward"] for step in told),
+        }
+    return measured
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--blocks", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4, help="in each block")
+    arguments = parser.parse_args()
+    try:
+        import trl  # noqa: F401
+    except ImportError:
+        sys.exit("TRL is not installed: pip install 'whetstone[bench]'")
+    began = time.perf_counter()
+    measured, ratios = {}, {}
+    for format, key in (("compact", "vs_trl"), ("hermes", "vs_trl_long_prompt")):
+        measured[format] = asyncio.run(measure(format, arguments.blocks, arguments.steps))
+        sides = (measured[format][name]["episodes_per_second"][1] for name in ("whetstone", "trl"))
+        ratios[key] = next(sides) / next(sides)
+        print(f"{format}: {ratios[key]:.2f} times TRL", file=sys.stderr)
+    told = {
+        "name": "end-to-end",
+        "measured": measured,
+        "ratios": ratios,
+        "goal": "vs_trl 5",
+        "bound": "the time the model's own arithmetic takes for the tokens sampled and trained",
+        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
+        "seconds": time.perf_counter() - began,
+    }
+    if arguments.json:
+        print(json.dumps(told))
+        return
+    for format, sides_of in measured.items():
+        print(f"{format}, prompts of {sides_of['prompt_tokens']} tokens")
+        for name in ("whetstone", "trl"):
+            of = sides_of[name]
+            low, middle, high = of["episodes_per_second"]
+            print(
+                f"  {name:<10} {middle:6.1f} episodes/s ({low:.1f} to {high:.1f}), "
+                f"{of['seconds_a_step']:.2f} s a step, "
+                f"{of['sampled_tokens']:,.0f} tokens sampled a step"
+            )
+    for name, ratio in ratios.items():
+        print(f"{name:<20} {ratio:6.2f}")
+
+
+if __name__ == "__main__":
+    main()
