@@ -1,5 +1,6 @@
 import asyncio
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,17 @@ def test_a_reward_that_fails_is_no_reward_of_zero(assembly):
     assert {t.removal for t in failed.trajectories} == {Removal.BEFORE_BASELINE}
     assert failed.trajectories[0].error == "the reward failed: ConnectionError: the judge is down"
     assert sum(len(group.rewards) for group in groups) == 4
+
+
+@pytest.mark.parametrize("said", [Score(math.nan), Score(math.inf), Score(1.0, turns=(0.0, math.nan))])
+def test_a_reward_that_is_no_number_is_a_reward_that_failed(assembly, said):
+    async def reward(trajectory, task):
+        return said
+
+    (group,) = collect(assembly, assembly.expert_actor(), assembly.source.held_out(1), reward=reward)
+    assert group.rewards == ()
+    assert {t.ended for t in group.trajectories} == {EndReason.ERROR}
+    assert group.trajectories[0].error.startswith("the reward failed: ValueError: it said ")
 
 
 def test_an_episode_that_fails_leaves_the_others_alone(assembly):

@@ -8,12 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests_small import SMALL
-from whetstone.errors import RunDirectoryError, SaveError, WhetstoneError
+from tests_small import SMALL, TEACHING
+from whetstone.errors import NonFiniteError, RunDirectoryError, SaveError, WhetstoneError
 from whetstone.inference import rows_are_summed_alike
 from whetstone.recipe import built_in_recipes, load_recipe
 from whetstone.reporting import Progress, read_trajectories
-from whetstone.training import final_policy, run_recipe, train
+from whetstone.training import assemble, final_policy, run_recipe, train
+from whetstone.training.checkpoint import load_checkpoint
 
 CHECKPOINT_EVERY_STEP = ["supervised.checkpoint_every=1", "training.checkpoint_every=1"]
 
@@ -115,8 +116,7 @@ def test_a_finished_run_is_only_reported_again(finished):
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_a_run_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, steps):
-    # rewards of an untrained model are all 0; the pull to the reference gives reinforcement something to do
-    resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, "training.reference_kl=0.1")
+    resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, TEACHING, "rollout.group_size=4")
     whole = train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(steps))
@@ -140,7 +140,7 @@ def test_the_same_weights_and_metrics_whatever_the_concurrency(tmp_path):
     for in_flight in (1, 3, 64):
         run_dir = tmp_path / str(in_flight)
         train(
-            small("ablations=null", "training.reference_kl=0.1", f"rollout.max_in_flight={in_flight}"),
+            small("ablations=null", TEACHING, "rollout.group_size=4", f"rollout.max_in_flight={in_flight}"),
             run_dir,
             progress=QUIET,
         )
@@ -200,6 +200,58 @@ def test_a_disk_that_fills_while_saving_is_one_line_and_keeps_what_was_saved(tmp
 def test_a_prompt_longer_than_the_context_ends_the_run_in_one_line(tmp_path):
     with pytest.raises(WhetstoneError, match=r"task arithmetic/.*: its prompt is \d+ tokens, the context 16"):
         train(small("policy.tiny.context_length=16"), tmp_path / "run", progress=QUIET)
+
+
+def test_gradients_that_are_no_numbers_end_the_run_with_its_state_saved(tmp_path):
+    resolved = small(
+        "ablations=null", "supervised.steps=9", "supervised.learning_rate=1e38", "supervised.max_nonfinite=2"
+    )
+    with pytest.raises(
+        NonFiniteError, match=r"step \d of supervised: .* 2 updates in a row.*The state is in .*step-00000"
+    ):
+        train(resolved, tmp_path / "run", progress=QUIET)
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert load_checkpoint(saved)[2].done == {"supervised": len(rows)}
+
+
+VARIANTS = {
+    "adapters": ["policy.lora={rank: 4}", "training.reference_kl=0.1"],
+    "adapters without a warm-up": ["policy.lora={rank: 4}", "training.reference_kl=0.1", "supervised=null"],
+    "frozen": ["policy.frozen=[model.embed_tokens.*]", "training.reference_kl=0.1"],
+    "epochs": ["training.epochs=2", "training.minibatches=2", "training.reference_kl=0.1"],
+    "critic": ["advantage=null", "critic={level: turn}"],
+    "token critic": ["critic={level: token, detached: false}", "advantage=null"],
+    "imitation": ["training.imitation={weight: 0.5, batch_size: 3}"],
+    "one by one": ["training.share_prefixes=false", "supervised.share_prefixes=false", "training.reference_kl=0.1"],
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, name):
+    changes = [c for c in SMALL if not ("supervised=null" in VARIANTS[name] and c.startswith("supervised"))]
+    changes += ["ablations=null", "training.checkpoint_every=1", TEACHING, "rollout.group_size=4", *VARIANTS[name]]
+    resolved = load_recipe("demo", changes)
+    train(resolved, tmp_path / "whole", progress=QUIET)
+    warm_up = 0 if resolved.recipe.supervised is None else 2
+    with pytest.raises(Stopped):
+        train(resolved, tmp_path / "stopped", progress=StopAfter(warm_up + 1))
+    train(resolved, tmp_path / "stopped", resume=True, progress=QUIET)
+    ours, theirs = (final_policy(tmp_path / run) for run in ("whole", "stopped"))
+    weights = theirs.model.state_dict()
+    assert all(torch.equal(value, weights[key]) for key, value in ours.model.state_dict().items())
+    rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["update/skipped"] == 0
+    if name == "imitation":
+        assert rows[-1]["loss/imitation"] > 0
+    if "critic" in name:
+        assert rows[-1]["loss/value"] >= 0
+        assert all(map(torch.equal, ours.critic.state_dict().values(), theirs.critic.state_dict().values()))
+    if name.startswith("adapters"):
+        assert (max((tmp_path / "whole" / "checkpoints").iterdir()) / "adapter_model.safetensors").is_file()
+    if name == "frozen":
+        untrained = assemble(resolved).policy.model.get_input_embeddings().weight
+        assert torch.equal(ours.model.get_input_embeddings().weight, untrained)
 
 
 @pytest.mark.parametrize("name", built_in_recipes())

@@ -1,16 +1,19 @@
 """Credit and losses as pure functions: tensors in, tensors out; each cites its source."""
 
-from whetstone.algorithms.advantages import ADVANTAGES, group_relative
+from whetstone.algorithms.advantages import ADVANTAGES, gae, group_relative, whitened
 from whetstone.algorithms.mismatch import mismatch
-from whetstone.algorithms.objectives import OBJECTIVES, TokenLoss, clipped, reference_kl, supervised
+from whetstone.algorithms.objectives import OBJECTIVES, TokenLoss, clipped, reference_kl, squared_value, supervised
 
 __all__ = [
     "ADVANTAGES",
     "OBJECTIVES",
     "TokenLoss",
     "clipped",
+    "gae",
     "group_relative",
     "mismatch",
     "reference_kl",
+    "squared_value",
     "supervised",
+    "whitened",
 ]

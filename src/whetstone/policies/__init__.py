@@ -1,6 +1,6 @@
 """Language models as policies: loaded from a folder, or built from nothing."""
 
-from whetstone.policies.adapters import adapters_off, add_adapters, has_adapters, without_adapters
+from whetstone.policies.adapters import adapters_off, add_adapters, has_adapters, load_adapters, without_adapters
 from whetstone.policies.critic import Critic, critic_for
 from whetstone.policies.policy import Policy, freeze, load_policy, save_policy
 from whetstone.policies.tiny import build_tiny
@@ -15,6 +15,7 @@ __all__ = [
     "critic_for",
     "freeze",
     "has_adapters",
+    "load_adapters",
     "load_policy",
     "save_policy",
     "view_of",

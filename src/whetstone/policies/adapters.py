@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from whetstone.errors import PolicyError, did_you_mean
 
@@ -45,7 +48,38 @@ def add_adapters(
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, use_dora=dora, lora_dropout=0.0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        _add(model, config)
+    _train_adapters_alone(model)
+
+
+def load_adapters(model: torch.nn.Module, folder: Path) -> None:
+    """Put the adapters in a folder, in PEFT's layout, beside the layers of the model they were trained on.
+
+    Raises:
+        PolicyError: PEFT is not installed, or they are another model's.
+    """
+    try:
+        from peft import LoraConfig, set_peft_model_state_dict
+    except ImportError as error:
+        raise PolicyError(f"{folder}: its adapters need PEFT: pip install 'whetstone[lora]'") from error
+    with torch.random.fork_rng(devices=[]):
+        _add(model, LoraConfig.from_pretrained(str(folder)))
+    kept = load_file(folder / "adapter_model.safetensors")
+    state = {name.removeprefix("base_model.model."): tensor for name, tensor in kept.items()}
+    found = set_peft_model_state_dict(model, state)
+    amiss = [*found.unexpected_keys, *(name for name in found.missing_keys if "lora_" in name)]
+    if amiss:
+        raise PolicyError(f"{folder}: its adapters do not fit the model they stand on: {amiss[0]}")
+    _train_adapters_alone(model)
+
+
+def _add(model: torch.nn.Module, config: Any) -> None:
+    with warnings.catch_warnings():  # the libraries' remarks on each other's new names
+        warnings.simplefilter("ignore", FutureWarning)
         model.add_adapter(config)  # type: ignore[operator]
+
+
+def _train_adapters_alone(model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
 
@@ -82,13 +116,13 @@ def without_adapters(model: torch.nn.Module, *, merge: bool) -> torch.nn.Module:
         return model
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    plain: Any = copy.deepcopy(model)
-    for name, module in list(plain.named_modules()):
+    taken: Any = copy.deepcopy(model)
+    for name, module in list(taken.named_modules()):
         if isinstance(module, BaseTunerLayer):
             if merge:
                 module.merge()
             above, _, last = name.rpartition(".")
-            setattr(plain.get_submodule(above), last, module.get_base_layer())
-    plain._hf_peft_config_loaded = False
-    del plain.peft_config
-    return plain.requires_grad_(True)  # type: ignore[no-any-return]
+            setattr(taken.get_submodule(above), last, module.get_base_layer())
+    plain: Any = type(taken)(copy.deepcopy(taken.config))  # one that never heard of them, in any attribute
+    plain.load_state_dict(taken.state_dict())
+    return plain.eval()  # type: ignore[no-any-return]

@@ -13,21 +13,25 @@ class Critic(torch.nn.Module):
 
     Args:
         hidden: Numbers in a state.
+        detached: Whether its gradient stops in front of the states.
     """
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, *, detached: bool = True) -> None:
         super().__init__()
+        self.detached = detached
         self.value = torch.nn.Linear(hidden, 1)
         torch.nn.init.zeros_(self.value.weight)
         torch.nn.init.zeros_(self.value.bias)
 
     def forward(self, states: Tensor) -> Tensor:
         """[R, hidden] → [R]"""
-        values: Tensor = self.value(states)
+        states = states.to(self.value.weight.dtype)
+        values: Tensor = self.value(states.detach() if self.detached else states)
         return values.squeeze(-1)
 
 
-def critic_for(model: torch.nn.Module) -> Critic:
+def critic_for(model: torch.nn.Module, *, detached: bool = True) -> Critic:
     """A critic on this model's states."""
     anything: Any = model
-    return Critic(int(anything.config.get_text_config().hidden_size)).to(next(model.parameters()).device)
+    critic = Critic(int(anything.config.get_text_config().hidden_size), detached=detached)
+    return critic.to(next(model.parameters()).device)

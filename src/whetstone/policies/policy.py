@@ -14,11 +14,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from whetstone.errors import PolicyError, did_you_mean
-from whetstone.policies.adapters import has_adapters, without_adapters
+from whetstone.policies.adapters import has_adapters, load_adapters, without_adapters
 
 logging.disable_progress_bar()  # a bar for writing a megabyte, in the middle of the run's own
 
 _ADAPTERS = "adapter_config.json"
+_BESIDE = "base"
+"""Where a model that came from no folder is kept beside its adapters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,15 @@ def load_policy(folder: Path | str) -> Policy:
         raise PolicyError(f"{base}: not a model folder: config.json is missing")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(base, local_files_only=True, dtype=torch.float32)
-        if base != folder:
-            model.load_adapter(str(folder), is_trainable=True, local_files_only=True)
+        model, told = AutoModelForCausalLM.from_pretrained(
+            base, local_files_only=True, dtype=torch.float32, output_loading_info=True
+        )
     except (OSError, ValueError, KeyError) as error:
         raise PolicyError(f"{folder}: could not be loaded: {str(error).splitlines()[0]}") from error
+    if told["missing_keys"]:  # they would be random numbers
+        raise PolicyError(f"{base}: weights are missing: {', '.join(sorted(told['missing_keys'])[:3])}")
+    if base != folder:
+        load_adapters(model, folder)
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
         raise PolicyError(
@@ -106,18 +112,24 @@ def load_policy(folder: Path | str) -> Policy:
 def save_policy(policy: Policy, folder: Path) -> None:
     """Write model and tokenizer into an existing folder, in Hugging Face layout; of adapters, in PEFT's.
 
-    Where adapters stand on a model that came from no folder, that model is written beside them, into `base`.
+    Where adapters stand on a model that came from no folder, that model is written beside them.
     """
     model: Any = policy.model
-    model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
-    if has_adapters(model):
-        config = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8"))
-        if not config.get("base_model_name_or_path"):
-            without: Any = without_adapters(model, merge=False)
-            without.save_pretrained(folder / "base")
-            config["base_model_name_or_path"] = "base"
-            (folder / _ADAPTERS).write_text(json.dumps(config, indent=1), encoding="utf-8")
+    if not has_adapters(model):
+        model.save_pretrained(folder)
+        return
+    (config,) = model.peft_config.values()
+    named = config.base_model_name_or_path
+    beside = named in (None, "", _BESIDE)
+    config.base_model_name_or_path = None if beside else named  # PEFT would look a name up in the world
+    model.save_pretrained(folder)
+    if beside:
+        without: Any = without_adapters(model, merge=False)
+        without.save_pretrained(folder / _BESIDE)
+        written = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8"))
+        text = json.dumps({**written, "base_model_name_or_path": _BESIDE}, indent=1)
+        (folder / _ADAPTERS).write_text(text, encoding="utf-8")
 
 
 def _base(folder: Path) -> Path:
@@ -128,7 +140,7 @@ def _base(folder: Path) -> Path:
     """
     if not (folder / _ADAPTERS).is_file():
         return folder
-    named = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8")).get("base_model_name_or_path") or "base"
+    named = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8")).get("base_model_name_or_path") or _BESIDE
     for base in (folder / named, Path(named)):
         if base.is_dir():
             return base

@@ -3,6 +3,7 @@
 from whetstone.recipe.reading import built_in_recipes
 from whetstone.recipe.resolved import Resolved, load_recipe
 from whetstone.recipe.settings import (
+    CriticSettings,
     OptimizerSettings,
     Part,
     Recipe,
@@ -12,6 +13,7 @@ from whetstone.recipe.settings import (
 )
 
 __all__ = [
+    "CriticSettings",
     "OptimizerSettings",
     "Part",
     "Recipe",

@@ -33,14 +33,28 @@ def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.training is None:
-        for key in ("rollout", "advantage", "objective"):
+        for key in ("rollout", "advantage", "objective", "critic"):
             yield key, "there is no reinforcement stage (training is not set)"
+    if recipe.critic is not None:
+        yield "advantage", "credit comes from the critic"
+
+
+def _adapters_need_layers(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.policy.lora is not None:
+        yield "policy.frozen", "beside adapters (policy.lora) everything is frozen"
+
+
+def _decay_needs_a_share(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    for stage, settings in (("supervised", recipe.supervised), ("training", recipe.training)):
+        if settings is not None and settings.decay_fraction == 0:
+            yield f"{stage}.decay", f"{stage}.decay_fraction is 0, so the learning rate does not fall"
 
 
 def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    if recipe.training is not None and recipe.training.minibatches == 1 and recipe.objective.name == "clipped":
+    updates = recipe.training.minibatches * recipe.training.epochs if recipe.training is not None else 0
+    if updates == 1 and recipe.objective.name == "clipped":
         for key in ("clip_low", "clip_high"):
-            reason = "with training.minibatches: 1 each update is the first after sampling, so every ratio is 1"
+            reason = "with one minibatch and one epoch (training.minibatches, training.epochs) every ratio is 1"
             yield f"objective.{key}", reason
 
 
@@ -57,6 +71,8 @@ def _calls_need_tools(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _advantage_needs,
+    _adapters_need_layers,
+    _decay_needs_a_share,
     _clip_needs_minibatches,
     _samples_need_temperature,
     _calls_need_tools,

@@ -53,6 +53,12 @@ class Resolved:
     def dump(self) -> str:
         """The recipe as YAML with every default written out; loading it gives the same recipe."""
         written = self.recipe.model_dump(mode="json", exclude_none=False)
+        for dotted, _ in without_effect(self.recipe):  # only defaults: what was set without effect is refused
+            *above, last = dotted.split(".")
+            section = written
+            for key in above:
+                section = section.get(key) or {}
+            section.pop(last, None)
         lines = CommentedMap()
         for key, value in written.items():
             if value in (None, "", {}) and key not in self.keys:

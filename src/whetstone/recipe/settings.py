@@ -133,8 +133,8 @@ class OptimizerSettings(_Settings):
     warmup_fraction: float = Field(0.05, ge=0, le=1)
     """The share of the stage's steps, at its start, in which the learning rate rises from 0."""
     decay_fraction: float = Field(0.0, ge=0, le=1)
-    """The share of them, at its end, in which it falls to 0: none of them is the constant schedule, all of them
-    the cosine or linear one, some of them warm-up-stable-decay."""
+    """The share of them, at its end, in which it falls to 0: none of them is the constant schedule, all that
+    the warm-up leaves the cosine or linear one, some of them warm-up-stable-decay."""
     decay: Literal["linear", "cosine"] = "linear"
     weight_decay: float = Field(0.0, ge=0)
     max_gradient_norm: float = Field(1.0, gt=0)
@@ -172,6 +172,33 @@ class TrainingSettings(OptimizerSettings):
     """How often each of these updates is made."""
     reference_kl: float = Field(0.0, ge=0)
     """Weight of the divergence from the policy reinforcement began with; 0 does without that policy."""
+    imitation: ImitationSettings | None = None
+    """Keep imitating the source's expert; null leaves it out."""
+
+
+class CriticSettings(_Settings):
+    """A critic on the policy's states, from which credit comes instead of from comparison."""
+
+    level: Literal["turn", "token"] = "turn"
+    """Whether it foretells the return in front of each turn or of each action token."""
+    weight: float = Field(0.5, gt=0)
+    """Of its squared error beside the objective."""
+    discount: float = Field(0.99, ge=0, le=1)
+    """A turn, or a token."""
+    trace: float = Field(0.95, ge=0, le=1)
+    """The λ of generalised advantage estimation."""
+    whiten: bool = True
+    """Whether advantages of a step are brought to mean 0 and variance 1."""
+    detached: bool = True
+    """Whether its error leaves the policy's own layers alone."""
+
+
+class ImitationSettings(_Settings):
+    """Demonstrations beside the policy's own episodes, in the same updates."""
+
+    weight: float = Field(0.1, gt=0)
+    batch_size: int = Field(8, ge=1)
+    """Demonstrations a step."""
 
 
 class EvaluationSettings(_Settings):
@@ -202,6 +229,8 @@ class Recipe(_Settings):
     """Reinforcement; null leaves it out."""
     advantage: Annotated[Part, _named("group_relative")] = Part(name="group_relative")
     objective: Annotated[Part, _named("clipped")] = Part(name="clipped")
+    critic: CriticSettings | None = None
+    """Credit from a critic; null compares rewards by `advantage`."""
     evaluation: EvaluationSettings = EvaluationSettings()
     ablations: dict[str, dict[str, Any]] = {}
     """By name, the keys that differ; each is trained and evaluated after the run itself, and reported beside it."""

@@ -12,6 +12,7 @@ the reward cannot tell, there is no score, and the trajectory is removed before 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -173,7 +174,11 @@ class Collector:
         if not trajectory.ended.valid:
             return replace(trajectory, removal=Removal.BEFORE_BASELINE)
         try:
-            return replace(trajectory, score=await self.reward(trajectory, task))
+            score = await self.reward(trajectory, task)
+            said = (score.value, *(score.turns or ()))
+            if not all(map(math.isfinite, said)):
+                raise ValueError(f"it said {next(value for value in said if not math.isfinite(value))}")
+            return replace(trajectory, score=score)
         except WhetstoneError:
             raise
         except Exception as failure:  # foreign code: its failure is recorded, never a reward of 0

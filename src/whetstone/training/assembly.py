@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from whetstone.algorithms import ADVANTAGES, OBJECTIVES
@@ -17,7 +17,7 @@ from whetstone.environments import ENVIRONMENTS, Environment
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, Sampling
 from whetstone.parts import OptionError, checked_options, find_part, options_of
-from whetstone.policies import Policy, add_adapters, build_tiny, freeze, load_policy
+from whetstone.policies import Policy, add_adapters, build_tiny, critic_for, freeze, load_policy
 from whetstone.recipe import Part, Resolved
 from whetstone.rewards import REWARDS, Reward
 from whetstone.rollout import STRATEGIES, Actor, Collector, ExpertActor, Limits, PolicyActor, Strategy
@@ -115,6 +115,11 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
     environment = _environment(resolved)
     if policy is None:
         policy = _policy(resolved, source, environment, format)
+    if recipe.critic is not None:
+        critic = critic_for(policy.model, detached=recipe.critic.detached)
+        if policy.critic is not None:
+            critic.load_state_dict(policy.critic.state_dict())
+        policy = replace(policy, critic=critic)
     try:
         freeze(policy, recipe.policy.frozen)
     except PolicyError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 
 from whetstone.atomic_write import new_folder
 from whetstone.errors import RunDirectoryError
-from whetstone.policies import Policy, load_policy, save_policy
+from whetstone.policies import Policy, critic_for, load_policy, save_policy
 
 _NAME = re.compile(r"step-(\d{6,})")
 
@@ -58,6 +58,8 @@ def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], po
         save_policy(policy, folder)
         (folder / "trainer").mkdir()
         torch.save(optimizer, folder / "trainer" / "optimizer.pt")
+        if policy.critic is not None:
+            torch.save(policy.critic.state_dict(), folder / "trainer" / "critic.pt")
         (folder / "trainer" / "position.json").write_text(json.dumps(asdict(position), indent=1))
     return path
 
@@ -81,12 +83,18 @@ def load_checkpoint(path: Path) -> tuple[Policy, dict[str, Any], Position]:
     try:
         position = Position(**json.loads((path / "trainer" / "position.json").read_text()))
         optimizer = torch.load(path / "trainer" / "optimizer.pt", weights_only=True)
+        kept = path / "trainer" / "critic.pt"
+        critic = torch.load(kept, weights_only=True) if kept.is_file() else None
     except (OSError, ValueError, TypeError, LookupError, RuntimeError, EOFError, UnpicklingError) as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise RunDirectoryError(
             f"{path}: a damaged checkpoint ({said}); delete it to go on from the one before"
         ) from error
-    return load_policy(path), optimizer, position
+    policy = load_policy(path)
+    if critic is not None:
+        policy = replace(policy, critic=critic_for(policy.model))
+        policy.critic.load_state_dict(critic)  # type: ignore[union-attr]
+    return policy, optimizer, position
 
 
 def prune_checkpoints(run_dir: Path, *, keep: set[Path], last: int) -> None:

@@ -132,6 +132,18 @@ class Learner:
                     found[i] = part
         return found
 
+    @torch.no_grad()
+    def values(self, segments: Sequence[Segment], *, temperature: float = 1.0) -> list[Tensor]:
+        """[A] the critic's value of the state in front of each action token of each segment."""
+        found = [torch.empty(0, device=self._device)] * len(segments)
+        for micro in self._packed(segments):
+            outputs = self._forward(micro, temperature)
+            if outputs.values is None:
+                raise ValueError("the policy has no critic")
+            for i, part in zip(micro.indices, torch.split(outputs.values, list(micro.counts)), strict=True):
+                found[i] = part
+        return found
+
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state; the weights are saved as a model folder."""
         return self.optimizers.state_dict()
@@ -187,3 +199,8 @@ class Learner:
 def action_tokens(segment: Segment) -> int:
     """How many tokens of a segment can be trained; its first cannot, since nothing predicts it."""
     return sum(segment.action_mask[1:])
+
+
+def action_places(segment: Segment) -> list[int]:
+    """[A] where they stand."""
+    return [place for place, trained in enumerate(segment.action_mask) if trained and place > 0]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.errors import NonFiniteError
 from whetstone.policies import Policy, has_adapters, load_policy
 from whetstone.recipe import OptimizerSettings, Resolved, TrainingSettings
 from whetstone.reporting import Journal, Progress, Stage, write_report, write_trajectories
@@ -124,7 +125,11 @@ class _Run:
                 self.shown = shown
                 for number in range(done, settings.steps):
                     began = time.perf_counter()
-                    metrics, trajectories = await step(learner, number)
+                    try:
+                        metrics, trajectories = await step(learner, number)
+                    except NonFiniteError as error:
+                        path = await in_arithmetic_thread(self._save, learner)
+                        raise NonFiniteError(f"step {number + 1} of {name}: {error}. The state is in {path}") from None
                     self._record(name, number + 1, metrics, trajectories, time.perf_counter() - began)
                     shown.advance(metrics)
                     if (number + 1) % settings.checkpoint_every == 0 or number + 1 == settings.steps:
@@ -142,10 +147,11 @@ class _Run:
         if stage == "reinforcement":  # demonstrations can be made again at any time
             write_trajectories(self.run_dir / "trajectories" / f"step-{step:06d}.jsonl", trajectories)
 
-    def _save(self, learner: Learner) -> None:
-        save_checkpoint(self.run_dir, self.assembly.policy, learner.state_dict(), self.position)
+    def _save(self, learner: Learner) -> Path:
+        path = save_checkpoint(self.run_dir, self.assembly.policy, learner.state_dict(), self.position)
         keep = {self.warmed_up} if self.warmed_up is not None else set()
         prune_checkpoints(self.run_dir, keep=keep, last=_KEPT_CHECKPOINTS)
+        return path
 
     async def _supervised_step(self, learner: Learner, step: int) -> tuple[dict[str, float], list[Trajectory]]:
         assert self.recipe.supervised is not None

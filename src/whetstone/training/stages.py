@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from statistics import fmean
 
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import TokenLoss, reference_kl, supervised
+from whetstone.algorithms import supervised
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.evaluation import Evaluation, evaluation_of
 from whetstone.inference import Engine
@@ -26,10 +26,10 @@ from whetstone.recipe import SupervisedSettings, TrainingSettings
 from whetstone.rollout import Collector, Independent
 from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
-from whetstone.training.learner import Learner, LossOf, action_tokens
-from whetstone.training.packing import MicroBatch
-from whetstone.training.token_outputs import TokenOutputs
-from whetstone.trajectory import Group, Segment, Task, Trajectory
+from whetstone.training.credit import Credited, credited, credited_by_critic
+from whetstone.training.learner import Learner, action_tokens
+from whetstone.training.losses import UpdateLoss
+from whetstone.trajectory import Author, Group, Segment, Task, Trajectory
 
 
 async def supervised_step(
@@ -40,10 +40,7 @@ async def supervised_step(
     A demonstration that does not reach the answer is left out and counted.
     """
     began = time.perf_counter()
-    collector = assembly.collector(assembly.expert_actor(), seed=derive_seed(assembly.resolved.recipe.seed, "expert"))
-    first = step * settings.batch_size
-    tasks = [assembly.demonstrated.task(first + i) for i in range(settings.batch_size)]
-    shown = await asyncio.gather(*(collector.sample(task, index=0) for task in tasks))
+    shown = await _demonstrated(assembly, step * settings.batch_size, settings.batch_size)
     segments = [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
     sampled = time.perf_counter()
     metrics = await in_arithmetic_thread(learner.update, segments, lambda outputs, _: supervised(outputs.logprobs))
@@ -56,7 +53,14 @@ async def supervised_step(
         "time/update": now - sampled,
         "throughput/tokens_per_second": sum(map(len, segments)) / (now - began),
     }
-    return metrics, list(shown)
+    return metrics, shown
+
+
+async def _demonstrated(assembly: Assembly, first: int, count: int) -> list[Trajectory]:
+    """The expert's episodes of so many tasks from `first` on."""
+    collector = assembly.collector(assembly.expert_actor(), seed=derive_seed(assembly.resolved.recipe.seed, "expert"))
+    tasks = [assembly.demonstrated.task(first + i) for i in range(count)]
+    return list(await asyncio.gather(*(collector.sample(task, index=0) for task in tasks)))
 
 
 async def reinforcement_step(
@@ -83,9 +87,14 @@ async def reinforcement_step(
     first = first_task + step * settings.tasks_per_step
     tasks = [assembly.source.task(first + i) for i in range(settings.tasks_per_step)]
     groups = _in_order([group async for group in collector.groups(tasks, assembly.strategy)], tasks)
+    shown: list[Segment] = []
+    if settings.imitation is not None:
+        count = settings.imitation.batch_size
+        trajectories = await _demonstrated(assembly, first_task + step * count, count)
+        shown = [segment for trajectory in trajectories if trajectory.solved for segment in trajectory.segments()]
     sampled = time.perf_counter()
     metrics = describe_groups(groups)
-    metrics |= await in_arithmetic_thread(_learn, assembly, learner, groups, settings)
+    metrics |= await in_arithmetic_thread(_learn, assembly, learner, groups, shown, settings)
     learner.optimizers.advance()
     weights = dict(learner.policy.model.named_parameters())
     await engine.load_weights(weights, engine.version + 1)
@@ -137,85 +146,91 @@ def _in_order(groups: Sequence[Group], tasks: Sequence[Task]) -> list[Group]:
     return sorted(groups, key=lambda group: (order[group.task.id], [t.id for t in group.trajectories[:1]]))
 
 
-def credited(assembly: Assembly, groups: Sequence[Group]) -> list[list[Segment]]:
-    """The segments of each group with their advantages; trajectories removed from training have none."""
-    counted = [(g, trajectory) for g, group in enumerate(groups) for trajectory in group.counted]
-    rewards = torch.tensor([t.score.value if t.score else 0.0 for _, t in counted], dtype=torch.float64)
-    advantages: Tensor = assembly.advantage(rewards, torch.tensor([g for g, _ in counted]))
-    segments: list[list[Segment]] = [[] for _ in groups]
-    for (g, trajectory), advantage in zip(counted, advantages.tolist(), strict=True):
-        if trajectory.removal is None:
-            segments[g] += [_with_credit(segment, advantage) for segment in trajectory.segments()]
-    return segments
-
-
-def _with_credit(segment: Segment, advantage: float) -> Segment:
-    return replace(segment, advantages=tuple(advantage if trained else 0.0 for trained in segment.action_mask))
-
-
 def _learn(
-    assembly: Assembly, learner: Learner, groups: Sequence[Group], settings: TrainingSettings
+    assembly: Assembly,
+    learner: Learner,
+    groups: Sequence[Group],
+    shown: Sequence[Segment],
+    settings: TrainingSettings,
 ) -> dict[str, float]:
-    """One update per minibatch and epoch, each with its share of the groups."""
-    temperature = assembly.resolved.recipe.rollout.temperature
-    by_group = credited(assembly, groups)
-    shares = [by_group[i :: settings.minibatches] for i in range(settings.minibatches)]
-    minibatches = [[segment for group in share for segment in group] for share in shares]
-    divisors = [sum(map(action_tokens, batch)) for batch in minibatches]
-    holds_on = settings.reference_kl > 0
-    if not holds_on:
+    """One update per minibatch and epoch, each with its share of the groups.
+
+    Args:
+        shown: Demonstrations to imitate in the same updates.
+    """
+    recipe = assembly.resolved.recipe
+    temperature, critic = recipe.rollout.temperature, recipe.critic
+    if critic is None:
+        by_group = credited(assembly, groups)
+    else:
+        by_group = credited_by_critic(learner, groups, critic, temperature=temperature)
+    shares = [
+        [each for group in by_group[i :: settings.minibatches] for each in group] for i in range(settings.minibatches)
+    ]
+    divisors = [sum(action_tokens(each.segment) for each in share) for share in shares]
+    if settings.reference_kl == 0 and critic is None:
         # a segment without credit has loss and gradient exactly 0: it counts in the divisor and is not computed
-        minibatches = [[segment for segment in batch if any(segment.advantages or ())] for batch in minibatches]
-    old: list[list[Tensor] | None] = [
-        # in the first update the old policy is the one being differentiated: its log-probs come from the same pass
-        learner.logprobs(batch, temperature=temperature) if i > 0 else None
-        for i, batch in enumerate(minibatches)
-    ]
-    anchors = [
-        learner.logprobs(batch, temperature=temperature, reference=True) if holds_on else None for batch in minibatches
-    ]
+        shares = [[each for each in share if any(each.segment.advantages or ())] for share in shares]
+    batches = [_Batch.of(share, shown[i :: settings.minibatches]) for i, share in enumerate(shares)]
+    for i, (batch, divisor) in enumerate(zip(batches, divisors, strict=True)):
+        batch.divisor = divisor or sum(map(action_tokens, batch.segments))
+        if i > 0:  # the first update's old policy is the one being differentiated: the pass itself finds its log-probs
+            batch.old = learner.logprobs(batch.segments, temperature=temperature)
+        if settings.reference_kl > 0:
+            batch.reference = learner.logprobs(batch.segments, temperature=temperature, reference=True)
     totals: dict[str, list[float]] = {}
-    for _ in range(settings.epochs):
-        for i, (batch, divisor, anchor) in enumerate(zip(minibatches, divisors, anchors, strict=True)):
-            first, before = old[i] is None, old[i] or [torch.empty(0)] * len(batch)
-            old[i] = before
-            loss_of = _policy_loss(assembly, settings, before, anchor, first=first)
-            for name, value in learner.update(batch, loss_of, temperature=temperature, divisor=divisor).items():
+    for epoch in range(settings.epochs):
+        for i, batch in enumerate(batches):
+            loss = UpdateLoss(
+                assembly.objective,
+                batch.old,
+                first=epoch == i == 0,
+                reference=batch.reference,
+                reference_weight=settings.reference_kl,
+                targets=batch.targets,
+                value_weight=critic.weight * batch.per(batch.predictions) if critic is not None else 0.0,
+                imitation_weight=settings.imitation.weight * batch.per(batch.imitated) if settings.imitation else 0.0,
+            )
+            update = learner.update(batch.segments, loss, temperature=temperature, divisor=batch.divisor)
+            for name, value in update.items():
                 totals.setdefault(name, []).append(value)
     metrics = {name: fmean(values) for name, values in totals.items() if not name.startswith("sampler/")}
     # after the first update the learner is no longer the policy that sampled, so only its first pass can tell
     return metrics | {name: values[0] for name, values in totals.items() if name.startswith("sampler/")}
 
 
-def _policy_loss(
-    assembly: Assembly,
-    settings: TrainingSettings,
-    old: list[Tensor],
-    reference: list[Tensor] | None,
-    *,
-    first: bool = False,
-) -> LossOf:
-    """The recipe's objective, and the pull towards the reference where there is one.
+@dataclass(slots=True)
+class _Batch:
+    """What one update learns from; lists are per segment."""
 
-    Args:
-        old: [A] log-probs of each segment before this step's updates.
-        reference: [A] log-probs of each segment under the reference.
-        first: Nothing was updated since: `old` is what the pass itself finds, and is written here.
-    """
+    segments: list[Segment]
+    targets: list[Tensor] | None
+    old: list[Tensor]
+    reference: list[Tensor] | None = None
+    divisor: int = 1
+    """Tokens the loss is divided by."""
 
-    def loss_of(outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
-        if first:
-            parts = torch.split(outputs.logprobs.detach(), list(micro.counts))
-            for i, part in zip(micro.indices, parts, strict=True):
-                old[i] = part
-        before = torch.cat([old[i] for i in micro.indices])
-        loss: TokenLoss = assembly.objective(outputs.logprobs, before, micro.advantages)
-        if reference is None:
-            return loss
-        pull = reference_kl(outputs.logprobs, torch.cat([reference[i] for i in micro.indices]))
-        return TokenLoss(loss.loss + settings.reference_kl * pull.loss, {**loss.metrics, **pull.metrics})
+    @classmethod
+    def of(cls, share: Sequence[Credited], shown: Sequence[Segment]) -> _Batch:
+        """The policy's own segments, then demonstrations."""
+        segments = [*(each.segment for each in share), *shown]
+        targets = [each.target for each in share if each.target is not None]
+        nothing = [torch.full((action_tokens(segment),), torch.nan) for segment in shown]
+        return cls(segments, [*targets, *nothing] if targets else None, [torch.empty(0)] * len(segments))
 
-    return loss_of
+    @property
+    def predictions(self) -> int:
+        """How many values the critic is to foretell."""
+        return sum(int((~target.isnan()).sum()) for target in self.targets or ())
+
+    @property
+    def imitated(self) -> int:
+        """How many tokens an expert wrote."""
+        return sum(author is Author.EXPERT for segment in self.segments for author in segment.tokens.authors)
+
+    def per(self, count: int) -> float:
+        """What turns a sum over the divisor into a mean over `count`."""
+        return self.divisor / max(1, count)
 
 
 def describe_groups(groups: Sequence[Group]) -> dict[str, float]:

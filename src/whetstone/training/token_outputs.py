@@ -86,7 +86,7 @@ class TokenForward:
             if self._view is None:
                 return self._one_by_one(micro, temperature)
             rows = _hidden(self._view, micro.ids, micro.positions, micro.branches)[micro.rows]
-            values = None if self.critic is None else self.critic(rows.float())[micro.row_of]
+            values = None if self.critic is None else self.critic(rows)[micro.row_of]
             logprobs, entropies = self._in_chunks(rows, micro, temperature)
         return TokenOutputs(logprobs, entropies[micro.row_of], values)
 

@@ -1,0 +1,71 @@
+"""What is an update of reinforcement made of? The objective, and beside it what the recipe asks for.
+
+    loss = objective  +  β · pull to the reference  +  w · critic's error  +  v · imitation of demonstrations
+
+Easy to get wrong: the objective is a mean over the policy's tokens, the critic's error one over its predictions, and
+imitation one over the expert's tokens. All three go through one backward pass with one divisor, so the other two are
+scaled to it, with counts over the whole update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whetstone.algorithms import TokenLoss, reference_kl, squared_value, supervised
+from whetstone.training.packing import MicroBatch
+from whetstone.training.token_outputs import TokenOutputs
+
+
+@dataclass(slots=True)
+class UpdateLoss:
+    """The loss of one update; per segment are lists in the order of the segments that are updated on."""
+
+    objective: Callable[..., Any]
+    """(learner log-probs, old log-probs, advantages, each [T]) → TokenLoss"""
+    old: list[Tensor]
+    """Per segment, [A] log-probs before this step's updates."""
+    first: bool = False
+    """Nothing was updated since: `old` is what the pass itself finds, and is written here."""
+    reference: Sequence[Tensor] | None = None
+    """Per segment, [A] log-probs under the reference."""
+    reference_weight: float = 0.0
+    targets: Sequence[Tensor] | None = None
+    """Per segment, [A] what the critic should say, NaN where it is not asked."""
+    value_weight: float = 0.0
+    """For each prediction, over the update's divisor."""
+    imitation_weight: float = 0.0
+    """For each of the expert's tokens, over the update's divisor."""
+
+    def __call__(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
+        """The loss of each action token of a micro-batch."""
+        logprobs = outputs.logprobs
+        if self.first:
+            parts = torch.split(logprobs.detach(), list(micro.counts))
+            for i, part in zip(micro.indices, parts, strict=True):
+                self.old[i] = part
+        of_policy: TokenLoss = self.objective(logprobs, _of(self.old, micro), micro.advantages)
+        loss, metrics = of_policy.loss, dict(of_policy.metrics)
+        if self.reference is not None:
+            pull = reference_kl(logprobs, _of(self.reference, micro))
+            loss, metrics = loss + self.reference_weight * pull.loss, metrics | pull.metrics
+        if self.targets is not None:
+            assert outputs.values is not None  # a critic is there where targets are
+            error = squared_value(outputs.values, _of(self.targets, micro).to(outputs.values))
+            loss, metrics = loss + self.value_weight * error.loss, metrics | error.metrics
+            metrics["loss/value"] = (self.value_weight * error.loss).detach()
+        if self.imitation_weight > 0:
+            shown = supervised(logprobs)
+            imitated = torch.where(micro.expert, self.imitation_weight * shown.loss, 0.0)
+            loss = torch.where(micro.expert, imitated, loss)
+            metrics["loss/imitation"] = imitated.detach()
+        metrics["loss/policy"] = of_policy.loss.detach()
+        return TokenLoss(loss, metrics)
+
+
+def _of(per_segment: Sequence[Tensor], micro: MicroBatch) -> Tensor:
+    return torch.cat([per_segment[i] for i in micro.indices])

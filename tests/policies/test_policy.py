@@ -1,0 +1,132 @@
+"""Policies in folders: whole ones, adapters with what they stand on, and what is refused."""
+
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from whetstone.errors import PolicyError
+from whetstone.policies import (
+    Policy,
+    adapters_off,
+    add_adapters,
+    build_tiny,
+    freeze,
+    load_policy,
+    save_policy,
+    without_adapters,
+)
+
+IDS = torch.arange(12).unsqueeze(0)
+
+
+def small_policy():
+    return build_tiny(["Compute 12"], hidden=16, heads=2, layers=2, intermediate=16, context_length=64, seed=3)
+
+
+def adapted(policy, *, dora=False):
+    """With adapters that have learned something."""
+    add_adapters(policy.model, rank=4, alpha=8, targets="all-linear", dora=dora, seed=1)
+    numbers = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if "lora_B" in name:
+                parameter += 0.1 * torch.randn(parameter.shape, generator=numbers)
+    return policy
+
+
+@torch.no_grad()
+def logits(model):
+    return model(IDS).logits
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_adapters_saved_loaded_and_saved_again_are_the_same_policy(tmp_path, dora):
+    policy = adapted(small_policy(), dora=dora)
+    for name in ("first", "second", "third"):
+        (tmp_path / name).mkdir()
+        save_policy(policy, tmp_path / name)
+        loaded = load_policy(tmp_path / name)
+        assert torch.equal(logits(loaded.model), logits(policy.model))
+        assert [p.shape for p in loaded.trained()] == [p.shape for p in policy.trained()]
+        policy = loaded
+
+
+def test_peft_opens_our_adapters(tmp_path):
+    policy = adapted(small_policy())
+    save_policy(policy, tmp_path)
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", local_files_only=True)
+    assert torch.allclose(logits(PeftModel.from_pretrained(base, tmp_path)), logits(policy.model), atol=1e-6)
+
+
+def test_adapters_on_a_folder_name_it_and_leave_it_alone(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "tuned").mkdir()
+    save_policy(small_policy(), tmp_path / "model")
+    policy = adapted(load_policy(tmp_path / "model"))
+    save_policy(policy, tmp_path / "tuned")
+    assert not (tmp_path / "tuned" / "base").exists()
+    assert torch.equal(logits(load_policy(tmp_path / "tuned").model), logits(policy.model))
+    (tmp_path / "model").rename(tmp_path / "moved")
+    with pytest.raises(PolicyError, match=r"its adapters stand on .*model, which is not there"):
+        load_policy(tmp_path / "tuned")
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_merged_weights_say_what_the_adapters_said(tmp_path, dora):
+    policy = adapted(small_policy(), dora=dora)
+    merged = without_adapters(policy.model, merge=True)
+    assert torch.allclose(logits(merged), logits(policy.model), atol=1e-5)
+    (tmp_path / "merged").mkdir()
+    save_policy(Policy(merged, policy.tokenizer), tmp_path / "merged")
+    assert torch.allclose(logits(load_policy(tmp_path / "merged").model), logits(policy.model), atol=1e-5)
+
+
+def test_without_its_adapters_a_model_is_what_it_was():
+    plain = small_policy()
+    policy = adapted(small_policy())
+    assert torch.equal(logits(without_adapters(policy.model, merge=False)), logits(plain.model))
+    with adapters_off(policy.model):
+        assert torch.equal(logits(policy.model), logits(plain.model))
+    assert not torch.allclose(logits(policy.model), logits(plain.model), atol=1e-3)
+
+
+def test_adapters_on_layers_that_do_not_exist_are_refused_with_the_nearest():
+    with pytest.raises(PolicyError, match='no layer is named "q_prj"; did you mean "q_proj"'):
+        add_adapters(small_policy().model, rank=4, alpha=8, targets=["q_prj"], dora=False, seed=0)
+
+
+def test_adapters_of_another_model_are_refused(tmp_path):
+    for name, layers in (("one", 1), ("two", 2)):
+        (tmp_path / name).mkdir()
+        made = build_tiny(["x"], hidden=16, heads=2, layers=layers, intermediate=16, context_length=64)
+        save_policy(adapted(made), tmp_path / name)
+    config = json.loads((tmp_path / "two" / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = str(tmp_path / "one" / "base")
+    (tmp_path / "two" / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(PolicyError, match="its adapters do not fit the model they stand on"):
+        load_policy(tmp_path / "two")
+
+
+def test_a_folder_with_weights_missing_is_refused_and_not_filled_with_random_numbers(tmp_path):
+    policy = small_policy()
+    policy.tokenizer.save_pretrained(tmp_path)
+    state = {name: value for name, value in policy.model.state_dict().items() if "layers.1.mlp" not in name}
+    policy.model.save_pretrained(tmp_path, state_dict=state)
+    with pytest.raises(PolicyError, match=r"weights are missing: model\.layers\.1\.mlp"):
+        load_policy(tmp_path)
+
+
+def test_frozen_parts_are_left_out_of_training():
+    policy = small_policy()
+    whole = len(policy.trained())
+    freeze(policy, ["model.layers.0.*"])
+    assert len(policy.trained()) == whole - 9
+    with pytest.raises(
+        PolicyError, match=r'no parameter is named "model\.norm\.wait"; did you mean "model\.norm\.weight"'
+    ):
+        freeze(policy, ["model.norm.wait"])
+    with pytest.raises(PolicyError, match="leaves nothing to train"):
+        freeze(policy, ["*"])
