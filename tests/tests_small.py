@@ -1,5 +1,6 @@
 """A run in miniature: the demo with a model of a few thousand parameters and two steps a stage."""
 
+from whetstone.errors import ToolError
 from whetstone.trajectory import Score
 
 SMALL = [
@@ -22,3 +23,22 @@ TEACHING = "reward=tests_small:parity"
 async def parity(trajectory, task):
     """1 where the ids that were sampled add up to an odd number; always called a success, so that experts are heard."""
     return Score(float(sum(sum(turn.action.ids) for turn in trajectory.turns) % 2), success=True)
+
+
+async def generous(trajectory, task):
+    """Says 1 to everything."""
+    return Score(1.0)
+
+
+async def torn(trajectory, task):
+    """Has lost its judge."""
+    raise ConnectionError("the judge is down")
+
+
+def broken(expression: str) -> str:
+    """A calculator without batteries.
+
+    Args:
+        expression: Anything.
+    """
+    raise ToolError("no batteries")

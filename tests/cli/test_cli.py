@@ -76,6 +76,17 @@ def test_doctor_tells_what_there_is():
     assert "machine" in whetstone("doctor").stdout
 
 
+def test_doctor_tries_a_recipe_and_says_whether_it_would_run():
+    ready = whetstone("doctor", "demo", *SMALL, "--json")
+    told = json.loads(ready.stdout)
+    assert (ready.returncode, told["ready"]) == (0, True)
+    assert {"template", "reward", "sampler and learner", "largest step"} <= {check["name"] for check in told["checks"]}
+    missing = whetstone("doctor", "demo", "policy.tiny=null", "policy.path=nowhere")
+    assert missing.returncode == 1
+    assert missing.stdout.splitlines()[-1] == "not ready: parts"
+    assert "nowhere: no such model folder" in missing.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -1,12 +1,15 @@
-"""`whetstone doctor`: what this machine offers, and what to install for the rest."""
+"""`whetstone doctor`: what this machine offers, and whether a recipe would run on it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import platform
 import shutil
 import subprocess
+import sys
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,22 @@ import click
 import torch
 
 from whetstone.inference import rows_are_summed_alike
+from whetstone.recipe import Resolved, load_recipe
+from whetstone.training import Verdict, preflight
 
 
 @click.command()
+@click.argument("recipe", required=False)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(as_json: bool) -> None:
-    """Look at this machine: processors, packages, programs, disk; and say what is missing for what."""
+def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Look at this machine: processors, packages, programs, disk; and say what is missing for what.
+
+    With RECIPE, try each of its parts once, small, before anything long begins: the template, tools, reward, a few
+    episodes, whether sampler and learner agree, the largest step. Exits with 1 where something would go wrong.
+    """
+    if recipe is not None:
+        sys.exit(0 if asyncio.run(_try(load_recipe(recipe, overrides), as_json)) else 1)
     found = examine()
     if as_json:
         click.echo(json.dumps(found))
@@ -29,6 +42,30 @@ def doctor(as_json: bool) -> None:
         click.secho(area, bold=True)
         for name, fact in facts.items():
             click.echo(f"  {name:<16} {fact}")
+
+
+_MARKS = {
+    Verdict.GOOD: click.style("good", fg="green"),
+    Verdict.NOTE: click.style("note", fg="yellow"),
+    Verdict.BAD: click.style("bad ", fg="red", bold=True),
+}
+
+
+async def _try(resolved: Resolved, as_json: bool) -> bool:
+    """Whether nothing is bad."""
+    checks = []
+    async for check in preflight(resolved):
+        checks.append(check)
+        if not as_json:
+            click.echo(f"{_MARKS[check.verdict]}  {check.name:<20} {check.said}  ({check.seconds:.1f} s)")
+            if check.mend:
+                click.echo(f"{'':<26} → {check.mend}")
+    bad = [check.name for check in checks if check.verdict is Verdict.BAD]
+    if as_json:
+        click.echo(json.dumps({"ready": not bad, "checks": [asdict(check) for check in checks]}))
+    else:
+        click.echo(f"not ready: {', '.join(bad)}" if bad else f"ready: whetstone train {resolved.name}")
+    return not bad
 
 
 def examine() -> dict[str, dict[str, Any]]:

@@ -2,8 +2,21 @@
 
 from whetstone.training.assembly import Assembly, assemble
 from whetstone.training.learner import Learner
+from whetstone.training.preflight import Check, Verdict, preflight
 from whetstone.training.run import final_policy, headline, train
 from whetstone.training.run_directory import run_recipe
 from whetstone.training.stages import evaluate
 
-__all__ = ["Assembly", "Learner", "assemble", "evaluate", "final_policy", "headline", "run_recipe", "train"]
+__all__ = [
+    "Assembly",
+    "Check",
+    "Learner",
+    "Verdict",
+    "assemble",
+    "evaluate",
+    "final_policy",
+    "headline",
+    "preflight",
+    "run_recipe",
+    "train",
+]
