@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.arithmetic_thread import in_arithmetic_thread
-from whetstone.chat import FORMATS, user
+from whetstone.chat import user
 from whetstone.policies import Policy, load_policy
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
@@ -188,9 +188,11 @@ class Theirs:
         class Clock(TrainerCallback):  # type: ignore[misc]
             """Seconds from the end of a step to the end of the next."""
 
+            before: float | None = None
+
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 now = time.perf_counter()
-                if hasattr(self, "before"):
+                if self.before is not None:
                     tokens = trainer._metrics["train"]["completions/mean_length"][-1] * PROMPTS * GROUP
                     earned = trainer._metrics["train"]["reward"][-1]
                     told.append({"seconds": now - self.before, "tokens": tokens, "reward": earned})
@@ -241,7 +243,7 @@ async def measure(format: str, blocks: int, steps: int) -> dict[str, Any]:
         await ours.block(0)
         assert ours.assembly is not None
         specs = ours.assembly.environment().toolset.specs  # type: ignore[attr-defined]
-        described = FORMATS[format]().describe(specs)
+        described = ours.assembly.chat.format.describe(specs)
         theirs = Theirs(format, model, described, [ours.assembly.source.task(i) for i in range(64)])
         if theirs.prompt() != tuple(ours.assembly.chat.open([user(theirs.prompts[0][1]["content"])], specs).ids):
             raise AssertionError("the two sides show different prompts")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import copy
 import json
 import os
 import platform
@@ -17,6 +16,7 @@ import sys
 import time
 from typing import Any
 
+from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.recipe import load_recipe
 from whetstone.training import Learner, assemble, evaluate
 from whetstone.training.stages import reinforcement_step, supervised_step
@@ -27,8 +27,9 @@ GOAL = 0.95
 async def learn(seed: int, every: int, episodes: int) -> dict[str, Any]:
     """One seed: success after the warm-up, the minutes of training to 95 %, and success at the end."""
     recipe = load_recipe("demo", [f"seed={seed}"]).recipe
-    assembly = assemble(load_recipe("demo", [f"seed={seed}"]))
-    engine = assembly.engine()
+    # all arithmetic in one thread: two pools of helpers would be half as fast
+    assembly = await in_arithmetic_thread(assemble, load_recipe("demo", [f"seed={seed}"]))
+    engine = await in_arithmetic_thread(assembly.engine)
     warm_up, training = recipe.supervised, recipe.training
     assert warm_up is not None
     assert training is not None
@@ -42,21 +43,19 @@ async def learn(seed: int, every: int, episodes: int) -> dict[str, Any]:
         return came_to.success
 
     seconds, tokens = 0.0, 0.0
-    learner = Learner(assembly.policy, warm_up)
+    learner = await in_arithmetic_thread(Learner, assembly.policy, warm_up)
     for step in range(warm_up.steps):
         began = time.perf_counter()
         await supervised_step(assembly, learner, warm_up, step=step)
         seconds += time.perf_counter() - began
     after_warm_up, warm_up_seconds = await success(), seconds
     reached, rate = None, after_warm_up
-    learner = Learner(assembly.policy, training)
+    learner = await in_arithmetic_thread(Learner, assembly.policy, training)
     first = warm_up.steps * warm_up.batch_size
-    reference = copy.deepcopy(assembly.policy.model) if training.reference_kl > 0 else None
+    assert training.reference_kl == 0  # the learner is given no reference here
     for step in range(training.steps):
         began = time.perf_counter()
-        metrics, _ = await reinforcement_step(
-            assembly, learner, engine, training, step=step, first_task=first, reference=reference
-        )
+        metrics, _ = await reinforcement_step(assembly, learner, engine, training, step=step, first_task=first)
         spent = time.perf_counter() - began
         seconds += spent
         tokens += metrics["throughput/tokens_per_second"] * spent

@@ -9,6 +9,7 @@ Forked trees of depth 4 are run as trees and as the flat list of their branches.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -126,7 +127,7 @@ class Padded:
             kept -= 1
             chosen_logp = logp.gather(2, ids[:, -kept:].unsqueeze(2)).squeeze(2)
             per_token = clipped(chosen_logp, chosen_logp.detach(), credit[:, -kept:]).loss
-            ((per_token * mask[:, -kept:]).sum() / divisor).backward()
+            ((per_token * mask[:, -kept:]).sum() / divisor).backward()  # type: ignore[no-untyped-call]
 
     def step(self, segments: Sequence[Segment]) -> None:
         """One update."""
@@ -184,7 +185,7 @@ def difference(size: str, segments: Sequence[Segment]) -> float:
 def fastest_rows(size: str, segments: Sequence[Segment]) -> int:
     """How many rows a pass the peer is fastest with."""
     peers = {str(rows): Padded(model_of(size), rows) for rows in PEER_ROWS[size]}
-    timed = in_turn({name: lambda peer=peer: peer.step(segments) for name, peer in peers.items()}, 2)
+    timed = in_turn({name: functools.partial(peer.step, segments) for name, peer in peers.items()}, 2)
     return int(min(timed, key=lambda name: timed[name][0]))
 
 
@@ -225,11 +226,9 @@ def memory(size: str, side: str) -> dict[str, float]:
     """Of a process that does one step: MiB held before it, and at most."""
     segments = groups(size, 2)
     if side == "ours":
-        learner = learner_of(size)
-        run = lambda: learner.update(segments, surrogate)  # noqa: E731
+        run: Callable[[], object] = functools.partial(learner_of(size).update, segments, surrogate)
     else:
-        peer = Padded(model_of(size), 8, whole=side == "padded_whole")
-        run = lambda: peer.step(segments)  # noqa: E731
+        run = functools.partial(Padded(model_of(size), 8, whole=side == "padded_whole").step, segments)
     Path("/proc/self/clear_refs").write_text("5")  # what the process held at most begins anew
     before = held("VmRSS")
     run()

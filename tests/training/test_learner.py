@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests_models import CONFIGS, random_model
 from tests_segments import forked_segments, segment
-from whetstone.algorithms import clipped, reference_kl, supervised
+from whetstone.algorithms import clipped, reference_kl, squared_value, supervised
 from whetstone.errors import NonFiniteError
-from whetstone.policies import Policy, add_adapters, build_tiny, has_adapters
+from whetstone.policies import Policy, add_adapters, build_tiny, critic_for, has_adapters
 from whetstone.recipe import OptimizerSettings
 from whetstone.training import Learner
 
@@ -125,6 +126,31 @@ def test_in_float64_loss_and_gradient_are_the_naive_ones(batch, budget, share, l
     expected_loss, expected = naive(policy.model, batch, LOSSES[loss], temperature)
     assert metrics["loss"] == pytest.approx(expected_loss, rel=FLOAT64, abs=1e-9)
     assert_same(learner.kept, expected, FLOAT64)
+
+
+@settings(max_examples=20, deadline=None)
+@given(batch=forked_segments(), budget=st.integers(1, 80))
+def test_a_critics_gradient_reaches_the_policy_as_the_naive_one_does(batch, budget):
+    if not trainable(batch):
+        return
+    policy = small_policy()
+    policy.model.double()
+    critic = critic_for(policy.model, detached=False).double()
+    torch.nn.init.normal_(critic.value.weight, generator=torch.Generator().manual_seed(0))
+    learner = Recorder(replace(policy, critic=critic), with_settings(micro_batch_tokens=budget))
+
+    def squared(values, targets):
+        return squared_value(values, torch.cos(targets.to(values.dtype)))
+
+    learner.update(batch, lambda outputs, micro: squared(outputs.values, micro.targets))
+    model, loss = copy.deepcopy(policy.model), 0.0
+    for s in batch:
+        wanted = [i for i in range(1, len(s)) if s.action_mask[i]]
+        states = model.model(torch.tensor([s.tokens.ids]), use_cache=False).last_hidden_state[0]
+        targets = torch.tensor([s.tokens.ids[i] for i in wanted], dtype=torch.long)
+        loss = loss + squared(critic(states[[i - 1 for i in wanted]]), targets).loss.sum()
+    (loss / sum(sum(s.action_mask[1:]) for s in batch)).backward()
+    assert_same(learner.kept, [p.grad for p in model.parameters()], FLOAT64)
 
 
 @settings(max_examples=30, deadline=None)

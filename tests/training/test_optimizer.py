@@ -1,6 +1,12 @@
+"""Optimisers and their schedules."""
+
+import importlib.util
+import math
+
 import pytest
 import torch
 
+from whetstone.errors import RecipeError
 from whetstone.policies import build_tiny
 from whetstone.recipe import OptimizerSettings
 from whetstone.training.optimizer import Optimizers, schedule
@@ -56,3 +62,20 @@ def test_muon_takes_the_inner_matrices_and_leaves_embeddings_and_gains_to_adamw(
     outer = [p for g in adamw.param_groups for p in g["params"]]
     assert any(p is model.get_input_embeddings().weight for p in outer)
     assert len(outer) + 14 == len(list(model.parameters()))
+
+
+def test_half_a_cosine_down_and_the_straight_line():
+    shape = {"warmup_fraction": 0.0, "decay_fraction": 1.0}
+    straight = [schedule(done, 4, **shape) for done in range(4)]
+    assert straight == pytest.approx([0.8, 0.6, 0.4, 0.2])
+    waved = [schedule(done, 4, decay="cosine", **shape) for done in range(4)]
+    assert waved == pytest.approx([(1 - math.cos(math.pi * factor)) / 2 for factor in straight])
+
+
+def test_states_in_eight_bits_ask_for_their_library():
+    policy = build_tiny(["x"], hidden=16, heads=2, layers=1, intermediate=16)
+    if importlib.util.find_spec("bitsandbytes") is None:
+        with pytest.raises(RecipeError, match="adamw_8bit needs bitsandbytes: pip install"):
+            Optimizers(policy, OptimizerSettings(optimizer="adamw_8bit"))
+    else:
+        assert Optimizers(policy, OptimizerSettings(optimizer="adamw_8bit")).rate() > 0

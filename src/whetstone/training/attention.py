@@ -54,7 +54,6 @@ def attend_to_branches(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -68,6 +67,7 @@ def attend_to_branches(
         key: [1, K, T, D]; H is a multiple of K.
         value: Like `key`.
         attention_mask: Not read; `branches` knows who may look where.
+        others: Dropout among them, which is not applied: the policy is learned as it is sampled.
 
     Returns:
         [1, T, H, D]
@@ -89,7 +89,7 @@ def attend_to_branches(
         path = (*branches.ancestors[i], i)
         behind = keys[i] if len(path) == 1 else torch.cat([keys[a] for a in path], 2)
         read = values[i] if len(path) == 1 else torch.cat([values[a] for a in path], 2)
-        mixed.append(_attention(queries[i], behind, read, bias, scaling, softcap, dropout))
+        mixed.append(_attention(queries[i], behind, read, bias, scaling, softcap))
     return torch.cat(mixed, 2).transpose(1, 2), None
 
 
@@ -100,19 +100,15 @@ def _attention(
     bias: Tensor | None,
     scaling: float | None,
     softcap: float | None,
-    dropout: float,
 ) -> Tensor:
     if softcap is None:
         causal = bias is None
-        return scaled_dot_product_attention(
-            query, key, value, attn_mask=bias, is_causal=causal, scale=scaling, dropout_p=dropout
-        )
+        return scaled_dot_product_attention(query, key, value, attn_mask=bias, is_causal=causal, scale=scaling)
     scores = (query * (query.shape[-1] ** -0.5 if scaling is None else scaling)) @ key.transpose(-1, -2)
     scores = torch.tanh(scores / softcap) * softcap
     if bias is None:
         bias = torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
-    weights = (scores + bias).softmax(-1)
-    return torch.nn.functional.dropout(weights, dropout) @ value
+    return (scores + bias).softmax(-1) @ value
 
 
 def _bias(start: int, length: int, window: int | None, like: Tensor) -> Tensor | None:

@@ -244,6 +244,7 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
         "episode/tool_calls": came_to.tool_calls,
         "episode/action_tokens": came_to.action_tokens,
         "episode/invalid": float(came_to.invalid),
+        "group/without_tokens": float(sum(not any(t.action_tokens for t in group.trajectories) for group in groups)),
         "group/zero_variance_fraction": fmean(len(set(group.rewards)) <= 1 for group in groups),
     }
     if came_to.well_formed_calls is not None:

@@ -233,7 +233,7 @@ def _usable_view(model: torch.nn.Module) -> Any:
         plain: Callable[..., Any] = view_of(model, attention=model.config._attn_implementation)  # type: ignore[union-attr,arg-type]
         for sequence, places in ((stem + one, [0, 1, 2, 3, 4, 5]), (stem + other, [0, 1, 2, 3, 6, 7, 8])):
             expected = plain(input_ids=torch.tensor([sequence], device=device), use_cache=False).logits[0]
-            if not torch.allclose(found[places], expected, rtol=1e-2, atol=1e-2 * expected.abs().max().item()):
+            if not torch.allclose(found[places], expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item()):
                 return None
     except (NotImplementedError, AttributeError, TypeError, ValueError, KeyError):
         return None

@@ -1,0 +1,76 @@
+"""An update of several losses is the sum of their means, however it is cut into micro-batches."""
+
+import math
+
+import pytest
+import torch
+
+from tests_segments import segment
+from whetstone.algorithms import clipped
+from whetstone.policies import build_tiny
+from whetstone.recipe import OptimizerSettings
+from whetstone.training import Learner
+from whetstone.training.credit import Credited
+from whetstone.training.losses import UpdateLoss
+from whetstone.training.stages import _Batch
+from whetstone.trajectory import Author
+
+EXPERT = [Author.ENVIRONMENT, *[Author.EXPERT] * 3]
+OWN = [
+    Credited(segment([1, 2, 3, 4], [0, 1, 1, 1], 0.5), torch.tensor([0.25, math.nan, 1.0])),
+    Credited(segment([1, 2, 9], [0, 1, 1], -1.0), torch.tensor([-1.0, math.nan])),
+]
+SHOWN = [segment([5, 6, 7, 8], [0, 1, 1, 1], 0.0, authors=EXPERT)]
+
+
+class Fixed(Learner):
+    """Keeps its weights, and a critic that says 0.5 everywhere."""
+
+    def _apply_gradient(self):
+        for parameter in self.policy.trained():
+            parameter.grad = None
+        return {}
+
+    def _forward_of(self, model):
+        forward = super()._forward_of(model)
+        forward.critic = lambda rows: torch.full((len(rows),), 0.5)
+        return forward
+
+
+@pytest.mark.parametrize("budget", [1, 5, 100])
+def test_each_loss_is_a_mean_over_what_it_is_about(budget):
+    policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
+    learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
+    batch = _Batch.of(OWN, SHOWN)
+    batch.divisor = 5
+    old = [logprobs - 0.1 for logprobs in learner.logprobs(batch.segments)]
+    reference = [logprobs - 0.3 for logprobs in learner.logprobs(batch.segments)]
+    loss = UpdateLoss(
+        clipped,
+        old,
+        reference=reference,
+        reference_weight=0.2,
+        targets=batch.targets,
+        value_weight=0.7 * batch.per(batch.predictions),
+        imitation_weight=0.4 * batch.per(batch.imitated),
+    )
+    found = (
+        learner.update(batch.segments, loss, divisor=batch.divisor)["loss"] * 8 / 5
+    )  # reported a token of the update
+    ratio = math.exp(0.1)
+    policy_part = (3 * -0.5 * ratio + 2 * 1.0 * ratio) / 5
+    pull = 0.2 * 0.5 * 0.3**2  # half its square, the same for each of the five tokens
+    value = 0.7 * 0.5 * (0.25**2 + 0.5**2 + 1.5**2) / 3
+    imitation = 0.4 * -learner.logprobs(SHOWN)[0].mean().item()
+    assert found == pytest.approx(policy_part + pull + value + imitation, rel=1e-5)
+
+
+def test_the_first_update_finds_the_old_log_probs_itself():
+    policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
+    learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=4))
+    segments = [each.segment for each in OWN]
+    old = [torch.empty(0)] * 2
+    metrics = learner.update(segments, UpdateLoss(clipped, old, first=True))
+    assert metrics["policy/ratio"] == pytest.approx(1.0)
+    for found, expected in zip(old, learner.logprobs(segments), strict=True):
+        assert torch.allclose(found, expected, atol=1e-6)
