@@ -79,6 +79,7 @@ OVERRIDES = [
     "evaluation.episodes=32",
 ]
 WARM_UP = [
+    "supervised.steps=320",
     "reward=exact_number",
     "training=null",
     "rollout=null",
