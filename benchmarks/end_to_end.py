@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -232,7 +233,8 @@ class Theirs:
                 callbacks=[Clock()],
             )
             torch.manual_seed(0)
-            trainer.train()
+            with contextlib.redirect_stdout(sys.stderr):  # it prints a summary of its own
+                trainer.train()
         return told
 
 
