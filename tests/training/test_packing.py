@@ -66,10 +66,9 @@ def test_two_groups_under_one_instruction_are_cut_between_the_groups():
     assert [len(micro.ids) for micro in micros] == [86, 86]
 
 
-def test_turns_experts_and_log_probs_are_told_apart():
+def test_experts_and_log_probs_are_told_apart():
     authors = [Author.ENVIRONMENT, Author.EXPERT, Author.EXPERT, Author.ENVIRONMENT, Author.POLICY, Author.POLICY]
     made = segment([1, 2, 3, 4, 5, 6], [0, 1, 1, 0, 1, 1], authors=authors, turns=[0, 0, 0, 1, 1, 1])
     (micro,) = pack([made], token_budget=99, device=CPU)
     assert micro.expert.tolist() == [True, True, False, False]
-    assert micro.opens_turn.tolist() == [True, False, True, False]
     assert all(math.isnan(x) for x in micro.sampler_logprobs.tolist())

@@ -127,8 +127,7 @@ class Learner:
         found = [torch.empty(0, device=self._device)] * len(segments)
         with adapters_off(forward.network, when=reference and self._reference is None):
             for micro in self._packed(segments):
-                parts = torch.split(forward(micro, temperature).logprobs, list(micro.counts))
-                for i, part in zip(micro.indices, parts, strict=True):
+                for i, part in micro.by_segment(forward(micro, temperature).logprobs):
                     found[i] = part
         return found
 
@@ -140,7 +139,7 @@ class Learner:
             outputs = self._forward(micro, temperature)
             if outputs.values is None:
                 raise ValueError("the policy has no critic")
-            for i, part in zip(micro.indices, torch.split(outputs.values, list(micro.counts)), strict=True):
+            for i, part in micro.by_segment(outputs.values):
                 found[i] = part
         return found
 

@@ -45,8 +45,7 @@ class UpdateLoss:
         """The loss of each action token of a micro-batch."""
         logprobs = outputs.logprobs
         if self.first:
-            parts = torch.split(logprobs.detach(), list(micro.counts))
-            for i, part in zip(micro.indices, parts, strict=True):
+            for i, part in micro.by_segment(logprobs.detach()):
                 self.old[i] = part
         of_policy: TokenLoss = self.objective(logprobs, _of(self.old, micro), micro.advantages)
         loss, metrics = of_policy.loss, dict(of_policy.metrics)

@@ -47,10 +47,12 @@ class MicroBatch:
     """[A] 0 where credit was not given."""
     expert: Tensor
     """[A] whether a demonstrator wrote it."""
-    opens_turn: Tensor
-    """[A] whether it is the first action token of its turn in its segment."""
     segment_tokens: int
     """Tokens of the segments, each counted as often as it stands in one: what computing them one by one takes."""
+
+    def by_segment(self, values: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """(where a segment stands in the sequence that was packed, its share of `values` [A]), for each."""
+        yield from zip(self.indices, torch.split(values, list(self.counts)), strict=True)
 
 
 def pack(
@@ -149,7 +151,7 @@ def _micro_batch(
         places.append(lies[actions - 1])
         columns.append(_columns(segment, actions))
     rows, row_of = np.unique(np.concatenate(places), return_inverse=True)
-    targets, logprobs, advantages, expert, opens = (np.concatenate(column) for column in zip(*columns, strict=True))
+    targets, logprobs, advantages, expert = (np.concatenate(column) for column in zip(*columns, strict=True))
 
     def on_device(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(device)
@@ -166,7 +168,6 @@ def _micro_batch(
         sampler_logprobs=on_device(logprobs),
         advantages=on_device(advantages),
         expert=on_device(expert),
-        opens_turn=on_device(opens),
         segment_tokens=sum(len(segments[read[nodes[leaf].sequence]]) for leaf in leaves),
     )
 
@@ -181,14 +182,12 @@ def _path(node: int, nodes: Sequence[Node]) -> list[int]:
 
 
 def _columns(segment: Segment, actions: Ids) -> tuple[np.ndarray, ...]:
-    """What a loss is made of, at the action tokens: ids, sampler log-probs, advantages, expert, opens a turn."""
+    """What a loss is made of, at the action tokens: ids, sampler log-probs, advantages, expert."""
     tokens = segment.tokens
     advantages = segment.advantages if segment.advantages is not None else (0.0,) * len(segment)
-    turns = np.asarray(segment.turns)[actions]
     return (
         np.asarray(tokens.ids)[actions],
         np.asarray(tokens.logprobs, dtype=np.float32)[actions],
         np.asarray(advantages, dtype=np.float32)[actions],
         np.asarray([tokens.authors[place] is Author.EXPERT for place in actions]),
-        np.diff(turns, prepend=-1) != 0,
     )
