@@ -24,7 +24,7 @@ from whetstone.chat import Message, user
 from whetstone.environments import Observation, StepResult
 from whetstone.inference import LocalEngine
 from whetstone.recipe import load_recipe
-from whetstone.rollout import Independent
+from whetstone.rollout import Independent, plans_of
 from whetstone.training import Assembly, assemble
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -81,7 +81,7 @@ async def many_waiting(assembly: Assembly, count: int) -> dict[str, float]:
     """Memory and lag with so many episodes waiting for their tools."""
     gate, waiting = asyncio.Event(), asyncio.Semaphore(0)
     collector = replace(
-        assembly.collector(assembly.expert_actor(), seed=0),
+        assembly.collector(assembly.expert_actor()),
         environment=lambda: Waiting(gate, waiting),
         reward=nothing,
         max_in_flight=count,
@@ -89,7 +89,7 @@ async def many_waiting(assembly: Assembly, count: int) -> dict[str, float]:
     tasks = [assembly.source.task(i) for i in range(count)]
     gc.collect()
     before = resident_bytes()
-    collecting = asyncio.create_task(drained(collector.groups(iter(tasks), Independent(group_size=1))))
+    collecting = asyncio.create_task(drained(collector.groups(plans_of(tasks, seed=0), Independent(group_size=1))))
     for _ in range(count):
         await waiting.acquire()
     gc.collect()
@@ -120,14 +120,14 @@ async def short_episodes(assembly: Assembly, count: int, looks: int) -> list[flo
     engine = LocalEngine(assembly.policy.model, context_length=assembly.policy.context_length, rows=256)
     actor = assembly.policy_actor(engine, temperature=1.0)
     actor = replace(actor, sampling=replace(actor.sampling, max_new_tokens=2))
-    collector = replace(assembly.collector(actor, seed=0), reward=nothing, max_in_flight=256)
+    collector = replace(assembly.collector(actor), reward=nothing, max_in_flight=256)
 
     def tasks() -> Iterator[Task]:
         for i in range(count):
             yield assembly.source.task(i % 5000)
 
     found, done = [], 0
-    async for _ in collector.groups(tasks(), Independent(group_size=1)):
+    async for _ in collector.groups(plans_of(tasks(), seed=0), Independent(group_size=1)):
         done += 1
         if done % (count // looks) == 0:
             gc.collect()

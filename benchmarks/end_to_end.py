@@ -33,7 +33,8 @@ from whetstone.reporting import Progress
 from whetstone.tools.calculator import pocket_calculator
 from whetstone.training import Assembly, Learner, assemble, train
 from whetstone.training.checkpoint import latest_checkpoint
-from whetstone.training.stages import reinforcement_step
+from whetstone.training.reinforcement import Reinforcement
+from whetstone.training.store import RunStore
 from whetstone.trajectory import Score, Task, Trajectory
 
 PROMPTS, GROUP, TURNS, TURN_TOKENS = 8, 8, 4, 48
@@ -94,6 +95,7 @@ REINFORCEMENT = [
     f"rollout.group_size={GROUP}",
     f"training.tasks_per_step={PROMPTS}",
     "training.optimizer=adamw",
+    "training.steps=10000",
     f"training.learning_rate={RATE}",
 ]
 
@@ -120,9 +122,9 @@ def warmed_up(format: str, folder: Path) -> Path:
 class Ours:
     """Whole training steps of Whetstone."""
 
-    def __init__(self, format: str, model: Path) -> None:
+    def __init__(self, format: str, model: Path, folder: Path) -> None:
         resolved = load_recipe("demo", [*OVERRIDES, *REINFORCEMENT, f"chat.format={format}", f"policy.path={model}"])
-        self.resolved, self.step = resolved, 0
+        self.resolved, self.folder = resolved, folder
         self.assembly: Assembly | None = None
 
     async def block(self, steps: int) -> list[dict[str, float]]:
@@ -131,17 +133,16 @@ class Ours:
         assert settings is not None
         if self.assembly is None:
             self.assembly = await in_arithmetic_thread(assemble, self.resolved)
-            self.learner = await in_arithmetic_thread(Learner, self.assembly.policy, settings)
-            self.engine = await in_arithmetic_thread(self.assembly.engine)
+            learner = await in_arithmetic_thread(Learner, self.assembly.policy, settings)
+            engine = await in_arithmetic_thread(self.assembly.engine)
+            store = RunStore(self.folder, groups_per_file=PROMPTS)
+            self.work = Reinforcement(self.assembly, learner, engine, settings, store=store, base_version=0)
         told = []
         for _ in range(steps + 1):
             began = time.perf_counter()
-            metrics, groups = await reinforcement_step(
-                self.assembly, self.learner, self.engine, settings, step=self.step, first_task=0
-            )
+            metrics = await self.work.step()
             seconds = time.perf_counter() - began
-            self.step += 1
-            tokens = sum(t.action_tokens for group in groups for t in group.trajectories)
+            tokens = metrics["episode/action_tokens"] * PROMPTS * GROUP
             told.append({"seconds": seconds, "tokens": tokens, "reward": metrics["reward/mean"]})
         return told[1:]
 
@@ -242,7 +243,7 @@ async def measure(format: str, blocks: int, steps: int) -> dict[str, Any]:
     """Both sides, in turn."""
     with tempfile.TemporaryDirectory() as folder:
         model = await asyncio.to_thread(warmed_up, format, Path(folder) / "warm")
-        ours = Ours(format, model)
+        ours = Ours(format, model, Path(folder) / "run")
         await ours.block(0)
         assert ours.assembly is not None
         specs = ours.assembly.environment().toolset.specs  # type: ignore[attr-defined]

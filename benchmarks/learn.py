@@ -13,18 +13,22 @@ import os
 import platform
 import statistics
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.recipe import load_recipe
 from whetstone.training import Learner, assemble, evaluate
-from whetstone.training.stages import reinforcement_step, supervised_step
+from whetstone.training.reinforcement import Reinforcement
+from whetstone.training.stages import Supervised
+from whetstone.training.store import RunStore
 
 GOAL = 0.95
 
 
-async def learn(seed: int, every: int, episodes: int) -> dict[str, Any]:
+async def learn(seed: int, every: int, episodes: int, folder: str) -> dict[str, Any]:
     """One seed: success after the warm-up, the minutes of training to 95 %, and success at the end."""
     recipe = load_recipe("demo", [f"seed={seed}"]).recipe
     # all arithmetic in one thread: two pools of helpers would be half as fast
@@ -44,18 +48,20 @@ async def learn(seed: int, every: int, episodes: int) -> dict[str, Any]:
 
     seconds, tokens = 0.0, 0.0
     learner = await in_arithmetic_thread(Learner, assembly.policy, warm_up)
-    for step in range(warm_up.steps):
+    imitating = Supervised(assembly, learner, engine, warm_up)
+    for _ in range(warm_up.steps):
         began = time.perf_counter()
-        await supervised_step(assembly, learner, warm_up, step=step)
+        await imitating.step()
         seconds += time.perf_counter() - began
     after_warm_up, warm_up_seconds = await success(), seconds
     reached, rate = None, after_warm_up
     learner = await in_arithmetic_thread(Learner, assembly.policy, training)
-    first = warm_up.steps * warm_up.batch_size
+    store = RunStore(Path(folder), groups_per_file=training.tasks_per_step)
+    reinforcing = Reinforcement(assembly, learner, engine, training, store=store, base_version=engine.version)
     assert training.reference_kl == 0  # the learner is given no reference here
     for step in range(training.steps):
         began = time.perf_counter()
-        metrics, _ = await reinforcement_step(assembly, learner, engine, training, step=step, first_task=first)
+        metrics = await reinforcing.step()
         spent = time.perf_counter() - began
         seconds += spent
         tokens += metrics["throughput/tokens_per_second"] * spent
@@ -64,6 +70,8 @@ async def learn(seed: int, every: int, episodes: int) -> dict[str, Any]:
             print(f"seed {seed} step {step + 1}: {rate:.1%} after {seconds / 60:.2f} minutes", file=sys.stderr)
             if rate >= GOAL and reached is None:
                 reached = seconds / 60
+    await reinforcing.close()
+    store.close()
     await engine.close()
     return {
         "seed": seed,
@@ -85,7 +93,10 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=500, help="held-out tasks of an evaluation")
     arguments = parser.parse_args()
     began = time.perf_counter()
-    rows = [asyncio.run(learn(seed, arguments.every, arguments.episodes)) for seed in range(arguments.seeds)]
+    rows = []
+    for seed in range(arguments.seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(asyncio.run(learn(seed, arguments.every, arguments.episodes, folder)))
     reached = [row["minutes_to_95"] for row in rows if row["minutes_to_95"] is not None]
     told = {
         "name": "learn",

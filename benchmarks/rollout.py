@@ -30,7 +30,7 @@ from whetstone.chat import Message, user
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.inference import LocalEngine
 from whetstone.recipe import load_recipe
-from whetstone.rollout import Action, Actor, Collector, Independent, Moment
+from whetstone.rollout import Action, Actor, Collector, Independent, Moment, plans_of
 from whetstone.training import Assembly, assemble
 from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
@@ -105,14 +105,14 @@ async def collected(
         return SimulatedTools(seconds, barrier)
 
     speaker = Speaker(assembly.policy_actor(engine, temperature=1.0), barrier)
-    plain = assembly.collector(speaker, seed=0)
+    plain = assembly.collector(speaker)
     collector: Collector = replace(plain, environment=environment, reward=nothing, max_in_flight=IN_FLIGHT)
     tasks = [Task(str(i), "count") for i in range(EPISODES)]
     size = EPISODES if way == "collector" else IN_FLIGHT
     began = time.perf_counter()
     done: list[Trajectory] = []
     for first in range(0, EPISODES, size):
-        async for group in collector.groups(tasks[first : first + size], Independent(group_size=1)):
+        async for group in collector.groups(plans_of(tasks[first : first + size], seed=0), Independent(group_size=1)):
             done += group.trajectories
     spent = time.perf_counter() - began
     assert all(len(t.turns) == TURNS and t.ended == EndReason.TERMINATED for t in done)

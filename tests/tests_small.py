@@ -1,5 +1,8 @@
 """A run in miniature: the demo with a model of a few thousand parameters and two steps a stage."""
 
+import asyncio
+import random
+
 from whetstone.errors import ToolError
 from whetstone.trajectory import Score
 
@@ -23,6 +26,19 @@ TEACHING = "reward=tests_small:parity"
 async def parity(trajectory, task):
     """1 where the ids that were sampled add up to an odd number; always called a success, so that experts are heard."""
     return Score(float(sum(sum(turn.action.ids) for turn in trajectory.turns) % 2), success=True)
+
+
+async def slowly(trajectory, task):
+    """As `parity`, after a while that differs from episode to episode and run to run."""
+    await asyncio.sleep(random.random() * 0.02)
+    return await parity(trajectory, task)
+
+
+async def now_and_then_for_ever(trajectory, task):
+    """As `parity`; every fifth group takes a long time to judge."""
+    if int(trajectory.id.split("/")[0].removeprefix("group-")) % 5 == 1:
+        await asyncio.sleep(1.0)
+    return await parity(trajectory, task)
 
 
 async def generous(trajectory, task):

@@ -39,6 +39,10 @@ class NonFiniteError(WhetstoneError):
     """Gradients stopped being numbers, update after update; the last good state is saved."""
 
 
+class FaultBudgetError(WhetstoneError):
+    """Servers, sandboxes, rewards or our own code failed too often to go on; the last good state is saved."""
+
+
 class SaveError(WhetstoneError):
     """Something could not be written (disk full, read-only); what existed before is untouched."""
 

@@ -327,6 +327,8 @@ class Group:
 
     task: Task
     trajectories: tuple[Trajectory, ...]
+    number: int = 0
+    """Its place among the groups of a run, in the order they were started."""
 
     @property
     def rewards(self) -> tuple[float, ...]:

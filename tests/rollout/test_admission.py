@@ -19,9 +19,9 @@ from whetstone.rollout import Admission
     ],
 )
 def test_worked_numbers(groups, ahead, version, started, room):
-    admission = Admission(groups, admit_ahead=ahead, version=version)
-    admission.started = started
-    assert admission.room == room
+    live = dict.fromkeys(range(started - version * groups), 0)
+    admission = Admission(groups, admit_ahead=ahead, version=version, live=live)
+    assert (admission.started, admission.room) == (started, room)
 
 
 def test_a_resumed_run_does_not_start_what_was_started_before():
@@ -33,13 +33,13 @@ def test_whoever_waits_enters_after_an_update_or_a_rejection():
     async def main():
         admission, entered = Admission(2), []
 
-        async def enter(name):
-            await admission.enter()
-            entered.append(name)
+        async def enter(number):
+            await admission.enter(number)
+            entered.append(number)
 
         waiting = [asyncio.create_task(enter(i)) for i in range(5)]
         seen = []
-        for change in (None, lambda: admission.advance(1), admission.reject):
+        for change in (None, lambda: admission.advance([0, 1]), lambda: admission.reject(3)):
             if change is not None:
                 change()
             for _ in range(5):
@@ -57,17 +57,23 @@ def test_whoever_waits_enters_after_an_update_or_a_rejection():
 def test_in_start_order_no_group_is_older_than_allowed(groups, ahead, events):
     """e: enter where there is room; l: learn from the oldest batch that has started; r: the last one is rejected."""
     admission, queue = Admission(groups, admit_ahead=ahead), []
-    for event in events:
+    for number, event in enumerate(events):
         if event == "e" and admission.room > 0:
-            admission.started += 1
-            queue.append(admission.version)
+            assert asyncio.run(admission.enter(number))
+            queue.append(number)
         elif event == "l" and len(queue) >= groups:
-            assert all(admission.version - began <= ahead for began in queue[:groups])
+            assert all(admission.version - admission.live[began] <= ahead for began in queue[:groups])
+            admission.advance(queue[:groups])
             del queue[:groups]
-            admission.advance(admission.version + 1)
         elif event == "r" and queue:
-            queue.pop()
-            admission.reject()
+            admission.reject(queue.pop())
+        assert admission.started <= (ahead + admission.version + 1) * groups
+
+
+def test_a_group_let_in_before_a_restart_enters_again_without_counting_twice():
+    admission = Admission(2, version=3, live={6: 3})
+    assert asyncio.run(admission.enter(6)) is False
+    assert (admission.started, admission.room) == (7, 1)
 
 
 @pytest.mark.parametrize("wrong", [(0, 0), (1, -1)])

@@ -7,14 +7,14 @@ import pytest
 
 from whetstone.errors import InfrastructureError, PromptTooLong, TaskError
 from whetstone.inference import rows_are_summed_alike
-from whetstone.rollout import Admission, Independent
+from whetstone.rollout import Admission, Independent, Plan, plans_of
 from whetstone.trajectory import EndReason, Removal, Score
 
 
 def collect(assembly, actor, tasks, size=2, **changes):
     async def main():
-        collector = replace(assembly.collector(actor, seed=0), **changes)
-        return [group async for group in collector.groups(tasks, Independent(group_size=size))]
+        collector = replace(assembly.collector(actor), **changes)
+        return [group async for group in collector.groups(plans_of(tasks, seed=0), Independent(group_size=size))]
 
     return asyncio.run(main())
 
@@ -32,9 +32,9 @@ def test_siblings_are_sampled_under_seeds_of_their_own(assembly):
         engine = assembly.engine()
         actor = assembly.policy_actor(engine, temperature=1.0)
         try:
-            collector = assembly.collector(actor, seed=0)
+            collector = assembly.collector(actor)
             task = assembly.source.task(0)
-            return [await collector.sample(task, index=i) for i in (0, 1, 0)]
+            return [await collector.sample(Plan(task, seed=0), index=i) for i in (0, 1, 0)]
         finally:
             await engine.close()
 
@@ -126,8 +126,8 @@ class Failing:
 
 def test_an_infrastructure_failure_is_played_again_and_counted(assembly):
     async def main():
-        collector = assembly.collector(Failing(assembly.expert_actor(), 2), seed=0)
-        return await collector.sample(assembly.source.task(0), index=0), collector.status()
+        collector = assembly.collector(Failing(assembly.expert_actor(), 2))
+        return await collector.sample(Plan(assembly.source.task(0), seed=0)), collector.status()
 
     trajectory, status = asyncio.run(main())
     assert (trajectory.solved, trajectory.removal) == (True, None)
@@ -161,8 +161,8 @@ def test_tasks_may_be_endless_and_groups_come_in_the_order_they_finish(assembly)
             order.append(number)
             return group
 
-        collector = replace(assembly.collector(assembly.expert_actor(), seed=0), max_in_flight=4)
-        groups = collector.groups(tasks(), strategy)
+        collector = replace(assembly.collector(assembly.expert_actor()), max_in_flight=4)
+        groups = collector.groups(plans_of(tasks(), seed=0), strategy)
         first = [await anext(groups) for _ in range(3)]
         await groups.aclose()
         running = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -187,11 +187,11 @@ def test_cancelling_a_collection_closes_every_environment(assembly):
             closed.append(1)
 
     async def main():
-        collector = replace(assembly.collector(assembly.expert_actor(), seed=0), environment=Hanging, max_in_flight=5)
+        collector = replace(assembly.collector(assembly.expert_actor()), environment=Hanging, max_in_flight=5)
         tasks = [assembly.source.task(i) for i in range(4)]
 
         async def whole():
-            return [group async for group in collector.groups(tasks, Independent(group_size=2))]
+            return [group async for group in collector.groups(plans_of(tasks, seed=0), Independent(group_size=2))]
 
         collecting = asyncio.create_task(whole())
         await asyncio.sleep(0.02)
@@ -208,15 +208,15 @@ def test_cancelling_a_collection_closes_every_environment(assembly):
 def test_groups_wait_for_the_learner_where_admission_says_so(assembly):
     async def main():
         admission = Admission(2)
-        collector = assembly.collector(assembly.expert_actor(), seed=0)
+        collector = assembly.collector(assembly.expert_actor())
         tasks = (assembly.source.task(i) for i in itertools.count())
-        groups = collector.groups(tasks, Independent(group_size=2), admission=admission)
+        groups = collector.groups(plans_of(tasks, seed=0), Independent(group_size=2), admission=admission)
         for _ in range(2):
             await anext(groups)
         third = asyncio.ensure_future(anext(groups))
         await asyncio.sleep(0.05)
         waited = not third.done()
-        admission.advance(1)
+        admission.advance([0, 1])
         await asyncio.wait_for(third, 10)
         await groups.aclose()
         return waited
@@ -231,9 +231,9 @@ def test_a_source_that_fails_says_so_after_what_was_finished(assembly):
 
     async def main():
         groups, said = [], ""
-        collector = assembly.collector(assembly.expert_actor(), seed=0)
+        collector = assembly.collector(assembly.expert_actor())
         try:
-            async for group in collector.groups(tasks(), Independent(group_size=2)):
+            async for group in collector.groups(plans_of(tasks(), seed=0), Independent(group_size=2)):
                 groups.append(group)
         except TaskError as error:
             said = str(error)
@@ -250,11 +250,11 @@ def test_the_same_trajectories_bit_for_bit_one_at_a_time_or_sixty_four(assembly)
     async def main(max_in_flight):
         engine = assembly.engine()
         collector = replace(
-            assembly.collector(assembly.policy_actor(engine, temperature=1.0), seed=3), max_in_flight=max_in_flight
+            assembly.collector(assembly.policy_actor(engine, temperature=1.0)), max_in_flight=max_in_flight
         )
         try:
             tasks = [assembly.source.task(i) for i in range(8)]
-            groups = [group async for group in collector.groups(tasks, Independent(group_size=8))]
+            groups = [group async for group in collector.groups(plans_of(tasks, seed=0), Independent(group_size=8))]
         finally:
             await engine.close()
         return {
@@ -271,10 +271,10 @@ def test_the_same_trajectories_bit_for_bit_one_at_a_time_or_sixty_four(assembly)
 def test_a_task_that_comes_twice_is_sampled_anew_under_names_of_its_own(assembly):
     async def main():
         engine = assembly.engine()
-        collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0), seed=3)
+        collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0))
         try:
             tasks = [assembly.source.task(0)] * 3
-            return [group async for group in collector.groups(tasks, Independent(group_size=4))]
+            return [group async for group in collector.groups(plans_of(tasks, seed=0), Independent(group_size=4))]
         finally:
             await engine.close()
 
@@ -297,9 +297,9 @@ def test_a_task_that_cannot_be_played_ends_the_collection_and_leaves_nobody_runn
             pass
 
     async def main():
-        collector = replace(assembly.collector(assembly.expert_actor(), seed=0), environment=TooLong)
+        collector = replace(assembly.collector(assembly.expert_actor()), environment=TooLong)
         with pytest.raises(PromptTooLong):
-            async for _ in collector.groups([assembly.source.task(0)], Independent(group_size=4)):
+            async for _ in collector.groups(plans_of([assembly.source.task(0)], seed=0), Independent(group_size=4)):
                 pass
         return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()], collector.status().running
 

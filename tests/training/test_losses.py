@@ -12,7 +12,7 @@ from whetstone.recipe import OptimizerSettings
 from whetstone.training import Learner
 from whetstone.training.credit import Credited
 from whetstone.training.losses import UpdateLoss
-from whetstone.training.stages import _Batch
+from whetstone.training.updates import _Batch
 from whetstone.trajectory import Author
 
 EXPERT = [Author.ENVIRONMENT, *[Author.EXPERT] * 3]

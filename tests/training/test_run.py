@@ -179,14 +179,24 @@ def test_two_processes_do_not_train_in_one_directory(tmp_path):
             train(small(), tmp_path, progress=QUIET)
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path):
-    resolved = small("ablations=null")
+@pytest.mark.parametrize("damaged", ["trainer/optimizer.pt", "model.safetensors", "trainer/checksums.json"])
+def test_a_damaged_checkpoint_is_said_and_the_one_before_it_is_taken(tmp_path, capsys, damaged):
+    resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, TEACHING, "rollout.group_size=4")
     train(resolved, tmp_path / "run", progress=QUIET)
-    (tmp_path / "run" / "summary.json").unlink()
+    weights = {name: value.clone() for name, value in final_policy(tmp_path / "run").model.state_dict().items()}
+    for path in ("summary.json", "evaluations/reinforcement.json"):
+        (tmp_path / "run" / path).unlink()
     last = max((tmp_path / "run" / "checkpoints").iterdir())
-    (last / "trainer" / "optimizer.pt").write_bytes(b"torn")
-    with pytest.raises(RunDirectoryError, match="a damaged checkpoint"):
-        train(resolved, tmp_path / "run", resume=True, progress=QUIET)
+    content = bytearray((last / damaged).read_bytes())
+    content[len(content) // 2] ^= 1
+    (last / damaged).write_bytes(content)
+    train(resolved, tmp_path / "run", resume=True, progress=Progress())
+    said = " ".join(capsys.readouterr().err.split())
+    assert "a damaged checkpoint (" in said
+    assert "going on after step 3" in said
+    again = final_policy(tmp_path / "run").model.state_dict()
+    assert all(torch.equal(value, again[name]) for name, value in weights.items())
+    assert (last.parent / f"damaged-{last.name}").is_dir()
 
 
 def test_a_disk_that_fills_while_saving_is_one_line_and_keeps_what_was_saved(tmp_path, small_disk):

@@ -10,6 +10,7 @@ import click
 
 from whetstone import training
 from whetstone.recipe import load_recipe
+from whetstone.rollout import plans_of
 from whetstone.trajectory import Trajectory
 
 
@@ -40,12 +41,9 @@ async def _sampled(assembly: training.Assembly, count: int, expert: bool) -> lis
         actor = (
             assembly.expert_actor() if expert else assembly.policy_actor(engine, temperature=recipe.rollout.temperature)
         )
-        collector = assembly.collector(actor, seed=recipe.seed)
-        tasks = [assembly.source.task(index) for index in range(count)]
-        again = [sum(task.id == before.id for before in tasks[:i]) for i, task in enumerate(tasks)]
-        return await asyncio.gather(
-            *(collector.sample(task, index=0, again=n) for task, n in zip(tasks, again, strict=True))
-        )
+        collector = assembly.collector(actor)
+        plans = plans_of((assembly.source.task(index) for index in range(count)), seed=recipe.seed)
+        return await asyncio.gather(*map(collector.sample, plans))
     finally:
         await engine.close()
 

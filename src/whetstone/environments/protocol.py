@@ -44,7 +44,11 @@ class StepResult:
 
 
 class Environment(Protocol):
-    """Where an episode happens. One instance serves one episode at a time; `close` runs on every path."""
+    """Where an episode happens. One instance serves one episode at a time; `close` runs on every path.
+
+    One whose answers depend on the action alone may say so with an attribute `stateless = True`: an episode that was
+    cut off by a kill then goes on behind its recorded turns without playing them again.
+    """
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Begin: the opening messages and the tools on offer."""

@@ -31,6 +31,9 @@ class ToolEnvironment:
         on_malformed: `retry` lets the model read what was wrong; `end` ends the episode.
     """
 
+    stateless = True
+    """An answer depends on the calls alone, so an episode can go on behind recorded turns."""
+
     def __init__(
         self,
         *,

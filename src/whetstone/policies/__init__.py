@@ -4,7 +4,7 @@ from whetstone.policies.adapters import adapters_off, add_adapters, has_adapters
 from whetstone.policies.critic import Critic, critic_for
 from whetstone.policies.policy import Policy, freeze, load_policy, save_policy
 from whetstone.policies.tiny import build_tiny
-from whetstone.policies.view import view_of
+from whetstone.policies.view import copy_of_trained, view_of
 
 __all__ = [
     "Critic",
@@ -12,6 +12,7 @@ __all__ = [
     "adapters_off",
     "add_adapters",
     "build_tiny",
+    "copy_of_trained",
     "critic_for",
     "freeze",
     "has_adapters",

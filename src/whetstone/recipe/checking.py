@@ -23,6 +23,10 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         if settings is not None and settings.warmup_fraction + settings.decay_fraction > 1:
             said = f"with warmup_fraction {settings.warmup_fraction:g} it exceeds the whole stage"
             yield f"{stage}.decay_fraction", said
+    training = recipe.training
+    if training is not None and training.max_staleness < training.admit_ahead:
+        said = f"must be admit_ahead ({training.admit_ahead}) or more, got {training.max_staleness}"
+        yield "training.max_staleness", said
 
 
 def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -69,6 +73,15 @@ def _calls_need_tools(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"environment.{key}", "the environment has no tools"
 
 
+def _ahead_needs_a_distance(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    training = recipe.training
+    if training is not None and training.admit_ahead == 0:
+        for key in ("max_staleness", "in_flight", "deterministic"):
+            yield f"training.{key}", "training.admit_ahead is 0, so sampling does not run ahead"
+    elif training is not None and training.deterministic:
+        yield "training.in_flight", "with training.deterministic nothing is under way when weights change"
+
+
 _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _advantage_needs,
     _adapters_need_layers,
@@ -76,4 +89,5 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _clip_needs_minibatches,
     _samples_need_temperature,
     _calls_need_tools,
+    _ahead_needs_a_distance,
 )

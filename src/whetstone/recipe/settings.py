@@ -121,6 +121,8 @@ class RolloutSettings(_Settings):
     """In one turn."""
     max_in_flight: int = Field(256, ge=1)
     """Episodes running at once."""
+    group_timeout_seconds: float | None = Field(None, gt=0)
+    """From a group's first episode to its last; then those under way end by `timeout`, with the turns they have."""
 
 
 class OptimizerSettings(_Settings):
@@ -151,6 +153,10 @@ class OptimizerSettings(_Settings):
     max_nonfinite: int = Field(10, ge=1)
     """Updates in a row without a finite gradient, after which the run stops. None of them is applied."""
     checkpoint_every: int = Field(25, ge=1)
+    keep_last: int = Field(2, ge=1)
+    """Checkpoints kept, beside those at the ends of stages."""
+    keep_every: int | None = Field(None, ge=1)
+    """Checkpoints at multiples of so many steps are kept as well."""
 
 
 class SupervisedSettings(OptimizerSettings):
@@ -172,6 +178,21 @@ class TrainingSettings(OptimizerSettings):
     """How often each of these updates is made."""
     reference_kl: float = Field(0.0, ge=0)
     """Weight of the divergence from the policy reinforcement began with; 0 does without that policy."""
+    admit_ahead: int = Field(0, ge=0)
+    """Updates sampling may run ahead of learning; 0 samples and learns in turn."""
+    max_staleness: int = Field(0, ge=0)
+    """How many updates the oldest token of an update may lie back; at least `admit_ahead`. What is between the two
+    lets quick groups go ahead of slow ones, which are waited for when they are due, and never dropped."""
+    in_flight: Literal["drain", "continue", "recompute"] = "continue"
+    """What becomes of turns under way when weights change, where sampling runs ahead: they finish first, or go on at
+    once over the keys of the old weights, or go on after what they have is computed again."""
+    deterministic: bool = False
+    """Whether a group is sampled under one version alone, so that a run depends on its recipe and not on timing:
+    weights change only when no group is under way. Without `admit_ahead` that is always so."""
+    step_timeout_seconds: float | None = Field(None, gt=0)
+    """How long an update waits for its groups; then it takes those that are finished, one or more."""
+    max_faults: int = Field(100, ge=0)
+    """Failures of servers, sandboxes, rewards and our own among the last 1,000 episodes, above which the run stops."""
     imitation: ImitationSettings | None = None
     """Keep imitating the source's expert; null leaves it out."""
 

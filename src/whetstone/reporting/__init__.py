@@ -3,6 +3,24 @@
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.progress import Progress, Stage
 from whetstone.reporting.report import write_report
-from whetstone.reporting.trajectories import read_trajectories, write_trajectories
+from whetstone.reporting.trajectories import (
+    decoded_trajectories,
+    decoded_turn,
+    encoded_trajectory,
+    encoded_turn,
+    read_trajectories,
+    write_trajectories,
+)
 
-__all__ = ["Journal", "Progress", "Stage", "read_trajectories", "write_report", "write_trajectories"]
+__all__ = [
+    "Journal",
+    "Progress",
+    "Stage",
+    "decoded_trajectories",
+    "decoded_turn",
+    "encoded_trajectory",
+    "encoded_turn",
+    "read_trajectories",
+    "write_report",
+    "write_trajectories",
+]

@@ -1,17 +1,18 @@
 """How are trajectories kept? JSON Lines, one trajectory a line: messages to read, token columns to compute with.
 
-Easy to get wrong: JSON has no NaN, so a log-prob nobody drew is null; and a forked trajectory must get its
-parent's turns back, the same objects, or the tree is lost on disk.
+Easy to get wrong: JSON has no NaN, so a log-prob nobody drew is null, and one of −inf is a word; and a forked
+trajectory must get its parent's turns back, the same objects, or the tree is lost on disk.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from whetstone.atomic_write import write_text
 from whetstone.chat import Message
@@ -25,9 +26,36 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     Raises:
         SaveError: It could not be written; what was there is untouched.
     """
-    write_text(
-        path, "".join(json.dumps(_trajectory(t), ensure_ascii=False, allow_nan=False) + "\n" for t in trajectories)
-    )
+    write_text(path, "".join(encoded_trajectory(t).decode() + "\n" for t in trajectories))
+
+
+def encoded_trajectory(trajectory: Trajectory) -> bytes:
+    """A line of JSON, without its end."""
+    return orjson.dumps(_trajectory(trajectory))
+
+
+def decoded_trajectories(lines: Iterable[bytes]) -> list[Trajectory]:
+    """What `encoded_trajectory` made of them. Forks share their parent's turns where the parent stands before them.
+
+    Raises:
+        ValueError, KeyError, TypeError, IndexError: A line is no trajectory.
+    """
+    read: dict[str, Trajectory] = {}
+    for line in lines:
+        trajectory = _read_trajectory(orjson.loads(line), read)
+        read[trajectory.id] = trajectory
+    return list(read.values())
+
+
+def encoded_turn(turn: Turn) -> dict[str, Any]:
+    """A turn by itself, with its messages, as JSON can hold it."""
+    return {"messages": [turn.message.to_openai(), *(m.to_openai() for m in turn.observation)], **_turn(turn)}
+
+
+def decoded_turn(row: Mapping[str, Any]) -> Turn:
+    """What `encoded_turn` made of it."""
+    message, *observation = map(Message.from_openai, row["messages"])
+    return _read_turn(row, message, tuple(observation))
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
@@ -42,7 +70,7 @@ def read_trajectories(path: Path) -> list[Trajectory]:
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
-                trajectory = _read_trajectory(json.loads(line), read)
+                trajectory = _read_trajectory(orjson.loads(line), read)
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise RunDirectoryError(
                     f"{path}:{number}  not a trajectory: {type(error).__name__}: {error}"
@@ -99,7 +127,8 @@ def _tokens(tokens: Tokens) -> dict[str, Any]:
     for name in ("logprobs", "entropies"):
         column: Sequence[float] = getattr(tokens, name)
         if not all(map(math.isnan, column)):
-            written[name] = [None if math.isnan(value) else value for value in column]
+            # JSON has no numbers that are not finite: NaN is written as null, infinity as a word
+            written[name] = [str(v) if math.isinf(v) else v for v in column] if any(map(math.isinf, column)) else column
     return written
 
 
@@ -157,7 +186,7 @@ def _read_tokens(row: Mapping[str, Any]) -> Tokens:
     authors = tuple(Author(author) for author, count in row["authors"] for _ in range(count))
     nothing = (None,) * len(ids)
     logprobs, entropies = (
-        tuple(math.nan if value is None else value for value in row.get(name, nothing))
+        tuple(math.nan if value is None else float(value) for value in row.get(name, nothing))
         for name in ("logprobs", "entropies")
     )
     return Tokens(ids, authors, logprobs, tuple(row.get("versions", (-1,) * len(ids))), entropies)

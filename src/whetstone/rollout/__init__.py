@@ -2,8 +2,9 @@
 
 from whetstone.rollout.actors import ExpertActor, PolicyActor
 from whetstone.rollout.admission import Admission
-from whetstone.rollout.collector import Collector
-from whetstone.rollout.protocol import Action, Actor, Moment, Roller, Strategy
+from whetstone.rollout.collector import Collector, plans_of
+from whetstone.rollout.consumption import next_batch
+from whetstone.rollout.protocol import Action, Actor, EpisodeRecord, Moment, Plan, Roller, Strategy
 from whetstone.rollout.runner import Limits, run_episode
 from whetstone.rollout.status import RolloutStatus
 from whetstone.rollout.strategies import STRATEGIES, Independent
@@ -14,13 +15,17 @@ __all__ = [
     "Actor",
     "Admission",
     "Collector",
+    "EpisodeRecord",
     "ExpertActor",
     "Independent",
     "Limits",
     "Moment",
+    "Plan",
     "PolicyActor",
     "Roller",
     "RolloutStatus",
     "Strategy",
+    "next_batch",
+    "plans_of",
     "run_episode",
 ]

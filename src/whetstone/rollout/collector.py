@@ -1,6 +1,6 @@
 """How are many episodes run at once? As coroutines, a bounded number of them, each scored as it ends.
 
-    tasks → (a place is free) → strategy → samples → groups, in the order they finish
+    plans → (a place is free) → strategy → samples → groups, in the order they finish
 
 A group starts only when a place is free and nobody waits for one, so tasks may be endless. An episode that
 waits for a tool costs a coroutine; nothing waits for the slowest.
@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from whetstone.chat import Chat
-from whetstone.environments.protocol import Environment
+from whetstone.chat import Chat, Message
+from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import WhetstoneError
 from whetstone.rewards import Reward
 from whetstone.rollout.admission import Admission
-from whetstone.rollout.protocol import Action, Actor, Moment, Strategy
+from whetstone.rollout.protocol import Action, Actor, EpisodeRecord, Moment, Plan, Strategy
 from whetstone.rollout.runner import Limits, run_episode
 from whetstone.rollout.status import RolloutStatus, Watch
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import EndReason, Group, Removal, Task, Trajectory
+
+_LONGEST_BACK_OFF = 10.0
 
 
 @dataclass(slots=True)
@@ -44,14 +47,16 @@ class Collector:
     limits: Limits
     max_in_flight: int
     """Episodes running at once."""
-    seed: int
-    """With a task's id and a sample's index it decides the sample's seed; give each step its own."""
-    name: str = ""
-    """Begins the id of every trajectory, so that ids differ between steps."""
     infrastructure_retries: int = 2
     """How often an episode is played again that a server, sandbox or engine failed; then it is invalid."""
+    back_off_seconds: float = 0.1
+    """How long it waits before it is played again; twice as long each time."""
     busy_seconds: Callable[[], float] | None = None
     """For how long the engine has computed in all; for the status alone."""
+    record: EpisodeRecord | None = None
+    """Where turns are written down as they come about."""
+    group_timeout_seconds: float | None = None
+    """From a group's first episode; those under way then end by `timeout`, with the turns they have."""
     _places: asyncio.Semaphore = field(init=False)
     _vacant: asyncio.Event = field(init=False)
     _watch: Watch = field(init=False)
@@ -64,12 +69,11 @@ class Collector:
         self._vacant.set()
         self._watch = Watch()
 
-    async def sample(self, task: Task, *, index: int, again: int = 0) -> Trajectory:
-        """See `Roller.sample`.
+    async def sample(self, plan: Plan, *, index: int = 0) -> Trajectory:
+        """One whole episode of the planned group, scored; see `Roller.sample`."""
+        return await self._sampled(plan, index, _Planned(self, plan))
 
-        Args:
-            again: How often the task was sampled before under this index; another number, another episode.
-        """
+    async def _sampled(self, plan: Plan, index: int, group: _Planned) -> Trajectory:
         self._watch.queued += 1
         self._vacant.clear()
         try:
@@ -78,18 +82,30 @@ class Collector:
             self._watch.queued -= 1
         self._see_vacancy()
         try:
-            trajectory = await self._played(task, index, again)
+            group.began = group.began or time.perf_counter()
+            trajectory = await self._played(plan, index, group.began)
         finally:
             self._places.release()
             self._see_vacancy()
-        return await self._scored(trajectory, task)
+        return await self._scored(trajectory, plan.task)
+
+    async def group(self, plan: Plan, strategy: Strategy) -> Group:
+        """All trajectories of one plan."""
+        return replace(await strategy(plan.task, _Planned(self, plan)), number=plan.number)
 
     async def groups(
-        self, tasks: Iterable[Task], strategy: Strategy, *, admission: Admission | None = None
+        self,
+        plans: Iterable[Plan],
+        strategy: Strategy | None = None,
+        *,
+        play: Callable[[Plan], Awaitable[Group]] | None = None,
+        admission: Admission | None = None,
     ) -> AsyncIterator[Group]:
-        """The group of each task, in the order they finish. `tasks` is read as places become free.
+        """The group of each plan, in the order they finish. `plans` is read as places become free.
 
         Args:
+            strategy: How the trajectories of each come about.
+            play: Makes a group where it is more than the strategy's doing; None: it is not.
             admission: Asked before each group, so that sampling does not run too far ahead of learning.
 
         Raises:
@@ -106,15 +122,17 @@ class Collector:
             open_groups.release()
             finished.put_nowait(group)
 
+        async def by_strategy(plan: Plan) -> Group:
+            assert strategy is not None
+            return await self.group(plan, strategy)
+
         async def feed() -> None:
-            seen: Counter[str] = Counter()
-            for task in tasks:
+            for plan in plans:
                 await open_groups.acquire()
                 await self._vacant.wait()
                 if admission is not None:
-                    await admission.enter()
-                group = asyncio.ensure_future(strategy(task, _Again(self, seen[task.id])))
-                seen[task.id] += 1
+                    await admission.enter(plan.number)
+                group = asyncio.ensure_future((play or by_strategy)(plan))
                 running.add(group)
                 group.add_done_callback(hand_on)
                 for _ in range(3):  # until its samples have asked for their places
@@ -134,6 +152,17 @@ class Collector:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
+    @property
+    def moved(self) -> int:
+        """A count that grows with everything an engine or environment gets done."""
+        return self._watch.moved
+
+    def waits(self) -> list[tuple[str, str, float]]:
+        """(episode, what it waits for, seconds), the longest first."""
+        now = time.perf_counter()
+        waits = [(episode, what, now - since) for episode, (what, since) in list(self._watch.doing.items())]
+        return sorted(waits, key=lambda wait: -wait[2])
+
     def status(self) -> RolloutStatus:
         """What is going on right now."""
         return self._watch.status(self.busy_seconds() if self.busy_seconds is not None else None)
@@ -144,25 +173,31 @@ class Collector:
         else:
             self._vacant.clear()
 
-    async def _played(self, task: Task, index: int, again: int) -> Trajectory:
+    async def _played(self, plan: Plan, index: int, group_began: float) -> Trajectory:
         """Play the episode, again where what failed was not its own."""
-        id = f"{self.name}{task.id}#{index}" + (f"~{again}" if again else "")
-        drawn = (task.id, index, again) if again else (task.id, index)
+        task, id = plan.task, f"{plan.name}{plan.task.id}#{index}"
         for attempt in range(self.infrastructure_retries + 1):
+            if attempt:
+                await asyncio.sleep(min(_LONGEST_BACK_OFF, self.back_off_seconds * 2 ** (attempt - 1)))
+                if self.record is not None:
+                    self.record.drop(id)
             running = self._watch.begin()
             try:
                 trajectory = await run_episode(
                     task,
-                    environment=self.environment(),
+                    environment=_WatchedEnvironment(self.environment(), self._watch, id),
                     actor=_WatchedActor(self.actor, self._watch),
                     chat=self.chat,
-                    limits=self.limits,
+                    limits=self._limits(group_began),
                     id=id,
-                    seed=derive_seed(self.seed, *drawn),
+                    seed=derive_seed(plan.seed, task.id, index),
+                    record=self.record,
                 )
             except BaseException:
                 self._watch.drop(running)
                 raise
+            finally:
+                self._watch.doing.pop(id, None)
             if trajectory.ended is not EndReason.INFRASTRUCTURE or attempt == self.infrastructure_retries:
                 break
             self._watch.drop(running)
@@ -170,9 +205,17 @@ class Collector:
         self._watch.end(running, trajectory.action_tokens)
         return trajectory
 
+    def _limits(self, group_began: float) -> Limits:
+        """What an episode may use that begins now, in a group that began then."""
+        if self.group_timeout_seconds is None:
+            return self.limits
+        left = self.group_timeout_seconds - (time.perf_counter() - group_began)
+        return replace(self.limits, timeout_seconds=max(0.0, min(self.limits.timeout_seconds, left)))
+
     async def _scored(self, trajectory: Trajectory, task: Task) -> Trajectory:
         if not trajectory.ended.valid:
             return replace(trajectory, removal=Removal.BEFORE_BASELINE)
+        self._watch.doing[trajectory.id] = ("its reward", time.perf_counter())
         try:
             score = await self.reward(trajectory, task)
             said = (score.value, *(score.turns or ()))
@@ -184,17 +227,35 @@ class Collector:
         except Exception as failure:  # foreign code: its failure is recorded, never a reward of 0
             error = f"the reward failed: {type(failure).__name__}: {failure}"
             return replace(trajectory, ended=EndReason.ERROR, error=error, removal=Removal.BEFORE_BASELINE)
+        finally:
+            self._watch.doing.pop(trajectory.id, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Again:
-    """The roller of a group whose task may have been in the collection before."""
+def plans_of(tasks: Iterable[Task], *, seed: int, name: str = "") -> Iterator[Plan]:
+    """A plan for each task, with the same seed; a task that stands here again has draws of its own."""
+    seen: Counter[str] = Counter()
+    for number, task in enumerate(tasks):
+        again = seen[task.id]
+        seen[task.id] += 1
+        yield Plan(
+            task,
+            seed=derive_seed(seed, "again", again) if again else seed,
+            number=number,
+            name=f"{name}again-{again}/" if again else name,
+        )
+
+
+@dataclass(slots=True)
+class _Planned:
+    """The roller of one group."""
 
     collector: Collector
-    again: int
+    plan: Plan
+    began: float | None = None
+    """When its first episode had a place."""
 
     async def sample(self, task: Task, *, index: int) -> Trajectory:
-        return await self.collector.sample(task, index=index, again=self.again)
+        return await self.collector._sampled(replace(self.plan, task=task), index, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +267,40 @@ class _WatchedActor:
 
     async def act(self, moment: Moment) -> Action:
         self.watch.acting += 1
+        self.watch.doing[moment.episode] = (f"the engine (turn {moment.turn + 1})", time.perf_counter())
         try:
             return await self.actor.act(moment)
         finally:
             self.watch.acting -= 1
+            self.watch.moved += 1
 
     def leave(self, episode: str) -> None:
         self.actor.leave(episode)
+
+
+@dataclass(frozen=True, slots=True)
+class _WatchedEnvironment:
+    """Notes what an episode waits for while its environment is at work."""
+
+    environment: Environment
+    watch: Watch
+    episode: str
+
+    @property
+    def stateless(self) -> bool:
+        return bool(getattr(self.environment, "stateless", False))
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        self.watch.doing[self.episode] = ("its environment (reset)", time.perf_counter())
+        return await self.environment.reset(task, seed=seed)
+
+    async def step(self, action: Message) -> StepResult:
+        names = ", ".join(sorted({call.name for call in action.tool_calls}))
+        self.watch.doing[self.episode] = (names or "its environment", time.perf_counter())
+        try:
+            return await self.environment.step(action)
+        finally:
+            self.watch.moved += 1
+
+    async def close(self) -> None:
+        await self.environment.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from whetstone.chat import Context, Message, ToolSpec
-from whetstone.trajectory import Group, Task, Tokens, Trajectory
+from whetstone.trajectory import Group, Task, Tokens, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,19 @@ class Action:
     complete: bool = True
     """Whether the turn was ended by the actor rather than by a limit."""
     queue_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A group to be."""
+
+    task: Task
+    seed: int
+    """With the task's id and a sample's index it decides the sample's draws."""
+    number: int = 0
+    """Its place among the groups of a run, in the order they are started."""
+    name: str = ""
+    """Begins the id of each of its trajectories, so that ids differ between groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,22 @@ class Actor(Protocol):
 
     def leave(self, episode: str) -> None:
         """The episode is over."""
+        ...
+
+
+class EpisodeRecord(Protocol):
+    """Where turns are written down as they come about, so that an episode cut off by a kill can go on."""
+
+    def played(self, episode: str) -> tuple[Turn, ...]:
+        """The turns of an episode that was begun before, each with its observation; none for a new one."""
+        ...
+
+    def add(self, episode: str, turn: Turn) -> None:
+        """One more turn is over, and its observation is there."""
+        ...
+
+    def drop(self, episode: str) -> None:
+        """What was written of the episode does not count: it is played again from its start."""
         ...
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from whetstone.chat import Chat, Context, Message, ToolSpec
 from whetstone.environments.protocol import Environment
 from whetstone.errors import InfrastructureError, PromptTooLong
-from whetstone.rollout.protocol import Actor, Moment
+from whetstone.rollout.protocol import Actor, EpisodeRecord, Moment
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
 
@@ -35,19 +35,28 @@ class Limits:
 
 
 async def run_episode(
-    task: Task, *, environment: Environment, actor: Actor, chat: Chat, limits: Limits, id: str, seed: int
+    task: Task,
+    *,
+    environment: Environment,
+    actor: Actor,
+    chat: Chat,
+    limits: Limits,
+    id: str,
+    seed: int,
+    record: EpisodeRecord | None = None,
 ) -> Trajectory:
     """Play one episode and close its environment. Never raises for what happens inside.
 
     Args:
         id: Names the trajectory; the engine keeps what it computed under this name until the end.
         seed: Decides every random choice of the episode.
+        record: Told of each turn; where it holds turns of this episode, the episode goes on behind them.
 
     Raises:
         PromptTooLong: The opening leaves no room for an answer: no sampling could help, so the task is at fault.
         asyncio.CancelledError: The caller gave up; the environment is closed all the same.
     """
-    episode = _Episode(task, environment, actor, chat, limits, id, seed)
+    episode = _Episode(task, environment, actor, chat, limits, id, seed, record)
     started = time.perf_counter()
     error: str | None = None
     try:
@@ -75,10 +84,18 @@ class _Episode:
     """What has happened so far; turns stay readable when `play` is cut off."""
 
     def __init__(
-        self, task: Task, environment: Environment, actor: Actor, chat: Chat, limits: Limits, id: str, seed: int
+        self,
+        task: Task,
+        environment: Environment,
+        actor: Actor,
+        chat: Chat,
+        limits: Limits,
+        id: str,
+        seed: int,
+        record: EpisodeRecord | None,
     ) -> None:
         self.task, self.environment, self.actor, self.chat = task, environment, actor, chat
-        self.limits, self.id, self.seed = limits, id, seed
+        self.limits, self.id, self.seed, self.record = limits, id, seed, record
         self.opening: tuple[Message, ...] = ()
         self.turns: list[Turn] = []
 
@@ -93,6 +110,10 @@ class _Episode:
                 f"task {self.task.id}: its prompt is {len(context.ids)} tokens, the context "
                 f"{self.limits.context_length}; shorten the prompt or use a model with a longer context"
             )
+        for played in await self._played_before(context):
+            self.turns.append(played)
+            conversation += [played.message, *played.observation]
+            context = self.chat.extend(context, played.action.ids, played.observation)
         while True:
             turn = await self._act(context, conversation, tools)
             if turn is None:
@@ -114,6 +135,32 @@ class _Episode:
             context = self.chat.extend(context, turn.action.ids, result.observation.messages)
             if len(context.ids) >= self.limits.context_length:
                 return EndReason.CONTEXT_FULL
+            if self.record is not None:
+                self.record.add(self.id, turn)
+
+    async def _played_before(self, opening: Context) -> tuple[Turn, ...]:
+        """The turns a record holds of this episode, with the environment where they left it; none to begin anew.
+
+        An environment whose answers depend on the action alone is there already. Any other is led through the same
+        actions again; where it does not answer as it did, the record is of no use.
+        """
+        if self.record is None:
+            return ()
+        played = self.record.played(self.id)
+        if not played:
+            return ()
+        same = played[0].context.ids == tuple(opening.new)
+        if same and not getattr(self.environment, "stateless", False):
+            for turn in played:
+                answer = await self.environment.step(turn.message)
+                if answer.ended is not None or answer.observation.messages != turn.observation:
+                    same = False
+                    break
+        if same:
+            return played
+        self.record.drop(self.id)
+        self.opening = (await self.environment.reset(self.task, seed=derive_seed(self.seed, "environment"))).messages
+        return ()
 
     async def _act(self, context: Context, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Turn | None:
         """Let the actor speak and record the turn; None where a limit cut the action off."""

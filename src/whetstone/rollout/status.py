@@ -68,6 +68,10 @@ class Watch:
     queued: int = 0
     acting: int = 0
     """Running episodes whose actor is at work."""
+    moved: int = 0
+    """Answers of actors and environments so far."""
+    doing: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """What each episode waits for, and since when."""
     started: dict[int, float] = field(default_factory=dict)
     """When each running episode began."""
     _begun: int = 0

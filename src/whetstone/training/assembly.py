@@ -17,10 +17,10 @@ from whetstone.environments import ENVIRONMENTS, Environment
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, Sampling
 from whetstone.parts import OptionError, checked_options, find_part, options_of
-from whetstone.policies import Policy, add_adapters, build_tiny, critic_for, freeze, load_policy
+from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
 from whetstone.recipe import Part, Resolved
 from whetstone.rewards import REWARDS, Reward
-from whetstone.rollout import STRATEGIES, Actor, Collector, ExpertActor, Limits, PolicyActor, Strategy
+from whetstone.rollout import STRATEGIES, Actor, Collector, EpisodeRecord, ExpertActor, Limits, PolicyActor, Strategy
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tools import TOOLS
 
@@ -47,11 +47,16 @@ class Assembly:
     """(learner log-probs, old log-probs, advantages, each [T]) → TokenLoss"""
 
     def engine(self) -> Engine:
-        """An engine that draws from the policy in training, sharing its weights."""
-        rows = self.resolved.recipe.rollout.max_in_flight
-        return LocalEngine(self.policy.model, context_length=self.policy.context_length, rows=rows)
+        """An engine that draws from the policy in training.
 
-    def collector(self, actor: Actor, *, seed: int, name: str = "") -> Collector:
+        It shares the weights that are trained, unless it is to go on drawing while they change.
+        """
+        recipe = self.resolved.recipe
+        ahead = recipe.training is not None and recipe.training.admit_ahead > 0
+        model = copy_of_trained(self.policy.model) if ahead else self.policy.model
+        return LocalEngine(model, context_length=self.policy.context_length, rows=recipe.rollout.max_in_flight)
+
+    def collector(self, actor: Actor, *, record: EpisodeRecord | None = None) -> Collector:
         """Runs episodes of this recipe with `actor` in them."""
         recipe = self.resolved.recipe
         limits = Limits(
@@ -66,8 +71,8 @@ class Assembly:
             reward=self.reward,
             limits=limits,
             max_in_flight=recipe.rollout.max_in_flight,
-            seed=seed,
-            name=name,
+            record=record,
+            group_timeout_seconds=recipe.rollout.group_timeout_seconds if isinstance(actor, PolicyActor) else None,
             busy_seconds=_busy_seconds(actor.engine) if isinstance(actor, PolicyActor) else None,
         )
 

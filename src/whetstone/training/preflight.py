@@ -22,7 +22,7 @@ from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.chat import Message, assistant, tool_result, user
 from whetstone.errors import WhetstoneError
 from whetstone.recipe import OptimizerSettings, Resolved
-from whetstone.rollout import Independent
+from whetstone.rollout import Independent, Plan, plans_of
 from whetstone.tasks import Expert
 from whetstone.training.assembly import Assembly, assemble
 from whetstone.training.learner import Learner
@@ -121,8 +121,8 @@ class _Probe:
         source = self.assembly.demonstrated
         if not isinstance(source, Expert):
             return Check("", Verdict.NOTE, "the source has no expert, so no call is known to be right")
-        collector = self.assembly.collector(self.assembly.expert_actor(), seed=0)
-        self.shown = await collector.sample(source.task(0), index=0)
+        collector = self.assembly.collector(self.assembly.expert_actor())
+        self.shown = await collector.sample(Plan(source.task(0), seed=0))
         if not self.shown.ended.valid:
             return Check("", Verdict.BAD, f"the expert's episode ended by {self.shown.ended}: {self.shown.error}")
         amiss = [call for call in self.shown.calls if call.outcome != "ok"]
@@ -151,10 +151,10 @@ class _Probe:
         engine = await in_arithmetic_thread(self.assembly.engine)
         try:
             actor = self.assembly.policy_actor(engine, temperature=self.recipe.rollout.temperature)
-            collector = self.assembly.collector(actor, seed=0, name="preflight/")
+            collector = self.assembly.collector(actor)
             tasks = [self.assembly.source.task(i) for i in range(2)]
             strategy = Independent(group_size=_EPISODES // len(tasks))
-            groups = [group async for group in collector.groups(tasks, strategy)]
+            groups = [group async for group in collector.groups(plans_of(tasks, seed=0, name="preflight/"), strategy)]
         finally:
             await engine.close()
         self.sampled = [trajectory for group in groups for trajectory in group.trajectories]

@@ -7,34 +7,36 @@ it, and everything that comes next is a function of the recipe and the step, so 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from whetstone.arithmetic_thread import in_arithmetic_thread
-from whetstone.errors import NonFiniteError
+from whetstone.errors import FaultBudgetError, NonFiniteError
 from whetstone.policies import Policy, has_adapters, load_policy
-from whetstone.recipe import OptimizerSettings, Resolved, TrainingSettings
+from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings, TrainingSettings
 from whetstone.reporting import Journal, Progress, Stage, write_report, write_trajectories
 from whetstone.rollout import Collector
 from whetstone.training.assembly import assemble
 from whetstone.training.checkpoint import (
+    Checkpoints,
     Position,
     checkpoint_path,
     latest_checkpoint,
     load_checkpoint,
-    prune_checkpoints,
-    save_checkpoint,
 )
+from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.learner import Learner
+from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.run_directory import claimed, read_json, write_json
-from whetstone.training.stages import evaluate, reinforcement_step, supervised_step
+from whetstone.training.stages import Supervised, evaluate
+from whetstone.training.store import RunStore
+from whetstone.training.watchdog import Watchdog
+from whetstone.training.work import Work
 from whetstone.trajectory import Group, Trajectory
-
-_KEPT_CHECKPOINTS = 2
-"""Beside the one at the end of the warm-up."""
 
 
 def train(
@@ -46,6 +48,7 @@ def train(
         resume: Go on with the run in `run_dir` from its last checkpoint; a finished one is only reported.
 
     Raises:
+        Interrupted: The process was asked to stop; the run is saved and can be resumed.
         WhetstoneError: A recipe, file or folder is wrong, or something could not be saved.
     """
     progress = progress or Progress()
@@ -79,27 +82,34 @@ class _Run:
         self.optimizer: dict[str, Any] | None = None
         warm_up = self.recipe.supervised
         self.warmed_up = checkpoint_path(run_dir, warm_up.steps) if warm_up is not None else None
+        self.checkpoints = Checkpoints(run_dir, keep={self.warmed_up} if self.warmed_up is not None else set())
         self.shown: Stage | None = None
 
     async def play(self) -> dict[str, Any]:
-        """All stages from where the run stands; its summary."""
-        self.assembly = await in_arithmetic_thread(lambda: assemble(self.resolved, self._restored()))
-        self.engine = await in_arithmetic_thread(self.assembly.engine)
-        await self._publish(self.position.version)
-        try:
-            if not self.position.done:
-                await self._evaluate("untrained")
-            if self.recipe.supervised is not None:
-                await self._stage("supervised", self.recipe.supervised, self._supervised_step)
-            if self.recipe.training is not None:
-                await self._stage("reinforcement", self.recipe.training, self._reinforcement_step)
-        finally:
-            await self.engine.close()
+        """All stages from where the run stands; its summary.
+
+        Raises:
+            Interrupted: Somebody asked the process to stop; everything is saved.
+        """
+        with Interruption() as self.interruption:
+            self.assembly = await in_arithmetic_thread(lambda: assemble(self.resolved, self._restored()))
+            self.engine = await in_arithmetic_thread(self.assembly.engine)
+            await self._publish(self.position.version)
+            try:
+                if not self.position.done:
+                    await self._evaluate("untrained")
+                if self.recipe.supervised is not None:
+                    await self._stage("supervised", self.recipe.supervised)
+                if self.recipe.training is not None:
+                    await self._stage("reinforcement", self.recipe.training)
+            finally:
+                await self.engine.close()
+                await self.checkpoints.written()
         return self._summary()
 
     def _restored(self) -> Policy | None:
         """The policy of the last checkpoint, with metrics rewound to it; None to begin at the beginning."""
-        path = latest_checkpoint(self.run_dir)
+        path = latest_checkpoint(self.run_dir, say=self.progress.say, set_aside=True)
         policy = None
         if path is not None:
             policy, self.optimizer, self.position = load_checkpoint(path)
@@ -107,12 +117,7 @@ class _Run:
         self.journal.rewind(self.position.done)
         return policy
 
-    async def _stage(
-        self,
-        name: str,
-        settings: OptimizerSettings,
-        step: Callable[[Learner, int], Awaitable[tuple[dict[str, float], list[Trajectory]]]],
-    ) -> None:
+    async def _stage(self, name: str, settings: OptimizerSettings) -> None:
         """The steps of a stage that are not done, a checkpoint now and then, and an evaluation behind it."""
         done = self.position.done.get(name, 0)
         if self.position.stage not in ("", name) and name in self.position.done:
@@ -121,60 +126,87 @@ class _Run:
             learner = await in_arithmetic_thread(self._learner, settings)
             if done and self.optimizer is not None:
                 learner.load_state_dict(self.optimizer)
-            with self.progress.stage(name, settings.steps, done=done) as shown:
-                self.shown = shown
-                for number in range(done, settings.steps):
-                    began = time.perf_counter()
-                    try:
-                        metrics, trajectories = await step(learner, number)
-                    except NonFiniteError as error:
-                        path = await in_arithmetic_thread(self._save, learner)
-                        raise NonFiniteError(f"step {number + 1} of {name}: {error}. The state is in {path}") from None
-                    self._record(name, number + 1, metrics, trajectories, time.perf_counter() - began)
-                    shown.advance(metrics)
-                    if (number + 1) % settings.checkpoint_every == 0 or number + 1 == settings.steps:
-                        self._save(learner)
+            with contextlib.ExitStack() as held:
+                work = self._work(settings, learner, done, held)
+                self.shown = held.enter_context(self.progress.stage(name, settings.steps, done=done))
+                held.enter_context(Watchdog(work, say=self.progress.say))
+                try:
+                    await self._steps(name, settings, learner, work)
+                finally:
+                    await work.close()
+            await self.checkpoints.written()
+            await self._publish(work.version)
         await self._evaluate(name)
 
-    def _record(
-        self, stage: str, step: int, metrics: dict[str, float], trajectories: list[Trajectory], seconds: float
-    ) -> None:
-        spent = {**self.position.seconds, stage: self.position.seconds.get(stage, 0.0) + seconds}
-        done = {**self.position.done, stage: step}
-        self.position = replace(self.position, stage=stage, done=done, seconds=spent, version=self.engine.version)
-        metrics["time/elapsed_seconds"] = sum(spent.values())
-        self.journal.record(stage, step, metrics)
-        if stage == "reinforcement":  # demonstrations can be made again at any time
-            write_trajectories(self.run_dir / "trajectories" / f"step-{step:06d}.jsonl", trajectories)
+    async def _steps(self, name: str, settings: OptimizerSettings, learner: Learner, work: Work) -> None:
+        while work.done < settings.steps:
+            began = time.perf_counter()
+            number = work.done + 1
+            try:
+                metrics = await self.interruption.unless_asked(work.step(), finish=lambda: work.updating)
+            except Interrupted:
+                await self._park(name, settings, learner, work)
+                raise
+            except (NonFiniteError, FaultBudgetError) as error:
+                path = await self._save(settings, learner, work)
+                await self.checkpoints.written()
+                raise type(error)(f"step {number} of {name}: {error}. The state is in {path}") from None
+            self._record(name, work, metrics, time.perf_counter() - began)
+            assert self.shown is not None
+            self.shown.advance(metrics)
+            self._watch(work.collector)
+            if work.done % settings.checkpoint_every == 0 or work.done == settings.steps:
+                await work.settle()
+                await self._save(settings, learner, work)
 
-    def _save(self, learner: Learner) -> Path:
-        path = save_checkpoint(self.run_dir, self.assembly.policy, learner.state_dict(), self.position)
-        keep = {self.warmed_up} if self.warmed_up is not None else set()
-        prune_checkpoints(self.run_dir, keep=keep, last=_KEPT_CHECKPOINTS)
-        return path
-
-    async def _supervised_step(self, learner: Learner, step: int) -> tuple[dict[str, float], list[Trajectory]]:
-        assert self.recipe.supervised is not None
-        metrics, shown = await supervised_step(self.assembly, learner, self.recipe.supervised, step=step)
-        await self._publish(self.engine.version + 1)
-        return metrics, shown
-
-    async def _reinforcement_step(self, learner: Learner, step: int) -> tuple[dict[str, float], list[Trajectory]]:
-        assert self.recipe.training is not None
-        warm_up = self.recipe.supervised
-        metrics, groups = await reinforcement_step(
+    def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Work:
+        if isinstance(settings, SupervisedSettings):
+            return Supervised(self.assembly, learner, self.engine, settings, done=done)
+        assert isinstance(settings, TrainingSettings)
+        store = RunStore(self.run_dir, groups_per_file=settings.tasks_per_step, say=self.progress.say)
+        held.callback(store.close)
+        return Reinforcement(
             self.assembly,
             learner,
             self.engine,
-            self.recipe.training,
-            step=step,
-            first_task=warm_up.steps * warm_up.batch_size if warm_up else 0,
-            watched=self._watched,
+            settings,
+            store=store,
+            base_version=self.position.version - done,
+            state=self.position.sampling,
+            done=done,
         )
-        return metrics, _flat(groups)
 
-    def _watched(self, collector: Collector) -> None:
-        if self.shown is not None:
+    async def _park(self, name: str, settings: OptimizerSettings, learner: Learner, work: Work) -> None:
+        """Somebody asked the run to stop: save, if that can be had within the time there is."""
+        self.progress.say(f"stopping after step {work.done} of {name}; a second signal stops at once")
+        try:
+            async with asyncio.timeout(self.interruption.seconds_left):
+                await work.settle()
+                if work.done:
+                    await self._save(settings, learner, work)
+                    await self.checkpoints.written()
+        except TimeoutError:
+            self.progress.say("groups under way took too long to wait for; they are on record as far as they came")
+
+    def _record(self, stage: str, work: Work, metrics: dict[str, float], seconds: float) -> None:
+        spent = {**self.position.seconds, stage: self.position.seconds.get(stage, 0.0) + seconds}
+        done = {**self.position.done, stage: work.done}
+        self.position = replace(self.position, stage=stage, done=done, seconds=spent, version=work.version)
+        metrics["time/elapsed_seconds"] = sum(spent.values())
+        self.journal.record(stage, work.done, metrics)
+
+    async def _save(self, settings: OptimizerSettings, learner: Learner, work: Work) -> Path:
+        self.position = replace(self.position, sampling=work.state)
+        return await self.checkpoints.save(
+            self.assembly.policy,
+            learner.state_dict(),
+            self.position,
+            last=settings.keep_last,
+            every=settings.keep_every,
+        )
+
+    def _watch(self, collector: Collector | None) -> None:
+        if self.shown is not None and collector is not None:
             self.shown.watch(lambda: collector.status().line())
 
     def _learner(self, settings: OptimizerSettings) -> Learner:
@@ -206,7 +238,7 @@ class _Run:
                 temperature=settings.temperature,
                 seed=self.recipe.seed,
                 heard=lambda group: shown.advance({}, by=len(group.trajectories)),
-                watched=self._watched,
+                watched=self._watch,
             )
         write_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl", _flat(groups))
         write_json(path, came_to.to_json())

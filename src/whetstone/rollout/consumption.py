@@ -1,0 +1,43 @@
+"""Which finished groups does the next update take? The oldest, as long as none that is left comes too late.
+
+A group started at version s must be in an update made at version s + max_staleness or before. A batch may leave out
+groups that are still running, if for every later version u those due by u still fit into the updates until then:
+
+    for every u ≥ v:   groups left with s + max_staleness ≤ u   ≤   (u − v) · groups_per_update
+
+Otherwise the update waits for the one that is due. No group is dropped, and long ones are neither starved nor
+preferred. With as many groups in all as admission allows (`admission.py`), waiting always helps.
+
+Easy to get wrong: taking groups as they finish bounds nothing, since a slow one waits for ever longer; dropping what
+is too old bounds it, and deletes long episodes for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def next_batch(
+    finished: Mapping[int, int],
+    running: Mapping[int, int],
+    *,
+    version: int,
+    groups_per_update: int,
+    max_staleness: int,
+) -> list[int] | None:
+    """The groups the update at `version` takes, ascending; None: it must wait.
+
+    Args:
+        finished: Groups that can be taken: number → the version at which each was started.
+        running: Groups that were started and cannot be taken yet.
+    """
+    if len(finished) < groups_per_update:
+        return None
+    oldest = sorted(finished, key=lambda number: (finished[number], number))[:groups_per_update]
+    taken = set(oldest)
+    left = sorted([*(began for number, began in finished.items() if number not in taken), *running.values()])
+    for waiting, began in enumerate(left, start=1):
+        # with this one, `waiting` groups are due by its deadline
+        if waiting > (began + max_staleness - version) * groups_per_update:
+            return None
+    return sorted(oldest)

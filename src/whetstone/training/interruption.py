@@ -1,0 +1,84 @@
+"""How does a run stop when it is asked to? It finishes an update, parks what is sampled, saves, and leaves.
+
+The first SIGTERM or SIGINT asks; the second ends the process at once. That is without damage too: a run can be killed
+at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+GRACE_SECONDS = 60.0
+"""How long finishing and saving may take."""
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, and is saved."""
+
+
+class Interruption:
+    """Listens for signals inside the block; outside the main thread nobody can be asked."""
+
+    def __init__(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
+        self.grace_seconds = grace_seconds
+        self._asked: asyncio.Event = asyncio.Event()
+        self._since = 0.0
+        self._listening = False
+
+    def __enter__(self) -> Interruption:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
+            for number in _SIGNALS:
+                loop.add_signal_handler(number, self.ask, number)
+            self._listening = True
+        return self
+
+    def __exit__(self, *raised: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._listening:
+            for number in _SIGNALS:
+                asyncio.get_running_loop().remove_signal_handler(number)
+
+    def ask(self, number: int) -> None:
+        """A signal came."""
+        if self._asked.is_set():
+            os._exit(128 + number)
+        self._since = time.perf_counter()
+        self._asked.set()
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the time for finishing and saving."""
+        return max(0.0, self.grace_seconds - (time.perf_counter() - self._since))
+
+    async def unless_asked(self, work: Coroutine[Any, Any, T], *, finish: Callable[[], bool]) -> T:
+        """What `work` returns.
+
+        Args:
+            finish: Whether work under way is let finish, if it can within the time there is, rather than cut.
+
+        Raises:
+            Interrupted: The run was asked to stop before the work was over, and it was cut, or not begun.
+        """
+        asked = asyncio.ensure_future(self._asked.wait())
+        working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([asked, working], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done() and finish():
+                await asyncio.wait([working], timeout=self.seconds_left)
+            if working.done():
+                return working.result()
+            raise Interrupted
+        finally:
+            for task in (asked, working):
+                task.cancel()
+            await asyncio.gather(asked, working, return_exceptions=True)

@@ -1,0 +1,276 @@
+"""Synchronous, one step off or asynchronous: what is the one loop, and how does it go on after a kill?
+
+    weights of version v to the engine → groups for update v, by the deadline rule → on record → update → version v + 1
+
+Sampling runs beside it as far ahead as `admit_ahead` says (`stream.py`). With 0 it starts when the weights are there
+and is over when the update begins: synchronous.
+
+A run that goes on makes the updates on record again, with the groups each of them had. Where everything is a function
+of the recipe (`deterministic`, or nothing ahead) sampling takes part in that: what is on record is taken from there,
+what is not is sampled under the version it would have had. Otherwise sampling begins behind the last update on record,
+with the groups that were alive then.
+
+Easy to get wrong: the engine must never see half an update. Where sampling goes on during one, the engine has weights
+of its own, and takes the new ones whole, between two of its steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.errors import RunDirectoryError
+from whetstone.inference import Engine
+from whetstone.recipe import TrainingSettings
+from whetstone.rollout import Collector, Plan
+from whetstone.seeding import derive_seed
+from whetstone.training.assembly import Assembly
+from whetstone.training.learner import Learner
+from whetstone.training.stages import demonstrated, describe_groups
+from whetstone.training.store import RunStore
+from whetstone.training.stream import GroupStream, admission_of
+from whetstone.training.updates import learn_from
+from whetstone.trajectory import Group, Segment
+
+_ATTEMPTS = 3
+"""How often an update may take the process down with it before its groups are quarantined."""
+_UPDATE = "its update"
+_AT_THE_BEGINNING: Mapping[str, Any] = {"next": 0, "live": {}}
+
+
+@dataclass(slots=True)
+class _Sampling:
+    """What runs beside the learner."""
+
+    collector: Collector
+    stream: GroupStream
+
+
+class Reinforcement:
+    """The stage, one update a call.
+
+    Args:
+        base_version: The engine's version before the first update of the stage.
+        state: What `state` said when the checkpoint was made; None at the beginning.
+        done: Updates in that checkpoint.
+    """
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        learner: Learner,
+        engine: Engine,
+        settings: TrainingSettings,
+        *,
+        store: RunStore,
+        base_version: int,
+        state: Mapping[str, Any] | None = None,
+        done: int = 0,
+    ) -> None:
+        self.assembly, self.learner, self.engine, self.settings, self.store = assembly, learner, engine, settings, store
+        self.base_version, self.done = base_version, done
+        self.by_recipe = settings.deterministic or settings.admit_ahead == 0
+        """Whether a group is sampled under one version alone."""
+        self._state = state
+        self._consumed: list[int] = []
+        self._sampling: _Sampling | None = None
+        self._doing: tuple[str, float] = ("nothing", time.perf_counter())
+        warm_up = assembly.resolved.recipe.supervised
+        self._first_task = warm_up.steps * warm_up.batch_size if warm_up else 0
+
+    async def step(self) -> dict[str, float]:
+        """The next update, as metrics.
+
+        Raises:
+            NonFiniteError, FaultBudgetError, SaveError, RunDirectoryError: It cannot go on.
+        """
+        update = self.done
+        self._quarantine_what_kills(update)
+        again = update in self.store.consumed
+        if self.by_recipe or not again:
+            await self._sample_under(update)
+        began = time.perf_counter()
+        groups = await self._groups(update)
+        shown = await self._demonstrations(update)
+        sampled = time.perf_counter()
+        self.store.begin(update)
+        metrics = describe_groups(groups) | self._ages(groups)
+        metrics |= await self._within(_UPDATE, in_arithmetic_thread(self._learn, groups, shown))
+        self.learner.optimizers.advance()
+        self.store.finish(update)
+        self.done += 1
+        self._consumed = [group.number for group in groups]
+        now = time.perf_counter()
+        trajectories = [t for group in groups for t in group.trajectories]
+        metrics |= {
+            "time/rollout": sampled - began,
+            "time/update": now - sampled,
+            "throughput/tokens_per_second": sum(t.action_tokens for t in trajectories) / (now - began),
+            "throughput/episodes_per_second": len(trajectories) / (now - began),
+        }
+        if self._sampling is not None:
+            metrics |= {
+                "episode/retried": float(self._sampling.collector.status().retried),
+                "group/buffered": float(self._sampling.stream.finished),
+                "group/expired": float(self._sampling.stream.expired),
+            }
+        return metrics
+
+    async def settle(self) -> None:
+        """Come to where a checkpoint can be made: what it needs to go on is on record."""
+        if self.by_recipe and self._sampling is not None:
+            stream = self._sampling.stream
+            await self._within("groups under way", stream.idle(without=self._consumed))
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """What a checkpoint must know beside weights and optimiser. Where timing decides, the record knows it."""
+        if not self.by_recipe or self._sampling is None:
+            return None
+        return self._sampling.stream.state(without=self._consumed)
+
+    async def close(self) -> None:
+        """Sampling stops; what was under way is on record."""
+        if self._sampling is not None:
+            await self._sampling.stream.close()
+
+    @property
+    def collector(self) -> Collector | None:
+        """What samples; None before it began."""
+        return self._sampling.collector if self._sampling is not None else None
+
+    def waits(self) -> list[tuple[str, str, float]]:
+        """(who, what it waits for, seconds), the longest first."""
+        what, since = self._doing
+        waits = [("the learner", what, time.perf_counter() - since)]
+        if self._sampling is not None:
+            waits += self._sampling.collector.waits()
+        return sorted(waits, key=lambda wait: -wait[2])
+
+    async def _sample_under(self, version: int) -> None:
+        """Let sampling go on under the weights of this version."""
+        if self._sampling is None:
+            await self._publish(version)
+            self._sampling = self._begun(version)
+        else:
+            await self.settle()
+            await self._publish(version)
+            self._sampling.stream.advance(self._consumed)
+        self._consumed = []
+
+    def _begun(self, version: int) -> _Sampling:
+        assembly, settings = self.assembly, self.settings
+        actor = assembly.policy_actor(self.engine, temperature=assembly.resolved.recipe.rollout.temperature)
+        collector = assembly.collector(actor, record=self.store)
+        admission, following = admission_of(
+            self.store,
+            (self._state or _AT_THE_BEGINNING) if self.by_recipe else None,
+            groups_per_update=settings.tasks_per_step,
+            admit_ahead=settings.admit_ahead,
+            version=version,
+            updates=settings.steps,
+        )
+        stream = GroupStream(
+            collector,
+            assembly.strategy,
+            self._plan,
+            store=self.store,
+            admission=admission,
+            next_number=following,
+            max_staleness=settings.max_staleness,
+            in_order=self.by_recipe,
+            max_faults=settings.max_faults,
+        )
+        stream.start()
+        return _Sampling(collector, stream)
+
+    def _plan(self, number: int) -> Plan:
+        task = self.assembly.source.task(self._first_task + number)
+        seed = derive_seed(self.assembly.resolved.recipe.seed, "rollout", number)
+        return Plan(task, seed=seed, number=number, name=f"group-{number}/")
+
+    async def _groups(self, update: int) -> list[Group]:
+        """Those on record, where the update was made before; otherwise what the stream has, put on record."""
+        numbers = self.store.consumed.get(update)
+        if numbers is not None and self._sampling is None:
+            return [self.store.load(number, self._plan(number).task) for number in numbers]
+        assert self._sampling is not None
+        stream, timeout = self._sampling.stream, self.settings.step_timeout_seconds
+        if numbers is not None:
+            return await stream.take(numbers)
+        groups: list[Group] = await self._within("groups", stream.batch(timeout_seconds=timeout))
+        await asyncio.to_thread(self.store.sync)
+        self.store.consume(update, [group.number for group in groups])
+        await asyncio.to_thread(self.store.sync)
+        return groups
+
+    async def _demonstrations(self, update: int) -> list[Segment]:
+        if self.settings.imitation is None:
+            return []
+        count = self.settings.imitation.batch_size
+        trajectories = await demonstrated(self.assembly, self._first_task + update * count, count)
+        return [segment for trajectory in trajectories if trajectory.solved for segment in trajectory.segments()]
+
+    def _learn(self, groups: list[Group], shown: list[Segment]) -> dict[str, float]:
+        return learn_from(self.assembly, self.learner, groups, shown, self.settings)
+
+    @property
+    def version(self) -> int:
+        """Of the weights that are being trained."""
+        return self.base_version + self.done
+
+    @property
+    def updating(self) -> bool:
+        """Whether an update is under way, which is not to be cut."""
+        return self._doing[0] == _UPDATE
+
+    async def _publish(self, version: int) -> None:
+        wanted = self.base_version + version
+        if self.engine.version == wanted:
+            return
+        weights = dict(self.learner.policy.model.named_parameters())
+        in_flight = "drain" if self.by_recipe else self.settings.in_flight
+        await self._within(
+            "the engine to take new weights", self.engine.load_weights(weights, wanted, in_flight=in_flight)
+        )
+
+    def _ages(self, groups: list[Group]) -> dict[str, float]:
+        """How many updates the tokens that are learned from lie back."""
+        now = self.base_version + self.done
+        ages = [
+            now - version
+            for group in groups
+            for trajectory in group.trajectories
+            for turn in trajectory.turns
+            for version in turn.action.versions
+            if version >= 0
+        ]
+        if not ages:
+            return {}
+        oldest = max(ages)
+        if oldest > self.settings.max_staleness:
+            raise RunDirectoryError(
+                f"update {self.done + 1}: a token lies {oldest} updates back, "
+                f"more than training.max_staleness ({self.settings.max_staleness})"
+            )
+        return {"policy/staleness_mean": sum(ages) / len(ages), "policy/staleness_max": float(oldest)}
+
+    def _quarantine_what_kills(self, update: int) -> None:
+        attempts = self.store.begun.get(update, 0)
+        if attempts >= _ATTEMPTS and update not in self.store.updated:
+            said = f"update {update + 1} was begun {attempts} times and never ended"
+            self.store.fault("learner", said)
+            self.store.say(f"{said}; its groups are quarantined, others take their place")
+            self.store.quarantine(update)
+
+    async def _within(self, what: str, work: Any) -> Any:
+        """Do the work, and say meanwhile what is waited for."""
+        self._doing = (what, time.perf_counter())
+        try:
+            return await work
+        finally:
+            self._doing = ("nothing", time.perf_counter())

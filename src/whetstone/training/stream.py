@@ -1,0 +1,230 @@
+"""Where do the groups of an update come from? From sampling that runs beside learning, as far ahead as it may.
+
+    plans → admission → collector → kept on record → buffer → (the deadline rule) → an update
+
+Sampling, tools and rewards go on while the learner computes. The buffer is bounded by admission: no more groups are
+alive than (admit_ahead + 1) · groups_per_update.
+
+Easy to get wrong: a group counts once it is on record and not before, or a kill between the two would lose it; and one
+that is on record already, from before a kill, is taken from there and not sampled again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from whetstone.errors import FaultBudgetError, WhetstoneError
+from whetstone.rollout import Admission, Collector, Plan, Strategy, next_batch
+from whetstone.training.store import RunStore
+from whetstone.trajectory import EndReason, Group
+
+_EPISODES_JUDGED = 1000
+
+
+class GroupStream:
+    """Groups without end.
+
+    Args:
+        plan: The group of a number.
+        store: Where they are kept.
+        admission: Knows which groups are alive already.
+        next_number: The first that was never let in.
+        max_staleness: Updates the oldest token of an update may lie back.
+        in_order: Whether an update takes the oldest groups there are, and waits for them, whatever is finished.
+        max_faults: Failed episodes among the last thousand above which sampling stops.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        strategy: Strategy,
+        plan: Callable[[int], Plan],
+        *,
+        store: RunStore,
+        admission: Admission,
+        next_number: int,
+        max_staleness: int,
+        in_order: bool,
+        max_faults: int,
+    ) -> None:
+        self.collector, self.strategy, self.plan, self.store = collector, strategy, plan, store
+        self.admission, self.next_number = admission, next_number
+        self.max_staleness, self.in_order, self.max_faults = max_staleness, in_order, max_faults
+        self.expired = 0
+        """Groups that were thrown away for their age."""
+        self._finished: dict[int, Group] = {}
+        self._changed = asyncio.Event()
+        self._judged: deque[bool] = deque(maxlen=_EPISODES_JUDGED)
+        self._sampling: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Sampling begins."""
+        self._sampling = asyncio.create_task(self._sample())
+
+    async def close(self) -> None:
+        """Sampling stops. Episodes under way are cut; their turns are on record."""
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
+
+    @property
+    def finished(self) -> int:
+        """Groups that wait for an update."""
+        return len(self._finished)
+
+    def state(self, *, without: Collection[int]) -> dict[str, Any]:
+        """What decides which groups come next, without those just consumed."""
+        live = {str(number): version for number, version in self.admission.live.items() if number not in without}
+        return {"next": self.next_number, "live": live}
+
+    async def batch(self, *, timeout_seconds: float | None = None) -> list[Group]:
+        """The groups of the next update, ascending; waits for them.
+
+        Args:
+            timeout_seconds: After which those that are finished must do, once there is one.
+
+        Raises:
+            FaultBudgetError: Too much failed.
+            WhetstoneError: A task cannot be played at all, or nothing can be kept.
+        """
+        self._expire()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds) as deadline:
+                numbers = await self._chosen(short=False)
+            return [self._finished.pop(number) for number in numbers]
+        numbers = await self._chosen(short=deadline.expired())
+        return [self._finished.pop(number) for number in numbers]
+
+    async def take(self, numbers: Sequence[int]) -> list[Group]:
+        """These groups, when they are finished: those of an update on record."""
+        while not self._finished.keys() >= set(numbers):
+            await self._wait()
+        return [self._finished.pop(number) for number in numbers]
+
+    async def idle(self, *, without: Collection[int]) -> None:
+        """Wait until nothing is under way: all that may be let in was, and is finished or one of `without`."""
+        while self.admission.room > 0 or not self.admission.live.keys() <= {*self._finished, *without}:
+            await self._wait()
+
+    def advance(self, consumed: list[int]) -> None:
+        """One more update was made, of these groups."""
+        self.admission.advance(consumed)
+
+    async def _chosen(self, *, short: bool) -> list[int]:
+        while True:
+            live, size = self.admission.live, self.admission.groups_per_update
+            ready = {number: live[number] for number in self._finished}
+            if self.in_order:
+                oldest = sorted(live)[:size]
+                numbers = oldest if len(oldest) == size and self._finished.keys() >= set(oldest) else None
+            else:
+                running = {number: began for number, began in live.items() if number not in ready}
+                numbers = next_batch(
+                    ready,
+                    running,
+                    version=self.admission.version,
+                    groups_per_update=size,
+                    max_staleness=self.max_staleness,
+                )
+            if numbers is None and short and ready:
+                numbers = sorted(sorted(ready, key=lambda number: (ready[number], number))[:size])
+            if numbers is not None:
+                return numbers
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Until something changed."""
+        if self._sampling is not None and self._sampling.done():
+            self._sampling.result()  # raises what it ended by
+            raise RuntimeError("sampling ended by itself")  # tasks are without end
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _sample(self) -> None:
+        try:
+            async for group in self.collector.groups(self._plans(), play=self._play, admission=self.admission):
+                if group.number in self.admission.live:
+                    self._finished[group.number] = group
+                self._changed.set()
+        finally:
+            self._changed.set()
+
+    def _plans(self) -> Iterator[Plan]:
+        """Those let in before and not consumed, then new ones without end."""
+        yield from map(self.plan, sorted(self.admission.live))
+        yield from (self.plan(number) for number in count(self.next_number) if number not in self.store.lost)
+
+    async def _play(self, plan: Plan) -> Group:
+        """The group from the record, or sampled and put on record."""
+        number = plan.number
+        self.next_number = max(self.next_number, number + 1)
+        if number not in self.store.admitted:
+            self.store.admit(number, self.admission.live[number])
+        if self.store.holds(number):
+            return self.store.load(number, plan.task)
+        try:
+            group = await self.collector.group(plan, self.strategy)
+        except WhetstoneError:
+            raise
+        except Exception as failure:  # a strategy is foreign code: its group is lost, another takes its place
+            self._judge(True, "strategy", f"group {number}: {type(failure).__name__}: {failure}")
+            self.store.lose(number, "failed")
+            self.admission.reject(number)
+            return Group(plan.task, (), number)
+        for trajectory in group.trajectories:
+            failed = not trajectory.ended.valid and trajectory.ended is not EndReason.ABORTED
+            self._judge(failed, str(trajectory.ended), f"{trajectory.id}: {trajectory.error}")
+        self.store.keep(group)
+        return group
+
+    def _judge(self, failed: bool, kind: str, said: str) -> None:
+        self._judged.append(failed)
+        if not failed:
+            return
+        self.store.fault(kind, said)
+        faults = sum(self._judged)
+        if faults > self.max_faults:
+            raise FaultBudgetError(
+                f"{faults} of the last {len(self._judged)} episodes failed, more than training.max_faults "
+                f"({self.max_faults}); the last: {said}"
+            )
+
+    def _expire(self) -> None:
+        """Throw away what can no longer be in time; only where steps closed without their due groups."""
+        limit = self.admission.version - self.max_staleness
+        for number, began in list(self.admission.live.items()):
+            if began < limit:
+                self.expired += 1
+                self._finished.pop(number, None)
+                self.store.lose(number, "expired")
+                self.admission.reject(number)
+
+
+def admission_of(
+    store: RunStore,
+    state: Mapping[str, Any] | None,
+    *,
+    groups_per_update: int,
+    admit_ahead: int,
+    version: int,
+    updates: int,
+) -> tuple[Admission, int]:
+    """(admission, the first number never let in) as a checkpoint knows them, or as the record has them by now.
+
+    Args:
+        state: What a checkpoint kept; None: as the record has them.
+        updates: Of the whole stage.
+    """
+    if state is not None:
+        live = {int(number): began for number, began in state["live"].items() if int(number) not in store.lost}
+        following = state["next"]
+    else:
+        live = {number: store.admitted[number] for number in store.waiting()}
+        following = max(store.admitted, default=-1) + 1
+    total = updates * groups_per_update
+    return Admission(groups_per_update, admit_ahead=admit_ahead, version=version, live=live, total=total), following

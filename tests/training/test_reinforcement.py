@@ -1,0 +1,151 @@
+"""One loop: synchronous, one step off or asynchronous, stopped anywhere, it learns from every group exactly once."""
+
+import json
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from tests_small import TEACHING
+from whetstone.errors import RecipeError
+from whetstone.reporting import Progress, read_trajectories
+from whetstone.training import final_policy, train
+
+QUIET = Progress(quiet=True)
+LONGER = [TEACHING, "training.steps=6", "rollout.group_size=4", "supervised.steps=1"]
+AHEAD = {
+    "one step off": ["training.admit_ahead=1", "training.max_staleness=1"],
+    "asynchronous": ["training.admit_ahead=2", "training.max_staleness=4", "training.in_flight=recompute"],
+    "in flight": ["training.admit_ahead=2", "training.max_staleness=3", "training.in_flight=continue"],
+    "drained": ["training.admit_ahead=1", "training.max_staleness=2", "training.in_flight=drain"],
+    "by recipe": ["training.admit_ahead=1", "training.max_staleness=1", "training.deterministic=true"],
+    "by recipe, far": ["training.admit_ahead=3", "training.max_staleness=3", "training.deterministic=true"],
+}
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+class StopAfter(Progress):
+    """Raises when so many steps are over, after they were recorded and before they were saved."""
+
+    def __init__(self, steps):
+        super().__init__(quiet=True)
+        self.left = steps
+
+    @contextmanager
+    def stage(self, name, total, *, done=0):
+        with super().stage(name, total, done=done) as shown:
+            if name == "reinforcement":
+                shown.advance = self.count
+            yield shown
+
+    def count(self, metrics, *, by=1):
+        self.left -= by
+        if self.left < 0:
+            raise Stopped
+
+
+def journal(run_dir):
+    return [json.loads(line) for line in (run_dir / "store" / "journal.jsonl").read_text().splitlines()]
+
+
+def metrics(run_dir):
+    rows = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    return [row for row in rows if row["stage"] == "reinforcement"]
+
+
+def weights(run_dir):
+    return final_policy(run_dir).model.state_dict()
+
+
+def same(ours, theirs):
+    return all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def exactly_once(run_dir, steps, per_update=2):
+    """Every update took its groups, every group went into one, and everything that was let in is accounted for."""
+    events = journal(run_dir)
+    consumed = [number for event in events if event["event"] == "consumed" for number in event["groups"]]
+    assert len(consumed) == len(set(consumed)) == steps * per_update
+    assert {event["update"] for event in events if event["event"] == "updated"} == set(range(steps))
+    admitted = [event["group"] for event in events if event["event"] == "admitted"]
+    assert len(admitted) == len(set(admitted))
+    assert set(consumed) <= set(admitted)
+    kept = [event["group"] for event in events if event["event"] == "kept"]
+    assert len(kept) == len(set(kept))
+    on_disk = [t.id for path in (run_dir / "trajectories").glob("step-*.jsonl") for t in read_trajectories(path)]
+    assert len(on_disk) == len(set(on_disk)) == 4 * len(kept)
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_running_ahead_every_group_is_consumed_once_and_none_is_too_old(tmp_path, small_demo, name):
+    resolved = small_demo(*LONGER, *AHEAD[name], "reward=tests_small:slowly")
+    train(resolved, tmp_path / "run", progress=QUIET)
+    exactly_once(tmp_path / "run", 6)
+    rows = metrics(tmp_path / "run")
+    assert all(row["policy/staleness_max"] <= resolved.recipe.training.max_staleness for row in rows)
+    assert max(row["policy/staleness_max"] for row in rows) >= 1
+    assert any(row["update/skipped"] == 0 for row in rows)
+
+
+def test_without_a_distance_nothing_is_stale(tmp_path, small_demo):
+    train(small_demo(*LONGER), tmp_path / "run", progress=QUIET)
+    exactly_once(tmp_path / "run", 6)
+    assert {row["policy/staleness_max"] for row in metrics(tmp_path / "run")} == {0.0}
+
+
+@pytest.mark.parametrize("stopped", [0, 1, 3, 5])
+@pytest.mark.parametrize("name", ["by recipe", "by recipe, far"])
+def test_where_the_recipe_decides_a_stopped_run_ends_in_the_same_weights(tmp_path, small_demo, name, stopped):
+    resolved = small_demo(*LONGER, *AHEAD[name], "training.checkpoint_every=2")
+    train(resolved, tmp_path / "whole", progress=QUIET)
+    with pytest.raises(Stopped):
+        train(resolved, tmp_path / "stopped", progress=StopAfter(stopped))
+    train(resolved, tmp_path / "stopped", resume=True, progress=QUIET)
+    exactly_once(tmp_path / "stopped", 6)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+
+
+@pytest.mark.parametrize("stopped", [0, 1, 3, 5])
+@pytest.mark.parametrize("name", ["asynchronous", "in flight"])
+def test_where_timing_decides_updates_on_record_are_made_again_bit_for_bit(tmp_path, small_demo, name, stopped):
+    resolved = small_demo(*LONGER, *AHEAD[name], "training.checkpoint_every=10", "reward=tests_small:slowly")
+    with pytest.raises(Stopped):
+        train(resolved, tmp_path / "run", progress=StopAfter(stopped))
+    before = metrics(tmp_path / "run")
+    assert len(before) == stopped + 1
+    train(resolved, tmp_path / "run", resume=True, progress=QUIET)
+    exactly_once(tmp_path / "run", 6)
+    timed = ("time/", "throughput/", "memory/", "group/buffered", "group/expired", "episode/retried")
+    for ours, theirs in zip(before, metrics(tmp_path / "run"), strict=False):
+        assert {k: v for k, v in ours.items() if not k.startswith(timed)} == {
+            k: v for k, v in theirs.items() if not k.startswith(timed)
+        }
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("training.admit_ahead=2", "training.max_staleness: must be admit_ahead (2) or more, got 0"),
+        ("training.deterministic=true", "training.deterministic: has no effect: training.admit_ahead is 0"),
+        ("training.max_staleness=3", "training.max_staleness: has no effect: training.admit_ahead is 0"),
+    ],
+)
+def test_distances_that_cannot_be_meant_are_refused(small_demo, override, said):
+    with pytest.raises(RecipeError) as refused:
+        small_demo(override)
+    assert said in str(refused.value)
+
+
+def test_a_step_that_waits_too_long_takes_what_there_is(tmp_path, small_demo):
+    resolved = small_demo(*LONGER, "training.step_timeout_seconds=0.2", "reward=tests_small:now_and_then_for_ever")
+    train(resolved, tmp_path / "run", progress=QUIET)
+    events = journal(tmp_path / "run")
+    sizes = [len(event["groups"]) for event in events if event["event"] == "consumed"]
+    assert len(sizes) == 6
+    assert 1 in sizes
+    assert {event["reason"] for event in events if event["event"] == "lost"} == {"expired"}
+    consumed = [number for event in events if event["event"] == "consumed" for number in event["groups"]]
+    assert len(consumed) == len(set(consumed))
