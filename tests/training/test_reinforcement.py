@@ -149,3 +149,15 @@ def test_a_step_that_waits_too_long_takes_what_there_is(tmp_path, small_demo):
     assert {event["reason"] for event in events if event["event"] == "lost"} == {"expired"}
     consumed = [number for event in events if event["event"] == "consumed" for number in event["groups"]]
     assert len(consumed) == len(set(consumed))
+
+
+@pytest.mark.parametrize("name", ["truncated", "masked"])
+def test_what_older_policies_drew_is_weighed_and_told(tmp_path, small_demo, name):
+    far = ["training.admit_ahead=2", "training.max_staleness=2", "training.learning_rate=0.05"]
+    train(small_demo(*LONGER, *far, f"correction={{name: {name}, high: 1.05}}"), tmp_path / "run", progress=QUIET)
+    rows = metrics(tmp_path / "run")
+    assert rows[0]["correction/weight"] == pytest.approx(1, abs=1e-3)  # nothing was updated yet
+    stale = [row for row in rows if row["policy/staleness_max"] >= 1]
+    assert any(row["correction/changed_fraction"] > 0 for row in stale)
+    assert all(0 < row["correction/effective_fraction"] <= 1 + 1e-6 for row in rows if not row["update/skipped"])
+    assert any(row["policy/staleness_kl"] > 1e-6 for row in stale)

@@ -37,7 +37,7 @@ def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.training is None:
-        for key in ("rollout", "advantage", "objective", "critic"):
+        for key in ("rollout", "advantage", "objective", "correction", "critic"):
             yield key, "there is no reinforcement stage (training is not set)"
     if recipe.critic is not None:
         yield "advantage", "credit comes from the critic"

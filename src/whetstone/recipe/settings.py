@@ -250,6 +250,8 @@ class Recipe(_Settings):
     """Reinforcement; null leaves it out."""
     advantage: Annotated[Part, _named("group_relative")] = Part(name="group_relative")
     objective: Annotated[Part, _named("clipped")] = Part(name="clipped")
+    correction: Annotated[Part | None, _named()] = None
+    """What tokens count for that an older policy drew: `masked`, `truncated`; null counts all alike."""
     critic: CriticSettings | None = None
     """Credit from a critic; null compares rewards by `advantage`."""
     evaluation: EvaluationSettings = EvaluationSettings()

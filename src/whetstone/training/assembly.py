@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.algorithms import ADVANTAGES, OBJECTIVES
+from whetstone.algorithms import ADVANTAGES, CORRECTIONS, OBJECTIVES
 from whetstone.chat import FORMATS, Chat
 from whetstone.environments import ENVIRONMENTS, Environment
 from whetstone.errors import PolicyError, RecipeError
@@ -45,6 +45,8 @@ class Assembly:
     """(rewards [N], group [N]) → advantages [N]"""
     objective: Callable[..., Any]
     """(learner log-probs, old log-probs, advantages, each [T]) → TokenLoss"""
+    correction: Callable[..., Any] | None
+    """(old log-probs, sampler log-probs, each [T]) → [T] weights"""
 
     def engine(self) -> Engine:
         """An engine that draws from the policy in training.
@@ -143,6 +145,7 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
         ),
         advantage=_function(resolved, "advantage", recipe.advantage, ADVANTAGES),
         objective=_function(resolved, "objective", recipe.objective, OBJECTIVES),
+        correction=_function(resolved, "correction", recipe.correction, CORRECTIONS) if recipe.correction else None,
     )
 
 

@@ -59,7 +59,13 @@ class Learner:
         self._flops = Flops(policy.model, _DTYPES[settings.precision])
 
     def update(
-        self, segments: Sequence[Segment], loss_of: LossOf, *, temperature: float = 1.0, divisor: int | None = None
+        self,
+        segments: Sequence[Segment],
+        loss_of: LossOf,
+        *,
+        temperature: float = 1.0,
+        divisor: int | None = None,
+        version: int | None = None,
     ) -> dict[str, float]:
         """One optimiser step on the mean loss of all action tokens in `segments`.
 
@@ -70,6 +76,8 @@ class Learner:
             temperature: What the sampler divided its logits by; the log-probs here are under the same.
             divisor: Tokens the loss is divided by, where tokens with a loss of exactly 0 were left out
                 of `segments`; by default those in `segments`.
+            version: Of the weights there are. Tokens drawn under it tell how far sampler and learner disagree, older
+                ones how far the policy has moved since; None: all are of this one.
 
         Raises:
             NonFiniteError: The gradient was not finite so many updates in a row as the recipe bears.
@@ -80,7 +88,7 @@ class Learner:
         divisor = total if divisor is None else divisor
         began = time.perf_counter()
         sums: defaultdict[str, float] = defaultdict(float)
-        learner_side, sampler_side = [], []
+        learner_side, sampler_side, fresh = [], [], []
         computed = standing = flops = over = 0
         for micro in self._packed(segments):
             outputs = self._forward(micro, temperature)
@@ -94,13 +102,14 @@ class Learner:
                 drawn = ~torch.isnan(micro.sampler_logprobs)
                 learner_side.append(outputs.logprobs[drawn])
                 sampler_side.append(micro.sampler_logprobs[drawn])
+                fresh.append(drawn[drawn] if version is None else micro.versions[drawn] == version)
             computed += len(micro.ids)
             standing += micro.segment_tokens
             flops += self._flops.of(micro)
             over += len(micro.ids) > self.settings.micro_batch_tokens
         metrics = {name: value / total for name, value in sums.items()}
         if any(len(side) for side in sampler_side):
-            metrics |= mismatch(torch.cat(learner_side), torch.cat(sampler_side))
+            metrics |= _disagreement(torch.cat(learner_side), torch.cat(sampler_side), torch.cat(fresh))
         metrics |= self._apply_gradient()
         seconds = time.perf_counter() - began
         return metrics | {
@@ -193,6 +202,14 @@ class Learner:
                 "A lower learning_rate or max_gradient_norm, or precision: float32, is the usual cure"
             )
         return found | {"update/skipped": float(not moves), "update/nonfinite": float(not math.isfinite(norm))}
+
+
+def _disagreement(learner_side: Tensor, sampler_side: Tensor, fresh: Tensor) -> dict[str, float]:
+    """Of sampler and learner, on tokens of the present policy; and how far older ones lie from it."""
+    found = mismatch(learner_side[fresh], sampler_side[fresh]) if fresh.any() else {}
+    if not fresh.all():
+        found["policy/staleness_kl"] = mismatch(learner_side[~fresh], sampler_side[~fresh])["sampler/mismatch_kl"]
+    return found
 
 
 def action_tokens(segment: Segment) -> int:

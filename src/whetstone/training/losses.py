@@ -1,6 +1,6 @@
 """What is an update of reinforcement made of? The objective, and beside it what the recipe asks for.
 
-    loss = objective  +  β · pull to the reference  +  w · critic's error  +  v · imitation of demonstrations
+    loss = w · objective  +  β · pull to the reference  +  w · critic's error  +  v · imitation of demonstrations
 
 Easy to get wrong: the objective is a mean over the policy's tokens, the critic's error one over its predictions, and
 imitation one over the expert's tokens. All three go through one backward pass with one divisor, so the other two are
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import TokenLoss, reference_kl, squared_value, supervised
+from whetstone.algorithms import TokenLoss, importance_weights, reference_kl, squared_value, supervised
 from whetstone.training.packing import MicroBatch
 from whetstone.training.token_outputs import TokenOutputs
 
@@ -38,6 +38,9 @@ class UpdateLoss:
     """Per segment, [A] what the critic should say, NaN where it is not asked."""
     value_weight: float = 0.0
     """For each prediction, over the update's divisor."""
+    correction: Callable[..., Any] | None = None
+    """(log-probs before this step's updates, sampler log-probs, each [T]) → [T] what each token's objective counts
+    for, where another policy may have drawn it."""
     imitation_weight: float = 0.0
     """For each of the expert's tokens, over the update's divisor."""
 
@@ -47,8 +50,18 @@ class UpdateLoss:
         if self.first:
             for i, part in micro.by_segment(logprobs.detach()):
                 self.old[i] = part
-        of_policy: TokenLoss = self.objective(logprobs, _of(self.old, micro), micro.advantages)
+        old = _of(self.old, micro)
+        of_policy: TokenLoss = self.objective(logprobs, old, micro.advantages)
         loss, metrics = of_policy.loss, dict(of_policy.metrics)
+        if self.correction is not None:
+            weights = self.correction(old, micro.sampler_logprobs)
+            loss = weights * loss
+            metrics |= {
+                "correction/weight": weights,
+                "correction/weight_squared": weights.square(),
+                "correction/changed_fraction": (weights != importance_weights(old, micro.sampler_logprobs)).float(),
+            }
+        policy_loss = loss.detach()
         if self.reference is not None:
             pull = reference_kl(logprobs, _of(self.reference, micro))
             loss, metrics = loss + self.reference_weight * pull.loss, metrics | pull.metrics
@@ -62,7 +75,7 @@ class UpdateLoss:
             imitated = torch.where(micro.expert, self.imitation_weight * shown.loss, 0.0)
             loss = torch.where(micro.expert, imitated, loss)
             metrics["loss/imitation"] = imitated.detach()
-        metrics["loss/policy"] = of_policy.loss.detach()
+        metrics["loss/policy"] = policy_loss
         return TokenLoss(loss, metrics)
 
 

@@ -43,6 +43,8 @@ class MicroBatch:
     """[A] the action tokens' ids."""
     sampler_logprobs: Tensor
     """[A] NaN where none was drawn."""
+    versions: Tensor
+    """[A] of the policy that drew each; −1 where none did."""
     advantages: Tensor
     """[A] 0 where credit was not given."""
     expert: Tensor
@@ -151,7 +153,7 @@ def _micro_batch(
         places.append(lies[actions - 1])
         columns.append(_columns(segment, actions))
     rows, row_of = np.unique(np.concatenate(places), return_inverse=True)
-    targets, logprobs, advantages, expert = (np.concatenate(column) for column in zip(*columns, strict=True))
+    targets, logprobs, versions, advantages, expert = (np.concatenate(column) for column in zip(*columns, strict=True))
 
     def on_device(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(device)
@@ -166,6 +168,7 @@ def _micro_batch(
         row_of=on_device(row_of),
         targets=on_device(targets),
         sampler_logprobs=on_device(logprobs),
+        versions=on_device(versions),
         advantages=on_device(advantages),
         expert=on_device(expert),
         segment_tokens=sum(len(segments[read[nodes[leaf].sequence]]) for leaf in leaves),
@@ -182,12 +185,13 @@ def _path(node: int, nodes: Sequence[Node]) -> list[int]:
 
 
 def _columns(segment: Segment, actions: Ids) -> tuple[np.ndarray, ...]:
-    """What a loss is made of, at the action tokens: ids, sampler log-probs, advantages, expert."""
+    """What a loss is made of, at the action tokens: ids, sampler log-probs, versions, advantages, expert."""
     tokens = segment.tokens
     advantages = segment.advantages if segment.advantages is not None else (0.0,) * len(segment)
     return (
         np.asarray(tokens.ids)[actions],
         np.asarray(tokens.logprobs, dtype=np.float32)[actions],
+        np.asarray(tokens.versions)[actions],
         np.asarray(advantages, dtype=np.float32)[actions],
         np.asarray([tokens.authors[place] is Author.EXPERT for place in actions]),
     )

@@ -216,7 +216,7 @@ class Reinforcement:
         return [segment for trajectory in trajectories if trajectory.solved for segment in trajectory.segments()]
 
     def _learn(self, groups: list[Group], shown: list[Segment]) -> dict[str, float]:
-        return learn_from(self.assembly, self.learner, groups, shown, self.settings)
+        return learn_from(self.assembly, self.learner, groups, shown, self.settings, version=self.version)
 
     @property
     def version(self) -> int:

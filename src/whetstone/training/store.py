@@ -21,8 +21,9 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 
@@ -80,7 +81,7 @@ class RunStore:
         with saving(self.journal_path):
             self.journal_path.parent.mkdir(parents=True, exist_ok=True)
             (run_dir / "trajectories").mkdir(exist_ok=True)
-            self._journal = open(self.journal_path, "ab")  # noqa: SIM115 - held as long as the store
+            self._journal = open(self.journal_path, "ab", buffering=0)  # noqa: SIM115 - held as long as the store
         self._turns_file = self._rewritten_turns()
 
     # ------------------------------------------------------------ groups
@@ -211,7 +212,8 @@ class RunStore:
         """See `EpisodeRecord.add`."""
         line = orjson.dumps({"episode": episode, "turn": encoded_turn(turn)}) + b"\n"
         self._turns.setdefault(episode, []).append(line)
-        if self._turns_file.tell() > _TURNS_KEPT:
+        self._turns_bytes += len(line)
+        if self._turns_bytes > _TURNS_KEPT:
             self._turns_file.close()
             self._turns_file = self._rewritten_turns()
         else:
@@ -227,18 +229,18 @@ class RunStore:
     def _note(self, event: dict[str, Any]) -> None:
         self._append(self._journal, self.journal_path, orjson.dumps(event) + b"\n")
 
-    def _append(self, file: BinaryIO, path: Path, line: bytes) -> None:
+    def _append(self, file: FileIO, path: Path, line: bytes) -> None:
         with saving(path):
             file.write(line)
-            file.flush()
 
-    def _rewritten_turns(self) -> BinaryIO:
+    def _rewritten_turns(self) -> FileIO:
         """The turns of episodes that are not over, and nothing else, in a file to append to."""
         aside = self.turns_path.with_name(".turns.jsonl.partial")
         with saving(self.turns_path, aside):
             aside.write_bytes(b"".join(line for lines in self._turns.values() for line in lines))
             os.replace(aside, self.turns_path)
-            return open(self.turns_path, "ab")
+            self._turns_bytes = 0
+            return open(self.turns_path, "ab", buffering=0)
 
     def _read(self) -> None:
         """What is on record; a torn tail is cut off, and what stands behind a damaged line is moved aside."""

@@ -16,6 +16,8 @@ from whetstone.training.learner import Learner, action_tokens
 from whetstone.training.losses import UpdateLoss
 from whetstone.trajectory import Author, Group, Segment
 
+_OF_THE_FIRST = {"sampler/mismatch_mean", "sampler/mismatch_max", "sampler/mismatch_kl", "policy/staleness_kl"}
+
 
 def learn_from(
     assembly: Assembly,
@@ -23,11 +25,14 @@ def learn_from(
     groups: Sequence[Group],
     shown: Sequence[Segment],
     settings: TrainingSettings,
+    *,
+    version: int | None = None,
 ) -> dict[str, float]:
     """One update per minibatch and epoch, each with its share of the groups.
 
     Args:
         shown: Demonstrations to imitate in the same updates.
+        version: Of the weights there are; see `Learner.update`.
     """
     recipe = assembly.resolved.recipe
     temperature, critic = recipe.rollout.temperature, recipe.critic
@@ -56,18 +61,24 @@ def learn_from(
                 assembly.objective,
                 batch.old,
                 first=epoch == i == 0,
+                correction=assembly.correction,
                 reference=batch.reference,
                 reference_weight=settings.reference_kl,
                 targets=batch.targets,
                 value_weight=critic.weight * batch.per(batch.predictions) if critic is not None else 0.0,
                 imitation_weight=settings.imitation.weight * batch.per(batch.imitated) if settings.imitation else 0.0,
             )
-            update = learner.update(batch.segments, loss, temperature=temperature, divisor=batch.divisor)
+            update = learner.update(
+                batch.segments, loss, temperature=temperature, divisor=batch.divisor, version=version
+            )
             for name, value in update.items():
                 totals.setdefault(name, []).append(value)
-    metrics = {name: fmean(values) for name, values in totals.items() if not name.startswith("sampler/")}
     # after the first update the learner is no longer the policy that sampled, so only its first pass can tell
-    return metrics | {name: values[0] for name, values in totals.items() if name.startswith("sampler/")}
+    metrics = {name: values[0] if name in _OF_THE_FIRST else fmean(values) for name, values in totals.items()}
+    squared = metrics.pop("correction/weight_squared", 0.0)
+    if squared > 0:  # (Σw)² / (n Σw²): 1 where all count alike
+        metrics["correction/effective_fraction"] = metrics["correction/weight"] ** 2 / squared
+    return metrics
 
 
 @dataclass(slots=True)
