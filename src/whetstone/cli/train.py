@@ -24,10 +24,16 @@ def train(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume:
     """Train RECIPE, a built-in name (`whetstone recipes` lists them) or a YAML file.
 
     Any key can be set by its dotted path: whetstone train demo training.steps=30 seed=1
+
+    SIGTERM and Ctrl-C save the run and stop it; a second one stops it at once, and it can still be resumed.
     """
     resolved = load_recipe(recipe, overrides)
     run_dir = run_dir or Path("runs") / resolved.name
-    summary = training.train(resolved, run_dir, resume=resume, progress=Progress(quiet=as_json))
+    try:
+        summary = training.train(resolved, run_dir, resume=resume, progress=Progress(quiet=as_json))
+    except training.Interrupted:
+        click.echo(f"stopped; {run_dir} is saved, the same command with --resume goes on", err=True)
+        return
     if as_json:
         click.echo(json.dumps(summary))
         return

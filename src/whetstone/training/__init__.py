@@ -1,6 +1,7 @@
 """From trajectories to better weights: the learner, the stages, checkpoints, and a whole run."""
 
 from whetstone.training.assembly import Assembly, assemble
+from whetstone.training.interruption import Interrupted
 from whetstone.training.learner import Learner
 from whetstone.training.preflight import Check, Verdict, preflight
 from whetstone.training.run import final_policy, headline, train
@@ -10,6 +11,7 @@ from whetstone.training.stages import evaluate
 __all__ = [
     "Assembly",
     "Check",
+    "Interrupted",
     "Learner",
     "Verdict",
     "assemble",

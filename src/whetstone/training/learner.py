@@ -13,7 +13,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,8 +28,12 @@ from whetstone.training.resources import Flops, Movement, peak_memory_gib
 from whetstone.training.token_outputs import TokenForward, TokenOutputs
 from whetstone.trajectory import Segment
 
+T = TypeVar("T")
+
 LossOf = Callable[[TokenOutputs, MicroBatch], TokenLoss]
 """(what the policy says of the action tokens, with gradient; the micro-batch) → a loss per token."""
+
+_SMALLEST_BUDGET = 64
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -50,6 +54,10 @@ class Learner:
         self.policy, self.settings = policy, settings
         self.optimizers = Optimizers(policy, settings)
         self.nonfinite_in_a_row = 0
+        self.token_budget = settings.micro_batch_tokens
+        """Tokens of one forward pass; halved where memory did not suffice."""
+        self.out_of_memory = 0
+        """How often it did not."""
         self._device = next(policy.model.parameters()).device
         self._vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
         self._forward = self._forward_of(policy.model)
@@ -79,6 +87,8 @@ class Learner:
             version: Of the weights there are. Tokens drawn under it tell how far sampler and learner disagree, older
                 ones how far the policy has moved since; None: all are of this one.
 
+        Where memory does not suffice, the update is made again in halves as large, and so are all that follow.
+
         Raises:
             NonFiniteError: The gradient was not finite so many updates in a row as the recipe bears.
         """
@@ -87,6 +97,30 @@ class Learner:
             return {"update/skipped": 1.0, "update/tokens": 0.0}
         divisor = total if divisor is None else divisor
         began = time.perf_counter()
+        metrics, standing, flops = self._within_memory(
+            lambda: self._gradient(segments, loss_of, temperature, divisor, version)
+        )
+        metrics |= self._apply_gradient()
+        seconds = time.perf_counter() - began
+        return metrics | {
+            "update/tokens": float(total),
+            "update/learning_rate": self.optimizers.rate(),
+            "throughput/update_tokens_per_second": standing / seconds,
+            "throughput/flops_utilisation": self._flops.utilisation(flops, seconds),
+            "memory/peak_gib": peak_memory_gib(self._device),
+            "memory/micro_batch_tokens": float(self.token_budget),
+        }
+
+    def _gradient(
+        self,
+        segments: Sequence[Segment],
+        loss_of: LossOf,
+        temperature: float,
+        divisor: int,
+        version: int | None,
+    ) -> tuple[dict[str, float], int, int]:
+        """Forward and backward over all segments. (metrics, tokens of the segments, floating-point operations)"""
+        total = sum(map(action_tokens, segments))
         sums: defaultdict[str, float] = defaultdict(float)
         learner_side, sampler_side, fresh = [], [], []
         computed = standing = flops = over = 0
@@ -106,22 +140,16 @@ class Learner:
             computed += len(micro.ids)
             standing += micro.segment_tokens
             flops += self._flops.of(micro)
-            over += len(micro.ids) > self.settings.micro_batch_tokens
+            over += len(micro.ids) > self.token_budget
         metrics = {name: value / total for name, value in sums.items()}
         if any(len(side) for side in sampler_side):
             metrics |= _disagreement(torch.cat(learner_side), torch.cat(sampler_side), torch.cat(fresh))
-        metrics |= self._apply_gradient()
-        seconds = time.perf_counter() - began
-        return metrics | {
-            "update/tokens": float(total),
-            "update/learning_rate": self.optimizers.rate(),
+        metrics |= {
             "update/computed_tokens": float(computed),
             "update/shared_fraction": 1 - computed / standing,
             "update/over_budget": float(over),
-            "throughput/update_tokens_per_second": standing / seconds,
-            "throughput/flops_utilisation": self._flops.utilisation(flops, seconds),
-            "memory/peak_gib": peak_memory_gib(self._device),
         }
+        return metrics, standing, flops
 
     @torch.no_grad()
     def logprobs(
@@ -133,24 +161,20 @@ class Learner:
             reference: Under the policy that is held on to, not the one in training.
         """
         forward = self._reference if reference and self._reference is not None else self._forward
-        found = [torch.empty(0, device=self._device)] * len(segments)
         with adapters_off(forward.network, when=reference and self._reference is None):
-            for micro in self._packed(segments):
-                for i, part in micro.by_segment(forward(micro, temperature).logprobs):
-                    found[i] = part
-        return found
+            return self._read(segments, lambda micro: forward(micro, temperature).logprobs)
 
     @torch.no_grad()
     def values(self, segments: Sequence[Segment], *, temperature: float = 1.0) -> list[Tensor]:
         """[A] the critic's value of the state in front of each action token of each segment."""
-        found = [torch.empty(0, device=self._device)] * len(segments)
-        for micro in self._packed(segments):
-            outputs = self._forward(micro, temperature)
-            if outputs.values is None:
+
+        def read(micro: MicroBatch) -> Tensor:
+            values = self._forward(micro, temperature).values
+            if values is None:
                 raise ValueError("the policy has no critic")
-            for i, part in micro.by_segment(outputs.values):
-                found[i] = part
-        return found
+            return values
+
+        return self._read(segments, read)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state; the weights are saved as a model folder."""
@@ -179,10 +203,38 @@ class Learner:
                 )
         return pack(
             segments,
-            token_budget=self.settings.micro_batch_tokens,
+            token_budget=self.token_budget,
             device=self._device,
             share=self.settings.share_prefixes and self.shares,
         )
+
+    def _read(self, segments: Sequence[Segment], of: Callable[[MicroBatch], Tensor]) -> list[Tensor]:
+        """[A] of each segment, by what `of` [A] says of a micro-batch."""
+
+        def whole() -> list[Tensor]:
+            found = [torch.empty(0, device=self._device)] * len(segments)
+            for micro in self._packed(segments):
+                for i, part in micro.by_segment(of(micro)):
+                    found[i] = part
+            return found
+
+        return self._within_memory(whole)
+
+    def _within_memory(self, work: Callable[[], T]) -> T:
+        """What `work` returns; again with half the tokens in a forward pass as often as memory does not suffice."""
+        while True:
+            try:
+                return work()
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                self._forget_gradient()
+                if not _is_out_of_memory(error) or self.token_budget <= _SMALLEST_BUDGET:
+                    raise
+                self.token_budget //= 2
+                self.out_of_memory += 1
+
+    def _forget_gradient(self) -> None:
+        for parameter in self.policy.trained():
+            parameter.grad = None
 
     def _apply_gradient(self) -> dict[str, float]:
         parameters = self.policy.trained()
@@ -193,8 +245,7 @@ class Learner:
             movement = Movement(parameters)
             self.optimizers.update()
             found["update/weight_ratio"] = movement.ratio()
-        for parameter in parameters:
-            parameter.grad = None
+        self._forget_gradient()
         self.nonfinite_in_a_row = 0 if math.isfinite(norm) else self.nonfinite_in_a_row + 1
         if self.nonfinite_in_a_row >= self.settings.max_nonfinite:
             raise NonFiniteError(
@@ -202,6 +253,13 @@ class Learner:
                 "A lower learning_rate or max_gradient_norm, or precision: float32, is the usual cure"
             )
         return found | {"update/skipped": float(not moves), "update/nonfinite": float(not math.isfinite(norm))}
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether it is what a CPU's or GPU's allocator says when there is none left."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return "can't allocate memory" in str(error) or "out of memory" in str(error)
 
 
 def _disagreement(learner_side: Tensor, sampler_side: Tensor, fresh: Tensor) -> dict[str, float]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whetstone.arithmetic_thread import in_arithmetic_thread
-from whetstone.errors import RunDirectoryError
+from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.inference import Engine
 from whetstone.recipe import TrainingSettings
 from whetstone.rollout import Collector, Plan
@@ -94,12 +94,21 @@ class Reinforcement:
         if self.by_recipe or not again:
             await self._sample_under(update)
         began = time.perf_counter()
-        groups = await self._groups(update)
         shown = await self._demonstrations(update)
-        sampled = time.perf_counter()
-        self.store.begin(update)
-        metrics = describe_groups(groups) | self._ages(groups)
-        metrics |= await self._within(_UPDATE, in_arithmetic_thread(self._learn, groups, shown))
+        for attempt in range(1, _ATTEMPTS + 1):
+            groups = await self._groups(update)
+            sampled = time.perf_counter()
+            self.store.begin(update)
+            metrics = describe_groups(groups) | self._ages(groups)
+            try:
+                metrics |= await self._within(_UPDATE, in_arithmetic_thread(self._learn, groups, shown))
+                break
+            except WhetstoneError:
+                raise
+            except Exception as failure:  # whatever it is, this batch is to blame: it is put aside
+                if attempt == _ATTEMPTS or self._sampling is None:
+                    raise
+                self._put_aside(update, f"{type(failure).__name__}: {failure}")
         self.learner.optimizers.advance()
         self.store.finish(update)
         self.done += 1
@@ -216,6 +225,16 @@ class Reinforcement:
         return [segment for trajectory in trajectories if trajectory.solved for segment in trajectory.segments()]
 
     def _learn(self, groups: list[Group], shown: list[Segment]) -> dict[str, float]:
+        before = self.learner.out_of_memory
+        try:
+            return self._learned(groups, shown)
+        finally:
+            if self.learner.out_of_memory > before:
+                said = f"memory did not suffice; a forward pass has {self.learner.token_budget} tokens from now on"
+                self.store.fault("out_of_memory", said)
+                self.store.say(said)
+
+    def _learned(self, groups: list[Group], shown: list[Segment]) -> dict[str, float]:
         return learn_from(self.assembly, self.learner, groups, shown, self.settings, version=self.version)
 
     @property
@@ -262,10 +281,16 @@ class Reinforcement:
     def _quarantine_what_kills(self, update: int) -> None:
         attempts = self.store.begun.get(update, 0)
         if attempts >= _ATTEMPTS and update not in self.store.updated:
-            said = f"update {update + 1} was begun {attempts} times and never ended"
-            self.store.fault("learner", said)
-            self.store.say(f"{said}; its groups are quarantined, others take their place")
-            self.store.quarantine(update)
+            self._put_aside(update, f"it was begun {attempts} times and never ended")
+
+    def _put_aside(self, update: int, said: str) -> None:
+        """The groups of an update are never drawn again."""
+        said = f"update {update + 1}: {said}"
+        self.store.fault("learner", said)
+        self.store.say(f"{said}; its groups are quarantined, others take their place")
+        for number in self.store.quarantine(update):
+            if self._sampling is not None:
+                self._sampling.stream.admission.reject(number)
 
     async def _within(self, what: str, work: Any) -> Any:
         """Do the work, and say meanwhile what is waited for."""

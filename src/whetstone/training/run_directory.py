@@ -66,7 +66,8 @@ def write_json(path: Path, content: Any) -> None:
 def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
     recipe = run_dir / "recipe.yaml"
     if not recipe.is_file():
-        others = [path.name for path in run_dir.iterdir() if path.name != ".lock"]
+        ours = (".lock", f".{recipe.name}.partial")  # the latter is what a kill leaves of the very first write
+        others = [path.name for path in run_dir.iterdir() if path.name not in ours]
         if others:
             raise RunDirectoryError(
                 f"{run_dir}: is not empty and holds no run ({sorted(others)[0]} is in it); choose another"

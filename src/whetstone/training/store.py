@@ -16,6 +16,7 @@ happened; damage in the middle is said aloud, and everything behind it is forgot
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 import zlib
@@ -169,14 +170,16 @@ class RunStore:
         self.updated.add(update)
         self._note({"event": "updated", "update": update})
 
-    def quarantine(self, update: int) -> None:
-        """The groups of this update are never drawn again, and the update takes others."""
-        for number in self.consumed.pop(update, []):
+    def quarantine(self, update: int) -> list[int]:
+        """The groups of this update are never drawn again, and the update takes others. The groups."""
+        numbers = self.consumed.pop(update, [])
+        for number in numbers:
             self.quarantined.add(number)
             self.lose(number, "quarantined")
         self.begun.pop(update, None)
         self._note({"event": "quarantined", "update": update})
         self.sync()
+        return numbers
 
     def fault(self, kind: str, said: str) -> None:
         """Something failed that should not have."""
@@ -231,7 +234,8 @@ class RunStore:
 
     def _append(self, file: FileIO, path: Path, line: bytes) -> None:
         with saving(path):
-            file.write(line)
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _rewritten_turns(self) -> FileIO:
         """The turns of episodes that are not over, and nothing else, in a file to append to."""

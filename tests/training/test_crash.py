@@ -1,0 +1,23 @@
+"""Killed at random moments and resumed, a run ends as if nothing had happened; `benchmarks/crash.py` has more of it."""
+
+import random
+
+import pytest
+import torch
+
+import crash
+
+
+@pytest.mark.parametrize("way", crash.WAYS)
+def test_killed_again_and_again_nothing_is_lost_or_doubled(tmp_path, way):
+    processes, numbers = crash.Processes(), random.Random(way)
+    assert processes.run(crash.overrides_of(way), tmp_path / "whole") == 0
+    struck = 0
+    for number in range(4):
+        run_dir = tmp_path / str(number)
+        struck += crash.killed_run(processes, way, run_dir, numbers, kills=3, events=165, seconds=1.0)
+        crash.accounted(run_dir)
+        if way in crash.BY_RECIPE:
+            whole = crash.weights(tmp_path / "whole")
+            assert all(torch.equal(value, whole[name]) for name, value in crash.weights(run_dir).items())
+    assert struck >= 7  # 20 and more in all three ways
