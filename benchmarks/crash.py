@@ -9,6 +9,7 @@ those of the run nobody killed, bit for bit; everywhere each group must have gon
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -28,7 +29,7 @@ from safetensors.torch import load_file
 
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress, read_trajectories
-from whetstone.training import train
+from whetstone.training import Interrupted, train
 from whetstone.training.checkpoint import latest_checkpoint
 from whetstone.training.learner import Learner
 from whetstone.training.store import RunStore
@@ -67,14 +68,34 @@ def overrides_of(way: str) -> list[str]:
     return [*SMALL, *WAYS[way]]
 
 
-def child(overrides: Sequence[str], run_dir: str, die_at: int | None) -> None:
-    """Train, or go on; where `die_at` is given, be killed at that event."""
+def child(overrides: Sequence[str], run_dir: str, die_at: int | None, ask_after: int | None, twice: bool) -> None:
+    """Train, or go on; be killed at an event, or asked to stop after so many steps of learning, once or twice."""
     torch.set_num_threads(1)
     if die_at is not None:
         die_after(die_at)
+    if ask_after is not None:
+        stop_after(ask_after, twice)
     where = Path(run_dir)
     resume = (where / "recipe.yaml").is_file()
-    train(load_recipe("demo", overrides), where, resume=resume, progress=Progress(quiet=True))
+    with contextlib.suppress(Interrupted):
+        train(load_recipe("demo", overrides), where, resume=resume, progress=Progress(quiet=True))
+
+
+def stop_after(steps: int, twice: bool) -> None:
+    """SIGTERM when so many gradient steps were made."""
+    left, apply_gradient = [steps], Learner._apply_gradient
+
+    def counted(self: Learner) -> dict[str, float]:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            if twice:
+                time.sleep(0.2)  # until the first was heard
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(10.0)
+        return apply_gradient(self)
+
+    Learner._apply_gradient = counted  # type: ignore[method-assign]
 
 
 def die_after(events: int) -> None:
@@ -117,21 +138,28 @@ class Processes:
         self.context.set_forkserver_preload(["crash"])
 
     def run(
-        self, overrides: Sequence[str], run_dir: Path, *, die_at: int | None = None, seconds: float | None = None
+        self,
+        overrides: Sequence[str],
+        run_dir: Path,
+        *,
+        die_at: int | None = None,
+        ask_after: int | None = None,
+        twice: bool = False,
+        seconds: float | None = None,
     ) -> int:
         """Exit code; −9 where it was killed, at an event or after so many seconds.
 
         Raises:
             RuntimeError: It ended by itself, in an error.
         """
-        process = self.context.Process(target=child, args=(overrides, str(run_dir), die_at))
+        process = self.context.Process(target=child, args=(overrides, str(run_dir), die_at, ask_after, twice))
         process.start()
         process.join(seconds)
         if process.is_alive():
             process.kill()
             process.join()
         code = process.exitcode
-        if code not in (0, -signal.SIGKILL):
+        if code not in (0, -signal.SIGKILL, 128 + signal.SIGTERM):
             raise RuntimeError(f"a run ended with {code}; it should have ended or been killed")
         return int(code)
 
