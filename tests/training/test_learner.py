@@ -350,3 +350,50 @@ def test_a_token_the_model_does_not_know_names_its_trajectory():
 def test_a_policy_is_a_model_and_a_tokenizer():
     assert isinstance(small_policy(), Policy)
     assert small_policy().context_length == 64
+
+
+class _Little:
+    """A forward pass that needs more memory than there is, beyond so many tokens."""
+
+    def __init__(self, forward, most, error):
+        self.forward, self.most, self.error, self.refused = forward, most, error, 0
+
+    def __call__(self, micro, temperature):
+        if len(micro.ids) > self.most:
+            self.refused += 1
+            raise self.error
+        return self.forward(micro, temperature)
+
+    def __getattr__(self, name):
+        return getattr(self.forward, name)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+)
+def test_where_memory_does_not_suffice_the_update_is_made_in_smaller_pieces(error):
+    batch = [segment([1, 2, 3 + i, *range(5, 45)], [0] * 3 + [1] * 40, 0.5 - i) for i in range(8)]
+    plenty = Recorder(small_policy(), with_settings(micro_batch_tokens=512, share_prefixes=False))
+    plenty.update(batch, surrogate)
+    scarce = Recorder(small_policy(), with_settings(micro_batch_tokens=512, share_prefixes=False))
+    scarce._forward = _Little(scarce._forward, 130, error)
+    metrics = scarce.update(batch, surrogate)
+    assert scarce._forward.refused == 2
+    assert (scarce.token_budget, scarce.out_of_memory) == (128, 2)
+    assert metrics["memory/micro_batch_tokens"] == 128
+    for ours, theirs in zip(plenty.kept, scarce.kept, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+    assert [len(found) for found in scarce.logprobs(batch)] == [len(found) for found in plenty.logprobs(batch)]
+
+
+def test_what_is_no_lack_of_memory_is_raised_with_the_gradient_forgotten():
+    learner = Learner(small_policy(), SETTINGS)
+    learner._forward = _Little(learner._forward, 0, RuntimeError("shapes differ"))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        learner.update([segment([1, 2, 3, 4], [0, 0, 1, 1])], surrogate)
+    assert all(parameter.grad is None for parameter in learner.policy.model.parameters())
