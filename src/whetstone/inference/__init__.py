@@ -3,6 +3,7 @@
 from whetstone.inference.forward import rows_are_summed_alike
 from whetstone.inference.local import LocalEngine
 from whetstone.inference.protocol import Engine, EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
+from whetstone.inference.restarting import RestartingEngine
 
 __all__ = [
     "Engine",
@@ -10,6 +11,7 @@ __all__ = [
     "Generation",
     "InFlight",
     "LocalEngine",
+    "RestartingEngine",
     "Sampling",
     "Scores",
     "Weights",

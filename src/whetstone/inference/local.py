@@ -61,6 +61,7 @@ class LocalEngine:
         prefill_tokens: Prompt tokens computed in one step at most.
         max_waiting: Requests that wait for a row; more of them wait before they are asked. None: any number.
         detokenize: Token ids → text, for stop strings.
+        version: The policy version of the model as it stands.
 
     Raises:
         ValueError: `cache_bytes` has no room for one sequence.
@@ -76,6 +77,7 @@ class LocalEngine:
         prefill_tokens: int = 4096,
         max_waiting: int | None = None,
         detokenize: Callable[[Sequence[int]], str] | None = None,
+        version: int = 0,
     ) -> None:
         if cache_bytes is not None:
             each = _bytes_per_token(model) * context_length
@@ -85,7 +87,7 @@ class LocalEngine:
                 )
             rows = min(rows, cache_bytes // each)
         self.context_length, self.prefill_tokens = context_length, prefill_tokens
-        self.version = 0
+        self.version = version
         self._forward = RowForward(model, rows=rows, context_length=context_length)
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         self._detokenize = detokenize
@@ -108,6 +110,11 @@ class LocalEngine:
     def statistics(self) -> EngineStatistics:
         """What was done so far."""
         return replace(self._statistics, evictions=self._rows.evictions)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can answer."""
+        return not self._closed
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str) -> Generation:
         """See `Engine.generate`."""

@@ -149,6 +149,11 @@ class Engine(Protocol):
         """What was done so far."""
         ...
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can answer; one that was closed, or failed for good, cannot."""
+        ...
+
     async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str) -> Generation:
         """Continue `prompt`. What was computed for a common beginning is shared, most surely within an `episode`.
 

@@ -15,7 +15,7 @@ from whetstone.algorithms import ADVANTAGES, CORRECTIONS, OBJECTIVES
 from whetstone.chat import FORMATS, Chat
 from whetstone.environments import ENVIRONMENTS, Environment
 from whetstone.errors import PolicyError, RecipeError
-from whetstone.inference import Engine, LocalEngine, Sampling
+from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
 from whetstone.parts import OptionError, checked_options, find_part, options_of
 from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
 from whetstone.recipe import Part, Resolved
@@ -48,15 +48,23 @@ class Assembly:
     correction: Callable[..., Any] | None
     """(old log-probs, sampler log-probs, each [T]) → [T] weights"""
 
-    def engine(self) -> Engine:
+    def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
         """An engine that draws from the policy in training.
 
         It shares the weights that are trained, unless it is to go on drawing while they change.
+
+        Args:
+            heard: Told where one died and another took its place.
         """
         recipe = self.resolved.recipe
         ahead = recipe.training is not None and recipe.training.admit_ahead > 0
         model = copy_of_trained(self.policy.model) if ahead else self.policy.model
-        return LocalEngine(model, context_length=self.policy.context_length, rows=recipe.rollout.max_in_flight)
+        rows = recipe.rollout.max_in_flight
+        # another over the same model draws from the weights that were last loaded
+        return RestartingEngine(
+            lambda version: LocalEngine(model, context_length=self.policy.context_length, rows=rows, version=version),
+            heard=heard,
+        )
 
     def collector(self, actor: Actor, *, record: EpisodeRecord | None = None) -> Collector:
         """Runs episodes of this recipe with `actor` in them."""

@@ -93,7 +93,7 @@ class _Run:
         """
         with Interruption() as self.interruption:
             self.assembly = await in_arithmetic_thread(lambda: assemble(self.resolved, self._restored()))
-            self.engine = await in_arithmetic_thread(self.assembly.engine)
+            self.engine = await in_arithmetic_thread(self.assembly.engine, heard=self.progress.say)
             await self._publish(self.position.version)
             try:
                 if not self.position.done:

@@ -1,0 +1,105 @@
+"""A dead engine is replaced, a living one left alone, and one that keeps dying given up."""
+
+import asyncio
+
+import pytest
+
+from whetstone.errors import InfrastructureError
+from whetstone.inference import EngineStatistics, Generation, LocalEngine, RestartingEngine, Sampling
+from whetstone.policies import build_tiny
+
+ANSWER = Generation((1,), (-0.5,), (0.1,), (3,), "stop")
+
+
+class Mortal:
+    """Answers so many requests, then dies; the request that kills it fails."""
+
+    def __init__(self, version, lives):
+        self.version, self.lives, self.alive = version, lives, True
+        self.statistics = EngineStatistics(requests=0, rows=4)
+
+    async def generate(self, prompt, sampling, *, episode):
+        if self.lives == 0:
+            self.alive = False
+            raise InfrastructureError("the engine failed")
+        self.lives -= 1
+        self.statistics = EngineStatistics(requests=self.statistics.requests + 1, rows=4)
+        return ANSWER
+
+    async def load_weights(self, weights, version, *, in_flight="drain"):
+        self.version = version
+
+    async def close(self):
+        self.alive = False
+
+
+def playing(lives, requests):
+    made, left, said = [], list(lives), []
+
+    def make(version):
+        made.append(Mortal(version, left.pop(0)))
+        return made[-1]
+
+    async def main():
+        engine = RestartingEngine(make, heard=said.append, most=3, back_off_seconds=0.001)
+        await engine.load_weights({}, 7)
+        answers = []
+        for _ in range(requests):
+            try:
+                answers.append(await engine.generate([1], Sampling(4), episode="e"))
+            except InfrastructureError as error:
+                answers.append(str(error))
+        return engine, answers
+
+    return *asyncio.run(main()), made, said
+
+
+def test_another_takes_its_place_under_the_same_version():
+    engine, answers, made, said = playing([2, 5], 6)
+    assert answers == [ANSWER, ANSWER, "the engine failed", ANSWER, ANSWER, ANSWER]
+    assert [one.version for one in made] == [7, 7]
+    assert (engine.version, engine.restarts, engine.statistics.requests, engine.statistics.rows) == (7, 1, 5, 4)
+    assert said == ["the engine died; another takes its place in 0.001 s"]
+
+
+def test_one_that_keeps_dying_is_given_up():
+    engine, answers, made, _ = playing([1, 0, 0, 0], 7)
+    assert answers[0] is ANSWER
+    assert answers[1:5] == ["the engine failed"] * 4
+    assert answers[5:] == ["the engine died 3 times in a row; it is not made again"] * 2
+    assert len(made) == 4
+    assert not engine.alive
+
+
+def test_an_answer_between_deaths_counts():
+    engine, answers, *_ = playing([1] * 8, 14)
+    assert engine.restarts == 6
+    assert answers.count(ANSWER) == 7
+
+
+def test_a_local_engine_that_fails_of_itself_is_replaced_and_draws_the_same_tokens():
+    policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64, seed=3)
+    made = []
+
+    def make(version):
+        made.append(LocalEngine(policy.model, context_length=64, rows=4, version=version))
+        return made[-1]
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        engine = RestartingEngine(make, back_off_seconds=0.001)
+        before = await engine.generate([5, 6, 7], Sampling(6, seed=1), episode="a")
+        broken = made[0]
+        broken._admit = lambda: 1 / 0  # a fault of its own, not of a request
+        with pytest.raises(InfrastructureError, match="ZeroDivisionError"):
+            await engine.generate([5, 6, 7], Sampling(6, seed=1), episode="b")
+        after = await engine.generate([5, 6, 7], Sampling(6, seed=1), episode="c")
+        await engine.close()
+        with pytest.raises(InfrastructureError, match="the engine is closed"):
+            await engine.generate([5], Sampling(1), episode="d")
+        return before, after
+
+    before, after = asyncio.run(main())
+    assert before.tokens == after.tokens
+    assert before.logprobs == after.logprobs
+    assert len(made) == 2
