@@ -63,10 +63,12 @@ def call(expression):
     return assistant("", ToolCall("pocket_calculator", f'{{"expression": "{expression}"}}'))
 
 
-def play(script, environment=None, limits=LIMITS):
+def play(script, environment=None, limits=LIMITS, record=None):
     environment = environment or ToolEnvironment(tools=[pocket_calculator])
     return asyncio.run(
-        run_episode(TASK, environment=environment, actor=script, chat=CHAT, limits=limits, id="e", seed=1)
+        run_episode(
+            TASK, environment=environment, actor=script, chat=CHAT, limits=limits, id="e", seed=1, record=record
+        )
     )
 
 
@@ -181,3 +183,88 @@ def test_cancelling_closes_the_environment():
 
     asyncio.run(main())
     assert environment.closed == 1
+
+
+class Record:
+    """Turns by episode."""
+
+    def __init__(self, turns=()):
+        self.turns, self.dropped = list(turns), 0
+
+    def played(self, episode):
+        return tuple(self.turns)
+
+    def add(self, episode, turn):
+        self.turns.append(turn)
+
+    def drop(self, episode):
+        self.turns.clear()
+        self.dropped += 1
+
+
+class Counting:
+    """An environment with a state: it answers with how many steps there were."""
+
+    def __init__(self, offset=0):
+        self.steps, self.resets, self.offset = 0, 0, offset
+
+    async def reset(self, task, *, seed):
+        self.steps, self.resets = self.offset, self.resets + 1
+        return Observation((user("go"),))
+
+    async def step(self, action):
+        self.steps += 1
+        return StepResult(Observation((user(f"{self.steps}"),)), terminated=action.text == "stop")
+
+    async def close(self):
+        pass
+
+
+def told(trajectory):
+    return [(t.context.ids, t.action.ids, t.observation) for t in trajectory.turns]
+
+
+def test_each_turn_is_on_record_when_its_answer_is_there():
+    record = Record()
+    trajectory = play(Script(call("1+1"), call("2+2"), assistant("4")), record=record)
+    assert record.turns == list(trajectory.turns[:2])  # the last one ends the episode, which is kept whole
+
+
+def test_a_cut_episode_goes_on_behind_its_turns_and_calls_no_tool_twice():
+    calls = []
+
+    def pocket_calculator(expression: str) -> str:
+        """Compute.
+
+        Args:
+            expression: What.
+        """
+        calls.append(expression)
+        return "8"
+
+    said = [call("1+1"), call("2+2"), call("3+3"), assistant("8")]
+    whole = play(Script(*said), ToolEnvironment(tools=[pocket_calculator]))
+    calls.clear()
+    record = Record(whole.turns[:2])
+    script = Script(*said[2:])
+    resumed = play(script, ToolEnvironment(tools=[pocket_calculator]), record=record)
+    assert told(resumed) == told(whole)
+    assert calls == ["3+3"]
+    assert [moment.turn for moment in script.seen] == [2, 3]
+    assert len({moment.seed for moment in script.seen}) == 2
+
+
+def test_an_environment_with_a_state_is_led_through_the_same_actions():
+    whole = play(Script(assistant("a"), assistant("b"), assistant("stop")), Counting())
+    environment = Counting()
+    resumed = play(Script(assistant("stop")), environment, record=Record(whole.turns[:2]))
+    assert told(resumed) == told(whole)
+    assert (environment.steps, environment.resets) == (3, 1)
+
+
+def test_where_it_answers_otherwise_the_episode_is_played_from_its_start():
+    whole = play(Script(assistant("a"), assistant("b"), assistant("stop")), Counting())
+    record, environment = Record(whole.turns[:2]), Counting(offset=10)
+    resumed = play(Script(assistant("a"), assistant("stop")), environment, record=record)
+    assert [turn.observation[0].text for turn in resumed.turns] == ["11", "12"]
+    assert (record.dropped, environment.resets) == (1, 2)

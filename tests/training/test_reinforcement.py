@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from tests_small import TEACHING
-from whetstone.errors import RecipeError
+from whetstone.errors import FaultBudgetError, RecipeError
 from whetstone.reporting import Progress, read_trajectories
-from whetstone.training import final_policy, train
+from whetstone.rollout import Independent
+from whetstone.training import Learner, final_policy, train
 
 QUIET = Progress(quiet=True)
 LONGER = [TEACHING, "training.steps=6", "rollout.group_size=4", "supervised.steps=1"]
@@ -161,3 +162,61 @@ def test_what_older_policies_drew_is_weighed_and_told(tmp_path, small_demo, name
     assert any(row["correction/changed_fraction"] > 0 for row in stale)
     assert all(0 < row["correction/effective_fraction"] <= 1 + 1e-6 for row in rows if not row["update/skipped"])
     assert any(row["policy/staleness_kl"] > 1e-6 for row in stale)
+
+
+def test_a_batch_the_learner_fails_on_is_put_aside_and_another_taken(tmp_path, small_demo, monkeypatch):
+    gradient, failed = Learner._gradient, []
+
+    def torn(self, segments, *rest):
+        if any(segment.trajectory_id.startswith(("group-2/", "group-3/")) for segment in segments):
+            failed.append(1)
+            raise ValueError("a number that is none")
+        return gradient(self, segments, *rest)
+
+    monkeypatch.setattr(Learner, "_gradient", torn)
+    train(small_demo(*LONGER), tmp_path / "run", progress=QUIET)
+    events = journal(tmp_path / "run")
+    assert failed == [1]
+    assert [event["group"] for event in events if event["event"] == "lost"] == [2, 3]
+    (fault,) = [event for event in events if event["event"] == "fault"]
+    assert (fault["kind"], fault["said"]) == ("learner", "update 2: ValueError: a number that is none")
+    consumed = {event["update"]: event["groups"] for event in events if event["event"] == "consumed"}
+    assert consumed[1] == [4, 5]
+    assert sorted(number for numbers in consumed.values() for number in numbers) == [0, 1, *range(4, 14)]
+
+
+def test_an_update_that_takes_the_process_down_again_and_again_gets_other_groups(tmp_path, small_demo):
+    resolved = small_demo(*LONGER)
+    with pytest.raises(Stopped):
+        train(resolved, tmp_path / "run", progress=StopAfter(2))
+    with open(tmp_path / "run" / "store" / "journal.jsonl", "ab") as file:
+        file.write(b'{"event":"consumed","update":3,"groups":[6,7]}\n' + 3 * b'{"event":"begun","update":3}\n')
+        for number in (6, 7):
+            file.write(b'{"event":"admitted","group":%d,"version":3}\n' % number)
+    train(resolved, tmp_path / "run", resume=True, progress=QUIET)
+    events = journal(tmp_path / "run")
+    assert [event["group"] for event in events if event["event"] == "lost"] == [6, 7]
+    assert next(e["groups"] for e in events if e["event"] == "consumed" and e.get("groups") == [8, 9])
+    assert max(e["step"] for e in metrics(tmp_path / "run")) == 6
+
+
+def test_too_many_failures_end_the_run_with_its_state_saved(tmp_path, small_demo):
+    resolved = small_demo(*LONGER, "reward=tests_small:torn", "training.max_faults=10", "supervised=null")
+    with pytest.raises(FaultBudgetError, match=r"11 of the last \d+ episodes failed.*judge is down.*The state is in"):
+        train(resolved, tmp_path / "run", progress=QUIET)
+    assert (tmp_path / "run" / "checkpoints").is_dir()
+
+
+def test_a_strategy_that_fails_loses_its_group_alone(tmp_path, small_demo, monkeypatch):
+    whole = Independent.__call__
+
+    async def torn(self, task, roller):
+        if roller.plan.name == "group-2/":
+            raise KeyError("branch")
+        return await whole(self, task, roller)
+
+    monkeypatch.setattr(Independent, "__call__", torn)
+    train(small_demo(*LONGER), tmp_path / "run", progress=QUIET)
+    events = journal(tmp_path / "run")
+    assert [(e["group"], e["reason"]) for e in events if e["event"] == "lost"] == [(2, "failed")]
+    exactly_once(tmp_path / "run", 6)

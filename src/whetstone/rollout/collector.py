@@ -151,6 +151,10 @@ class Collector:
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
+            while not finished.empty():  # a failure that came behind the first is not said again
+                group = finished.get_nowait()
+                if group is not None and not group.cancelled():
+                    group.exception()
 
     @property
     def moved(self) -> int:

@@ -288,9 +288,9 @@ class Reinforcement:
         said = f"update {update + 1}: {said}"
         self.store.fault("learner", said)
         self.store.say(f"{said}; its groups are quarantined, others take their place")
-        for number in self.store.quarantine(update):
-            if self._sampling is not None:
-                self._sampling.stream.admission.reject(number)
+        numbers = self.store.quarantine(update)
+        if self._sampling is not None:
+            self._sampling.stream.discard(numbers)
 
     async def _within(self, what: str, work: Any) -> Any:
         """Do the work, and say meanwhile what is waited for."""

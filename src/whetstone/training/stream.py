@@ -111,6 +111,13 @@ class GroupStream:
         while self.admission.room > 0 or not self.admission.live.keys() <= {*self._finished, *without}:
             await self._wait()
 
+    def discard(self, numbers: Collection[int]) -> None:
+        """These groups are not to be used: others may take the place of those that were let in."""
+        for number in numbers:
+            self._finished.pop(number, None)
+            if number in self.admission.live:
+                self.admission.reject(number)
+
     def advance(self, consumed: list[int]) -> None:
         """One more update was made, of these groups."""
         self.admission.advance(consumed)
@@ -163,6 +170,9 @@ class GroupStream:
         """The group from the record, or sampled and put on record."""
         number = plan.number
         self.next_number = max(self.next_number, number + 1)
+        if number in self.store.lost:  # since it was planned
+            self.discard([number])
+            return Group(plan.task, (), number)
         if number not in self.store.admitted:
             self.store.admit(number, self.admission.live[number])
         if self.store.holds(number):
@@ -197,12 +207,11 @@ class GroupStream:
     def _expire(self) -> None:
         """Throw away what can no longer be in time; only where steps closed without their due groups."""
         limit = self.admission.version - self.max_staleness
-        for number, began in list(self.admission.live.items()):
-            if began < limit:
-                self.expired += 1
-                self._finished.pop(number, None)
-                self.store.lose(number, "expired")
-                self.admission.reject(number)
+        late = [number for number, began in self.admission.live.items() if began < limit]
+        for number in late:
+            self.store.lose(number, "expired")
+        self.expired += len(late)
+        self.discard(late)
 
 
 def admission_of(
