@@ -77,6 +77,7 @@ class Reinforcement:
         """Whether a group is sampled under one version alone."""
         self._state = state
         self._consumed: list[int] = []
+        self._busy = engine.statistics.busy_seconds
         self._sampling: _Sampling | None = None
         self._doing: tuple[str, float] = ("nothing", time.perf_counter())
         warm_up = assembly.resolved.recipe.supervised
@@ -115,9 +116,13 @@ class Reinforcement:
         self._consumed = [group.number for group in groups]
         now = time.perf_counter()
         trajectories = [t for group in groups for t in group.trajectories]
+        busy, self._busy = self._busy, self.engine.statistics.busy_seconds
         metrics |= {
             "time/rollout": sampled - began,
             "time/update": now - sampled,
+            "time/engine": self._busy - busy,
+            "time/environment": sum(turn.environment_seconds for t in trajectories for turn in t.turns)
+            / max(1, len(trajectories)),
             "throughput/tokens_per_second": sum(t.action_tokens for t in trajectories) / (now - began),
             "throughput/episodes_per_second": len(trajectories) / (now - began),
         }

@@ -1,0 +1,257 @@
+"""What does running ahead win when tools are slow, and does the policy learn as well?
+
+The demo's task with a calculator that takes its time (log-normal, median half a second), so that engine, the tools of
+an episode and learner take about 1 : 2 : 1 of a step. Every seed warms up once; from there synchronous and
+asynchronous training make the same number of updates from the same weights, and are evaluated on the same tasks.
+
+Then environments alone, slow and many, with an agent that answers at once: which share of the time are they at work?
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from whetstone.chat import Message, assistant, user
+from whetstone.environments import Observation, StepResult
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.rollout import Action, Admission, Independent, Limits, Moment, Plan
+from whetstone.rollout import Collector as Collecting
+from whetstone.tools.calculator import pocket_calculator as exact_calculator
+from whetstone.training import assemble, train
+from whetstone.training.checkpoint import latest_checkpoint
+from whetstone.training.store import RunStore
+from whetstone.training.stream import GroupStream
+from whetstone.trajectory import Author, Score, Task, Tokens, Trajectory
+
+SIGMA, MEDIAN_SECONDS = 1.0, 0.5
+COMMON = ["ablations=null", "rollout.max_in_flight=768"]
+WARM_UP = [
+    "training=null",
+    "rollout=null",
+    "objective=null",
+    "advantage=null",
+    "ablations=null",
+    "evaluation.episodes=10",
+]
+LEARNING = [
+    "environment.tools=[asynchronous:pocket_calculator]",
+    "environment.tool_timeout_seconds=60",
+    "supervised=null",
+    "policy.tiny=null",
+    # the learner is to take as long as the engine
+    "training.epochs=4",
+    "training.learning_rate=5.0e-4",
+    "training.checkpoint_every=1000",
+]
+WAYS = {
+    "synchronous": [],
+    "asynchronous": ["training.admit_ahead=2", "training.max_staleness=4", "correction={name: masked, high: 5}"],
+}
+ENVIRONMENTS = ((64, 1.0), (256, 1.25))
+"""How many, and how wide their answers' times are spread; each has a median of 50 ms, three to an episode."""
+_UPDATES = 12
+_latencies = random.Random(0)
+
+
+async def pocket_calculator(expression: str) -> str:
+    """One operation on two numbers.
+
+    Args:
+        expression: Two numbers with one of + - * / between them.
+    """
+    await asyncio.sleep(_latencies.lognormvariate(math.log(MEDIAN_SECONDS), SIGMA))
+    return exact_calculator(expression)
+
+
+def warmed_up(seed: int, folder: Path) -> Path:
+    """The demo's policy behind its warm-up, with a calculator that answers at once."""
+    train(load_recipe("demo", [f"seed={seed}", *WARM_UP]), folder, progress=Progress(quiet=True))
+    checkpoint = latest_checkpoint(folder)
+    assert checkpoint is not None
+    return checkpoint
+
+
+def learned(way: str, seed: int, steps: int, model: Path, folder: Path, more: list[str]) -> dict[str, Any]:
+    """Seconds a step, what they went into, and success at the end."""
+    overrides = [
+        f"seed={seed}",
+        *COMMON,
+        *LEARNING,
+        *WAYS[way],
+        *more,
+        f"policy.path={model}",
+        f"training.steps={steps}",
+    ]
+    summary = train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "seconds_a_step": rows[-1]["time/elapsed_seconds"] / len(rows),
+        "engine": statistics.fmean(row["time/engine"] for row in rows),
+        "tools_of_an_episode": statistics.fmean(row["time/environment"] for row in rows),
+        "learner": statistics.fmean(row["time/update"] for row in rows),
+        "staleness": statistics.fmean(row["policy/staleness_mean"] for row in rows),
+        "staleness_max": max(row["policy/staleness_max"] for row in rows),
+        "tokens_an_episode": statistics.fmean(row["episode/action_tokens"] for row in rows),
+        "before": summary["before"]["success"],
+        "success": summary["after"]["success"],
+        "interval": summary["after"]["interval"],
+    }
+
+
+# ---------------------------------------------------------------- environments alone
+
+
+class SlowEnvironment:
+    """Answers after a while that is drawn anew for every step."""
+
+    busy = 0.0
+
+    def __init__(self, numbers: random.Random, sigma: float) -> None:
+        self.numbers, self.sigma, self.left = numbers, sigma, 3
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """The task."""
+        return Observation((user(task.prompt),))
+
+    async def step(self, action: Message) -> StepResult:
+        """After a while."""
+        began = time.perf_counter()
+        await asyncio.sleep(0.05 * self.numbers.lognormvariate(0.0, self.sigma))
+        SlowEnvironment.busy += time.perf_counter() - began
+        self.left -= 1
+        return StepResult(Observation((user("go on"),)), terminated=self.left == 0)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class AtOnce:
+    """An agent that always says the same, at once."""
+
+    def __init__(self, ids: tuple[int, ...]) -> None:
+        self.tokens = Tokens.written(ids, Author.EXPERT)
+
+    async def act(self, moment: Moment) -> Action:
+        """See `Actor.act`."""
+        return Action(self.tokens)
+
+    def leave(self, episode: str) -> None:
+        """See `Actor.leave`."""
+
+
+async def nothing(trajectory: Trajectory, task: Task) -> Score:
+    """No reward."""
+    return Score(0.0)
+
+
+async def utilisation(ahead: int, bound: int, *, places: int, sigma: float, folder: Path) -> float:
+    """The share of time `places` environments are at work, where an update takes as many episodes as there are."""
+    assembly = assemble(load_recipe("demo"))
+    numbers = random.Random(1)
+    collector = Collecting(
+        environment=lambda: SlowEnvironment(numbers, sigma),
+        actor=AtOnce(tuple(assembly.chat.write(assistant("on"), ()))),
+        chat=assembly.chat,
+        reward=nothing,
+        limits=Limits(max_turns=4, context_length=256, timeout_seconds=60.0),
+        max_in_flight=places,
+    )
+    store = RunStore(folder, groups_per_file=places)
+    stream = GroupStream(
+        collector,
+        Independent(group_size=1),
+        lambda number: Plan(Task(str(number), "go"), seed=0, number=number, name=f"group-{number}/"),
+        store=store,
+        admission=Admission(places, admit_ahead=ahead, total=None),
+        next_number=0,
+        max_staleness=bound,
+        in_order=ahead == 0,
+        max_faults=0,
+    )
+    SlowEnvironment.busy, began = 0.0, time.perf_counter()
+    stream.start()
+    for update in range(_UPDATES):
+        groups = await stream.batch()
+        store.consume(update, [group.number for group in groups])
+        stream.advance([group.number for group in groups])
+    spent, busy = time.perf_counter() - began, SlowEnvironment.busy
+    await stream.close()
+    store.close()
+    return busy / (places * spent)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--utilisation-only", action="store_true")
+    parser.add_argument("overrides", nargs="*", help="of the recipe, on both sides")
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for seed in range(0 if arguments.utilisation_only else arguments.seeds):
+            model = warmed_up(seed, folder / f"warm-{seed}")
+            for way in WAYS:
+                there = folder / f"{way}-{seed}"
+                row = learned(way, seed, arguments.steps, model, there, arguments.overrides)
+                rows.append({"seed": seed, "way": way, **row})
+                print(rows[-1], file=sys.stderr)
+        shares: dict[str, float] = {}
+        for places, sigma in ENVIRONMENTS:
+            for ahead, bound in ((0, 0), (2, 4), (8, 16)):
+                there = folder / f"environments-{places}-{ahead}"
+                share = asyncio.run(utilisation(ahead, bound, places=places, sigma=sigma, folder=there))
+                shares[f"{places} environments, sigma {sigma:g}, {ahead} ahead, bound {bound}"] = share
+    told = told_of(rows, shares, time.perf_counter() - began)
+    if arguments.json:
+        print(json.dumps(told))
+        return
+    for key, value in told["ratios"].items():
+        print(f"{key}: {value:.2f}")
+    for name, share in shares.items():
+        print(f"environments at work {share:.1%} ({name})")
+
+
+def told_of(rows: list[dict[str, Any]], shares: dict[str, float], seconds: float) -> dict[str, Any]:
+    """The result as one object."""
+    by_way = {way: [row for row in rows if row["way"] == way] for way in WAYS}
+    together, *_, ahead = list(shares.values())[-3:]
+    ratios = {"environment_utilisation": ahead / together}
+    bound = "environments always at work: 1 over the synchronous share"
+    if rows:
+        pairs = zip(by_way["synchronous"], by_way["asynchronous"], strict=True)
+        each = [slow["seconds_a_step"] / quick["seconds_a_step"] for slow, quick in pairs]
+        ratios["vs_synchronous"] = statistics.median(each)
+        least = statistics.fmean(row["engine"] + row["learner"] for row in by_way["asynchronous"])
+        ratios["of_bound"] = least / statistics.fmean(row["seconds_a_step"] for row in by_way["asynchronous"])
+        bound = "engine and learner share the cores: a step takes no less than both together"
+    return {
+        "name": "async",
+        "measured": {"runs": rows, "environments_at_work": shares},
+        "ratios": ratios,
+        "goal": "vs_synchronous 1.6 at a bound of 4 with equal success, environment_utilisation 5",
+        "bound": bound,
+        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
+        "seconds": seconds,
+    }
+
+
+if __name__ == "__main__":
+    main()
