@@ -52,7 +52,7 @@ LEARNING = [
     "supervised=null",
     "policy.tiny=null",
     # the learner is to take as long as the engine
-    "training.epochs=4",
+    "training.epochs=6",
     "training.learning_rate=5.0e-4",
     "training.checkpoint_every=1000",
 ]

@@ -16,7 +16,7 @@ QUIET = Progress(quiet=True)
 LONGER = [TEACHING, "training.steps=6", "rollout.group_size=4", "supervised.steps=1"]
 AHEAD = {
     "one step off": ["training.admit_ahead=1", "training.max_staleness=1"],
-    "asynchronous": ["training.admit_ahead=2", "training.max_staleness=4", "training.in_flight=recompute"],
+    "asynchronous": ["training.admit_ahead=2", "training.max_staleness=4"],
     "in flight": ["training.admit_ahead=2", "training.max_staleness=3", "training.in_flight=continue"],
     "drained": ["training.admit_ahead=1", "training.max_staleness=2", "training.in_flight=drain"],
     "by recipe": ["training.admit_ahead=1", "training.max_staleness=1", "training.deterministic=true"],

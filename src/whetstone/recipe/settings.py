@@ -183,9 +183,10 @@ class TrainingSettings(OptimizerSettings):
     max_staleness: int = Field(0, ge=0)
     """How many updates the oldest token of an update may lie back; at least `admit_ahead`. What is between the two
     lets quick groups go ahead of slow ones, which are waited for when they are due, and never dropped."""
-    in_flight: Literal["drain", "continue", "recompute"] = "continue"
-    """What becomes of turns under way when weights change, where sampling runs ahead: they finish first, or go on at
-    once over the keys of the old weights, or go on after what they have is computed again."""
+    in_flight: Literal["drain", "continue", "recompute"] = "recompute"
+    """What becomes of turns under way when weights change, where sampling runs ahead: they finish first (`drain`), go
+    on over the keys of the old weights (`continue`: each token then is a mixture's), or go on after what they have is
+    computed again (`recompute`: exact)."""
     deterministic: bool = False
     """Whether a group is sampled under one version alone, so that a run depends on its recipe and not on timing:
     weights change only when no group is under way. Without `admit_ahead` that is always so."""
