@@ -15,6 +15,7 @@ import click
 from whetstone.cli.doctor import doctor
 from whetstone.cli.evaluate import evaluate
 from whetstone.cli.recipes import recipes
+from whetstone.cli.replay import replay
 from whetstone.cli.rollout import rollout
 from whetstone.cli.train import train
 from whetstone.errors import WhetstoneError
@@ -26,7 +27,7 @@ def cli() -> None:
     """Train language-model agents that use tools, by reinforcement learning."""
 
 
-for command in (train, evaluate, rollout, recipes, doctor):
+for command in (train, evaluate, rollout, replay, recipes, doctor):
     cli.add_command(command)
 
 

@@ -4,6 +4,7 @@ from whetstone.training.assembly import Assembly, assemble
 from whetstone.training.interruption import Interrupted
 from whetstone.training.learner import Learner
 from whetstone.training.preflight import Check, Verdict, preflight
+from whetstone.training.replay import Replay, Replayed
 from whetstone.training.run import final_policy, headline, train
 from whetstone.training.run_directory import run_recipe
 from whetstone.training.stages import evaluate
@@ -13,6 +14,8 @@ __all__ = [
     "Check",
     "Interrupted",
     "Learner",
+    "Replay",
+    "Replayed",
     "Verdict",
     "assemble",
     "evaluate",

@@ -1,16 +1,13 @@
-"""What has a run sampled, and what became of it? An append-only record: nothing is lost, nothing counts twice.
+"""How does a run write down what it samples? It only appends, so that nothing is lost and nothing counts twice.
 
-    store/journal.jsonl              one event a line: admitted, kept, lost, consumed, updated, fault
-    store/turns.jsonl                turns of episodes under way, so that they can go on behind them
-    trajectories/step-NNNNNN.jsonl   the trajectories themselves, one a line, as their groups finish
+What is in the files is in `record.py`, which reads them.
 
 A group is kept when its trajectories are written and the journal says so; which groups an update takes is on disk
 before the update begins. Weights need no entry of their own: an update is a function of the weights before it and of
 its groups, so a run that was killed makes the updates on record again, from its last checkpoint, with the very same
 groups, and goes on behind them.
 
-Easy to get wrong: a line may be torn by a kill, and only the last one may. What a torn tail held is as if it had not
-happened; damage in the middle is said aloud, and everything behind it is forgotten.
+Easy to get wrong: what a kill tore off is cut away before anything is appended, or the next line would be torn too.
 """
 
 from __future__ import annotations
@@ -20,8 +17,7 @@ import errno
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -29,26 +25,16 @@ from typing import Any
 import orjson
 
 from whetstone.atomic_write import saving
-from whetstone.errors import RunDirectoryError
-from whetstone.reporting import decoded_trajectories, decoded_turn, encoded_trajectory, encoded_turn
-from whetstone.trajectory import Group, Task, Turn
+from whetstone.reporting import encoded_trajectory, encoded_turn
+from whetstone.training.record import Place, RunRecord
+from whetstone.trajectory import Group, Turn
 
 _TURNS_KEPT = 64 * 2**20
 """Bytes of turns after which those of finished episodes are left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a group's trajectories are."""
-
-    file: str
-    offset: int
-    length: int
-    checksum: int
-
-
-class RunStore:
-    """The record of one run. `open` reads what is there; everything else appends.
+class RunStore(RunRecord):
+    """The record of a run under way: what is there is read, what comes is appended.
 
     Args:
         run_dir: The run directory.
@@ -57,28 +43,9 @@ class RunStore:
     """
 
     def __init__(self, run_dir: Path, *, groups_per_file: int, say: Callable[[str], None] = lambda line: None) -> None:
-        self.run_dir, self.groups_per_file, self.say = run_dir, groups_per_file, say
-        self.journal_path, self.turns_path = run_dir / "store" / "journal.jsonl", run_dir / "store" / "turns.jsonl"
-        self.admitted: dict[int, int] = {}
-        """Groups ever let in → the version at which each was."""
-        self.lost: dict[int, str] = {}
-        """Groups that came to nothing → why."""
-        self.consumed: dict[int, list[int]] = {}
-        """Updates → the groups each took."""
-        self.updated: set[int] = set()
-        """Updates that were carried through at least once."""
-        self.begun: dict[int, int] = {}
-        """Updates → how often each was begun without having been carried through."""
-        self.quarantined: set[int] = set()
-        """Groups no update may take: one that did brought the learner down."""
-        self.faults: dict[str, int] = {}
-        """Kinds of fault → how many there were."""
-        self._kept: dict[int, _Place] = {}
-        self._turns: dict[str, list[bytes]] = {}
-        self._ends: dict[str, int] = {}
-        """Files of trajectories → where what is kept in them ends."""
+        self.groups_per_file, self.say = groups_per_file, say
+        super().__init__(run_dir, forgotten=self._forget)
         self._touched: set[Path] = set()
-        self._read()
         with saving(self.journal_path):
             self.journal_path.parent.mkdir(parents=True, exist_ok=True)
             (run_dir / "trajectories").mkdir(exist_ok=True)
@@ -102,11 +69,9 @@ class RunStore:
             file.write(lines)
             file.truncate()
         self._ends[path.name] = offset + len(lines)
-        place = _Place(path.name, offset, len(lines), zlib.crc32(lines))
+        place = Place(path.name, offset, len(lines), zlib.crc32(lines))
         self._kept[group.number] = place
         self._touched.add(path)
-        for trajectory in group.trajectories:
-            self._turns.pop(trajectory.id, None)
         self._note(
             {
                 "event": "kept",
@@ -118,38 +83,12 @@ class RunStore:
                 "checksum": place.checksum,
             }
         )
+        self._over([trajectory.id for trajectory in group.trajectories])
 
     def lose(self, number: int, reason: str) -> None:
         """A group came to nothing: `failed`, `expired`, `quarantined`."""
         self.lost[number] = reason
         self._note({"event": "lost", "group": number, "reason": reason})
-
-    def holds(self, number: int) -> bool:
-        """Whether a group's trajectories are on record."""
-        return number in self._kept
-
-    def load(self, number: int, task: Task) -> Group:
-        """A group on record.
-
-        Raises:
-            RunDirectoryError: What is on disk is not what was written.
-        """
-        place = self._kept[number]
-        path = self.run_dir / "trajectories" / place.file
-        try:
-            with open(path, "rb") as file:
-                file.seek(place.offset)
-                lines = file.read(place.length)
-        except OSError as error:
-            raise RunDirectoryError(f"{path}: group {number} cannot be read: {error.strerror}") from error
-        if len(lines) != place.length or zlib.crc32(lines) != place.checksum:
-            raise RunDirectoryError(f"{path}: group {number} is damaged (its checksum does not match the journal's)")
-        return Group(task, tuple(decoded_trajectories(lines.splitlines())), number)
-
-    def waiting(self) -> list[int]:
-        """Groups that were let in and neither consumed nor lost."""
-        gone = {number for numbers in self.consumed.values() for number in numbers} | self.lost.keys()
-        return [number for number in self.admitted if number not in gone]
 
     # ------------------------------------------------------------ updates
 
@@ -207,10 +146,6 @@ class RunStore:
 
     # ------------------------------------------------------------ turns of episodes under way
 
-    def played(self, episode: str) -> tuple[Turn, ...]:
-        """See `EpisodeRecord.played`."""
-        return tuple(decoded_turn(orjson.loads(line)["turn"]) for line in self._turns.get(episode, ()))
-
     def add(self, episode: str, turn: Turn) -> None:
         """See `EpisodeRecord.add`."""
         line = orjson.dumps({"episode": episode, "turn": encoded_turn(turn)}) + b"\n"
@@ -224,8 +159,13 @@ class RunStore:
 
     def drop(self, episode: str) -> None:
         """See `EpisodeRecord.drop`."""
-        if self._turns.pop(episode, None):
-            self._append(self._turns_file, self.turns_path, orjson.dumps({"episode": episode, "turn": None}) + b"\n")
+        self._over([episode])
+
+    def _over(self, episodes: Sequence[str]) -> None:
+        """Their turns are not needed any more."""
+        held = [episode for episode in episodes if self._turns.pop(episode, None)]
+        if held:
+            self._append(self._turns_file, self.turns_path, orjson.dumps({"over": held}) + b"\n")
 
     # ------------------------------------------------------------ files
 
@@ -246,56 +186,10 @@ class RunStore:
             self._turns_bytes = 0
             return open(self.turns_path, "ab", buffering=0)
 
-    def _read(self) -> None:
-        """What is on record; a torn tail is cut off, and what stands behind a damaged line is moved aside."""
-        heard: dict[str, Callable[[dict[str, Any]], None]] = {
-            "admitted": lambda e: self.admitted.__setitem__(e["group"], e["version"]),
-            "kept": self._heard_kept,
-            "lost": lambda e: self.lost.__setitem__(e["group"], e["reason"]),
-            "consumed": lambda e: self.consumed.__setitem__(e["update"], e["groups"]),
-            "begun": lambda e: self.begun.__setitem__(e["update"], self.begun.get(e["update"], 0) + 1),
-            "updated": self._heard_updated,
-            "quarantined": self._heard_quarantined,
-            "fault": lambda e: self.faults.__setitem__(e["kind"], self.faults.get(e["kind"], 0) + 1),
-        }
-        for event in self._lines(self.journal_path):
-            heard[event["event"]](event)
-        for row in self._lines(self.turns_path):
-            if row["turn"] is None:
-                self._turns.pop(row["episode"], None)
-            else:
-                self._turns.setdefault(row["episode"], []).append(orjson.dumps(row) + b"\n")
-
-    def _heard_kept(self, event: dict[str, Any]) -> None:
-        place = _Place(event["file"], event["offset"], event["length"], event["checksum"])
-        self._kept[event["group"]] = place
-        self._ends[place.file] = max(self._ends.get(place.file, 0), place.offset + place.length)
-
-    def _heard_updated(self, event: dict[str, Any]) -> None:
-        self.updated.add(event["update"])
-        self.begun.pop(event["update"], None)
-
-    def _heard_quarantined(self, event: dict[str, Any]) -> None:
-        self.quarantined.update(self.consumed.pop(event["update"], []))
-        self.begun.pop(event["update"], None)
-
-    def _lines(self, path: Path) -> Iterator[dict[str, Any]]:
-        if not path.is_file():
-            return
-        content = path.read_bytes()
-        good = 0
-        for number, line in enumerate(content.splitlines(keepends=True), start=1):
-            try:
-                row = orjson.loads(line) if line.endswith(b"\n") else None
-            except orjson.JSONDecodeError:
-                row = None
-            if row is None:
-                if good + len(line) < len(content):
-                    aside = path.with_name(f"{path.name}.damaged")
-                    aside.write_bytes(content[good:])
-                    self.say(f"{path}:{number}  is damaged; from there on the record is forgotten (kept in {aside})")
-                with saving(path), open(path, "r+b") as file:
-                    file.truncate(good)
-                return
-            good += len(line)
-            yield row
+    def _forget(self, path: Path, content: bytes, good: int, line: int, torn: bool) -> None:
+        if not torn:
+            aside = path.with_name(f"{path.name}.damaged")
+            aside.write_bytes(content[good:])
+            self.say(f"{path}:{line}  is damaged; from there on the record is forgotten (kept in {aside})")
+        with saving(path), open(path, "r+b") as file:
+            file.truncate(good)

@@ -1,0 +1,48 @@
+"""`whetstone replay`: rewards, credit, evaluations and updates of a run, computed again from its record."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from whetstone import training
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--updates", is_flag=True, help="Make the updates again as well, from the earliest checkpoint there is.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def replay(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_json: bool) -> None:
+    """Compute again what RUN_DIR has on record, without a tool or a sample; nothing is written.
+
+    With keys changed (reward=my.module:mine) the differences are shown. Without, there must be none: the exit code
+    is 1 where something does not come out as it is on record.
+    """
+    found = asyncio.run(_replayed(training.Replay(run_dir, overrides), updates))
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in found]))
+    else:
+        for each in found:
+            _show(each)
+    if not overrides and any(each.changed for each in found):
+        sys.exit(1)
+
+
+async def _replayed(replay: training.Replay, updates: bool) -> list[training.Replayed]:
+    return [each async for each in replay.everything(updates=updates)]
+
+
+def _show(each: training.Replayed) -> None:
+    if each.changed == 0:
+        click.echo(f"{each.what:<28} {each.count:>9,} compared, all as on record")
+        return
+    click.secho(f"{each.what:<28} {each.changed:>9,} of {each.count:,} differ", bold=True, nl=False)
+    click.echo(f", by {each.mean_change:.4g} on average" if each.mean_change else "")
+    for example in each.examples:
+        click.echo(f"    {example}")

@@ -1,0 +1,149 @@
+"""What has a run sampled, and what became of it? Read from its files, which only ever grow.
+
+    store/journal.jsonl              one event a line: admitted, kept, lost, consumed, begun, updated, fault
+    store/turns.jsonl                turns of episodes under way, so that they can go on behind them
+    trajectories/step-NNNNNN.jsonl   the trajectories themselves, one a line, as their groups finish
+
+Easy to get wrong: a line may be torn by a kill, and only the last one may. What a torn tail held is as if it had not
+happened; behind damage in the middle nothing is believed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from whetstone.errors import RunDirectoryError
+from whetstone.reporting import decoded_trajectories, decoded_turn
+from whetstone.trajectory import Group, Task, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a group's trajectories are."""
+
+    file: str
+    offset: int
+    length: int
+    checksum: int
+
+
+class RunRecord:
+    """The record of one run, as it is on disk.
+
+    Args:
+        run_dir: The run directory.
+        forgotten: Told of a file whose end is not believed: (path, its content, how much of it is good, the line
+            behind that, whether it is only torn). By default nothing is done about it.
+    """
+
+    def __init__(
+        self, run_dir: Path, *, forgotten: Callable[[Path, bytes, int, int, bool], None] | None = None
+    ) -> None:
+        self.run_dir, self._forgotten = run_dir, forgotten
+        self.journal_path, self.turns_path = run_dir / "store" / "journal.jsonl", run_dir / "store" / "turns.jsonl"
+        self.admitted: dict[int, int] = {}
+        """Groups ever let in → the version at which each was."""
+        self.lost: dict[int, str] = {}
+        """Groups that came to nothing → why."""
+        self.consumed: dict[int, list[int]] = {}
+        """Updates → the groups each took."""
+        self.updated: set[int] = set()
+        """Updates that were carried through at least once."""
+        self.begun: dict[int, int] = {}
+        """Updates → how often each was begun without having been carried through."""
+        self.quarantined: set[int] = set()
+        """Groups no update may take: one that did brought the learner down."""
+        self.faults: dict[str, int] = {}
+        """Kinds of fault → how many there were."""
+        self._kept: dict[int, Place] = {}
+        self._turns: dict[str, list[bytes]] = {}
+        self._ends: dict[str, int] = {}
+        """Files of trajectories → where what is kept in them ends."""
+        self._read()
+
+    def holds(self, number: int) -> bool:
+        """Whether a group's trajectories are on record."""
+        return number in self._kept
+
+    def load(self, number: int, task: Task) -> Group:
+        """A group on record.
+
+        Raises:
+            RunDirectoryError: What is on disk is not what was written.
+        """
+        place = self._kept[number]
+        path = self.run_dir / "trajectories" / place.file
+        try:
+            with open(path, "rb") as file:
+                file.seek(place.offset)
+                lines = file.read(place.length)
+        except OSError as error:
+            raise RunDirectoryError(f"{path}: group {number} cannot be read: {error.strerror}") from error
+        if len(lines) != place.length or zlib.crc32(lines) != place.checksum:
+            raise RunDirectoryError(f"{path}: group {number} is damaged (its checksum does not match the journal's)")
+        return Group(task, tuple(decoded_trajectories(lines.splitlines())), number)
+
+    def waiting(self) -> list[int]:
+        """Groups that were let in and neither consumed nor lost."""
+        gone = {number for numbers in self.consumed.values() for number in numbers} | self.lost.keys()
+        return [number for number in self.admitted if number not in gone]
+
+    def played(self, episode: str) -> tuple[Turn, ...]:
+        """See `EpisodeRecord.played`."""
+        return tuple(decoded_turn(orjson.loads(line)["turn"]) for line in self._turns.get(episode, ()))
+
+    def _read(self) -> None:
+        """What is on record; a torn tail is cut off, and what stands behind a damaged line is moved aside."""
+        heard: dict[str, Callable[[dict[str, Any]], None]] = {
+            "admitted": lambda e: self.admitted.__setitem__(e["group"], e["version"]),
+            "kept": self._heard_kept,
+            "lost": lambda e: self.lost.__setitem__(e["group"], e["reason"]),
+            "consumed": lambda e: self.consumed.__setitem__(e["update"], e["groups"]),
+            "begun": lambda e: self.begun.__setitem__(e["update"], self.begun.get(e["update"], 0) + 1),
+            "updated": self._heard_updated,
+            "quarantined": self._heard_quarantined,
+            "fault": lambda e: self.faults.__setitem__(e["kind"], self.faults.get(e["kind"], 0) + 1),
+        }
+        for event in self._lines(self.journal_path):
+            heard[event["event"]](event)
+        for row in self._lines(self.turns_path):
+            for episode in row.get("over", ()):
+                self._turns.pop(episode, None)
+            if "turn" in row:
+                self._turns.setdefault(row["episode"], []).append(orjson.dumps(row) + b"\n")
+
+    def _heard_kept(self, event: dict[str, Any]) -> None:
+        place = Place(event["file"], event["offset"], event["length"], event["checksum"])
+        self._kept[event["group"]] = place
+        self._ends[place.file] = max(self._ends.get(place.file, 0), place.offset + place.length)
+
+    def _heard_updated(self, event: dict[str, Any]) -> None:
+        self.updated.add(event["update"])
+        self.begun.pop(event["update"], None)
+
+    def _heard_quarantined(self, event: dict[str, Any]) -> None:
+        self.quarantined.update(self.consumed.pop(event["update"], []))
+        self.begun.pop(event["update"], None)
+
+    def _lines(self, path: Path) -> Iterator[dict[str, Any]]:
+        if not path.is_file():
+            return
+        content = path.read_bytes()
+        good = 0
+        for number, line in enumerate(content.splitlines(keepends=True), start=1):
+            try:
+                row = orjson.loads(line) if line.endswith(b"\n") else None
+            except orjson.JSONDecodeError:
+                row = None
+            if row is None:
+                if self._forgotten is not None:
+                    self._forgotten(path, content, good, number, good + len(line) >= len(content))
+                return
+            good += len(line)
+            yield row

@@ -1,0 +1,233 @@
+"""What would the record of a run come to, computed again? Rewards, credit, evaluations and updates, without a tool.
+
+Nothing is sampled and nothing is written. Under the run's own recipe everything must come out as it is on record, to
+the last bit; under a changed one the differences are the answer.
+
+Easy to get wrong: an update is a function of the weights before it, so updates can be made again only from a
+checkpoint on, all of them, in order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.errors import RunDirectoryError
+from whetstone.evaluation import evaluation_of
+from whetstone.recipe import Resolved
+from whetstone.reporting import Journal, read_trajectories
+from whetstone.training.assembly import Assembly, assemble
+from whetstone.training.checkpoint import checkpoint_path, load_checkpoint
+from whetstone.training.credit import credited
+from whetstone.training.learner import Learner
+from whetstone.training.record import RunRecord
+from whetstone.training.run_directory import read_json, run_recipe
+from whetstone.training.stages import demonstrated
+from whetstone.training.updates import learn_from
+from whetstone.trajectory import Group, Score, Segment, Trajectory
+
+_SHOWN = 3
+_BY_THE_CLOCK = ("time/", "throughput/", "memory/")
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One thing that was computed again."""
+
+    what: str
+    count: int
+    """How many numbers or trajectories were compared."""
+    changed: int
+    """How many came out differently."""
+    examples: tuple[str, ...] = ()
+    """The first few of those."""
+    mean_change: float = 0.0
+    """Of the absolute difference, over all that were compared."""
+
+
+class Replay:
+    """A run, computed again.
+
+    Args:
+        run_dir: Of a run that was made by `train`.
+        changes: Keys of the recipe that are different this time, such as `reward=my.module:mine`.
+
+    Raises:
+        RunDirectoryError: There is no run in it.
+        RecipeError: A change cannot be meant.
+    """
+
+    def __init__(self, run_dir: Path, changes: Sequence[str] = ()) -> None:
+        self.run_dir = run_dir
+        self.recorded = run_recipe(run_dir)
+        self.changed: Resolved = self.recorded.with_overrides(changes)
+        self.record = RunRecord(run_dir)
+        self.before, self.after = assemble(self.recorded), assemble(self.changed)
+        warm_up = self.recorded.recipe.supervised
+        self.warm_up_steps = warm_up.steps if warm_up else 0
+        self.first_task = warm_up.steps * warm_up.batch_size if warm_up else 0
+
+    async def everything(self, *, updates: bool = False) -> AsyncIterator[Replayed]:
+        """Rewards, credit, evaluations; and, where asked for, updates.
+
+        Raises:
+            RunDirectoryError: Something on record is damaged, or cannot be computed again.
+        """
+        numbers = [number for update in sorted(self.record.consumed) for number in self.record.consumed[update]]
+        groups = [self._group(number) for number in numbers]
+        if groups:
+            rescored = [await self._rescored(group) for group in groups]
+            yield _rewards(groups, rescored)
+            if self.recorded.recipe.critic is None and self.changed.recipe.critic is None:
+                yield self._credit(groups, rescored)
+        folder = self.run_dir / "evaluations"
+        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+            yield await self._evaluation(path.stem)
+        if updates and groups:
+            yield await self._updates()
+
+    def _group(self, number: int) -> Group:
+        return self.record.load(number, self.before.source.task(self.first_task + number))
+
+    async def _rescored(self, group: Group) -> Group:
+        """With the rewards of the changed recipe; what had none, since its ending is not valid, has none again."""
+        again: list[Trajectory] = []
+        for trajectory in group.trajectories:
+            if trajectory.score is not None:
+                trajectory = replace(trajectory, score=await self.after.reward(trajectory, group.task))
+            again.append(trajectory)
+        return replace(group, trajectories=tuple(again))
+
+    def _credit(self, groups: Sequence[Group], rescored: Sequence[Group]) -> Replayed:
+        """Advantages by the recorded rewards and recipe, and by the new ones, update by update."""
+        by_number = {group.number: (group, new) for group, new in zip(groups, rescored, strict=True)}
+        count = changed = 0
+        total = 0.0
+        examples: list[str] = []
+        for update in sorted(self.record.consumed):
+            held = [by_number[number] for number in self.record.consumed[update]]
+            before = _advantages(self.before, [old for old, _ in held])
+            after = _advantages(self.after, [new for _, new in held])
+            for name, old in before.items():
+                new = after[name]
+                count, changed, total = count + 1, changed + (old != new), total + abs(new - old)
+                if old != new and len(examples) < _SHOWN:
+                    examples.append(f"{name}: {old:.6g} → {new:.6g}")
+        return Replayed("credit", count, changed, tuple(examples), total / max(1, count))
+
+    async def _evaluation(self, name: str) -> Replayed:
+        """Of the kept episodes, against what the run said of them."""
+        told = read_json(self.run_dir / "evaluations" / f"{name}.json")
+        settings = self.recorded.recipe.evaluation
+        tasks = {task.id: task for task in self.before.source.held_out(settings.episodes)}
+        groups: dict[str, list[Trajectory]] = {}
+        for trajectory in read_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl"):
+            groups.setdefault(trajectory.task_id, []).append(trajectory)
+        kept = [Group(tasks[id], tuple(trajectories)) for id, trajectories in groups.items()]
+        rescored = [await self._rescored(group) for group in kept]
+        again = json.loads(json.dumps(evaluation_of(rescored, temperature=settings.temperature).to_json()))
+        different = [key for key in told if not _same(told[key], again.get(key))]
+        examples = tuple(f"{key}: {told[key]} → {again.get(key)}" for key in different[:_SHOWN])
+        change = abs(again["success"] - told["success"])
+        return Replayed(f"evaluation ({name})", len(told), len(different), examples, change)
+
+    async def _updates(self) -> Replayed:
+        """All updates from the earliest checkpoint on, with their recorded groups: metrics, and weights at the end."""
+        path, done = self._earliest()
+        policy, optimizer, position = await in_arithmetic_thread(load_checkpoint, path)
+        assembly = await in_arithmetic_thread(assemble, self.changed, policy)
+        settings = self.changed.recipe.training
+        assert settings is not None  # there are updates
+        if settings.reference_kl > 0:
+            raise RunDirectoryError(f"{self.run_dir}: updates with training.reference_kl cannot be made again yet")
+        learner = await in_arithmetic_thread(Learner, assembly.policy, settings)
+        if done:
+            learner.load_state_dict(optimizer)
+        told = {row["step"]: row for row in Journal(self.run_dir).read() if row["stage"] == "reinforcement"}
+        count, different = 0, []
+        last = max(self.record.consumed) + 1
+        for update in range(done, last):
+            groups = [await self._rescored(self._group(number)) for number in self.record.consumed[update]]
+            shown: list[Segment] = []
+            if settings.imitation is not None:
+                size = settings.imitation.batch_size
+                trajectories = await demonstrated(assembly, self.first_task + update * size, size)
+                shown = [segment for t in trajectories if t.solved for segment in t.segments()]
+            version = position.version - done + update
+            metrics = await in_arithmetic_thread(
+                learn_from, assembly, learner, groups, shown, settings, version=version
+            )
+            learner.optimizers.advance()
+            for key, value in metrics.items():
+                was = told.get(update + 1, {}).get(key)
+                if key.startswith(_BY_THE_CLOCK) or was is None:
+                    continue
+                count += 1
+                if was != value:
+                    different.append(f"update {update + 1}, {key}: {was} → {value}")
+        end = checkpoint_path(self.run_dir, self.warm_up_steps + last)
+        if end.is_dir():
+            count += 1
+            kept, ours = load_checkpoint(end)[0].model.state_dict(), assembly.policy.model.state_dict()
+            if not all(torch.equal(value, kept[name]) for name, value in ours.items()):
+                different.append(f"the weights behind update {last} are not those in {end.name}")
+        return Replayed(f"updates {done + 1} to {last}", count, len(different), tuple(different[:_SHOWN]))
+
+    def _earliest(self) -> tuple[Path, int]:
+        """(checkpoint, updates in it) of the earliest from which updates can be made again."""
+        for path in sorted((self.run_dir / "checkpoints").glob("step-??????")):
+            done = int(path.name.removeprefix("step-")) - self.warm_up_steps
+            if done >= 0:
+                return path, done
+        raise RunDirectoryError(f"{self.run_dir}: has no checkpoint from which updates could be made again")
+
+
+def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> Replayed:
+    pairs = [
+        (old, new)
+        for before, after in zip(groups, rescored, strict=True)
+        for old, new in zip(before.trajectories, after.trajectories, strict=True)
+    ]
+    different = [(old, new) for old, new in pairs if _said(old.score) != _said(new.score)]
+    examples = tuple(f"{old.id}: {_shown(old.score)} → {_shown(new.score)}" for old, new in different[:_SHOWN])
+    change = sum(abs(_value(new.score) - _value(old.score)) for old, new in different) / max(1, len(pairs))
+    return Replayed("rewards of training", len(pairs), len(different), examples, change)
+
+
+def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, float]:
+    """The advantage of each trajectory that is trained on."""
+    return {
+        each.segment.trajectory_id: next((a for a in each.segment.advantages or () if a), 0.0)
+        for group in credited(assembly, groups)
+        for each in group
+    }
+
+
+def _said(score: Score | None) -> Any:
+    return None if score is None else (score.value, dict(score.parts), score.turns, score.success)
+
+
+def _value(score: Score | None) -> float:
+    return 0.0 if score is None else score.value
+
+
+def _shown(score: Score | None) -> str:
+    return "none" if score is None else f"{score.value:g}"
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    """Equal, NaN to NaN."""
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return ours == theirs or (math.isnan(ours) and math.isnan(theirs))
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(_same(ours[key], theirs[key]) for key in ours)
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+    return bool(ours == theirs)
