@@ -65,6 +65,18 @@ _CURVES = (
     ),
     (
         "reinforcement",
+        {"mean": "policy/staleness_mean", "oldest": "policy/staleness_max"},
+        False,
+        "How many updates the tokens that were learned from lay back.",
+    ),
+    (
+        "reinforcement",
+        {"gradient norm": "update/gradient_norm"},
+        False,
+        "The gradient's norm before it is clipped. Leaps tell of an unstable update.",
+    ),
+    (
+        "reinforcement",
         {"mismatch (k3)": "sampler/mismatch_kl"},
         False,
         "How far sampler and learner disagree on the same tokens. Rounding only: close to 0 all along.",
@@ -186,7 +198,7 @@ def _drawn(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     for stage, keys, percent, caption in _CURVES:
         series = {name: _series(rows, stage, key) for name, key in keys.items()}
         series = {name: points for name, points in series.items() if points[0]}
-        if series:
+        if any(any(values) for _, values in series.values()):  # what is 0 all along has nothing to show
             drawn.append((charts.curves(series, x_label=f"{stage} step", percent=percent), caption))
     return drawn
 

@@ -1,0 +1,231 @@
+"""Does a policy still learn where tools fail, hang and die? Steps to the demo's success, with faults and without.
+
+The calculator runs in worker processes. One call in ten fails as a server does, one in fifty hangs until its
+deadline, and every second one of the workers is killed. Both sides begin with the same warmed-up policy and are
+evaluated, without faults, on the same held-out tasks every few steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import json
+import multiprocessing
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from asynchronous import warmed_up
+from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.errors import InfrastructureError
+from whetstone.recipe import load_recipe
+from whetstone.tools.calculator import pocket_calculator as exact_calculator
+from whetstone.training import Learner, assemble, evaluate
+from whetstone.training.reinforcement import Reinforcement
+from whetstone.training.store import RunStore
+
+GOAL = 0.95
+FAILS, HANGS = 0.10, 0.02
+OVERRIDES = [
+    "ablations=null",
+    "supervised=null",
+    "policy.tiny=null",
+    "environment.tools=[faults:pocket_calculator]",
+    "environment.tool_timeout_seconds=1",
+    "training.max_faults=400",
+]
+
+
+def work(pipe: Connection) -> None:
+    """A worker: expressions in, answers or what was wrong out."""
+    while True:
+        expression = pipe.recv()
+        try:
+            pipe.send((exact_calculator(expression), None))
+        except Exception as error:
+            pipe.send((None, error))
+
+
+class Workers:
+    """Processes that calculate. A dead one is replaced by the call that finds it dead."""
+
+    def __init__(self, count: int) -> None:
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["faults"])
+        here, known = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, known)))
+        self.idle: asyncio.Queue[tuple[Any, Connection]] = asyncio.Queue()
+        self.all: set[Any] = set()
+        for _ in range(count):
+            self.idle.put_nowait(self.started())
+
+    def started(self) -> tuple[Any, Connection]:
+        """A new one."""
+        ours, theirs = self.context.Pipe()
+        process = self.context.Process(target=work, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        self.all.add(process)
+        return process, ours
+
+    async def calculate(self, expression: str) -> str:
+        """By the next idle worker.
+
+        Raises:
+            InfrastructureError: It died.
+        """
+        process, pipe = await self.idle.get()
+        try:
+            pipe.send(expression)
+            answer, error = await asyncio.to_thread(pipe.recv)
+        except (OSError, EOFError) as failure:
+            happened["worker died"] += 1
+            self.all.discard(process)
+            process, pipe = await asyncio.to_thread(self.started)
+            raise InfrastructureError("the calculator's worker died") from failure
+        finally:
+            self.idle.put_nowait((process, pipe))
+        if error is not None:
+            raise error
+        return str(answer)
+
+    async def die(self, every_seconds: float) -> None:
+        """Kill one of them, again and again."""
+        while True:
+            await asyncio.sleep(every_seconds)
+            numbers.choice(list(self.all)).kill()
+
+    def close(self) -> None:
+        """End them."""
+        for process in self.all:
+            process.kill()
+
+
+numbers = random.Random(0)
+happened: Counter[str] = Counter()
+workers: Workers | None = None
+faulty = False
+
+
+async def pocket_calculator(expression: str) -> str:
+    """One operation on two numbers.
+
+    Args:
+        expression: Two numbers with one of + - * / between them.
+    """
+    if not faulty:
+        return str(exact_calculator(expression))
+    assert workers is not None
+    happened["calls"] += 1
+    fate = numbers.random()
+    if fate < FAILS:
+        happened["failed"] += 1
+        raise InfrastructureError("the calculator's server is not there")
+    if fate < FAILS + HANGS:
+        happened["hung"] += 1
+        await asyncio.sleep(3600)
+    return await workers.calculate(expression)
+
+
+async def learn(
+    seed: int, model: Path, folder: Path, *, faults: bool, steps: int, every: int, episodes: int
+) -> dict[str, Any]:
+    """Steps until the goal is reached for the first time, and what went wrong on the way."""
+    global workers, faulty
+    resolved = load_recipe("demo", [*OVERRIDES, f"seed={seed}", f"policy.path={model}", f"training.steps={steps}"])
+    settings = resolved.recipe.training
+    assert settings is not None
+    assembly = await in_arithmetic_thread(assemble, resolved)
+    learner = await in_arithmetic_thread(Learner, assembly.policy, settings)
+    engine = await in_arithmetic_thread(assembly.engine)
+    store = RunStore(folder, groups_per_file=settings.tasks_per_step)
+    training = Reinforcement(assembly, learner, engine, settings, store=store, base_version=0)
+    workers, killing = Workers(4), None
+    if faults:
+        killing = asyncio.create_task(workers.die(1.0))
+    happened.clear()
+    reached, rates, invalid = None, [], 0.0
+    began = time.perf_counter()
+    for step in range(1, steps + 1):
+        faulty = faults
+        metrics = await training.step()
+        faulty = False
+        invalid += metrics["episode/invalid"]
+        if step % every == 0 or step == steps:
+            await engine.load_weights(dict(assembly.policy.model.named_parameters()), engine.version)
+            came_to, _ = await evaluate(assembly, engine, episodes=episodes, samples=1, temperature=0.0, seed=seed)
+            rates.append(came_to.success)
+            print(f"seed {seed} faults {faults} step {step}: {came_to.success:.1%} {dict(happened)}", file=sys.stderr)
+            if came_to.success >= GOAL and reached is None:
+                reached = step
+                break
+    if killing is not None:
+        killing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await killing
+    await training.close()
+    store.close()
+    await engine.close()
+    workers.close()
+    return {
+        "seed": seed,
+        "faults": faults,
+        "steps": reached,
+        "success": rates[-1],
+        "invalid_episodes": invalid,
+        "happened": dict(happened),
+        "on_record": dict(store.faults),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--every", type=int, default=4, help="steps between evaluations")
+    parser.add_argument("--episodes", type=int, default=500, help="held-out tasks of an evaluation")
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        for seed in range(arguments.seeds):
+            model = warmed_up(seed, Path(name) / f"warm-{seed}")
+            for faults in (False, True):
+                there = Path(name) / f"{seed}-{faults}"
+                settings = {"steps": arguments.steps, "every": arguments.every, "episodes": arguments.episodes}
+                rows.append(asyncio.run(learn(seed, model, there, faults=faults, **settings)))
+    without, with_them = ([row["steps"] for row in rows if row["faults"] is faults] for faults in (False, True))
+    pairs = [(slow, plain) for slow, plain in zip(with_them, without, strict=True) if slow and plain]
+    told = {
+        "name": "faults",
+        "measured": {"runs": rows},
+        "ratios": {"steps_with_faults": statistics.median(slow / plain for slow, plain in pairs) if pairs else None},
+        "goal": "at most 1.3 times the steps to 95 %",
+        "bound": "1",
+        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
+        "seconds": time.perf_counter() - began,
+    }
+    if arguments.json:
+        print(json.dumps(told))
+        return
+    for row in rows:
+        kind = "with faults" if row["faults"] else "without"
+        print(f"seed {row['seed']} {kind}: 95 % after {row['steps']} steps, {row['success']:.1%}, {row['happened']}")
+
+
+if __name__ == "__main__":
+    # the recipe finds the tool in the module of this name, and both must be one
+    importlib.import_module("faults").main()
