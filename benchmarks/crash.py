@@ -9,6 +9,7 @@ those of the run nobody killed, bit for bit; everywhere each group must have gon
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import multiprocessing
@@ -27,6 +28,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from whetstone.chat import Message, user
+from whetstone.environments import Observation, StepResult
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import Interrupted, train
@@ -36,17 +39,22 @@ from whetstone.training.store import RunStore
 from whetstone.trajectory import Score, Task, Trajectory
 
 STEPS, GROUPS, GROUP = 6, 2, 4
+EVENTS = 230
+"""About as many as a run has."""
+POLICY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}"
+TALK = ["reward=crash:parity", "environment={name: 'crash:Talk', max_turns: 4, tools: null, max_calls_per_turn: null}"]
 SMALL = [
-    "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}",
-    "reward=crash:parity",
+    *TALK,
+    "policy.tiny=null",
     "supervised.steps=2",
     "supervised.batch_size=4",
+    "supervised.learning_rate=1.0e-4",
     "supervised.checkpoint_every=1",
     f"training.steps={STEPS}",
     f"training.tasks_per_step={GROUPS}",
     "training.checkpoint_every=2",
     f"rollout.group_size={GROUP}",
-    "rollout.max_new_tokens=6",
+    "rollout.max_new_tokens=20",
     "evaluation.episodes=2",
     "ablations=null",
 ]
@@ -58,14 +66,35 @@ WAYS = {
 BY_RECIPE = ("synchronous", "one step off, by recipe")
 
 
+class Talk:
+    """Goes on for three turns, and counts them: what it says depends on where it stands."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """The task."""
+        self.steps = 0
+        return Observation((user(task.prompt),))
+
+    async def step(self, action: Message) -> StepResult:
+        """How many actions there were."""
+        await asyncio.sleep(0.005)
+        self.steps += 1
+        return StepResult(Observation((user(f"{self.steps}"),)), terminated=self.steps == 3)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
 async def parity(trajectory: Trajectory, task: Task) -> Score:
     """Differs between the samples of an untrained policy."""
     return Score(float(sum(sum(turn.action.ids) for turn in trajectory.turns) % 2), success=True)
 
 
-def overrides_of(way: str) -> list[str]:
+def overrides_of(way: str, model: Path) -> list[str]:
     """Of the demo's recipe."""
-    return [*SMALL, *WAYS[way]]
+    return [*SMALL, *WAYS[way], f"policy.path={model}"]
 
 
 def child(overrides: Sequence[str], run_dir: str, die_at: int | None, ask_after: int | None, twice: bool) -> None:
@@ -125,6 +154,16 @@ def die_after(events: int) -> None:
     os.fsync, os.replace, Path.rename = counted(fsync), counted(replace), counted(rename)  # type: ignore[method-assign]
     RunStore._append = torn  # type: ignore[method-assign]
     Learner._apply_gradient = counted(apply_gradient)  # type: ignore[method-assign]
+
+
+def speaking(folder: Path) -> Path:
+    """A policy that has learned to end its turns, so that its episodes have several."""
+    short = [POLICY, "supervised.steps=60", "supervised.batch_size=16", "evaluation.episodes=2", "ablations=null"]
+    nothing = ["training=null", "rollout=null", "objective=null", "advantage=null"]
+    train(load_recipe("demo", [*short, *TALK, *nothing]), folder, progress=Progress(quiet=True))
+    found = latest_checkpoint(folder)
+    assert found is not None
+    return found
 
 
 class Processes:
@@ -194,19 +233,26 @@ def accounted(run_dir: Path) -> None:
 
 
 def killed_run(
-    processes: Processes, way: str, run_dir: Path, numbers: random.Random, *, kills: int, events: int, seconds: float
+    processes: Processes,
+    overrides: Sequence[str],
+    run_dir: Path,
+    numbers: random.Random,
+    *,
+    kills: int,
+    events: int,
+    seconds: float,
 ) -> int:
     """Train with up to so many kills on the way; how many there were."""
     struck = 0
     for _ in range(kills):
         if numbers.random() < 0.5:
-            code = processes.run(overrides_of(way), run_dir, die_at=numbers.randint(1, events))
+            code = processes.run(overrides, run_dir, die_at=numbers.randint(1, events))
         else:
-            code = processes.run(overrides_of(way), run_dir, seconds=numbers.uniform(0.0, seconds))
+            code = processes.run(overrides, run_dir, seconds=numbers.uniform(0.0, seconds))
         if code == 0:
             break
         struck += 1
-    if processes.run(overrides_of(way), run_dir) != 0:
+    if processes.run(overrides, run_dir) != 0:
         raise RuntimeError("a run that nobody killed did not end")
     return struck
 
@@ -217,16 +263,17 @@ def measure(runs: int, kills: int, seed: int, told: Callable[[str], None]) -> di
     found = {"runs": 0, "killed": 0, "kills": 0, "resumed": 0, "bit_identical": 0, "by_recipe": 0, "accounted": 0}
     with tempfile.TemporaryDirectory() as folder:
         whole: dict[str, dict[str, torch.Tensor]] = {}
+        model = speaking(Path(folder) / "policy")
         for way in WAYS:
             began = time.perf_counter()
-            processes.run(overrides_of(way), Path(folder) / way)
+            processes.run(overrides_of(way, model), Path(folder) / way)
             seconds = time.perf_counter() - began
             whole[way] = weights(Path(folder) / way)
         for number in range(runs):
             way = list(WAYS)[number % len(WAYS)]
-            run_dir = Path(folder) / "run"
+            changes, run_dir = overrides_of(way, model), Path(folder) / "run"
             shutil.rmtree(run_dir, ignore_errors=True)
-            struck = killed_run(processes, way, run_dir, numbers, kills=kills, events=165, seconds=seconds)
+            struck = killed_run(processes, changes, run_dir, numbers, kills=kills, events=EVENTS, seconds=seconds)
             accounted(run_dir)
             found["runs"] += 1
             found["kills"] += struck

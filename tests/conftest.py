@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import crash
 from tests_small import SMALL
 from whetstone.recipe import load_recipe
 from whetstone.training import assemble
@@ -36,6 +37,12 @@ def small_demo():
 def assembly(small_demo):
     """All parts of the small demo."""
     return assemble(small_demo())
+
+
+@pytest.fixture(scope="session")
+def speaking_policy(tmp_path_factory):
+    """A small policy that ends its turns, as a model folder."""
+    return crash.speaking(tmp_path_factory.mktemp("speaking") / "run")
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from whetstone.chat import user
+from whetstone.environments import Observation, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, TaskError
 from whetstone.inference import rows_are_summed_alike
 from whetstone.rollout import Admission, Independent, Plan, plans_of
@@ -304,3 +306,32 @@ def test_a_task_that_cannot_be_played_ends_the_collection_and_leaves_nobody_runn
         return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()], collector.status().running
 
     assert asyncio.run(main()) == ([], 0)
+
+
+def test_a_group_past_its_deadline_is_handed_on_with_what_it_has(assembly):
+    class Slow:
+        made = 0
+
+        def __init__(self):
+            Slow.made += 1
+            self.seconds = 60 if Slow.made % 3 == 0 else 0
+
+        async def reset(self, task, *, seed):
+            return Observation((user(task.prompt),))
+
+        async def step(self, action):
+            await asyncio.sleep(self.seconds)
+            return StepResult(Observation(()), terminated=True)
+
+        async def close(self):
+            pass
+
+    tasks = assembly.source.held_out(2)
+    groups = collect(
+        assembly, assembly.expert_actor(), tasks, size=3, environment=Slow, group_timeout_seconds=0.2, max_in_flight=6
+    )
+    for group in groups:
+        ended = sorted(t.ended for t in group.trajectories)
+        assert ended == [EndReason.TERMINATED, EndReason.TERMINATED, EndReason.TIMEOUT]
+        (late,) = (t for t in group.trajectories if t.ended is EndReason.TIMEOUT)
+        assert len(late.turns) == 1  # what was sampled stays

@@ -268,3 +268,18 @@ def test_where_it_answers_otherwise_the_episode_is_played_from_its_start():
     resumed = play(Script(assistant("a"), assistant("stop")), environment, record=record)
     assert [turn.observation[0].text for turn in resumed.turns] == ["11", "12"]
     assert (record.dropped, environment.resets) == (1, 2)
+
+
+def test_a_turn_has_a_deadline_of_its_own():
+    limits = Limits(max_turns=4, context_length=200, timeout_seconds=5, turn_timeout_seconds=0.05)
+    environment = Foreign(StepResult(Observation((user("on"),))), "hang")
+    trajectory = play(Script(assistant("a"), assistant("b")), environment, limits)
+    assert (trajectory.ended, trajectory.error) == (EndReason.TIMEOUT, "turn 2 not over after 0.05 s")
+    assert [len(turn.observation) for turn in trajectory.turns] == [1, 0]
+    assert environment.closed == 1
+
+
+def test_a_timeout_the_environment_raises_is_its_own():
+    limits = Limits(max_turns=4, context_length=200, timeout_seconds=5, turn_timeout_seconds=1)
+    trajectory = play(Script(assistant("a")), Foreign(TimeoutError("the site")), limits)
+    assert (trajectory.ended, trajectory.error) == (EndReason.ERROR, "TimeoutError: the site")

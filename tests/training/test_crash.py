@@ -9,13 +9,14 @@ import crash
 
 
 @pytest.mark.parametrize("way", crash.WAYS)
-def test_killed_again_and_again_nothing_is_lost_or_doubled(tmp_path, way):
+def test_killed_again_and_again_nothing_is_lost_or_doubled(tmp_path, speaking_policy, way):
     processes, numbers = crash.Processes(), random.Random(way)
-    assert processes.run(crash.overrides_of(way), tmp_path / "whole") == 0
+    overrides = crash.overrides_of(way, speaking_policy)
+    assert processes.run(overrides, tmp_path / "whole") == 0
     struck = 0
     for number in range(4):
         run_dir = tmp_path / str(number)
-        struck += crash.killed_run(processes, way, run_dir, numbers, kills=3, events=165, seconds=1.0)
+        struck += crash.killed_run(processes, overrides, run_dir, numbers, kills=3, events=crash.EVENTS, seconds=1.5)
         crash.accounted(run_dir)
         if way in crash.BY_RECIPE:
             whole = crash.weights(tmp_path / "whole")

@@ -52,24 +52,26 @@ def test_nobody_asked_nothing_happens():
 
 
 @pytest.mark.parametrize("way", crash.WAYS)
-def test_a_run_that_is_asked_to_stop_saves_and_goes_on_to_the_same_end(tmp_path, way):
+def test_a_run_that_is_asked_to_stop_saves_and_goes_on_to_the_same_end(tmp_path, speaking_policy, way):
+    overrides = crash.overrides_of(way, speaking_policy)
     processes = crash.Processes()
-    code = processes.run(crash.overrides_of(way), tmp_path / "run", ask_after=3)
+    code = processes.run(overrides, tmp_path / "run", ask_after=3)
     assert code == 0
     saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert not (tmp_path / "run" / "summary.json").exists()
     assert saved
-    assert processes.run(crash.overrides_of(way), tmp_path / "run") == 0
+    assert processes.run(overrides, tmp_path / "run") == 0
     crash.accounted(tmp_path / "run")
     if way in crash.BY_RECIPE:
-        assert processes.run(crash.overrides_of(way), tmp_path / "whole") == 0
+        assert processes.run(overrides, tmp_path / "whole") == 0
         theirs = crash.weights(tmp_path / "whole")
         assert all((value == theirs[name]).all() for name, value in crash.weights(tmp_path / "run").items())
 
 
-def test_a_second_signal_stops_at_once_without_damage(tmp_path):
+def test_a_second_signal_stops_at_once_without_damage(tmp_path, speaking_policy):
+    overrides = crash.overrides_of("synchronous", speaking_policy)
     processes = crash.Processes()
-    code = processes.run(crash.overrides_of("synchronous"), tmp_path / "run", ask_after=3, twice=True)
+    code = processes.run(overrides, tmp_path / "run", ask_after=3, twice=True)
     assert code == 128 + signal.SIGTERM
-    assert processes.run(crash.overrides_of("synchronous"), tmp_path / "run") == 0
+    assert processes.run(overrides, tmp_path / "run") == 0
     crash.accounted(tmp_path / "run")

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whetstone.chat import assistant, tool_result, user
-from whetstone.errors import RunDirectoryError
+from whetstone.errors import RunDirectoryError, SaveError
 from whetstone.reporting import read_trajectories
 from whetstone.training.store import RunStore
 from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
@@ -201,3 +201,26 @@ def test_turns_of_an_episode_under_way_come_back_and_those_of_finished_ones_go(t
     assert columns(again.played("group-1/sum/1#0")) == columns([turn(0), turn(4)])
     assert again.played("dropped") == ()
     assert again.played("nobody") == ()
+
+
+def test_a_disk_that_fills_is_one_line_and_what_was_kept_is_kept(small_disk):
+    filler = small_disk / "filler"
+    filler.write_bytes(b"0" * 150_000)
+    store = opened(small_disk / "run")
+    with pytest.raises(SaveError, match="the disk is full"):
+        for number in range(1000):
+            store.admit(number, 0)
+            store.add(f"group-{number}/x", turn(1))
+            store.keep(group(number))
+    store.close()
+    filler.unlink()
+    again = opened(small_disk / "run")
+    kept = [number for number in again.admitted if again.holds(number)]
+    assert len(kept) >= 3
+    assert len(again.admitted) - len(kept) <= 1
+    for number in kept:
+        assert len(again.load(number, TASK).trajectories) == 2
+    following = max(again.admitted) + 1
+    again.admit(following, 0)
+    again.keep(group(following))
+    assert opened(small_disk / "run").holds(following)

@@ -103,6 +103,8 @@ class EnvironmentSettings(BaseModel):
     max_turns: int = Field(8, ge=1)
     timeout_seconds: float = Field(300.0, gt=0)
     """From reset to end of an episode, waiting included."""
+    turn_timeout_seconds: float | None = Field(None, gt=0)
+    """One action and the answer to it, waiting included; null: as long as the episode may take."""
 
     @property
     def options(self) -> dict[str, Any]:

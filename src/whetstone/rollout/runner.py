@@ -11,8 +11,9 @@ sampled. The turn is kept, without an observation.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from whetstone.chat import Chat, Context, Message, ToolSpec
@@ -32,6 +33,8 @@ class Limits:
     """Tokens the model can have in view."""
     timeout_seconds: float
     """From reset to end, waiting included."""
+    turn_timeout_seconds: float | None = None
+    """One action and the environment's answer to it, waiting included; None: as long as the episode may take."""
 
 
 async def run_episode(
@@ -69,6 +72,8 @@ async def run_episode(
         error = f"TimeoutError: {failure}" if in_time else f"not over after {limits.timeout_seconds:g} s"
     except PromptTooLong:
         raise
+    except _TurnTooLong as failure:
+        ended, error = EndReason.TIMEOUT, str(failure)
     except InfrastructureError as failure:
         ended, error = EndReason.INFRASTRUCTURE, str(failure)
     except Exception as failure:  # the episode boundary: whatever a plug-in raises ends this episode alone
@@ -78,6 +83,10 @@ async def run_episode(
         await _closed(environment)
     seconds = time.perf_counter() - started
     return Trajectory(id, task.id, episode.opening, tuple(episode.turns), ended, error, seconds=seconds)
+
+
+class _TurnTooLong(Exception):
+    """A turn took longer than it may."""
 
 
 class _Episode:
@@ -115,11 +124,12 @@ class _Episode:
             conversation += [played.message, *played.observation]
             context = self.chat.extend(context, played.action.ids, played.observation)
         while True:
-            turn = await self._act(context, conversation, tools)
-            if turn is None:
-                return EndReason.MAX_TOKENS
-            began = time.perf_counter()
-            result = await self.environment.step(turn.message)
+            async with self._turn_deadline():
+                turn = await self._act(context, conversation, tools)
+                if turn is None:
+                    return EndReason.MAX_TOKENS
+                began = time.perf_counter()
+                result = await self.environment.step(turn.message)
             turn = self.turns[-1] = replace(
                 turn,
                 observation=result.observation.messages,
@@ -137,6 +147,17 @@ class _Episode:
                 return EndReason.CONTEXT_FULL
             if self.record is not None:
                 self.record.add(self.id, turn)
+
+    @contextlib.asynccontextmanager
+    async def _turn_deadline(self) -> AsyncIterator[None]:
+        number, seconds = len(self.turns) + 1, self.limits.turn_timeout_seconds
+        try:
+            async with asyncio.timeout(seconds) as deadline:
+                yield
+        except TimeoutError:  # unless the environment raised one of its own
+            if deadline.expired():
+                raise _TurnTooLong(f"turn {number} not over after {seconds:g} s") from None
+            raise
 
     async def _played_before(self, opening: Context) -> tuple[Turn, ...]:
         """The turns a record holds of this episode, with the environment where they left it; none to begin anew.

@@ -73,6 +73,7 @@ class Assembly:
             max_turns=recipe.environment.max_turns,
             context_length=self.policy.context_length,
             timeout_seconds=recipe.environment.timeout_seconds,
+            turn_timeout_seconds=recipe.environment.turn_timeout_seconds,
         )
         return Collector(
             environment=self.environment,
