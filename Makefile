@@ -35,7 +35,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 # all benchmarks, or one: make bench NAME=engine
-NAME ?= engine concurrency rollout learner end_to_end learn
+NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash faults checkpoint
 bench: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,bench]"
 	set -e; for name in $(NAME); do $(BIN)/python benchmarks/$$name.py; done

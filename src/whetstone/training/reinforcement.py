@@ -129,7 +129,7 @@ class Reinforcement:
         if self._sampling is not None:
             metrics |= {
                 "episode/retried": float(self._sampling.collector.status().retried),
-                "group/buffered": float(self._sampling.stream.finished),
+                "group/buffered": float(self._sampling.stream.finished - len(groups)),
                 "group/expired": float(self._sampling.stream.expired),
             }
         return metrics
@@ -138,7 +138,7 @@ class Reinforcement:
         """Come to where a checkpoint can be made: what it needs to go on is on record."""
         if self.by_recipe and self._sampling is not None:
             stream = self._sampling.stream
-            await self._within("groups under way", stream.idle(without=self._consumed))
+            await self._within("groups under way", stream.idle())
 
     @property
     def state(self) -> dict[str, Any] | None:

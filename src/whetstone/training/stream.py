@@ -74,7 +74,7 @@ class GroupStream:
 
     @property
     def finished(self) -> int:
-        """Groups that wait for an update."""
+        """Groups that wait for an update, or are in the one under way."""
         return len(self._finished)
 
     def state(self, *, without: Collection[int]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class GroupStream:
         return {"next": self.next_number, "live": live}
 
     async def batch(self, *, timeout_seconds: float | None = None) -> list[Group]:
-        """The groups of the next update, ascending; waits for them.
+        """The groups of the next update, ascending; waits for them. They stay here until `advance`.
 
         Args:
             timeout_seconds: After which those that are finished must do, once there is one.
@@ -96,19 +96,19 @@ class GroupStream:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds) as deadline:
                 numbers = await self._chosen(short=False)
-            return [self._finished.pop(number) for number in numbers]
+            return [self._finished[number] for number in numbers]
         numbers = await self._chosen(short=deadline.expired())
-        return [self._finished.pop(number) for number in numbers]
+        return [self._finished[number] for number in numbers]
 
     async def take(self, numbers: Sequence[int]) -> list[Group]:
         """These groups, when they are finished: those of an update on record."""
         while not self._finished.keys() >= set(numbers):
             await self._wait()
-        return [self._finished.pop(number) for number in numbers]
+        return [self._finished[number] for number in numbers]
 
-    async def idle(self, *, without: Collection[int]) -> None:
-        """Wait until nothing is under way: all that may be let in was, and is finished or one of `without`."""
-        while self.admission.room > 0 or not self.admission.live.keys() <= {*self._finished, *without}:
+    async def idle(self) -> None:
+        """Wait until nothing is under way: all that may be let in was, and is finished."""
+        while self.admission.room > 0 or not self.admission.live.keys() <= self._finished.keys():
             await self._wait()
 
     def discard(self, numbers: Collection[int]) -> None:
@@ -121,6 +121,8 @@ class GroupStream:
     def advance(self, consumed: list[int]) -> None:
         """One more update was made, of these groups."""
         self.admission.advance(consumed)
+        for number in consumed:
+            del self._finished[number]
 
     async def _chosen(self, *, short: bool) -> list[int]:
         while True:
