@@ -68,6 +68,24 @@ def test_a_run_that_is_asked_to_stop_saves_and_goes_on_to_the_same_end(tmp_path,
         assert all((value == theirs[name]).all() for name, value in crash.weights(tmp_path / "run").items())
 
 
+def test_the_warm_up_stops_as_well(tmp_path, speaking_policy):
+    processes, overrides = crash.Processes(), crash.overrides_of("synchronous", speaking_policy)
+    assert processes.run(overrides, tmp_path / "run", ask_after=1) == 0
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000001"]
+    assert processes.run(overrides, tmp_path / "run") == 0
+    crash.accounted(tmp_path / "run")
+
+
+def test_who_asks_between_two_pieces_of_work_is_heard():
+    async def main():
+        with Interruption() as interruption:
+            interruption.ask(signal.SIGTERM)
+            await interruption.unless_asked(short(), finish=lambda: True)
+
+    with pytest.raises(Interrupted):
+        asyncio.run(main())
+
+
 def test_a_second_signal_stops_at_once_without_damage(tmp_path, speaking_policy):
     overrides = crash.overrides_of("synchronous", speaking_policy)
     processes = crash.Processes()

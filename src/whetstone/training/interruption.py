@@ -69,6 +69,9 @@ class Interruption:
         Raises:
             Interrupted: The run was asked to stop before the work was over, and it was cut, or not begun.
         """
+        if self._asked.is_set():
+            work.close()
+            raise Interrupted
         asked = asyncio.ensure_future(self._asked.wait())
         working = asyncio.ensure_future(work)
         try:

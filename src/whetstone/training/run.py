@@ -230,7 +230,7 @@ class _Run:
         count = len(self.assembly.source.held_out(settings.episodes)) * settings.samples
         with self.progress.stage(f"evaluation ({name})", count) as shown:
             self.shown = shown
-            came_to, groups = await evaluate(
+            evaluating = evaluate(
                 self.assembly,
                 self.engine,
                 episodes=settings.episodes,
@@ -240,6 +240,7 @@ class _Run:
                 heard=lambda group: shown.advance({}, by=len(group.trajectories)),
                 watched=self._watch,
             )
+            came_to, groups = await self.interruption.unless_asked(evaluating, finish=lambda: False)
         write_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl", _flat(groups))
         write_json(path, came_to.to_json())
         self.progress.say(f"{name}: {headline(came_to.to_json())}")
