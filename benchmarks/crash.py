@@ -242,16 +242,19 @@ def killed_run(
     events: int,
     seconds: float,
 ) -> int:
-    """Train with up to so many kills on the way; how many there were."""
+    """Train with one kill on the way, or up to so many; how many there were."""
     struck = 0
-    for _ in range(kills):
+    while struck < kills:
         if numbers.random() < 0.5:
             code = processes.run(overrides, run_dir, die_at=numbers.randint(1, events))
         else:
             code = processes.run(overrides, run_dir, seconds=numbers.uniform(0.0, seconds))
-        if code == 0:
+        if code != 0:
+            struck += 1
+        elif struck:
             break
-        struck += 1
+        else:  # it was over before it was struck: once more from the beginning
+            shutil.rmtree(run_dir)
     if processes.run(overrides, run_dir) != 0:
         raise RuntimeError("a run that nobody killed did not end")
     return struck
