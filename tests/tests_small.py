@@ -2,8 +2,10 @@
 
 import asyncio
 import random
+from contextlib import contextmanager
 
 from whetstone.errors import ToolError
+from whetstone.reporting import Progress
 from whetstone.trajectory import Score
 
 SMALL = [
@@ -58,3 +60,31 @@ def broken(expression: str) -> str:
         expression: Anything.
     """
     raise ToolError("no batteries")
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+class StopAfter(Progress):
+    """Raises when so many steps are over, after they were recorded and before they were saved.
+
+    Args:
+        of: The stage whose steps count; None: all but evaluations.
+    """
+
+    def __init__(self, steps, *, of=None):
+        super().__init__(quiet=True)
+        self.left, self.of = steps, of
+
+    @contextmanager
+    def stage(self, name, total, *, done=0):
+        with super().stage(name, total, done=done) as shown:
+            if name == self.of or (self.of is None and not name.startswith("evaluation")):
+                shown.advance = self.count
+            yield shown
+
+    def count(self, metrics, *, by=1):
+        self.left -= by
+        if self.left < 0:
+            raise Stopped

@@ -1,12 +1,11 @@
 """One loop: synchronous, one step off or asynchronous, stopped anywhere, it learns from every group exactly once."""
 
 import json
-from contextlib import contextmanager
 
 import pytest
 import torch
 
-from tests_small import TEACHING
+from tests_small import TEACHING, StopAfter, Stopped
 from whetstone.errors import FaultBudgetError, RecipeError
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.rollout import Independent
@@ -22,30 +21,6 @@ AHEAD = {
     "by recipe": ["training.admit_ahead=1", "training.max_staleness=1", "training.deterministic=true"],
     "by recipe, far": ["training.admit_ahead=3", "training.max_staleness=3", "training.deterministic=true"],
 }
-
-
-class Stopped(Exception):
-    """Stands for a kill."""
-
-
-class StopAfter(Progress):
-    """Raises when so many steps are over, after they were recorded and before they were saved."""
-
-    def __init__(self, steps):
-        super().__init__(quiet=True)
-        self.left = steps
-
-    @contextmanager
-    def stage(self, name, total, *, done=0):
-        with super().stage(name, total, done=done) as shown:
-            if name == "reinforcement":
-                shown.advance = self.count
-            yield shown
-
-    def count(self, metrics, *, by=1):
-        self.left -= by
-        if self.left < 0:
-            raise Stopped
 
 
 def journal(run_dir):
@@ -103,7 +78,7 @@ def test_where_the_recipe_decides_a_stopped_run_ends_in_the_same_weights(tmp_pat
     resolved = small_demo(*LONGER, *AHEAD[name], "training.checkpoint_every=2")
     train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
-        train(resolved, tmp_path / "stopped", progress=StopAfter(stopped))
+        train(resolved, tmp_path / "stopped", progress=StopAfter(stopped, of="reinforcement"))
     train(resolved, tmp_path / "stopped", resume=True, progress=QUIET)
     exactly_once(tmp_path / "stopped", 6)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
@@ -114,7 +89,7 @@ def test_where_the_recipe_decides_a_stopped_run_ends_in_the_same_weights(tmp_pat
 def test_where_timing_decides_updates_on_record_are_made_again_bit_for_bit(tmp_path, small_demo, name, stopped):
     resolved = small_demo(*LONGER, *AHEAD[name], "training.checkpoint_every=10", "reward=tests_small:slowly")
     with pytest.raises(Stopped):
-        train(resolved, tmp_path / "run", progress=StopAfter(stopped))
+        train(resolved, tmp_path / "run", progress=StopAfter(stopped, of="reinforcement"))
     before = metrics(tmp_path / "run")
     assert len(before) == stopped + 1
     train(resolved, tmp_path / "run", resume=True, progress=QUIET)
@@ -188,7 +163,7 @@ def test_a_batch_the_learner_fails_on_is_put_aside_and_another_taken(tmp_path, s
 def test_an_update_that_takes_the_process_down_again_and_again_gets_other_groups(tmp_path, small_demo):
     resolved = small_demo(*LONGER)
     with pytest.raises(Stopped):
-        train(resolved, tmp_path / "run", progress=StopAfter(2))
+        train(resolved, tmp_path / "run", progress=StopAfter(2, of="reinforcement"))
     with open(tmp_path / "run" / "store" / "journal.jsonl", "ab") as file:
         file.write(b'{"event":"consumed","update":3,"groups":[6,7]}\n' + 3 * b'{"event":"begun","update":3}\n')
         for number in (6, 7):

@@ -2,13 +2,12 @@
 
 import fcntl
 import json
-from contextlib import contextmanager
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests_small import SMALL, TEACHING
+from tests_small import SMALL, TEACHING, StopAfter, Stopped
 from whetstone.errors import NonFiniteError, RunDirectoryError, SaveError, WhetstoneError
 from whetstone.inference import rows_are_summed_alike
 from whetstone.recipe import built_in_recipes, load_recipe
@@ -17,30 +16,6 @@ from whetstone.training import assemble, final_policy, run_recipe, train
 from whetstone.training.checkpoint import load_checkpoint
 
 CHECKPOINT_EVERY_STEP = ["supervised.checkpoint_every=1", "training.checkpoint_every=1"]
-
-
-class Stopped(Exception):
-    """Stands for a kill."""
-
-
-class StopAfter(Progress):
-    """Raises when so many steps of all stages are over, after they were recorded and before they were saved."""
-
-    def __init__(self, steps):
-        super().__init__(quiet=True)
-        self.left = steps
-
-    @contextmanager
-    def stage(self, name, total, *, done=0):
-        with super().stage(name, total, done=done) as shown:
-            if not name.startswith("evaluation"):
-                shown.advance = self.count
-            yield shown
-
-    def count(self, metrics, *, by=1):
-        self.left -= by
-        if self.left < 0:
-            raise Stopped
 
 
 QUIET = Progress(quiet=True)
