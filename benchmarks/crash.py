@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -166,15 +167,21 @@ def speaking(folder: Path) -> Path:
     return found
 
 
+def fork_server(module: str) -> ForkServerContext:
+    """What makes processes that have a module of this folder imported when they begin."""
+    context = multiprocessing.get_context("forkserver")
+    # the fork server finds modules by the environment alone
+    here, known = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, known)))
+    context.set_forkserver_preload([module])
+    return context
+
+
 class Processes:
     """Children that begin with everything imported."""
 
     def __init__(self) -> None:
-        self.context = multiprocessing.get_context("forkserver")
-        # the fork server finds modules by the environment alone
-        here, known = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, known)))
-        self.context.set_forkserver_preload(["crash"])
+        self.context = fork_server("crash")
 
     def run(
         self,

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import importlib
 import json
-import multiprocessing
 import os
 import platform
 import random
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from asynchronous import warmed_up
+from crash import fork_server
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.errors import InfrastructureError
 from whetstone.recipe import load_recipe
@@ -60,10 +60,7 @@ class Workers:
     """Processes that calculate. A dead one is replaced by the call that finds it dead."""
 
     def __init__(self, count: int) -> None:
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["faults"])
-        here, known = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, known)))
+        self.context = fork_server("faults")
         self.idle: asyncio.Queue[tuple[Any, Connection]] = asyncio.Queue()
         self.all: set[Any] = set()
         for _ in range(count):

@@ -1,6 +1,6 @@
-"""What has a run sampled, and what became of it? Read from its files, which only ever grow.
+"""What has a run sampled, and what became of it? Read from its files.
 
-    store/journal.jsonl              one event a line: admitted, kept, lost, consumed, begun, updated, fault
+    store/journal.jsonl              one event a line: admitted, kept, lost, consumed, begun, updated, …
     store/turns.jsonl                turns of episodes under way, so that they can go on behind them
     trajectories/step-NNNNNN.jsonl   the trajectories themselves, one a line, as their groups finish
 
@@ -57,8 +57,6 @@ class RunRecord:
         """Updates that were carried through at least once."""
         self.begun: dict[int, int] = {}
         """Updates → how often each was begun without having been carried through."""
-        self.quarantined: set[int] = set()
-        """Groups no update may take: one that did brought the learner down."""
         self.faults: dict[str, int] = {}
         """Kinds of fault → how many there were."""
         self._kept: dict[int, Place] = {}
@@ -66,6 +64,11 @@ class RunRecord:
         self._ends: dict[str, int] = {}
         """Files of trajectories → where what is kept in them ends."""
         self._read()
+
+    @property
+    def quarantined(self) -> set[int]:
+        """Groups no update may take: one that did brought the learner down."""
+        return {number for number, reason in self.lost.items() if reason == "quarantined"}
 
     def holds(self, number: int) -> bool:
         """Whether a group's trajectories are on record."""
@@ -99,7 +102,7 @@ class RunRecord:
         return tuple(decoded_turn(orjson.loads(line)["turn"]) for line in self._turns.get(episode, ()))
 
     def _read(self) -> None:
-        """What is on record; a torn tail is cut off, and what stands behind a damaged line is moved aside."""
+        """What is on record, as far as it can be believed."""
         heard: dict[str, Callable[[dict[str, Any]], None]] = {
             "admitted": lambda e: self.admitted.__setitem__(e["group"], e["version"]),
             "kept": self._heard_kept,
@@ -128,7 +131,7 @@ class RunRecord:
         self.begun.pop(event["update"], None)
 
     def _heard_quarantined(self, event: dict[str, Any]) -> None:
-        self.quarantined.update(self.consumed.pop(event["update"], []))
+        self.consumed.pop(event["update"], None)
         self.begun.pop(event["update"], None)
 
     def _lines(self, path: Path) -> Iterator[dict[str, Any]]:

@@ -30,7 +30,7 @@ from whetstone.rollout import Collector, Plan
 from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
 from whetstone.training.learner import Learner
-from whetstone.training.stages import demonstrated, describe_groups
+from whetstone.training.stages import describe_groups, first_task, imitated
 from whetstone.training.store import RunStore
 from whetstone.training.stream import GroupStream, admission_of
 from whetstone.training.updates import learn_from
@@ -80,8 +80,7 @@ class Reinforcement:
         self._busy = engine.statistics.busy_seconds
         self._sampling: _Sampling | None = None
         self._doing: tuple[str, float] = ("nothing", time.perf_counter())
-        warm_up = assembly.resolved.recipe.supervised
-        self._first_task = warm_up.steps * warm_up.batch_size if warm_up else 0
+        self._first_task = first_task(assembly.resolved.recipe)
 
     async def step(self) -> dict[str, float]:
         """The next update, as metrics.
@@ -95,7 +94,7 @@ class Reinforcement:
         if self.by_recipe or not again:
             await self._sample_under(update)
         began = time.perf_counter()
-        shown = await self._demonstrations(update)
+        shown = await imitated(self.assembly, self.settings, update=update)
         for attempt in range(1, _ATTEMPTS + 1):
             groups = await self._groups(update)
             sampled = time.perf_counter()
@@ -222,25 +221,15 @@ class Reinforcement:
         await asyncio.to_thread(self.store.sync)
         return groups
 
-    async def _demonstrations(self, update: int) -> list[Segment]:
-        if self.settings.imitation is None:
-            return []
-        count = self.settings.imitation.batch_size
-        trajectories = await demonstrated(self.assembly, self._first_task + update * count, count)
-        return [segment for trajectory in trajectories if trajectory.solved for segment in trajectory.segments()]
-
     def _learn(self, groups: list[Group], shown: list[Segment]) -> dict[str, float]:
         before = self.learner.out_of_memory
         try:
-            return self._learned(groups, shown)
+            return learn_from(self.assembly, self.learner, groups, shown, self.settings, version=self.version)
         finally:
             if self.learner.out_of_memory > before:
                 said = f"memory did not suffice; a forward pass has {self.learner.token_budget} tokens from now on"
                 self.store.fault("out_of_memory", said)
                 self.store.say(said)
-
-    def _learned(self, groups: list[Group], shown: list[Segment]) -> dict[str, float]:
-        return learn_from(self.assembly, self.learner, groups, shown, self.settings, version=self.version)
 
     @property
     def version(self) -> int:

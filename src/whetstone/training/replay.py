@@ -29,9 +29,9 @@ from whetstone.training.credit import credited
 from whetstone.training.learner import Learner
 from whetstone.training.record import RunRecord
 from whetstone.training.run_directory import read_json, run_recipe
-from whetstone.training.stages import demonstrated
+from whetstone.training.stages import first_task, imitated
 from whetstone.training.updates import learn_from
-from whetstone.trajectory import Group, Score, Segment, Trajectory
+from whetstone.trajectory import Group, Score, Trajectory
 
 _SHOWN = 3
 _BY_THE_CLOCK = ("time/", "throughput/", "memory/")
@@ -72,7 +72,7 @@ class Replay:
         self.before, self.after = assemble(self.recorded), assemble(self.changed)
         warm_up = self.recorded.recipe.supervised
         self.warm_up_steps = warm_up.steps if warm_up else 0
-        self.first_task = warm_up.steps * warm_up.batch_size if warm_up else 0
+        self.first_task = first_task(self.recorded.recipe)
 
     async def everything(self, *, updates: bool = False) -> AsyncIterator[Replayed]:
         """Rewards, credit, evaluations; and, where asked for, updates.
@@ -155,11 +155,7 @@ class Replay:
         last = max(self.record.consumed) + 1
         for update in range(done, last):
             groups = [await self._rescored(self._group(number)) for number in self.record.consumed[update]]
-            shown: list[Segment] = []
-            if settings.imitation is not None:
-                size = settings.imitation.batch_size
-                trajectories = await demonstrated(assembly, self.first_task + update * size, size)
-                shown = [segment for t in trajectories if t.solved for segment in t.segments()]
+            shown = await imitated(assembly, settings, update=update)
             version = position.version - done + update
             metrics = await in_arithmetic_thread(
                 learn_from, assembly, learner, groups, shown, settings, version=version

@@ -18,12 +18,12 @@ from whetstone.algorithms import supervised
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.evaluation import Evaluation, evaluation_of
 from whetstone.inference import Engine
-from whetstone.recipe import SupervisedSettings
+from whetstone.recipe import Recipe, SupervisedSettings, TrainingSettings
 from whetstone.rollout import Collector, Independent, Plan, plans_of
 from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
 from whetstone.training.learner import Learner
-from whetstone.trajectory import Group, Trajectory
+from whetstone.trajectory import Group, Segment, Trajectory
 
 
 class Supervised:
@@ -83,6 +83,21 @@ async def demonstrated(assembly: Assembly, first: int, count: int) -> list[Traje
     seed = derive_seed(assembly.resolved.recipe.seed, "expert")
     plans = [Plan(assembly.demonstrated.task(first + i), seed) for i in range(count)]
     return list(await asyncio.gather(*map(collector.sample, plans)))
+
+
+def first_task(recipe: Recipe) -> int:
+    """The index of reinforcement's first training task, behind those the warm-up had."""
+    warm_up = recipe.supervised
+    return warm_up.steps * warm_up.batch_size if warm_up is not None else 0
+
+
+async def imitated(assembly: Assembly, settings: TrainingSettings, *, update: int) -> list[Segment]:
+    """The demonstrations imitated in an update of reinforcement; none where the recipe asks for none."""
+    if settings.imitation is None:
+        return []
+    count = settings.imitation.batch_size
+    shown = await demonstrated(assembly, first_task(assembly.resolved.recipe) + update * count, count)
+    return [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
 
 
 async def evaluate(

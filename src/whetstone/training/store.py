@@ -113,7 +113,6 @@ class RunStore(RunRecord):
         """The groups of this update are never drawn again, and the update takes others. The groups."""
         numbers = self.consumed.pop(update, [])
         for number in numbers:
-            self.quarantined.add(number)
             self.lose(number, "quarantined")
         self.begun.pop(update, None)
         self._note({"event": "quarantined", "update": update})
