@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all check format bench clean
+.PHONY: setup demo test test-all check format docs bench clean
 
 setup: $(READY)
 
@@ -33,6 +33,10 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# docs/methods.md, from the docstrings
+docs: $(READY)
+	$(BIN)/python docs/generate.py
 
 # all benchmarks, or one: make bench NAME=engine
 NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash faults checkpoint

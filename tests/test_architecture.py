@@ -82,6 +82,8 @@ def test_a_seam_imports_nothing_heavy(path):
 
 def algorithms():
     for path in sorted((SOURCE / "algorithms").rglob("*.py")):
+        if path.stem == "levels":  # declares, and computes nothing
+            continue
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 yield pytest.param(path, node, id=node.name)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +13,24 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def block(language):
-    (text,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    return text
+def block(language, number=0):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)[number]
 
 
-def test_the_tool_of_the_readme_trains(tmp_path):
+OWN_TASK = [
+    line.removeprefix("$ whetstone ").split("#")[0].strip()
+    for line in re.findall(r"^\$ whetstone train shop\.yaml.*$", README, re.MULTILINE)
+    if "FOLDER" not in line
+]
+
+
+@pytest.mark.parametrize("said", OWN_TASK)
+def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said):
     (tmp_path / "shop.py").write_text(block("python"))
+    (tmp_path / "shop_credit.py").write_text(block("python", 1))
     (tmp_path / "shop.jsonl").write_text(block("json"))
     (tmp_path / "shop.yaml").write_text(block("yaml"))
-    command = [sys.executable, "-m", "whetstone.cli.main", "train", "shop.yaml", "--json"]
+    command = [sys.executable, "-m", "whetstone.cli.main", *shlex.split(said), "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["after"]["episodes"] >= 1

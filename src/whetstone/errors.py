@@ -43,6 +43,10 @@ class FaultBudgetError(WhetstoneError):
     """Servers, sandboxes, rewards or our own code failed too often to go on; the last good state is saved."""
 
 
+class CreditError(WhetstoneError):
+    """Credit asks for something that episodes or their rewards do not give."""
+
+
 class SaveError(WhetstoneError):
     """Something could not be written (disk full, read-only); what existed before is untouched."""
 

@@ -206,6 +206,9 @@ class Score:
     """[turns] optionally one value per turn."""
     success: bool | None = None
     """Whether the task was solved, where the reward can tell; `value > 0` is not the same thing."""
+    signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By name, [turns] more of what was found out about each turn: its kind of thought, whether it matched. Estimators
+    ask for them by these names."""
 
 
 class Removal(StrEnum):
@@ -260,8 +263,14 @@ class Trajectory:
     """The trajectory it was forked from."""
     fork_turn: int | None = None
     """How many first turns it shares with its parent."""
+    greedy: bool = False
+    """Whether it was played without chance, to compare others with; it is in no other statistic and in no loss."""
     seconds: float = 0.0
     """From reset to end."""
+    closing: Tokens | None = None
+    """What the model would have read next, where a limit ended the episode behind an answer of the environment: from
+    there a critic says what was still to come. None where nothing came behind the last action, or the template rewrote
+    history there."""
 
     @property
     def final_text(self) -> str:

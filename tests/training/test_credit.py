@@ -1,16 +1,23 @@
 """Rewards reach the tokens they are meant for: by comparison, and from a critic over turns or tokens."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from tests_segments import segment
+from whetstone.algorithms import PerTrajectory, PerTurn, group_relative
+from whetstone.algorithms.advantages import token_gae, turn_gae
+from whetstone.algorithms.levels import BeforeBaseline, LossOnly, Weight
+from whetstone.algorithms.returns import last_of
 from whetstone.chat import assistant, user
+from whetstone.errors import CreditError
 from whetstone.policies import build_tiny, critic_for
-from whetstone.recipe import CriticSettings, OptimizerSettings
+from whetstone.recipe import OptimizerSettings
 from whetstone.training import Learner
-from whetstone.training.credit import credited_by_critic
+from whetstone.training.columns import Columns, held_of
+from whetstone.training.credit import CreditParts, give_credit
 from whetstone.trajectory import Author, EndReason, Group, Removal, Score, Task, Tokens, Trajectory, Turn
 
 
@@ -36,50 +43,141 @@ class Foretelling(Learner):
     """A learner whose critic says what it is told."""
 
     def values(self, segments, *, temperature=1.0):
-        return [torch.tensor([0.5, 9.0, 0.6, 9.0, 9.0]) for _ in segments]
+        told = torch.tensor([0.5, 9.0, 0.6, 9.0, 9.0])
+        return [(told if len(s) == 9 else torch.tensor([0.7])).unsqueeze(1) for s in segments]
 
 
-def learner(kind=Learner):
+def learner(kind=Learner, heads=("values",)):
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
-    return kind(replace(policy, critic=critic_for(policy.model)), OptimizerSettings())
+    return kind(replace(policy, critic=critic_for(policy.model, heads)), OptimizerSettings())
 
 
-def critic(**changes):
-    return CriticSettings(**{"discount": 0.95, "trace": 0.9, "whiten": False, **changes})
+def given(groups, estimator, *, heads=("values",), kind=Foretelling, **parts):
+    made = learner(kind, heads)
+    columns = partial(Columns, learner=made)
+    return give_credit(CreditParts(estimator, **parts), held_of(groups), len(groups), columns)
+
+
+def by_turns(**options):
+    return partial(turn_gae, **{"discount": 0.95, "trace": 0.9, "whiten": False, **options})
 
 
 def test_a_turns_critic_is_asked_at_its_first_token_and_credit_goes_to_all_of_them():
-    ((made,),) = credited_by_critic(
-        learner(Foretelling), [group(Score(1.0, turns=(0.1, 0.0)))], critic(), temperature=1.0
-    )
+    (((made,),)) = given([group(Score(1.0, turns=(0.1, 0.0)))], by_turns()).by_group
     # δ₂ = 1 − 0.6;  δ₁ = 0.1 + 0.95 · 0.6 − 0.5
     last = 0.4
     first = 0.17 + 0.95 * 0.9 * last
     assert made.segment.advantages == pytest.approx([0, 0, 0, first, first, 0, last, last, last])
-    assert made.target[[0, 2]].tolist() == pytest.approx([first + 0.5, 1.0])
+    assert made.target[[0, 2], 0].tolist() == pytest.approx([first + 0.5, 1.0])
     assert made.target[[1, 3, 4]].isnan().all()
+    assert made.value[[0, 2], 0].tolist() == pytest.approx([0.5, 0.6])
+
+
+def test_an_episode_that_was_cut_short_is_worth_what_the_critic_says_behind_it():
+    closing = Tokens.written([10, 11], Author.ENVIRONMENT)
+    cut = group(Score(0.0), ended=EndReason.MAX_TURNS, closing=closing)
+    ((made,),) = given([cut], by_turns(trace=0.0)).by_group
+    # the critic, asked behind what would have been read next, says 0.7
+    assert made.segment.advantages[-1] == pytest.approx(0.95 * 0.7 - 0.6)
+    ((over,),) = given([group(Score(0.0))], by_turns(trace=0.0)).by_group
+    assert over.segment.advantages[-1] == pytest.approx(-0.6)
 
 
 def test_a_tokens_critic_is_asked_at_every_token():
-    ((made,),) = credited_by_critic(
-        learner(Foretelling), [group(Score(1.0))], critic(level="token", discount=1.0, trace=1.0), temperature=1.0
-    )
+    estimator = partial(token_gae, whiten=False)
+    ((made,),) = given([group(Score(1.0))], estimator, heads=("token_values",)).by_group
     assert [made.segment.advantages[k] for k in (3, 4, 6, 7, 8)] == pytest.approx([0.5, -8.0, 0.4, -8.0, -8.0])
-    assert made.target.tolist() == pytest.approx([1.0] * 5)
+    assert made.target[:, 0].tolist() == pytest.approx([1.0] * 5)
 
 
 def test_whitening_is_over_the_turns_of_all_trajectories():
-    made = credited_by_critic(
-        learner(Foretelling), [group(Score(1.0), Score(0.0))], critic(whiten=True), temperature=1.0
-    )[0]
+    (made,) = given([group(Score(1.0), Score(0.0))], by_turns(whiten=True)).by_group
     per_turn = torch.tensor([each.segment.advantages[k] for each in made for k in (3, 6)])
     assert per_turn.mean().item() == pytest.approx(0, abs=1e-6)
     assert per_turn.std().item() == pytest.approx(1, abs=1e-4)
 
 
-def test_what_is_removed_from_training_gets_no_credit():
-    removed = group(Score(1.0), removal=Removal.LOSS_ONLY)
-    assert credited_by_critic(learner(Foretelling), [removed, group()], critic(), temperature=1.0) == [[], []]
+def test_what_is_removed_from_the_loss_counts_in_the_baseline_and_trains_nothing():
+    counted = replace(group(Score(1.0), Score(0.0)).trajectories[0], removal=Removal.LOSS_ONLY)
+    groups = [Group(Task("t", "x"), (counted, group(Score(1.0), Score(0.0)).trajectories[1])), group()]
+    said = given(groups, partial(group_relative, scale=False))
+    assert [len(of) for of in said.by_group] == [1, 0]
+    assert said.by_group[0][0].segment.advantages[3] == -0.5
+
+
+def keeps_the_first(rewards) -> BeforeBaseline:
+    return torch.tensor([1.0] + [0.0] * (len(rewards) - 1))
+
+
+def halves(rewards) -> Weight:
+    return torch.full_like(rewards, 0.5)
+
+
+def keeps_winners(rewards) -> LossOnly:
+    return (rewards > 0).double()
+
+
+def test_a_filter_bites_where_it_says():
+    three = [group(Score(1.0), Score(0.0), Score(0.5))]
+    centred = partial(group_relative, scale=False)
+
+    def said(filters):
+        found = given(three, centred, filters=filters)
+        return [each.segment.advantages[3] for each in found.by_group[0]], found.metrics
+
+    assert said({})[0] == [0.5, -0.5, 0.0]
+    assert said({"first": keeps_the_first})[0] == [0.0]  # alone, it has nothing to be compared with
+    assert said({"winners": keeps_winners})[0] == [0.5, 0.0]
+    assert said({"halves": halves})[0] == [0.25, -0.25, 0.0]
+    assert said({"winners": keeps_winners})[1]["filter/winners"] == pytest.approx(1 / 3)
+
+
+def doubled(outcomes: PerTrajectory) -> PerTrajectory:
+    return 2 * outcomes
+
+
+def one_a_turn(process_rewards: PerTurn) -> PerTurn:
+    return process_rewards + 1
+
+
+def only_the_last(advantages: PerTurn, trajectory: PerTurn) -> PerTurn:
+    return torch.where(last_of(trajectory), advantages, 0.0)
+
+
+def everything(rewards: PerTrajectory) -> PerTrajectory:
+    return rewards
+
+
+def test_rewards_are_shaped_before_and_advantages_modulated_behind():
+    parts = {"shaping": (one_a_turn, doubled), "modulation": (only_the_last,)}
+    ((made,),) = given([group(Score(3.0))], everything, **parts).by_group
+    # twice 3, and 1 for each of two turns; only the last turn keeps it
+    assert made.segment.advantages == (0, 0, 0, 0, 0, 0, 8, 8, 8)
+
+
+def test_tokens_stand_turn_by_turn_whatever_segments_hold_them():
+    first, second = turn(0, [1, 2, 3], [4, 5]), turn(1, [6], [7, 8, 9])
+    rewritten = replace(first, training_context=Tokens.written([1], Author.ENVIRONMENT))
+    made = replace(trajectory("a", Score(0.0, turns=(1.0, 2.0))), turns=(rewritten, second))
+
+    def turn_by_turn(turn_rewards: PerTurn) -> PerTurn:
+        return turn_rewards
+
+    said = given([Group(Task("t", "x"), (made,))], turn_by_turn)
+    assert said.columns["turn"].tolist() == [0, 0, 1, 1, 1]
+    by_segment = [each.segment.advantages for each in said.by_group[0]]
+    assert by_segment == [(0, 0, 0, 0, 0, 0, 2, 2, 2), (0, 1, 1)]
+
+
+def test_what_the_reward_says_of_turns_and_episodes_are_columns():
+    def novelty(surprise: PerTurn, politeness: PerTrajectory, trajectory: PerTurn) -> PerTurn:
+        return surprise + politeness[trajectory]
+
+    score = Score(0.0, parts={"politeness": 10.0}, signals={"surprise": (1.0, 2.0)})
+    ((made,),) = given([group(score)], novelty).by_group
+    assert [made.segment.advantages[k] for k in (3, 6)] == [11, 12]
+    with pytest.raises(CreditError, match="neither the run nor its reward gives surprise"):
+        given([group(Score(0.0))], novelty)
 
 
 def test_a_critic_that_is_trained_foretells_what_it_was_told():
@@ -93,7 +191,7 @@ def test_a_critic_that_is_trained_foretells_what_it_was_told():
         from whetstone.algorithms import squared_value
 
         wanted = torch.cat([targets[2 * i : 2 * i + 2] for i in micro.indices])
-        return squared_value(outputs.values, wanted)
+        return squared_value(outputs.values, wanted.unsqueeze(1))
 
     before = [p.clone() for p in made.policy.model.parameters()]
     made.settings = made.settings.model_copy(update={"max_gradient_norm": 100.0})
@@ -103,4 +201,4 @@ def test_a_critic_that_is_trained_foretells_what_it_was_told():
     assert losses[-1] < 0.1 * losses[0]
     # its gradient stops in front of the policy's own layers
     assert all(torch.equal(a, b) for a, b in zip(before, made.policy.model.parameters(), strict=True))
-    assert made.values(batch)[0].tolist() == pytest.approx([1.0, 1.0], abs=0.5)
+    assert made.values(batch)[0][:, 0].tolist() == pytest.approx([1.0, 1.0], abs=0.5)

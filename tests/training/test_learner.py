@@ -140,7 +140,7 @@ def test_a_critics_gradient_reaches_the_policy_as_the_naive_one_does(batch, budg
     learner = Recorder(replace(policy, critic=critic), with_settings(micro_batch_tokens=budget))
 
     def squared(values, targets):
-        return squared_value(values, torch.cos(targets.to(values.dtype)))
+        return squared_value(values, torch.cos(targets.to(values.dtype)).unsqueeze(1))
 
     learner.update(batch, lambda outputs, micro: squared(outputs.values, micro.targets))
     model, loss = copy.deepcopy(policy.model), 0.0
@@ -227,7 +227,7 @@ def test_with_its_adapters_off_the_policy_is_its_own_reference():
     learner = Learner(policy, with_settings(learning_rate=0.05))
     learner.update(group(), surrogate)
     apart = learner.logprobs(group())
-    reference = learner.logprobs(group(), reference=True)
+    reference = learner.logprobs(group(), of="reference")
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain, reference, strict=True))
     assert any((a - b).abs().max() > 1e-3 for a, b in zip(apart, reference, strict=True))
     assert {name for name, p in policy.model.named_parameters() if p.requires_grad} == trained

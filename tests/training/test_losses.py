@@ -8,7 +8,7 @@ import torch
 from tests_segments import segment
 from whetstone.algorithms import clipped
 from whetstone.policies import build_tiny
-from whetstone.recipe import OptimizerSettings
+from whetstone.recipe import CriticSettings, OptimizerSettings
 from whetstone.training import Learner
 from whetstone.training.credit import Credited
 from whetstone.training.losses import UpdateLoss
@@ -17,8 +17,8 @@ from whetstone.trajectory import Author
 
 EXPERT = [Author.ENVIRONMENT, *[Author.EXPERT] * 3]
 OWN = [
-    Credited(segment([1, 2, 3, 4], [0, 1, 1, 1], 0.5), torch.tensor([0.25, math.nan, 1.0])),
-    Credited(segment([1, 2, 9], [0, 1, 1], -1.0), torch.tensor([-1.0, math.nan])),
+    Credited(segment([1, 2, 3, 4], [0, 1, 1, 1], 0.5), torch.tensor([[0.25], [math.nan], [1.0]])),
+    Credited(segment([1, 2, 9], [0, 1, 1], -1.0), torch.tensor([[-1.0], [math.nan]])),
 ]
 SHOWN = [segment([5, 6, 7, 8], [0, 1, 1, 1], 0.0, authors=EXPERT)]
 
@@ -33,7 +33,7 @@ class Fixed(Learner):
 
     def _forward_of(self, model):
         forward = super()._forward_of(model)
-        forward.critic = lambda rows: torch.full((len(rows),), 0.5)
+        forward.critic = lambda rows: torch.full((len(rows), 1), 0.5)
         return forward
 
 
@@ -41,7 +41,7 @@ class Fixed(Learner):
 def test_each_loss_is_a_mean_over_what_it_is_about(budget):
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
     learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
-    batch = _Batch.of(OWN, SHOWN)
+    batch = _Batch.of(OWN, SHOWN, None)
     batch.divisor = 5
     old = [logprobs - 0.1 for logprobs in learner.logprobs(batch.segments)]
     reference = [logprobs - 0.3 for logprobs in learner.logprobs(batch.segments)]
@@ -50,7 +50,8 @@ def test_each_loss_is_a_mean_over_what_it_is_about(budget):
         old,
         reference=reference,
         reference_weight=0.2,
-        targets=batch.targets,
+        targets=batch._with_shown([each.target for each in OWN], math.nan),
+        critic=CriticSettings(),
         value_weight=0.7 * batch.per(batch.predictions),
         imitation_weight=0.4 * batch.per(batch.imitated),
     )

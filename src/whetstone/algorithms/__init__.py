@@ -2,23 +2,42 @@
 
 from whetstone.algorithms.advantages import ADVANTAGES, gae, group_relative, whitened
 from whetstone.algorithms.corrections import CORRECTIONS, importance_weights, masked, truncated
+from whetstone.algorithms.filters import FILTERS
+from whetstone.algorithms.levels import (
+    Bite,
+    Credit,
+    Level,
+    PerToken,
+    PerTrajectory,
+    PerTurn,
+    bite_of,
+    columns_of,
+    level_of,
+)
 from whetstone.algorithms.mismatch import mismatch
-from whetstone.algorithms.objectives import OBJECTIVES, TokenLoss, clipped, reference_kl, squared_value, supervised
+from whetstone.algorithms.modulation import MODULATION
+from whetstone.algorithms.objectives import (
+    OBJECTIVES,
+    SumLoss,
+    TokenLoss,
+    clipped,
+    clipped_value,
+    entropy_bonus,
+    entropy_smoothing,
+    reference_kl,
+    squared_value,
+    success_value,
+    supervised,
+    token_weights,
+    usual_entropy,
+)
+from whetstone.algorithms.shaping import SHAPING
 
 __all__ = [
-    "ADVANTAGES",
-    "CORRECTIONS",
-    "OBJECTIVES",
-    "TokenLoss",
-    "clipped",
-    "gae",
-    "group_relative",
-    "importance_weights",
-    "masked",
-    "mismatch",
-    "reference_kl",
-    "squared_value",
-    "supervised",
-    "truncated",
+    "ADVANTAGES", "CORRECTIONS", "FILTERS", "MODULATION", "OBJECTIVES", "SHAPING", "Bite", "Credit", "Level",
+    "PerToken", "PerTrajectory", "PerTurn", "SumLoss", "TokenLoss", "bite_of", "clipped", "clipped_value", "columns_of",
+    "entropy_bonus", "entropy_smoothing", "gae", "group_relative", "importance_weights", "level_of", "masked",
+    "mismatch", "reference_kl", "squared_value", "success_value", "supervised", "token_weights",
+    "truncated", "usual_entropy",
     "whitened",
-]
+]  # fmt: skip

@@ -1,7 +1,7 @@
 """Language models as policies: loaded from a folder, or built from nothing."""
 
 from whetstone.policies.adapters import adapters_off, add_adapters, has_adapters, load_adapters, without_adapters
-from whetstone.policies.critic import Critic, critic_for
+from whetstone.policies.critic import Critic, critic_for, critic_from
 from whetstone.policies.policy import Policy, freeze, load_policy, save_policy
 from whetstone.policies.tiny import build_tiny
 from whetstone.policies.view import copy_of_trained, view_of
@@ -14,6 +14,7 @@ __all__ = [
     "build_tiny",
     "copy_of_trained",
     "critic_for",
+    "critic_from",
     "freeze",
     "has_adapters",
     "load_adapters",

@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from whetstone.errors import PolicyError, did_you_mean
 from whetstone.policies.adapters import has_adapters, load_adapters, without_adapters
+from whetstone.policies.critic import Critic
 
 logging.disable_progress_bar()  # a bar for writing a megabyte, in the middle of the run's own
 
@@ -31,8 +32,8 @@ class Policy:
     """A Transformers causal language model."""
     tokenizer: Any
     """Its Transformers tokenizer."""
-    critic: torch.nn.Module | None = None
-    """[R, hidden] → [R] values, trained beside the model where credit asks for them."""
+    critic: Critic | None = None
+    """[R, hidden] → [R, heads] values, trained beside the model where credit asks for them."""
 
     @property
     def context_length(self) -> int:

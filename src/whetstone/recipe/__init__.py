@@ -3,9 +3,13 @@
 from whetstone.recipe.reading import built_in_recipes
 from whetstone.recipe.resolved import Resolved, load_recipe
 from whetstone.recipe.settings import (
+    AggregationSettings,
     CriticSettings,
+    EntropySettings,
+    ImitationSettings,
     OptimizerSettings,
     Part,
+    ProcessModelSettings,
     Recipe,
     SupervisedSettings,
     TinySettings,
@@ -13,9 +17,13 @@ from whetstone.recipe.settings import (
 )
 
 __all__ = [
+    "AggregationSettings",
     "CriticSettings",
+    "EntropySettings",
+    "ImitationSettings",
     "OptimizerSettings",
     "Part",
+    "ProcessModelSettings",
     "Recipe",
     "Resolved",
     "SupervisedSettings",

@@ -23,6 +23,12 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         if settings is not None and settings.warmup_fraction + settings.decay_fraction > 1:
             said = f"with warmup_fraction {settings.warmup_fraction:g} it exceeds the whole stage"
             yield f"{stage}.decay_fraction", said
+    if recipe.correction is not None and recipe.objective.name in _CARRY_THE_MISMATCH:
+        yield "correction", f'the ratio of objective "{recipe.objective.name}" carries the mismatch already'
+    if recipe.correction is not None and recipe.objective.name in _ON_SUMS:
+        yield "correction", f'objective "{recipe.objective.name}" is on sums of log-probs, which have no weights'
+    if recipe.aggregation.mode == "constant" and recipe.aggregation.tokens is None:
+        yield "aggregation.tokens", "aggregation.mode: constant divides by a number of tokens; set it"
     training = recipe.training
     if training is not None and training.max_staleness < training.admit_ahead:
         said = f"must be admit_ahead ({training.admit_ahead}) or more, got {training.max_staleness}"
@@ -37,10 +43,12 @@ def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.training is None:
-        for key in ("rollout", "advantage", "objective", "correction", "critic"):
+        for key in _REINFORCEMENT:
             yield key, "there is no reinforcement stage (training is not set)"
-    if recipe.critic is not None:
-        yield "advantage", "credit comes from the critic"
+    if recipe.aggregation.mode != "constant":
+        yield "aggregation.tokens", "only aggregation.mode: constant divides by it"
+    if recipe.critic is not None and recipe.critic.loss == "success":
+        yield "critic.clip", "with critic.loss: success values are probabilities and are not clipped"
 
 
 def _adapters_need_layers(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -56,10 +64,15 @@ def _decay_needs_a_share(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
     updates = recipe.training.minibatches * recipe.training.epochs if recipe.training is not None else 0
-    if updates == 1 and recipe.objective.name == "clipped":
-        for key in ("clip_low", "clip_high"):
+    if updates == 1 and recipe.objective.name in ("clipped", "entropy_balanced", "gspo"):
+        for key in ("clip_low", "clip_high", "dual_clip"):
             reason = "with one minibatch and one epoch (training.minibatches, training.epochs) every ratio is 1"
             yield f"objective.{key}", reason
+
+
+def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.training is not None and recipe.training.reference_kl == 0:
+        yield "training.reference_estimator", "training.reference_kl is 0, so no divergence is estimated"
 
 
 def _samples_need_temperature(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -82,11 +95,18 @@ def _ahead_needs_a_distance(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "training.in_flight", "with training.deterministic nothing is under way when weights change"
 
 
+_CARRY_THE_MISMATCH = ("probability_difference", "distilled_now")
+_ON_SUMS = ("dpo", "kto", "refuel", "step_dpo")
+_REINFORCEMENT = (
+    "rollout", "advantage", "shaping", "modulation", "filters", "roles", "objective", "aggregation", "correction",
+    "critic",
+)  # fmt: skip
 _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _advantage_needs,
     _adapters_need_layers,
     _decay_needs_a_share,
     _clip_needs_minibatches,
+    _reference_needs_weight,
     _samples_need_temperature,
     _calls_need_tools,
     _ahead_needs_a_distance,

@@ -40,6 +40,11 @@ def _named(default: str | None = None) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+def _mode() -> BeforeValidator:
+    """A mode alone is enough."""
+    return BeforeValidator(lambda given: {"mode": given} if isinstance(given, str) else given)
+
+
 class TinySettings(_Settings):
     """A small Llama built from nothing."""
 
@@ -194,6 +199,11 @@ class TrainingSettings(OptimizerSettings):
     weights change only when no group is under way. Without `admit_ahead` that is always so."""
     step_timeout_seconds: float | None = Field(None, gt=0)
     """How long an update waits for its groups; then it takes those that are finished, one or more."""
+    reference_estimator: Literal["k2", "k3", "k3_as_k2"] = "k2"
+    """How the divergence is estimated: k2 has the gradient of the reverse divergence, k3 of the forward one;
+    `k3_as_k2` reports the one and pulls like the other."""
+    entropy: EntropySettings | None = None
+    """A bonus for entropy; null leaves it out."""
     max_faults: int = Field(100, ge=0)
     """Failures of servers, sandboxes, rewards and our own among the last 1,000 episodes, above which the run stops."""
     imitation: ImitationSettings | None = None
@@ -201,20 +211,43 @@ class TrainingSettings(OptimizerSettings):
 
 
 class CriticSettings(_Settings):
-    """A critic on the policy's states, from which credit comes instead of from comparison."""
+    """Critics on the policy's states, for estimators that ask for values."""
 
-    level: Literal["turn", "token"] = "turn"
-    """Whether it foretells the return in front of each turn or of each action token."""
+    loss: Literal["squared", "success"] = "squared"
+    """Half the squared error; or the cross-entropy of a probability of success, for estimators that want those."""
     weight: float = Field(0.5, gt=0)
-    """Of its squared error beside the objective."""
-    discount: float = Field(0.99, ge=0, le=1)
-    """A turn, or a token."""
-    trace: float = Field(0.95, ge=0, le=1)
-    """The λ of generalised advantage estimation."""
-    whiten: bool = True
-    """Whether advantages of a step are brought to mean 0 and variance 1."""
+    """Of their error beside the objective."""
+    clip: float | None = Field(None, gt=0)
+    """How far a value may move from the old one before its error has no gradient, in units of return; null: any."""
+    warm_up: int = Field(0, ge=0)
+    """Updates in which the critics learn and the policy does not."""
+    slow_rate: float = Field(0.1, gt=0, le=1)
+    """How far slow copies follow their critic at each update, where an estimator asks for them."""
     detached: bool = True
-    """Whether its error leaves the policy's own layers alone."""
+    """Whether their error leaves the policy's own layers alone."""
+
+
+class AggregationSettings(_Settings):
+    """What a token's loss counts for in an update."""
+
+    mode: Literal["token_mean", "sequence_sum", "sequence_mean", "constant"] = "token_mean"
+    """Every token the same; every token the same however many there are; every sequence the same; or divided by a
+    constant."""
+    tokens: int | None = Field(None, ge=1)
+    """That constant: the budget of an episode."""
+
+
+class EntropySettings(_Settings):
+    """A bonus for the entropy of next-token distributions."""
+
+    weight: float = Field(0.001, gt=0)
+    band: float | None = Field(None, gt=0, lt=1)
+    """How far from the usual entropy at the same turn tokens may be before the bonus weakens or turns: 0.2 for
+    0.8 to 1.2 of it; null: no band."""
+    strength: float = Field(2.0, gt=0)
+    """Of the band; above 1 it pulls entropy down above the band."""
+    phase: Literal["constant", "decay", "rise"] = "constant"
+    """How the band's strength changes over the stage."""
 
 
 class ImitationSettings(_Settings):
@@ -223,6 +256,29 @@ class ImitationSettings(_Settings):
     weight: float = Field(0.1, gt=0)
     batch_size: int = Field(8, ge=1)
     """Demonstrations a step."""
+    final_weight: float | None = Field(None, ge=0)
+    """Where the weight ends up, in half a cosine; null: it stays."""
+    decay_steps: int = Field(350, ge=1)
+    """Steps until it is there."""
+    mixed: bool = False
+    """Whether the objective counts for one minus the weight."""
+
+
+class TeacherSettings(_Settings):
+    """A frozen model whose log-probs are learned from."""
+
+    path: str
+    """A Hugging Face folder with the policy's own tokenizer; a checkpoint is one."""
+
+
+class ProcessModelSettings(_Settings):
+    """A second model that learns, from which episodes succeeded, which turns were good; begins as the policy."""
+
+    learning_rate: float = Field(1e-4, gt=0)
+    beta: float = Field(0.05, gt=0)
+    """What its log-ratios are multiplied by."""
+    pool: Literal["mean", "sum"] = "mean"
+    """Whether an episode's score is the mean or the sum over its turns."""
 
 
 class EvaluationSettings(_Settings):
@@ -252,11 +308,24 @@ class Recipe(_Settings):
     training: TrainingSettings | None = None
     """Reinforcement; null leaves it out."""
     advantage: Annotated[Part, _named("group_relative")] = Part(name="group_relative")
+    shaping: list[Annotated[Part, _named()]] = []
+    """What is done to rewards before credit, such as `overlong`, `gated`, `kl_penalty`."""
+    modulation: list[Annotated[Part, _named()]] = []
+    """What is done to advantages behind the estimator, such as `entropy_modulated`, `clip_cov`; in this order."""
+    filters: list[Annotated[Part, _named()]] = []
+    """What is not learned from, such as `void_turns`; each says whether it still counts in statistics."""
+    roles: str | None = None
+    """The task tag that names the role an episode is played in, for estimators that compare within a role."""
     objective: Annotated[Part, _named("clipped")] = Part(name="clipped")
+    aggregation: Annotated[AggregationSettings, _mode()] = AggregationSettings()
     correction: Annotated[Part | None, _named()] = None
     """What tokens count for that an older policy drew: `masked`, `truncated`; null counts all alike."""
     critic: CriticSettings | None = None
-    """Credit from a critic; null compares rewards by `advantage`."""
+    """Critics, where `advantage` asks for values."""
+    teacher: TeacherSettings | None = None
+    """A model to distil from, where `objective` asks for it."""
+    process_model: ProcessModelSettings | None = None
+    """A model of turns, where `advantage` asks for implicit rewards."""
     evaluation: EvaluationSettings = EvaluationSettings()
     ablations: dict[str, dict[str, Any]] = {}
     """By name, the keys that differ; each is trained and evaluated after the run itself, and reported beside it."""

@@ -90,7 +90,9 @@ def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
         "removal": trajectory.removal,
         "parent": trajectory.parent,
         "fork_turn": trajectory.fork_turn,
+        "greedy": trajectory.greedy,
         "seconds": round(trajectory.seconds, 6),
+        "closing": None if trajectory.closing is None else _tokens(trajectory.closing),
         "messages": [message.to_openai() for message in trajectory.messages],
         "opening": len(trajectory.opening),
         "turns": [_turn(turn) for turn in trajectory.turns],
@@ -99,7 +101,10 @@ def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
 
 def _score(score: Score) -> dict[str, Any]:
     turns = None if score.turns is None else list(score.turns)
-    return {"value": score.value, "parts": dict(score.parts), "turns": turns, "success": score.success}
+    said: dict[str, Any] = {"value": score.value, "parts": dict(score.parts), "turns": turns, "success": score.success}
+    if score.signals:
+        said["signals"] = {name: list(values) for name, values in score.signals.items()}
+    return said
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
@@ -155,13 +160,16 @@ def _read_trajectory(row: Mapping[str, Any], before: Mapping[str, Trajectory]) -
         removal=None if row["removal"] is None else Removal(row["removal"]),
         parent=row["parent"],
         fork_turn=row["fork_turn"],
+        greedy=row.get("greedy", False),
         seconds=row["seconds"],
+        closing=None if row.get("closing") is None else _read_tokens(row["closing"]),
     )
 
 
 def _read_score(row: Mapping[str, Any]) -> Score:
     turns = None if row["turns"] is None else tuple(row["turns"])
-    return Score(row["value"], row["parts"], turns, row["success"])
+    signals = {name: tuple(values) for name, values in row.get("signals", {}).items()}
+    return Score(row["value"], row["parts"], turns, row["success"], signals)
 
 
 def _read_turn(row: Mapping[str, Any], message: Message, observation: tuple[Message, ...]) -> Turn:

@@ -1,8 +1,19 @@
 """What an episode was worth."""
 
 from whetstone.rewards.exact_number import exact_number, last_number
-from whetstone.rewards.protocol import Reward
+from whetstone.rewards.matched_calls import matched_calls
+from whetstone.rewards.meta_reasoning import meta_reasoning
+from whetstone.rewards.protocol import Reward, provided_by, provides
 
-REWARDS = {"exact_number": exact_number}
+REWARDS = {"exact_number": exact_number, "matched_calls": matched_calls, "meta_reasoning": meta_reasoning}
 
-__all__ = ["REWARDS", "Reward", "exact_number", "last_number"]
+__all__ = [
+    "REWARDS",
+    "Reward",
+    "exact_number",
+    "last_number",
+    "matched_calls",
+    "meta_reasoning",
+    "provided_by",
+    "provides",
+]

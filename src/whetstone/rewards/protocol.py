@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -17,3 +18,27 @@ class Reward(Protocol):
     async def __call__(self, trajectory: Trajectory, task: Task, /) -> Score:
         """The score of `trajectory`."""
         ...
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def provides(*names: str) -> Callable[[Function], Function]:
+    """Say what a reward's scores carry beside their value, so that a recipe can be checked before anything runs.
+
+    Args:
+        names: `process_rewards` for `Score.turns`; names of `Score.signals`, one number a turn; names of
+            `Score.parts`, one a trajectory. Estimators ask for them by these names.
+    """
+
+    def said(function: Function) -> Function:
+        function.provides = frozenset(names)  # type: ignore[attr-defined]
+        return function
+
+    return said
+
+
+def provided_by(reward: Callable[..., Any]) -> frozenset[str]:
+    """What a reward says its scores carry."""
+    named: frozenset[str] = getattr(getattr(reward, "func", reward), "provides", frozenset())
+    return named

@@ -26,6 +26,8 @@ class PolicyActor:
     async def act(self, moment: Moment) -> Action:
         """One generation, seeded by the moment."""
         sampling = replace(self.sampling, stop_ids=self.stop_ids, seed=moment.seed)
+        if moment.greedy:
+            sampling = replace(sampling, temperature=0.0)
         drawn = await self.engine.generate(moment.context.ids, sampling, episode=moment.episode)
         tokens = Tokens.sampled(
             drawn.tokens, logprobs=drawn.logprobs, versions=drawn.versions, entropies=drawn.entropies

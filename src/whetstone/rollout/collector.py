@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from random import Random
 
 from whetstone.chat import Chat, Message
 from whetstone.environments.protocol import Environment, Observation, StepResult
@@ -24,9 +25,9 @@ from whetstone.errors import WhetstoneError
 from whetstone.rewards import Reward
 from whetstone.rollout.admission import Admission
 from whetstone.rollout.protocol import Action, Actor, EpisodeRecord, Moment, Plan, Strategy
-from whetstone.rollout.runner import Limits, run_episode
+from whetstone.rollout.runner import Fork, Limits, run_episode
 from whetstone.rollout.status import RolloutStatus, Watch
-from whetstone.seeding import derive_seed
+from whetstone.seeding import derive_random, derive_seed
 from whetstone.trajectory import EndReason, Group, Removal, Task, Trajectory
 
 _LONGEST_BACK_OFF = 10.0
@@ -73,7 +74,16 @@ class Collector:
         """One whole episode of the planned group, scored; see `Roller.sample`."""
         return await self._sampled(plan, index, _Planned(self, plan))
 
-    async def _sampled(self, plan: Plan, index: int, group: _Planned) -> Trajectory:
+    async def _sampled(
+        self,
+        plan: Plan,
+        index: int,
+        group: _Planned,
+        *,
+        parent: Trajectory | None = None,
+        turns: int = 0,
+        greedy: bool = False,
+    ) -> Trajectory:
         self._watch.queued += 1
         self._vacant.clear()
         try:
@@ -83,11 +93,16 @@ class Collector:
         self._see_vacancy()
         try:
             group.began = group.began or time.perf_counter()
-            trajectory = await self._played(plan, index, group.began)
+            fork = None if parent is None else Fork(parent.turns[:turns], group.worlds[parent.id])
+            trajectory = await self._played(plan, index, group.began, fork, greedy)
+            group.worlds[trajectory.id] = fork.world if fork is not None else _world(plan, index)
         finally:
             self._places.release()
             self._see_vacancy()
-        return await self._scored(trajectory, plan.task)
+        if parent is not None and trajectory.turns[:turns] == parent.turns[:turns]:
+            trajectory = replace(trajectory, parent=parent.id, fork_turn=turns)
+        trajectory = await self._scored(trajectory, plan.task)
+        return replace(trajectory, greedy=True, removal=Removal.BEFORE_BASELINE) if greedy else trajectory
 
     async def group(self, plan: Plan, strategy: Strategy) -> Group:
         """All trajectories of one plan."""
@@ -177,7 +192,7 @@ class Collector:
         else:
             self._vacant.clear()
 
-    async def _played(self, plan: Plan, index: int, group_began: float) -> Trajectory:
+    async def _played(self, plan: Plan, index: int, group_began: float, fork: Fork | None, greedy: bool) -> Trajectory:
         """Play the episode, again where what failed was not its own."""
         task, id = plan.task, f"{plan.name}{plan.task.id}#{index}"
         for attempt in range(self.infrastructure_retries + 1):
@@ -196,6 +211,8 @@ class Collector:
                     id=id,
                     seed=derive_seed(plan.seed, task.id, index),
                     record=self.record,
+                    fork=fork,
+                    greedy=greedy,
                 )
             except BaseException:
                 self._watch.drop(running)
@@ -222,7 +239,10 @@ class Collector:
         self._watch.doing[trajectory.id] = ("its reward", time.perf_counter())
         try:
             score = await self.reward(trajectory, task)
-            said = (score.value, *(score.turns or ()))
+            said = (score.value, *(score.turns or ()), *(x for row in score.signals.values() for x in row))
+            for name, row in {"turns": score.turns, **score.signals}.items():
+                if row is not None and len(row) != len(trajectory.turns):
+                    raise ValueError(f"it said {len(row)} {name} of {len(trajectory.turns)} turns")
             if not all(map(math.isfinite, said)):
                 raise ValueError(f"it said {next(value for value in said if not math.isfinite(value))}")
             return replace(trajectory, score=score)
@@ -257,9 +277,23 @@ class _Planned:
     plan: Plan
     began: float | None = None
     """When its first episode had a place."""
+    worlds: dict[str, int] = field(default_factory=dict)
+    """The seed of each episode's environment, by its id."""
 
-    async def sample(self, task: Task, *, index: int) -> Trajectory:
-        return await self.collector._sampled(replace(self.plan, task=task), index, self)
+    async def sample(self, task: Task, *, index: int, greedy: bool = False) -> Trajectory:
+        return await self.collector._sampled(replace(self.plan, task=task), index, self, greedy=greedy)
+
+    async def fork(self, task: Task, parent: Trajectory, *, turns: int, index: int) -> Trajectory:
+        plan = replace(self.plan, task=task)
+        return await self.collector._sampled(plan, index, self, parent=parent, turns=turns)
+
+    def random(self, index: int) -> Random:
+        return derive_random(self.plan.seed, self.plan.task.id, "strategy", index)
+
+
+def _world(plan: Plan, index: int) -> int:
+    """The seed of the environment of an episode that begins anew."""
+    return derive_seed(derive_seed(plan.seed, plan.task.id, index), "environment")
 
 
 @dataclass(frozen=True, slots=True)

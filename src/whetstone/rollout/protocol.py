@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Protocol
 
 from whetstone.chat import Context, Message, ToolSpec
@@ -44,6 +45,8 @@ class Moment:
     episode: str
     turn: int
     seed: int
+    greedy: bool = False
+    """Whether nothing is left to chance."""
 
 
 class Actor(Protocol):
@@ -75,10 +78,22 @@ class EpisodeRecord(Protocol):
 
 
 class Roller(Protocol):
-    """What a strategy may do: the primitives of rollout. Here so far: sample."""
+    """What a strategy may do: the primitives of rollout. Here so far: sample and fork."""
 
-    async def sample(self, task: Task, *, index: int) -> Trajectory:
-        """One whole episode of `task`, scored; `index` tells it from its siblings and decides its seed."""
+    async def sample(self, task: Task, *, index: int, greedy: bool = False) -> Trajectory:
+        """One whole episode of `task`, scored; `index` tells it from its siblings and decides its seed.
+
+        Args:
+            greedy: Played without chance, to be compared with and not learned from.
+        """
+        ...
+
+    async def fork(self, task: Task, parent: Trajectory, *, turns: int, index: int) -> Trajectory:
+        """An episode that shares the first `turns` of its parent, the same objects, and goes on by itself; scored."""
+        ...
+
+    def random(self, index: int) -> Random:
+        """Chance for what a strategy decides about the sample of this index."""
         ...
 
 

@@ -37,6 +37,16 @@ class Limits:
     """One action and the environment's answer to it, waiting included; None: as long as the episode may take."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where an episode parts from another."""
+
+    turns: tuple[Turn, ...]
+    """What they share: the same objects in both."""
+    world: int
+    """The seed of the other's environment."""
+
+
 async def run_episode(
     task: Task,
     *,
@@ -47,6 +57,8 @@ async def run_episode(
     id: str,
     seed: int,
     record: EpisodeRecord | None = None,
+    fork: Fork | None = None,
+    greedy: bool = False,
 ) -> Trajectory:
     """Play one episode and close its environment. Never raises for what happens inside.
 
@@ -54,12 +66,14 @@ async def run_episode(
         id: Names the trajectory; the engine keeps what it computed under this name until the end.
         seed: Decides every random choice of the episode.
         record: Told of each turn; where it holds turns of this episode, the episode goes on behind them.
+        fork: The turns it begins with, of another episode in the same world; None begins anew.
+        greedy: Whether the actor leaves nothing to chance.
 
     Raises:
         PromptTooLong: The opening leaves no room for an answer: no sampling could help, so the task is at fault.
         asyncio.CancelledError: The caller gave up; the environment is closed all the same.
     """
-    episode = _Episode(task, environment, actor, chat, limits, id, seed, record)
+    episode = _Episode(task, environment, actor, chat, limits, id, seed, record, fork, greedy)
     started = time.perf_counter()
     error: str | None = None
     try:
@@ -82,7 +96,10 @@ async def run_episode(
         actor.leave(id)
         await _closed(environment)
     seconds = time.perf_counter() - started
-    return Trajectory(id, task.id, episode.opening, tuple(episode.turns), ended, error, seconds=seconds)
+    closing = episode.closing if ended.cut_short else None
+    return Trajectory(
+        id, task.id, episode.opening, tuple(episode.turns), ended, error, seconds=seconds, closing=closing
+    )
 
 
 class _TurnTooLong(Exception):
@@ -102,15 +119,21 @@ class _Episode:
         id: str,
         seed: int,
         record: EpisodeRecord | None,
+        fork: Fork | None,
+        greedy: bool,
     ) -> None:
         self.task, self.environment, self.actor, self.chat = task, environment, actor, chat
         self.limits, self.id, self.seed, self.record = limits, id, seed, record
+        self.fork, self.greedy = fork, greedy
+        self.world = fork.world if fork is not None else derive_seed(seed, "environment")
         self.opening: tuple[Message, ...] = ()
         self.turns: list[Turn] = []
+        self.closing: Tokens | None = None
+        """What the model would read next, once an answer of the environment stands behind the last action."""
 
     async def play(self) -> EndReason:
         """Turn after turn until something ends the episode."""
-        first = await self.environment.reset(self.task, seed=derive_seed(self.seed, "environment"))
+        first = await self.environment.reset(self.task, seed=self.world)
         self.opening, tools = first.messages, first.tools
         conversation = list(first.messages)
         context = self.chat.open(first.messages, tools)
@@ -137,12 +160,16 @@ class _Episode:
                 calls=result.calls,
                 environment_seconds=time.perf_counter() - began,
             )
+            if result.ended is not None and not result.ended.cut_short:
+                return result.ended
+            conversation += [turn.message, *result.observation.messages]
+            context = self.chat.extend(context, turn.action.ids, result.observation.messages)
+            if not context.opens_segment:
+                self.closing = Tokens.written(context.new, Author.ENVIRONMENT)
             if result.ended is not None:
                 return result.ended
             if len(self.turns) >= self.limits.max_turns:
                 return EndReason.MAX_TURNS
-            conversation += [turn.message, *result.observation.messages]
-            context = self.chat.extend(context, turn.action.ids, result.observation.messages)
             if len(context.ids) >= self.limits.context_length:
                 return EndReason.CONTEXT_FULL
             if self.record is not None:
@@ -160,14 +187,13 @@ class _Episode:
             raise
 
     async def _played_before(self, opening: Context) -> tuple[Turn, ...]:
-        """The turns a record holds of this episode, with the environment where they left it; none to begin anew.
+        """The turns it shares with another episode and those a record holds of it, with the environment behind them.
 
         An environment whose answers depend on the action alone is there already. Any other is led through the same
-        actions again; where it does not answer as it did, the record is of no use.
+        actions again; where it does not answer as it did, the record is of no use, and a fork begins anew.
         """
-        if self.record is None:
-            return ()
-        played = self.record.played(self.id)
+        shared = self.fork.turns if self.fork is not None else ()
+        played = (*shared, *(self.record.played(self.id) if self.record is not None else ()))
         if not played:
             return ()
         same = played[0].context.ids == tuple(opening.new)
@@ -179,15 +205,23 @@ class _Episode:
                     break
         if same:
             return played
-        self.record.drop(self.id)
-        self.opening = (await self.environment.reset(self.task, seed=derive_seed(self.seed, "environment"))).messages
+        if self.record is not None:
+            self.record.drop(self.id)
+        self.opening = (await self.environment.reset(self.task, seed=self.world)).messages
         return ()
 
     async def _act(self, context: Context, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Turn | None:
         """Let the actor speak and record the turn; None where a limit cut the action off."""
         number = len(self.turns)
         moment = Moment(
-            self.task, context, conversation, tools, self.id, number, derive_seed(self.seed, "turn", number)
+            self.task,
+            context,
+            conversation,
+            tools,
+            self.id,
+            number,
+            derive_seed(self.seed, "turn", number),
+            self.greedy,
         )
         began = time.perf_counter()
         action = await self.actor.act(moment)
@@ -200,6 +234,7 @@ class _Episode:
             queue_seconds=action.queue_seconds,
         )
         self.turns.append(turn)
+        self.closing = None
         return turn if action.complete else None
 
 

@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import did_you_mean
@@ -73,6 +74,17 @@ def _sum_of_products(draw: random.Random, digits: int) -> Problem:
     a, b, c, d = _numbers(draw, 4, digits)
     sign = draw.choice("+-")
     return Problem(f"{a}*{b}{sign}{c}*{d}", (f"{a}*{b}", f"{c}*{d}", f"{{0}}{sign}{{1}}"))
+
+
+def _calls(problem: Problem) -> list[dict[str, Any]]:
+    """The calls an expert makes, whatever the tool is called."""
+    results: list[str] = []
+    calls = []
+    for step in problem.steps:
+        expression = step.format(*results)
+        results.append(shown(evaluate(expression)))
+        calls.append({"arguments": {"expression": expression}})
+    return calls
 
 
 KINDS: dict[str, Callable[[random.Random, int], Problem]] = {
@@ -150,5 +162,5 @@ class Arithmetic:
                 break
         answer = shown(evaluate(problem.expression))
         tags = {"kind": kind, "difficulty": str(len(problem.steps))}
-        private = {"answer": answer, "steps": problem.steps}
+        private = {"answer": answer, "steps": problem.steps, "calls": _calls(problem)}
         return Task(f"arithmetic/{problem.expression}", f"Compute {problem.expression}", private, tags)

@@ -3,6 +3,7 @@
 from whetstone.training.assembly import Assembly, assemble
 from whetstone.training.interruption import Interrupted
 from whetstone.training.learner import Learner
+from whetstone.training.needs import PROVIDERS
 from whetstone.training.preflight import Check, Verdict, preflight
 from whetstone.training.replay import Replay, Replayed
 from whetstone.training.run import final_policy, headline, train
@@ -10,6 +11,7 @@ from whetstone.training.run_directory import run_recipe
 from whetstone.training.stages import evaluate
 
 __all__ = [
+    "PROVIDERS",
     "Assembly",
     "Check",
     "Interrupted",

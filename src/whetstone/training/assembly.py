@@ -7,11 +7,11 @@ checked here, before anything is sampled.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.algorithms import ADVANTAGES, CORRECTIONS, OBJECTIVES
+from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING, columns_of, level_of
 from whetstone.chat import FORMATS, Chat
 from whetstone.environments import ENVIRONMENTS, Environment
 from whetstone.errors import PolicyError, RecipeError
@@ -19,10 +19,15 @@ from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
 from whetstone.parts import OptionError, checked_options, find_part, options_of
 from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
 from whetstone.recipe import Part, Resolved
-from whetstone.rewards import REWARDS, Reward
+from whetstone.rewards import REWARDS, Reward, provided_by
 from whetstone.rollout import STRATEGIES, Actor, Collector, EpisodeRecord, ExpertActor, Limits, PolicyActor, Strategy
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tools import TOOLS
+from whetstone.training.columns import critic_heads
+from whetstone.training.credit import LEVELS, CreditParts
+from whetstone.training.losses import OF_A_PASS
+from whetstone.training.needs import Offer, missing
+from whetstone.training.sums import OF_SUMS
 
 _TOKENIZER_TASKS = 2000
 """Training tasks whose texts a tiny model's tokenizer is trained on."""
@@ -41,10 +46,10 @@ class Assembly:
     environment: Callable[[], Environment]
     reward: Reward
     strategy: Strategy
-    advantage: Callable[..., Any]
-    """(rewards [N], group [N]) → advantages [N]"""
+    credit: CreditParts
+    """What advantages are made of."""
     objective: Callable[..., Any]
-    """(learner log-probs, old log-probs, advantages, each [T]) → TokenLoss"""
+    """Columns of its parameters' names, each [T] → TokenLoss; or sums [S] → SumLoss"""
     correction: Callable[..., Any] | None
     """(old log-probs, sampler log-probs, each [T]) → [T] weights"""
 
@@ -65,6 +70,11 @@ class Assembly:
             lambda version: LocalEngine(model, context_length=self.policy.context_length, rows=rows, version=version),
             heard=heard,
         )
+
+    def reads(self, *names: str) -> bool:
+        """Whether credit or objective read any of these columns."""
+        functions = [*(function for _, function in self.credit.every()), self.objective]
+        return any(name in columns_of(function) for function in functions for name in names)
 
     def collector(self, actor: Actor, *, record: EpisodeRecord | None = None) -> Collector:
         """Runs episodes of this recipe with `actor` in them."""
@@ -131,16 +141,41 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
     environment = _environment(resolved)
     if policy is None:
         policy = _policy(resolved, source, environment, format)
+    reward = _function(resolved, "reward", recipe.reward, REWARDS)
+    group_size = {"group_size": recipe.rollout.group_size}
+    strategy = _made(resolved, "rollout", "strategy", "strategy", recipe.rollout.strategy, STRATEGIES, {}, group_size)
+    credit = CreditParts(
+        advantage=_function(resolved, "advantage", recipe.advantage, ADVANTAGES),
+        shaping=_functions(resolved, "shaping", recipe.shaping, SHAPING),
+        modulation=_functions(resolved, "modulation", recipe.modulation, MODULATION),
+        filters=dict(
+            zip(
+                (part.name for part in recipe.filters),
+                _functions(resolved, "filters", recipe.filters, FILTERS),
+                strict=True,
+            )
+        ),
+    )
+    objective = _function(resolved, "objective", recipe.objective, OBJECTIVES)
+    if recipe.training is not None:
+        offer = Offer(recipe, source, provided_by(reward), frozenset(getattr(strategy, "provides", ())))
+        _check_needs(resolved, credit, objective, offer)
+    reads = {name for _, each in (*credit.every(), ("", objective)) for name in columns_of(each)}
+    _check_use(resolved, reads)
     if recipe.critic is not None:
-        critic = critic_for(policy.model, detached=recipe.critic.detached)
-        if policy.critic is not None:
+        heads = critic_heads(columns_of(credit.advantage))
+        if not heads:
+            raise resolved.error("critic", f'advantage "{recipe.advantage.name}" asks for no values')
+        critic = critic_for(
+            policy.model, heads, detached=recipe.critic.detached, probabilities=recipe.critic.loss == "success"
+        )
+        if policy.critic is not None and policy.critic.heads == critic.heads:
             critic.load_state_dict(policy.critic.state_dict())
         policy = replace(policy, critic=critic)
     try:
         freeze(policy, recipe.policy.frozen)
     except PolicyError as error:
         raise resolved.error("policy.frozen", str(error)) from None
-    group_size = {"group_size": recipe.rollout.group_size}
     return Assembly(
         resolved=resolved,
         policy=policy,
@@ -148,12 +183,10 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
         source=source,
         demonstrated=demonstrated,
         environment=environment,
-        reward=_function(resolved, "reward", recipe.reward, REWARDS),
-        strategy=_made(
-            resolved, "rollout", "strategy", "strategy", recipe.rollout.strategy, STRATEGIES, {}, group_size
-        ),
-        advantage=_function(resolved, "advantage", recipe.advantage, ADVANTAGES),
-        objective=_function(resolved, "objective", recipe.objective, OBJECTIVES),
+        reward=reward,
+        strategy=strategy,
+        credit=credit,
+        objective=objective,
         correction=_function(resolved, "correction", recipe.correction, CORRECTIONS) if recipe.correction else None,
     )
 
@@ -185,11 +218,56 @@ def _made(
         raise resolved.error(section, str(error)) from None
 
 
-def _function(resolved: Resolved, section: str, part: Part, built_in: Mapping[str, Any]) -> Any:
+def _function(
+    resolved: Resolved, section: str, part: Part, built_in: Mapping[str, Any], *, kind: str | None = None
+) -> Any:
     """The named function with the recipe's options bound."""
-    function = _found(resolved, section, section, part.name, built_in)
+    function = _found(resolved, section, kind or section, part.name, built_in)
     options = _checked(resolved, section, function, part.options)
     return functools.partial(function, **options) if options else function
+
+
+def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The named functions, each with its options bound."""
+    return tuple(_function(resolved, f"{section}.{k}", part, built_in, kind=section) for k, part in enumerate(parts))
+
+
+def _check_needs(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any], offer: Offer) -> None:
+    """Refuse a recipe whose estimators read what the run does not produce.
+
+    Raises:
+        RecipeError: Says what is read, by whom, and what would provide it.
+    """
+    given = {"modulation": {"advantages"}, "objective": OF_A_PASS | OF_SUMS}
+    for key, function in (*credit.every(), ("objective", objective)):
+        section = key.partition(".")[0]
+        asked = [name for name in columns_of(function) if name not in given.get(section, ())]
+        for column, who in missing(asked, offer):
+            name = getattr(getattr(function, "func", function), "__name__", section)
+            raise resolved.error(key, f"{name} reads {column}, which this run does not produce; {who}")
+    level = level_of(credit.advantage)
+    for k, modulate in enumerate(credit.modulation):
+        wanted = level_of(modulate, "advantages")
+        if LEVELS.index(wanted) < LEVELS.index(level):
+            said = f"works on one advantage a {wanted}, but in front of it there is one a {level}"
+            raise resolved.error(f"modulation.{k}", said)
+        level = wanted
+
+
+def _check_use(resolved: Resolved, reads: set[str]) -> None:
+    """Refuse what nothing reads.
+
+    Raises:
+        RecipeError: A key is without effect.
+    """
+    recipe = resolved.recipe
+    for key, is_set, columns in (
+        ("teacher", recipe.teacher is not None, {"teacher_logprobs"}),
+        ("process_model", recipe.process_model is not None, {"implicit", "model_logprobs"}),
+        ("roles", recipe.roles is not None, {"roles"}),
+    ):
+        if is_set and not reads & columns:
+            raise resolved.error(key, f"has no effect: neither credit nor objective reads {', '.join(sorted(columns))}")
 
 
 def _environment(resolved: Resolved) -> Callable[[], Environment]:

@@ -11,6 +11,7 @@ anything of it is believed.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import json
 import re
@@ -26,7 +27,7 @@ import torch
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.atomic_write import new_folder, saving
 from whetstone.errors import RunDirectoryError
-from whetstone.policies import Policy, copy_of_trained, critic_for, load_policy, save_policy
+from whetstone.policies import Policy, copy_of_trained, critic_from, load_policy, save_policy
 
 _NAME = re.compile(r"step-(\d{6,})")
 _CHECKSUMS = Path("trainer") / "checksums.json"
@@ -98,7 +99,7 @@ class Checkpoints:
 
 
 def _copied(policy: Policy, optimizer: dict[str, Any]) -> tuple[Policy, dict[str, Any]]:
-    critic = copy_of_trained(policy.critic) if policy.critic is not None else None
+    critic = copy.deepcopy(policy.critic)
     return replace(policy, model=copy_of_trained(policy.model), critic=critic), _cloned(optimizer)
 
 
@@ -125,7 +126,7 @@ def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], po
         (folder / "trainer").mkdir()
         torch.save(optimizer, folder / "trainer" / "optimizer.pt")
         if policy.critic is not None:
-            torch.save(policy.critic.state_dict(), folder / "trainer" / "critic.pt")
+            torch.save(policy.critic.saved(), folder / "trainer" / "critic.pt")
         (folder / "trainer" / "position.json").write_text(json.dumps(asdict(position), indent=1))
         (folder / _CHECKSUMS).write_text(json.dumps(_checksums(folder), indent=1))
     return path
@@ -191,8 +192,7 @@ def load_checkpoint(path: Path) -> tuple[Policy, dict[str, Any], Position]:
         ) from error
     policy = load_policy(path)
     if critic is not None:
-        policy = replace(policy, critic=critic_for(policy.model))
-        policy.critic.load_state_dict(critic)  # type: ignore[union-attr]
+        policy = replace(policy, critic=critic_from(policy.model, critic))
     return policy, optimizer, position
 
 

@@ -1,4 +1,8 @@
-"""Who gets the credit? Rewards become one number for each action token, by comparison or by a critic.
+"""Who gets the credit? Rewards become one number for each action token, in six pieces named by the recipe.
+
+    filters → shaping → estimator (return, baseline, scale, blend) → modulation → tokens
+
+Each is a function that names the columns it reads (`columns.py`).
 
 Easy to get wrong: trajectories that are removed from training still count in what the others are compared with,
 unless they were removed before the baseline.
@@ -6,17 +10,42 @@ unless they were removed before the baseline.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import gae, whitened
-from whetstone.recipe import CriticSettings
-from whetstone.training.assembly import Assembly
-from whetstone.training.learner import Learner, action_places
-from whetstone.trajectory import Group, Removal, Segment, Trajectory
+from whetstone.algorithms import Bite, Credit, Level, bite_of, level_of
+from whetstone.training.columns import READ_AT, Columns, Held, with_advantages
+from whetstone.trajectory import Removal, Segment
+
+LEVELS: tuple[Level, ...] = ("trajectory", "turn", "token")
+"""From coarse to fine."""
+_REWARDS_OF: dict[Level, str] = {"trajectory": "outcomes", "turn": "process_rewards", "token": "token_rewards"}
+"""What a function that shapes rewards of a level takes the place of."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreditParts:
+    """What credit is made of in a recipe."""
+
+    advantage: Callable[..., Any]
+    """Columns → advantages, or `Credit`."""
+    shaping: Sequence[Callable[..., Any]] = ()
+    """Columns → rewards that take the place of those of its level."""
+    modulation: Sequence[Callable[..., Any]] = ()
+    """(advantages, columns) → advantages."""
+    filters: Mapping[str, Callable[..., Any]] | None = None
+    """By name: columns → which trajectories stay, and how much they count."""
+
+    def every(self) -> list[tuple[str, Callable[..., Any]]]:
+        """(key of the recipe, function) of each."""
+        found = [("advantage", self.advantage)]
+        found += [(f"shaping.{k}", each) for k, each in enumerate(self.shaping)]
+        found += [(f"modulation.{k}", each) for k, each in enumerate(self.modulation)]
+        return found + [(f"filters.{k}", each) for k, each in enumerate((self.filters or {}).values())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,100 +55,118 @@ class Credited:
     segment: Segment
     """With advantages."""
     target: Tensor | None = None
-    """[A] the critic's targets, NaN where it predicts nothing; None without a critic."""
+    """[A, heads that are trained] the critic's targets, NaN where it predicts nothing; None without a critic."""
+    value: Tensor | None = None
+    """[A, heads that are trained] what it said before the update."""
+    placed: tuple[int, int] = (0, 0)
+    """(number of its trajectory among the columns', number of the segment there)."""
 
 
-def credited(assembly: Assembly, groups: Sequence[Group]) -> list[list[Credited]]:
-    """The segments of each group, with advantages from comparing rewards; removed trajectories have none."""
-    counted = [(g, trajectory) for g, group in enumerate(groups) for trajectory in group.counted]
-    rewards = torch.tensor([t.score.value if t.score else 0.0 for _, t in counted], dtype=torch.float64)
-    advantages: Tensor = assembly.advantage(rewards, torch.tensor([g for g, _ in counted]))
-    found: list[list[Credited]] = [[] for _ in groups]
-    for (g, trajectory), advantage in zip(counted, advantages.tolist(), strict=True):
-        if trajectory.removal is None:
-            found[g] += [Credited(_everywhere(segment, advantage)) for segment in trajectory.segments()]
-    return found
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The credit of a batch."""
+
+    by_group: list[list[Credited]]
+    """The segments of each group that are trained on."""
+    columns: Columns
+    """What it was made of."""
+    advantages: Tensor
+    """[K]"""
+    kept: Tensor
+    """[N] what each trajectory counts for in the loss; 0 for those that only count in statistics."""
+    metrics: dict[str, float]
 
 
-def credited_by_critic(
-    learner: Learner, groups: Sequence[Group], settings: CriticSettings, *, temperature: float
-) -> list[list[Credited]]:
-    """The segments of each group, with advantages and targets from the critic's values.
+def give_credit(
+    parts: CreditParts,
+    held: Sequence[Held],
+    groups: int,
+    columns_of_batch: Callable[[Sequence[Held]], Columns],
+) -> Given:
+    """Credit for a batch.
 
-    The recurrence runs over turns, or over action tokens, whatever segments hold them. Episodes that a limit cut
-    short keep the reward they were given and are taken as over.
+    Args:
+        held: Its trajectories, group by group.
+        groups: How many groups there are, those without a trajectory among them.
+        columns_of_batch: Makes columns of trajectories.
     """
-    owners = [
-        (g, trajectory, segment)
-        for g, group in enumerate(groups)
-        for trajectory in group.counted
-        if trajectory.removal is not Removal.LOSS_ONLY
-        for segment in trajectory.segments()
-    ]
-    values = learner.values([segment for _, _, segment in owners], temperature=temperature)
-    steps = [_steps(segment, value, settings.level) for (_, _, segment), value in zip(owners, values, strict=True)]
-    by_trajectory: dict[str, list[int]] = {}
-    for k, (_, trajectory, _) in enumerate(owners):
-        by_trajectory.setdefault(trajectory.id, []).append(k)
-    advantages: list[Tensor] = [torch.empty(0)] * len(owners)
-    targets: list[Tensor] = [torch.empty(0)] * len(owners)
-    for held in by_trajectory.values():
-        trajectory = owners[held[0]][1]
-        turns = [turn for k in held for turn, _ in steps[k]]
-        if not turns:
+    metrics: dict[str, float] = {}
+    held, weights = _filtered(parts, list(held), columns_of_batch, metrics)
+    columns = columns_of_batch(held)
+    for level in LEVELS:
+        for shape in parts.shaping:
+            if level_of(shape) == level:
+                columns.replaced(_REWARDS_OF[level], columns.ask(shape))
+    said = columns.ask(parts.advantage)
+    credit = said if isinstance(said, Credit) else Credit(said)
+    advantages, level = credit.advantages.detach().double(), level_of(parts.advantage)
+    for modulate in parts.modulation:
+        wanted = level_of(modulate, "advantages")
+        advantages = columns.ask(modulate, advantages=columns.spread(advantages, level, wanted))
+        level = wanted
+    per_token = columns.spread(advantages, level, "token") * columns.spread(weights, "trajectory", "token")
+    columns.replaced("advantages", per_token)
+    metrics["credit/mean_size"] = per_token.abs().mean().item() if len(per_token) else 0.0
+    metrics["credit/zero_fraction"] = (per_token == 0).double().mean().item() if len(per_token) else 1.0
+    return Given(_by_group(columns, credit, per_token, weights, groups), columns, per_token, weights, metrics)
+
+
+def _filtered(
+    parts: CreditParts,
+    held: list[Held],
+    columns_of_batch: Callable[[Sequence[Held]], Columns],
+    metrics: dict[str, float],
+) -> tuple[list[Held], Tensor]:
+    """(trajectories that exist, [N] what each counts for in the loss)."""
+    filters = parts.filters or {}
+    for name, each in filters.items():
+        if bite_of(each) is Bite.BEFORE_BASELINE:
+            stays = columns_of_batch(held).ask(each) > 0
+            metrics[f"filter/{name}"] = 1 - stays.double().mean().item() if len(held) else 0.0
+            held = [one for one, stay in zip(held, stays.tolist(), strict=True) if stay]
+    weights = torch.tensor([float(one.trajectory.removal is not Removal.LOSS_ONLY) for one in held]).double()
+    columns = columns_of_batch(held)
+    for name, each in filters.items():
+        if bite_of(each) is not Bite.BEFORE_BASELINE:
+            counts = columns.ask(each).double()
+            metrics[f"filter/{name}"] = 1 - counts.mean().item() if len(held) else 0.0
+            weights = weights * counts
+    return held, weights
+
+
+def _by_group(
+    columns: Columns, credit: Credit, advantages: Tensor, weights: Tensor, groups: int
+) -> list[list[Credited]]:
+    found: list[list[Credited]] = [[] for _ in range(groups)]
+    spread = columns.scattered(advantages)
+    heads = [head for head in columns.heads if not head.startswith("slow_")] if credit.targets else []
+    targets = [columns.scattered(_asked(columns, head, credit.targets.get(head))) for head in heads]
+    values = [columns.scattered(columns.head(head)) for head in heads]
+    for i, (held, weight) in enumerate(zip(columns.held, weights.tolist(), strict=True)):
+        if weight == 0:
             continue
-        rewards = _rewards(trajectory, turns, settings.level)
-        foretold = torch.cat([value for k in held for _, value in steps[k]])
-        advantage, target = gae(rewards, foretold, discount=settings.discount, trace=settings.trace)
-        for k in held:
-            count = len(steps[k])
-            advantages[k], advantage = advantage[:count], advantage[count:]
-            targets[k], target = target[:count], target[count:]
-    if settings.whiten and owners:
-        lengths = [len(found) for found in advantages]
-        advantages = list(torch.split(whitened(torch.cat(advantages)), lengths))
-    found: list[list[Credited]] = [[] for _ in groups]
-    for k, (g, _, segment) in enumerate(owners):
-        found[g].append(_spread(segment, [turn for turn, _ in steps[k]], advantages[k], targets[k], settings.level))
+        for k, segment in enumerate(held.segments):
+            made = with_advantages(segment, spread[i][k])
+            if not heads:
+                found[held.number].append(Credited(made, placed=(i, k)))
+                continue
+            actions = torch.tensor(segment.action_mask)
+            actions[0] = False  # nothing predicts it
+            target, value = (
+                torch.stack([of_head[i][k][actions] for of_head in each], 1).float() for each in (targets, values)
+            )
+            found[held.number].append(Credited(made, target, value, (i, k)))
     return found
 
 
-def _everywhere(segment: Segment, advantage: float) -> Segment:
-    return replace(segment, advantages=tuple(advantage if trained else 0.0 for trained in segment.action_mask))
-
-
-def _steps(segment: Segment, values: Tensor, level: str) -> list[tuple[int, Tensor]]:
-    """(turn, [1] value) of each step of a segment: at each action token, or at the first of each turn."""
-    found: list[tuple[int, Tensor]] = []
-    for place, value in zip(action_places(segment), values.unsqueeze(1), strict=True):
-        turn = segment.turns[place]
-        if level == "token" or not found or found[-1][0] != turn:
-            found.append((turn, value))
+def _asked(columns: Columns, head: str, targets: Tensor | None) -> Tensor:
+    """[K] targets of a head at the action tokens where it is asked, NaN at the others."""
+    where = READ_AT[head]
+    if targets is None:
+        return torch.full((len(columns["turn"]),), torch.nan, dtype=torch.float64)
+    if where == "every":
+        return targets.double()
+    found = torch.full((len(columns["turn"]),), torch.nan, dtype=torch.float64)
+    asked = columns.asked_at(where)
+    found[asked] = targets.double()[columns["turn"][asked]]
     return found
-
-
-def _rewards(trajectory: Trajectory, turns: Sequence[int], level: str) -> Tensor:
-    """[K] what each step earned: a turn's own reward with its last step, the outcome with the last of all."""
-    assert trajectory.score is not None  # only scored trajectories are counted
-    earned = torch.zeros(len(turns), dtype=torch.float64)
-    for k, turn in enumerate(turns):
-        last_of_turn = k + 1 == len(turns) or turns[k + 1] != turn
-        if trajectory.score.turns is not None and last_of_turn:
-            earned[k] = trajectory.score.turns[turn]
-    earned[-1] += trajectory.score.value
-    return earned
-
-
-def _spread(segment: Segment, turns: Sequence[int], advantages: Tensor, targets: Tensor, level: str) -> Credited:
-    """From steps to tokens."""
-    places = action_places(segment)
-    per_token = [0.0] * len(segment)
-    target = torch.full((len(places),), torch.nan)
-    step = -1
-    for k, place in enumerate(places):
-        begins = level == "token" or step < 0 or turns[step] != segment.turns[place]
-        if begins:
-            step += 1
-            target[k] = targets[step]
-        per_token[place] = advantages[step].item()
-    return Credited(replace(segment, advantages=tuple(per_token)), target)

@@ -13,12 +13,12 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import TokenLoss, mismatch
+from whetstone.algorithms import TokenLoss, mismatch, usual_entropy
 from whetstone.errors import NonFiniteError
 from whetstone.policies import Policy, adapters_off
 from whetstone.recipe import OptimizerSettings
@@ -38,6 +38,49 @@ _SMALLEST_BUDGET = 64
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+class Companion(Protocol):
+    """A model that learns beside the policy."""
+
+    @property
+    def learner(self) -> Learner:
+        """What computes it."""
+        ...
+
+    def learn(self, columns: Any) -> dict[str, float]:
+        """Learn from a step's columns; returns metrics."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its weights and optimiser."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        ...
+
+
+class PastEntropies:
+    """What entropy was at each turn in recent updates."""
+
+    def __init__(self, window: int = 10) -> None:
+        self.window = window
+        self.updates: list[dict[int, tuple[float, int]]] = []
+        """By turn, (sum, tokens), the oldest first."""
+
+    def add(self, found: dict[int, tuple[float, int]]) -> None:
+        """Remember one more update."""
+        self.updates = [*self.updates, found][-self.window :]
+
+    def usual(self) -> Tensor:
+        """[turns] the mean over the window; NaN for a turn no update had."""
+        turns = 1 + max((turn for update in self.updates for turn in update), default=-1)
+        past = torch.zeros(2, max(1, len(self.updates)), turns, dtype=torch.float64)
+        for k, update in enumerate(self.updates):
+            for turn, (total, count) in update.items():
+                past[0, k, turn], past[1, k, turn] = total, count
+        return usual_entropy(past[0], past[1])
+
+
 class Learner:
     """The policy in training and its optimiser.
 
@@ -46,10 +89,18 @@ class Learner:
         settings: Optimiser, schedule, and how a forward pass is computed.
         reference: A frozen model to hold on to; None where there is none, or where it is the policy itself with
             its adapters off.
+        teacher: A frozen model to learn from; None where there is none.
+        process: A model that learns to tell good turns from bad beside the policy; None where there is none.
     """
 
     def __init__(
-        self, policy: Policy, settings: OptimizerSettings, *, reference: torch.nn.Module | None = None
+        self,
+        policy: Policy,
+        settings: OptimizerSettings,
+        *,
+        reference: torch.nn.Module | None = None,
+        teacher: torch.nn.Module | None = None,
+        process: Companion | None = None,
     ) -> None:
         self.policy, self.settings = policy, settings
         self.optimizers = Optimizers(policy, settings)
@@ -62,6 +113,9 @@ class Learner:
         self._vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
         self._forward = self._forward_of(policy.model)
         self._reference = self._forward_of(reference) if reference is not None else None
+        self._teacher = self._forward_of(teacher) if teacher is not None else None
+        self.process = process
+        self.entropies = PastEntropies()
         self.shares = self._forward.shares
         """Whether tokens that segments share are computed once."""
         self._flops = Flops(policy.model, _DTYPES[settings.precision])
@@ -153,20 +207,27 @@ class Learner:
 
     @torch.no_grad()
     def logprobs(
-        self, segments: Sequence[Segment], *, temperature: float = 1.0, reference: bool = False
+        self,
+        segments: Sequence[Segment],
+        *,
+        temperature: float = 1.0,
+        of: Literal["policy", "reference", "teacher"] = "policy",
     ) -> list[Tensor]:
         """[A] log-probs of each segment's action tokens, in their order.
 
         Args:
-            reference: Under the policy that is held on to, not the one in training.
+            of: Under the policy in training, the one that is held on to, or the teacher.
         """
-        forward = self._reference if reference and self._reference is not None else self._forward
-        with adapters_off(forward.network, when=reference and self._reference is None):
+        other = {"policy": None, "reference": self._reference, "teacher": self._teacher}[of]
+        if of == "teacher" and other is None:
+            raise ValueError("there is no teacher")
+        forward = other if other is not None else self._forward
+        with adapters_off(forward.network, when=of == "reference" and other is None):
             return self._read(segments, lambda micro: forward(micro, temperature).logprobs)
 
     @torch.no_grad()
     def values(self, segments: Sequence[Segment], *, temperature: float = 1.0) -> list[Tensor]:
-        """[A] the critic's value of the state in front of each action token of each segment."""
+        """[A, heads] what the critic says of the state in front of each action token of each segment."""
 
         def read(micro: MicroBatch) -> Tensor:
             values = self._forward(micro, temperature).values
@@ -176,13 +237,22 @@ class Learner:
 
         return self._read(segments, read)
 
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """What its critic foretells, column by column."""
+        return self.policy.critic.heads if self.policy.critic is not None else ()
+
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state; the weights are saved as a model folder."""
-        return self.optimizers.state_dict()
+        """The optimiser's state and what else is remembered; the weights are saved as a model folder."""
+        process = self.process.state_dict() if self.process is not None else None
+        return self.optimizers.state_dict() | {"entropies": self.entropies.updates, "process": process}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         self.optimizers.load_state_dict(state)
+        self.entropies.updates = list(state["entropies"])
+        if self.process is not None:
+            self.process.load_state_dict(state["process"])
 
     def _forward_of(self, model: torch.nn.Module) -> TokenForward:
         return TokenForward(
@@ -209,7 +279,7 @@ class Learner:
         )
 
     def _read(self, segments: Sequence[Segment], of: Callable[[MicroBatch], Tensor]) -> list[Tensor]:
-        """[A] of each segment, by what `of` [A] says of a micro-batch."""
+        """[A, …] of each segment, by what `of` says of a micro-batch."""
 
         def whole() -> list[Tensor]:
             found = [torch.empty(0, device=self._device)] * len(segments)

@@ -1,48 +1,82 @@
 """What is an update of reinforcement made of? The objective, and beside it what the recipe asks for.
 
-    loss = w · objective  +  β · pull to the reference  +  w · critic's error  +  v · imitation of demonstrations
+    loss = w · objective  +  β · pull to the reference  −  e · entropy  +  w · critic's error  +  v · imitation
 
 Easy to get wrong: the objective is a mean over the policy's tokens, the critic's error one over its predictions, and
-imitation one over the expert's tokens. All three go through one backward pass with one divisor, so the other two are
-scaled to it, with counts over the whole update.
+imitation one over the expert's tokens. All go through one backward pass with one divisor, so the others are scaled to
+it, with counts over the whole update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import TokenLoss, importance_weights, reference_kl, squared_value, supervised
+from whetstone.algorithms import (
+    TokenLoss,
+    clipped_value,
+    columns_of,
+    entropy_bonus,
+    entropy_smoothing,
+    importance_weights,
+    reference_kl,
+    squared_value,
+    success_value,
+    supervised,
+)
+from whetstone.recipe import CriticSettings, EntropySettings
 from whetstone.training.packing import MicroBatch
 from whetstone.training.token_outputs import TokenOutputs
+
+PerSegment = Sequence[Tensor]
+"""[A] of each segment, in the order of the segments that are updated on."""
+OF_A_PASS = frozenset({
+    "learner_logprobs", "old_logprobs", "sampler_logprobs", "advantages", "entropies", "sequence", "turn",
+})  # fmt: skip
+"""Columns an objective may read that the pass itself gives; a segment is a sequence."""
 
 
 @dataclass(slots=True)
 class UpdateLoss:
-    """The loss of one update; per segment are lists in the order of the segments that are updated on."""
+    """The loss of one update."""
 
     objective: Callable[..., Any]
-    """(learner log-probs, old log-probs, advantages, each [T]) → TokenLoss"""
+    """Columns, each [T], by the names of its parameters → TokenLoss"""
     old: list[Tensor]
     """Per segment, [A] log-probs before this step's updates."""
     first: bool = False
     """Nothing was updated since: `old` is what the pass itself finds, and is written here."""
-    reference: Sequence[Tensor] | None = None
-    """Per segment, [A] log-probs under the reference."""
+    weights: Sequence[float] | None = None
+    """Per segment, what its tokens' losses are multiplied by, so that divided by the update's divisor they are
+    aggregated as the recipe says; None: all the same."""
+    extra: Mapping[str, PerSegment] = field(default_factory=dict)
+    """More columns the objective reads."""
+    policy_weight: float = 1.0
+    reference: PerSegment | None = None
+    """Log-probs under the reference."""
     reference_weight: float = 0.0
-    targets: Sequence[Tensor] | None = None
-    """Per segment, [A] what the critic should say, NaN where it is not asked."""
+    reference_estimator: Any = "k2"
+    entropy: EntropySettings | None = None
+    usual_entropies: Tensor | None = None
+    """[turns] of recent updates, NaN where there was none; read with a band."""
+    band_strength: float = 0.0
+    targets: PerSegment | None = None
+    """[A, heads] what critics should say, NaN where one is not asked."""
+    values: PerSegment | None = None
+    """[A, heads] what they said before this step's updates."""
+    critic: CriticSettings | None = None
     value_weight: float = 0.0
     """For each prediction, over the update's divisor."""
     correction: Callable[..., Any] | None = None
-    """(log-probs before this step's updates, sampler log-probs, each [T]) → [T] what each token's objective counts
-    for, where another policy may have drawn it."""
+    """Columns → [T] what each token's objective counts for, where another policy may have drawn it."""
     imitation_weight: float = 0.0
     """For each of the expert's tokens, over the update's divisor."""
+    entropy_by_turn: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """(sum, tokens) of entropy at each turn, as the update found it."""
 
     def __call__(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
         """The loss of each action token of a micro-batch."""
@@ -50,24 +84,31 @@ class UpdateLoss:
         if self.first:
             for i, part in micro.by_segment(logprobs.detach()):
                 self.old[i] = part
-        old = _of(self.old, micro)
-        of_policy: TokenLoss = self.objective(logprobs, old, micro.advantages)
+        columns = self._columns(outputs, micro)
+        of_policy: TokenLoss = _ask(self.objective, columns)
         loss, metrics = of_policy.loss, dict(of_policy.metrics)
         if self.correction is not None:
-            weights = self.correction(old, micro.sampler_logprobs)
+            weights = _ask(self.correction, columns)
             loss = weights * loss
+            plain = importance_weights(columns["old_logprobs"], micro.sampler_logprobs)
             metrics |= {
                 "correction/weight": weights,
                 "correction/weight_squared": weights.square(),
-                "correction/changed_fraction": (weights != importance_weights(old, micro.sampler_logprobs)).float(),
+                "correction/changed_fraction": (weights != plain).float(),
             }
+        loss = self.policy_weight * loss
         policy_loss = loss.detach()
-        if self.reference is not None:
-            pull = reference_kl(logprobs, _of(self.reference, micro))
+        if self.reference is not None and self.reference_weight > 0:
+            pull = reference_kl(logprobs, _of(self.reference, micro), estimator=self.reference_estimator)
             loss, metrics = loss + self.reference_weight * pull.loss, metrics | pull.metrics
-        if self.targets is not None:
-            assert outputs.values is not None  # a critic is there where targets are
-            error = squared_value(outputs.values, _of(self.targets, micro).to(outputs.values))
+        if self.entropy is not None:
+            bonus = self._bonus(outputs.entropies, micro)
+            loss, metrics = loss + self.entropy.weight * bonus.loss, metrics | bonus.metrics
+        if self.weights is not None:
+            weight = _of([torch.tensor([w]) for w in self.weights], micro).to(loss)
+            loss = loss * weight.repeat_interleave(torch.tensor(micro.counts, device=loss.device))
+        if self.targets is not None and self.critic is not None:
+            error = self._error(outputs, micro)
             loss, metrics = loss + self.value_weight * error.loss, metrics | error.metrics
             metrics["loss/value"] = (self.value_weight * error.loss).detach()
         if self.imitation_weight > 0:
@@ -78,6 +119,51 @@ class UpdateLoss:
         metrics["loss/policy"] = policy_loss
         return TokenLoss(loss, metrics)
 
+    def _columns(self, outputs: TokenOutputs, micro: MicroBatch) -> dict[str, Tensor]:
+        count = torch.tensor(micro.counts, device=outputs.logprobs.device)
+        columns = {
+            "learner_logprobs": outputs.logprobs,
+            "old_logprobs": _of(self.old, micro),
+            "sampler_logprobs": micro.sampler_logprobs,
+            "advantages": micro.advantages,
+            "entropies": outputs.entropies,
+            "sequence": torch.arange(len(count), device=count.device).repeat_interleave(count),
+            "turn": micro.turns,
+        }
+        for name, per_segment in self.extra.items():
+            columns[name] = _of(per_segment, micro).to(outputs.logprobs)
+        return columns
 
-def _of(per_segment: Sequence[Tensor], micro: MicroBatch) -> Tensor:
+    def _bonus(self, entropies: Tensor, micro: MicroBatch) -> TokenLoss:
+        assert self.entropy is not None
+        found = entropies.detach()
+        for turn in torch.unique(micro.turns).tolist():
+            of_turn = found[micro.turns == turn]
+            total, count = self.entropy_by_turn.get(turn, (0.0, 0))
+            self.entropy_by_turn[turn] = (total + of_turn.sum().item(), count + len(of_turn))
+        if self.entropy.band is None or self.usual_entropies is None:
+            return entropy_bonus(entropies)
+        known = torch.cat([self.usual_entropies, torch.tensor([torch.nan])])  # a turn no update had before
+        usual = known.to(found)[micro.turns.clamp(max=len(known) - 1)]
+        low, high = 1 - self.entropy.band, 1 + self.entropy.band
+        return entropy_smoothing(entropies, usual, low=low, high=high, size=1.0, strength=self.band_strength)
+
+    def _error(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
+        assert outputs.values is not None  # a critic is there where targets are
+        assert self.targets is not None
+        assert self.critic is not None
+        targets = _of(self.targets, micro).to(outputs.values)
+        values = outputs.values[:, : targets.shape[1]]  # behind them stand slow copies, which are not trained
+        if self.critic.loss == "success":
+            return success_value(values, targets)
+        if self.critic.clip is not None and self.values is not None:
+            return clipped_value(values, _of(self.values, micro).to(values), targets, clip=self.critic.clip)
+        return squared_value(values, targets)
+
+
+def _ask(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:
+    return function(*(columns[name] for name in columns_of(function)))
+
+
+def _of(per_segment: PerSegment, micro: MicroBatch) -> Tensor:
     return torch.cat([per_segment[i] for i in micro.indices])

@@ -49,6 +49,8 @@ class MicroBatch:
     """[A] 0 where credit was not given."""
     expert: Tensor
     """[A] whether a demonstrator wrote it."""
+    turns: Tensor
+    """[A] which turn of its trajectory it belongs to."""
     segment_tokens: int
     """Tokens of the segments, each counted as often as it stands in one: what computing them one by one takes."""
 
@@ -153,7 +155,9 @@ def _micro_batch(
         places.append(lies[actions - 1])
         columns.append(_columns(segment, actions))
     rows, row_of = np.unique(np.concatenate(places), return_inverse=True)
-    targets, logprobs, versions, advantages, expert = (np.concatenate(column) for column in zip(*columns, strict=True))
+    targets, logprobs, versions, advantages, expert, turns = (
+        np.concatenate(column) for column in zip(*columns, strict=True)
+    )
 
     def on_device(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(device)
@@ -171,6 +175,7 @@ def _micro_batch(
         versions=on_device(versions),
         advantages=on_device(advantages),
         expert=on_device(expert),
+        turns=on_device(turns),
         segment_tokens=sum(len(segments[read[nodes[leaf].sequence]]) for leaf in leaves),
     )
 
@@ -185,7 +190,7 @@ def _path(node: int, nodes: Sequence[Node]) -> list[int]:
 
 
 def _columns(segment: Segment, actions: Ids) -> tuple[np.ndarray, ...]:
-    """What a loss is made of, at the action tokens: ids, sampler log-probs, versions, advantages, expert."""
+    """What a loss is made of, at the action tokens: ids, sampler log-probs, versions, advantages, expert, turns."""
     tokens = segment.tokens
     advantages = segment.advantages if segment.advantages is not None else (0.0,) * len(segment)
     return (
@@ -194,4 +199,5 @@ def _columns(segment: Segment, actions: Ids) -> tuple[np.ndarray, ...]:
         np.asarray(tokens.versions)[actions],
         np.asarray(advantages, dtype=np.float32)[actions],
         np.asarray([tokens.authors[place] is Author.EXPERT for place in actions]),
+        np.asarray(segment.turns)[actions],
     )

@@ -13,11 +13,13 @@ import json
 import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from whetstone.algorithms import columns_of
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import evaluation_of
@@ -25,12 +27,13 @@ from whetstone.recipe import Resolved
 from whetstone.reporting import Journal, read_trajectories
 from whetstone.training.assembly import Assembly, assemble
 from whetstone.training.checkpoint import checkpoint_path, load_checkpoint
-from whetstone.training.credit import credited
+from whetstone.training.columns import from_record, held_of
+from whetstone.training.credit import give_credit
 from whetstone.training.learner import Learner
 from whetstone.training.record import RunRecord
 from whetstone.training.run_directory import read_json, run_recipe
 from whetstone.training.stages import first_task, imitated
-from whetstone.training.updates import learn_from
+from whetstone.training.updates import batch_columns, learn_from
 from whetstone.trajectory import Group, Score, Trajectory
 
 _SHOWN = 3
@@ -85,7 +88,7 @@ class Replay:
         if groups:
             rescored = [await self._rescored(group) for group in groups]
             yield _rewards(groups, rescored)
-            if self.recorded.recipe.critic is None and self.changed.recipe.critic is None:
+            if all(_without_models(assembly) for assembly in (self.before, self.after)):
                 yield self._credit(groups, rescored)
         folder = self.run_dir / "evaluations"
         for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
@@ -116,10 +119,11 @@ class Replay:
             before = _advantages(self.before, [old for old, _ in held])
             after = _advantages(self.after, [new for _, new in held])
             for name, old in before.items():
-                new = after[name]
-                count, changed, total = count + 1, changed + (old != new), total + abs(new - old)
+                new = after.get(name, (0.0,) * len(old))
+                apart = max((abs(b - a) for a, b in zip(old, new, strict=True)), default=0.0)
+                count, changed, total = count + 1, changed + (old != new), total + apart
                 if old != new and len(examples) < _SHOWN:
-                    examples.append(f"{name}: {old:.6g} → {new:.6g}")
+                    examples.append(f"{name}: {_range(old)} → {_range(new)}")
         return Replayed("credit", count, changed, tuple(examples), total / max(1, count))
 
     async def _evaluation(self, name: str) -> Replayed:
@@ -197,13 +201,26 @@ def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> Replayed:
     return Replayed("rewards of training", len(pairs), len(different), examples, change)
 
 
-def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, float]:
-    """The advantage of each trajectory that is trained on."""
-    return {
-        each.segment.trajectory_id: next((a for a in each.segment.advantages or () if a), 0.0)
-        for group in credited(assembly, groups)
-        for each in group
-    }
+def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[float, ...]]:
+    """The advantages of each trajectory that is trained on, token by token."""
+    given = give_credit(assembly.credit, held_of(groups), len(groups), partial(batch_columns, assembly, None))
+    found: dict[str, tuple[float, ...]] = {}
+    for group in given.by_group:
+        for each in group:
+            name = each.segment.trajectory_id
+            found[name] = (*found.get(name, ()), *(each.segment.advantages or ()))
+    return found
+
+
+def _without_models(assembly: Assembly) -> bool:
+    """Whether credit can be given from the record alone."""
+    return from_record({name for _, function in assembly.credit.every() for name in columns_of(function)})
+
+
+def _range(numbers: Sequence[float]) -> str:
+    """`0.5`, or `−0.5 to 0.5`, of advantages; those of tokens that are not trained are 0."""
+    said = sorted({round(number, 6) for number in numbers if number}) or [0.0]
+    return f"{said[0]:.6g}" if len(said) == 1 else f"{said[0]:.6g} to {said[-1]:.6g}"
 
 
 def _said(score: Score | None) -> Any:

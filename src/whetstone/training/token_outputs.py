@@ -33,7 +33,7 @@ class TokenOutputs:
     entropies: Tensor
     """[A] entropy in nats of the distribution it was drawn from."""
     values: Tensor | None = None
-    """[A] the critic's value of the state in front of it; None where the policy has no critic."""
+    """[A, heads] what the critic says of the state in front of it; None where the policy has no critic."""
 
 
 class TokenForward:
@@ -44,7 +44,7 @@ class TokenForward:
         logit_bytes: Logits kept for the backward pass at most.
         dtype: Of the arithmetic inside the model; the weights stay as they are.
         checkpointing: Whether each layer's activations are computed again in the backward pass instead of kept.
-        critic: [R, hidden] → [R] values; None for none.
+        critic: [R, hidden] → [R, heads] values; None for none.
     """
 
     def __init__(

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from whetstone.recipe import TrainingSettings
+from whetstone.algorithms import TokenLoss, columns_of, level_of, token_weights
+from whetstone.algorithms.schedules import mixing_weight, phase_weight
+from whetstone.recipe import ImitationSettings, Recipe, TrainingSettings
+from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
-from whetstone.training.credit import Credited, credited, credited_by_critic
+from whetstone.training.columns import Columns, Held, held_of
+from whetstone.training.credit import Credited, Given, give_credit
 from whetstone.training.learner import Learner, action_tokens
-from whetstone.training.losses import UpdateLoss
+from whetstone.training.losses import OF_A_PASS, UpdateLoss
+from whetstone.training.sums import OF_SUMS, coefficients, sums_of
 from whetstone.trajectory import Author, Group, Segment
 
 _OF_THE_FIRST = {"sampler/mismatch_mean", "sampler/mismatch_max", "sampler/mismatch_kl", "policy/staleness_kl"}
+_NOTHING_WITHOUT_CREDIT = {"clipped", "cispo", "entropy_balanced", "gmpo", "gspo", "policy_gradient", "sapo"}
+"""Objectives whose loss and gradient are exactly 0 where the advantage is."""
 
 
 def learn_from(
@@ -35,50 +45,138 @@ def learn_from(
         version: Of the weights there are; see `Learner.update`.
     """
     recipe = assembly.resolved.recipe
-    temperature, critic = recipe.rollout.temperature, recipe.critic
-    if critic is None:
-        by_group = credited(assembly, groups)
-    else:
-        by_group = credited_by_critic(learner, groups, critic, temperature=temperature)
-    shares = [
-        [each for group in by_group[i :: settings.minibatches] for each in group] for i in range(settings.minibatches)
-    ]
-    divisors = [sum(action_tokens(each.segment) for each in share) for share in shares]
-    if settings.reference_kl == 0 and critic is None:
-        # a segment without credit has loss and gradient exactly 0: it counts in the divisor and is not computed
-        shares = [[each for each in share if any(each.segment.advantages or ())] for share in shares]
-    batches = [_Batch.of(share, shown[i :: settings.minibatches]) for i, share in enumerate(shares)]
-    for i, (batch, divisor) in enumerate(zip(batches, divisors, strict=True)):
-        batch.divisor = divisor or sum(map(action_tokens, batch.segments))
-        if i > 0:  # the first update's old policy is the one being differentiated: the pass itself finds its log-probs
-            batch.old = learner.logprobs(batch.segments, temperature=temperature)
-        if settings.reference_kl > 0:
-            batch.reference = learner.logprobs(batch.segments, temperature=temperature, reference=True)
+    given = give_credit(assembly.credit, held_of(groups), len(groups), partial(batch_columns, assembly, learner))
+    batches = _batches(assembly, learner, given, shown, settings)
+    metrics = dict(given.metrics)
+    if learner.process is not None:
+        metrics |= learner.process.learn(given.columns)
     totals: dict[str, list[float]] = {}
+    entropies: dict[int, tuple[float, int]] = {}
+    step = learner.optimizers.done
     for epoch in range(settings.epochs):
         for i, batch in enumerate(batches):
-            loss = UpdateLoss(
-                assembly.objective,
-                batch.old,
-                first=epoch == i == 0,
-                correction=assembly.correction,
-                reference=batch.reference,
-                reference_weight=settings.reference_kl,
-                targets=batch.targets,
-                value_weight=critic.weight * batch.per(batch.predictions) if critic is not None else 0.0,
-                imitation_weight=settings.imitation.weight * batch.per(batch.imitated) if settings.imitation else 0.0,
-            )
+            loss = batch.loss(recipe, settings, step, first=epoch == i == 0)
+            loss.correction = assembly.correction
+            loss.usual_entropies = learner.entropies.usual()
+            said: dict[str, float] = {}
+            if sums_level(assembly.objective) is None:
+                loss.objective = assembly.objective
+            else:
+                said = _of_sums(assembly, learner, given, batch, loss)
+            temperature = recipe.rollout.temperature
             update = learner.update(
                 batch.segments, loss, temperature=temperature, divisor=batch.divisor, version=version
             )
-            for name, value in update.items():
+            if assembly.policy.critic is not None and recipe.critic is not None:
+                assembly.policy.critic.follow(recipe.critic.slow_rate)
+            for turn, (total, count) in loss.entropy_by_turn.items():
+                before = entropies.get(turn, (0.0, 0))
+                entropies[turn] = (before[0] + total, before[1] + count)
+            for name, value in (update | said).items():
                 totals.setdefault(name, []).append(value)
+    if entropies:
+        learner.entropies.add(entropies)
     # after the first update the learner is no longer the policy that sampled, so only its first pass can tell
-    metrics = {name: values[0] if name in _OF_THE_FIRST else fmean(values) for name, values in totals.items()}
+    metrics |= {name: values[0] if name in _OF_THE_FIRST else fmean(values) for name, values in totals.items()}
     squared = metrics.pop("correction/weight_squared", 0.0)
     if squared > 0:  # (Σw)² / (n Σw²): 1 where all count alike
         metrics["correction/effective_fraction"] = metrics["correction/weight"] ** 2 / squared
     return metrics
+
+
+def batch_columns(assembly: Assembly, learner: Learner | None, held: Sequence[Held]) -> Columns:
+    """The columns of trajectories in this run."""
+    recipe = assembly.resolved.recipe
+    step = learner.optimizers.done if learner is not None else 0
+    return Columns(
+        held,
+        learner=learner,
+        scorer=learner.process.learner if learner is not None and learner.process is not None else None,
+        temperature=recipe.rollout.temperature,
+        chat=assembly.chat,
+        roles=recipe.roles,
+        draw=torch.Generator().manual_seed(derive_seed(recipe.seed, "columns", step) % 2**63),
+    )
+
+
+def sums_level(objective: Callable[..., Any]) -> Any:
+    """Of what an objective compares sums of log-probs, trajectories or turns; None where it is one of tokens."""
+    return level_of(objective, "learner_sums") if "learner_sums" in columns_of(objective) else None
+
+
+def _batches(
+    assembly: Assembly, learner: Learner, given: Given, shown: Sequence[Segment], settings: TrainingSettings
+) -> list[_Batch]:
+    recipe, count = assembly.resolved.recipe, settings.minibatches
+    temperature = recipe.rollout.temperature
+    asked = set(columns_of(assembly.objective))
+    shares = [[each for group in given.by_group[i::count] for each in group] for i in range(count)]
+    batches = []
+    for i, share in enumerate(shares):
+        lengths = _lengths(share)
+        divisor = int(sum(lengths.values()))
+        weights = _weights(recipe, lengths, divisor)
+        if _may_skip(assembly, settings):
+            # a segment without credit has loss and gradient exactly 0: it counts in the divisor and is not computed
+            share = [each for each in share if any(each.segment.advantages or ())]
+        batch = _Batch.of(share, shown[i::count], weights)
+        batch.divisor = divisor or sum(map(action_tokens, batch.segments))
+        batches.append(batch)
+    for i, batch in enumerate(batches):
+        if i > 0 or sums_level(assembly.objective) is not None:
+            # the first update's old policy is the one being differentiated: the pass itself finds its log-probs
+            batch.old, batch.old_known = learner.logprobs(batch.segments, temperature=temperature), True
+        if settings.reference_kl > 0 or asked & {"reference_logprobs", "reference_sums"}:
+            batch.reference = learner.logprobs(batch.segments, temperature=temperature, of="reference")
+            batch.extra["reference_logprobs"] = batch.reference
+        if "teacher_logprobs" in asked:
+            batch.extra["teacher_logprobs"] = learner.logprobs(batch.segments, temperature=temperature, of="teacher")
+        for name in asked - OF_A_PASS - batch.extra.keys() - OF_SUMS:
+            batch.extra[name] = batch.column(given, name)
+    return batches
+
+
+def _may_skip(assembly: Assembly, settings: TrainingSettings) -> bool:
+    recipe = assembly.resolved.recipe
+    beside = settings.reference_kl > 0 or settings.entropy is not None or recipe.critic is not None
+    return not beside and recipe.objective.name in _NOTHING_WITHOUT_CREDIT
+
+
+def _lengths(share: Sequence[Credited]) -> dict[str, int]:
+    """Action tokens of each trajectory."""
+    found: dict[str, int] = {}
+    for each in share:
+        name = each.segment.trajectory_id
+        found[name] = found.get(name, 0) + action_tokens(each.segment)
+    return found
+
+
+def _weights(recipe: Recipe, lengths: Mapping[str, int], divisor: int) -> dict[str, float] | None:
+    """What a token of each trajectory is multiplied by, beside being divided by the divisor; None: by 1."""
+    settings = recipe.aggregation
+    if settings.mode == "token_mean":
+        return None
+    said = token_weights(torch.tensor(list(lengths.values())), settings.mode, constant=settings.tokens)
+    return dict(zip(lengths, (said * divisor).tolist(), strict=True))
+
+
+def _of_sums(assembly: Assembly, learner: Learner, given: Given, batch: _Batch, loss: UpdateLoss) -> dict[str, float]:
+    """Make an objective on sums one on tokens, at the present weights. Returns what to report."""
+    now = learner.logprobs(batch.segments, temperature=assembly.resolved.recipe.rollout.temperature)
+    count = len(batch.placed)
+    logprobs = {"learner": now[:count], "old": batch.old[:count]}
+    if batch.reference is not None:
+        logprobs["reference"] = batch.reference[:count]
+    level = sums_level(assembly.objective)
+    per_token, value, metrics = coefficients(assembly.objective, sums_of(given.columns, batch.placed, level), logprobs)
+    nothing = [torch.zeros(len(old)) for old in batch.old[count:]]
+    loss.extra = {**loss.extra, "coefficients": [*(of * batch.divisor for of in per_token), *nothing]}
+    loss.objective = _by_coefficients
+    return {**metrics, "loss/sums": value}
+
+
+def _by_coefficients(learner_logprobs: Tensor, coefficients: Tensor) -> TokenLoss:
+    return TokenLoss(coefficients * learner_logprobs, {})
 
 
 @dataclass(slots=True)
@@ -86,24 +184,74 @@ class _Batch:
     """What one update learns from; lists are per segment."""
 
     segments: list[Segment]
-    targets: list[Tensor] | None
+    credited: list[Credited]
+    """Of the policy's own segments, which stand first."""
     old: list[Tensor]
+    weights: list[float] | None
+    placed: list[tuple[int, int]]
+    """Of the policy's own: (number of the trajectory, number of the segment there)."""
+    old_known: bool = False
+    """Whether the log-probs before the step were computed by a pass of their own."""
     reference: list[Tensor] | None = None
+    extra: dict[str, list[Tensor]] = field(default_factory=dict)
     divisor: int = 1
     """Tokens the loss is divided by."""
 
     @classmethod
-    def of(cls, share: Sequence[Credited], shown: Sequence[Segment]) -> _Batch:
+    def of(cls, share: Sequence[Credited], shown: Sequence[Segment], weights: Mapping[str, float] | None) -> _Batch:
         """The policy's own segments, then demonstrations."""
         segments = [*(each.segment for each in share), *shown]
-        targets = [each.target for each in share if each.target is not None]
-        nothing = [torch.full((action_tokens(segment),), torch.nan) for segment in shown]
-        return cls(segments, [*targets, *nothing] if targets else None, [torch.empty(0)] * len(segments))
+        of_each = None if weights is None else [weights.get(s.trajectory_id, 1.0) for s in segments]
+        placed = [each.placed for each in share]
+        return cls(segments, list(share), [torch.empty(0)] * len(segments), of_each, placed)
+
+    def loss(self, recipe: Recipe, settings: TrainingSettings, step: int, *, first: bool) -> UpdateLoss:
+        """All that the recipe asks for beside the objective."""
+        critic, entropy, imitation = recipe.critic, settings.entropy, settings.imitation
+        shown = imitation_weight(imitation, step) if imitation is not None else 0.0
+        warming = critic is not None and step < critic.warm_up
+        mixed = imitation is not None and imitation.mixed
+        targets = self._with_shown([each.target for each in self.credited if each.target is not None], math.nan)
+        return UpdateLoss(
+            objective=_by_coefficients,
+            old=self.old,
+            first=first and not self.old_known,
+            weights=self.weights,
+            extra=self.extra,
+            policy_weight=0.0 if warming else 1 - shown if mixed else 1.0,
+            reference=self.reference,
+            reference_weight=settings.reference_kl,
+            reference_estimator=settings.reference_estimator,
+            entropy=entropy,
+            band_strength=entropy.strength * phase_weight(step, settings.steps, form=entropy.phase) if entropy else 0.0,
+            targets=targets,
+            values=self._with_shown([each.value for each in self.credited if each.value is not None], 0.0),
+            critic=critic,
+            value_weight=critic.weight * self.per(self.predictions) if critic is not None else 0.0,
+            imitation_weight=shown * self.per(self.imitated),
+        )
+
+    def column(self, given: Given, name: str) -> list[Tensor]:
+        """A column of the batch at the action tokens of each segment."""
+        numbers = given.columns[name]
+        spread = given.columns.scattered(numbers)
+        found = []
+        for i, k in self.placed:
+            segment = given.columns.held[i].segments[k]
+            found.append(spread[i][k][1:][torch.tensor(segment.action_mask[1:])])
+        rest = self.segments[len(self.placed) :]
+        return [*found, *(torch.zeros(action_tokens(segment)) for segment in rest)]
+
+    def _with_shown(self, of_own: Sequence[Tensor], nothing: float) -> list[Tensor] | None:
+        if not of_own:
+            return None
+        rest = self.segments[len(of_own) :]
+        return [*of_own, *(torch.full((action_tokens(s), of_own[0].shape[1]), nothing) for s in rest)]
 
     @property
     def predictions(self) -> int:
-        """How many values the critic is to foretell."""
-        return sum(int((~target.isnan()).sum()) for target in self.targets or ())
+        """How many values critics are to foretell."""
+        return sum(int((~each.target.isnan()).sum()) for each in self.credited if each.target is not None)
 
     @property
     def imitated(self) -> int:
@@ -113,3 +261,10 @@ class _Batch:
     def per(self, count: int) -> float:
         """What turns a sum over the divisor into a mean over `count`."""
         return self.divisor / max(1, count)
+
+
+def imitation_weight(settings: ImitationSettings, step: int) -> float:
+    """What imitation counts for at a step of reinforcement."""
+    if settings.final_weight is None:
+        return settings.weight
+    return mixing_weight(step, start=settings.weight, end=settings.final_weight, decay=settings.decay_steps)

@@ -76,3 +76,31 @@ def test_bad_shapes_and_widths_are_refused():
         clipped(x, x, torch.zeros(3))
     with pytest.raises(ValueError, match=r"clip_low is in \[0, 1\]"):
         clipped(x, x, x, clip_low=1.5)
+
+
+BATCH = [1.5, 1.25, 0.7, 1.5, 0.7, 4, 1], [1, 1, 1, -1, -1, -1, 1]
+
+
+def values_and_gradients(**options):
+    ratios, advantages = (torch.tensor(x, dtype=torch.float64) for x in BATCH)
+    learner = ratios.log().requires_grad_()
+    found = clipped(learner, torch.zeros_like(ratios), advantages, **options)
+    found.loss.sum().backward()
+    return found.loss.tolist(), learner.grad.tolist(), found.metrics
+
+
+def test_clip_higher_on_the_batch_of_the_card():
+    values, gradients, _ = values_and_gradients(clip_high=0.28)
+    assert values == pytest.approx([-1.28, -1.25, -0.7, 1.5, 0.8, 4, -1])
+    assert gradients == pytest.approx([0, -1.25, -0.7, 1.5, 0, 4, -1])
+
+
+def test_a_dual_clip_bounds_the_corner_where_bad_tokens_became_likely():
+    values, gradients, metrics = values_and_gradients(clip_high=0.28, dual_clip=3.0)
+    assert values == pytest.approx([-1.28, -1.25, -0.7, 1.5, 0.8, 3, -1])
+    assert gradients == pytest.approx([0, -1.25, -0.7, 1.5, 0, 0, -1])
+    assert metrics["policy/dual_clip_fraction"].tolist() == [0, 0, 0, 0, 0, 1, 0]
+    assert metrics["policy/clip_low_fraction"].tolist() == [0, 0, 0, 0, 1, 0, 0]
+    assert metrics["policy/clip_high_fraction"].tolist() == [1, 0, 0, 0, 0, 0, 0]
+    with pytest.raises(ValueError, match="dual_clip is above"):
+        values_and_gradients(dual_clip=1.1)

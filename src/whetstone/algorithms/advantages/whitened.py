@@ -19,7 +19,7 @@ def whitened(advantages: Tensor) -> Tensor:
 
     Source: Andrychowicz et al. 2020, arXiv:2006.05990, §3.5 (advantage normalisation).
     """
-    if len(advantages) < 2:
+    if len(advantages) < 2 or bool((advantages == advantages[0]).all()):
         return torch.zeros_like(advantages)
     apart = advantages - advantages.mean()
     return apart / (advantages.var() + 1e-8).sqrt()

@@ -1,10 +1,50 @@
-"""Losses from log-probs and credit. A loss per token never divides by anything: that is aggregation."""
+"""Losses from log-probs and credit. A loss per token never divides by anything: that is `aggregation`."""
 
-from whetstone.algorithms.objectives.clipped import TokenLoss, clipped
-from whetstone.algorithms.objectives.reference_kl import reference_kl
+from whetstone.algorithms.objectives.aggregation import Aggregation, aggregated, token_weights
+from whetstone.algorithms.objectives.cispo import cispo
+from whetstone.algorithms.objectives.clipped import clipped
+from whetstone.algorithms.objectives.distillation import distilled, distilled_now, teacher_advantages, top_k_kl
+from whetstone.algorithms.objectives.entropy import entropy_bonus, entropy_smoothing, usual_entropy
+from whetstone.algorithms.objectives.entropy_balanced import entropy_balanced
+from whetstone.algorithms.objectives.gmpo import gmpo
+from whetstone.algorithms.objectives.gspo import gspo
+from whetstone.algorithms.objectives.kl_cov import kl_cov
+from whetstone.algorithms.objectives.mixture import entropy_weights, mixed, shaped_demonstration
+from whetstone.algorithms.objectives.policy_gradient import policy_gradient
+from whetstone.algorithms.objectives.preference import SumLoss, dpo, kto, pairs_of, refuel, step_dpo
+from whetstone.algorithms.objectives.reference_kl import kl_estimate, reference_kl
+from whetstone.algorithms.objectives.regression import advantage_regression, advantage_weighted
+from whetstone.algorithms.objectives.reward_model import (
+    bradley_terry,
+    process_cross_entropy,
+    process_preference,
+    referee_reward,
+)
+from whetstone.algorithms.objectives.sapo import sapo
+from whetstone.algorithms.objectives.stored import (
+    balanced_weights,
+    hybrid_critic,
+    interpolated,
+    pessimistic,
+    simulation_penalty,
+)
 from whetstone.algorithms.objectives.supervised import supervised
-from whetstone.algorithms.objectives.value import squared_value
+from whetstone.algorithms.objectives.token_loss import TokenLoss
+from whetstone.algorithms.objectives.trust_region import probability_difference, second_moment_mask
+from whetstone.algorithms.objectives.value import clipped_value, squared_value, success_value
 
-OBJECTIVES = {"clipped": clipped}
+_OBJECTIVES = (
+    advantage_regression, advantage_weighted, cispo, clipped, distilled, distilled_now, dpo, entropy_balanced, gmpo,
+    gspo, kl_cov, kto, policy_gradient, probability_difference, refuel, sapo, step_dpo, supervised,
+)  # fmt: skip
+OBJECTIVES = {objective.__name__: objective for objective in _OBJECTIVES}
 
-__all__ = ["OBJECTIVES", "TokenLoss", "clipped", "reference_kl", "squared_value", "supervised"]
+__all__ = [
+    "OBJECTIVES", "Aggregation", "SumLoss", "TokenLoss", "advantage_regression", "advantage_weighted", "aggregated",
+    "balanced_weights", "bradley_terry", "cispo", "clipped", "clipped_value", "distilled", "distilled_now", "dpo",
+    "entropy_balanced", "entropy_bonus", "entropy_smoothing", "entropy_weights", "gmpo", "gspo", "hybrid_critic",
+    "interpolated", "kl_cov", "kl_estimate", "kto", "mixed", "pairs_of", "pessimistic", "policy_gradient",
+    "probability_difference", "process_cross_entropy", "process_preference", "referee_reward", "reference_kl",
+    "refuel", "sapo", "second_moment_mask", "shaped_demonstration", "simulation_penalty", "squared_value", "step_dpo",
+    "success_value", "supervised", "teacher_advantages", "token_weights", "top_k_kl", "usual_entropy",
+]  # fmt: skip

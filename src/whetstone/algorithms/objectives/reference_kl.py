@@ -1,28 +1,51 @@
 """How is a policy kept near the one it started from? By a penalty on the KL divergence, token by token.
 
 Easy to get wrong: the log-ratio itself (k1) in the loss has an expected gradient of zero and holds nothing. Half its
-square (k2) has the gradient of the reverse KL on samples of the policy.
+square (k2) has the gradient of the reverse KL on samples of the policy; k3 that of the forward KL.
 """
 
 from __future__ import annotations
 
-import torch
+from typing import Literal
+
 from torch import Tensor
 
-from whetstone.algorithms.objectives.clipped import TokenLoss
+from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.objectives.token_loss import LOG_RATIO_BOUND, TokenLoss
 
-_LOG_RATIO_BOUND = 20.0
+Estimator = Literal["k1", "k2", "k3", "k3_as_k2"]
 
 
-def reference_kl(
-    learner_logprobs: Tensor,  # [T] with gradient
-    reference_logprobs: Tensor,  # [T] under the frozen reference, at the same temperature
-) -> TokenLoss:
-    """An estimate of KL(policy ‖ reference) per token whose gradient is that of the KL.
+def kl_estimate(d: Tensor, estimator: Estimator = "k2") -> Tensor:
+    """An estimate of KL(policy ‖ reference) from one sample.
+
+        k1 = d,   k2 = d² / 2,   k3 = e^(−d) − 1 + d;   k3_as_k2 says k3 and pulls like k2
+
+    Args:
+        d: [T] log-ratios ℓ − ℓ_ref of samples of the policy.
+
+    Source: Schulman 2020, http://joschu.net/blog/kl-approx.html; gradients: arXiv:2510.01555.
+    """
+    if estimator == "k1":
+        return d
+    k2 = d.square() / 2
+    if estimator == "k2":
+        return k2
+    k3 = (-d).exp() - 1 + d
+    return k3 if estimator == "k3" else k2 - k2.detach() + k3.detach()
+
+
+def reference_kl(learner_logprobs: PerToken, reference_logprobs: PerToken, *, estimator: Estimator = "k2") -> TokenLoss:
+    """An estimate of KL(policy ‖ reference) per token whose gradient, by default, is that of the KL.
 
         d = ℓ − ℓ_ref,   L = d² / 2      (k2)
 
     Equal policies give exactly 0 and no gradient. Log-ratios are kept within ±20.
+
+    Args:
+        learner_logprobs: [T] with gradient.
+        reference_logprobs: [T] under the frozen reference, at the same temperature.
+        estimator: See `kl_estimate`.
 
     Raises:
         ValueError: The tensors differ in shape.
@@ -32,7 +55,5 @@ def reference_kl(
     if learner_logprobs.shape != reference_logprobs.shape:
         shapes = [[*learner_logprobs.shape], [*reference_logprobs.shape]]
         raise ValueError(f"one reference log-prob per token: got {shapes}")
-    d = (learner_logprobs - reference_logprobs.detach()).clamp(-_LOG_RATIO_BOUND, _LOG_RATIO_BOUND)
-    with torch.no_grad():
-        metrics = {"policy/reference_kl": (-d).exp() - 1 + d}
-    return TokenLoss(d.square() / 2, metrics)
+    d = (learner_logprobs - reference_logprobs.detach()).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    return TokenLoss(kl_estimate(d, estimator), {"policy/reference_kl": kl_estimate(d.detach(), "k3")})

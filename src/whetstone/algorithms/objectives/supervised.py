@@ -1,23 +1,30 @@
-"""How does a model learn to do what an expert did? By making each of the expert's tokens likelier."""
+"""How does a model learn to do what was shown? By making each shown token likelier."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
-from torch import Tensor
 
-from whetstone.algorithms.objectives.clipped import TokenLoss
+from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.objectives.token_loss import TokenLoss
 
 
-def supervised(learner_logprobs: Tensor) -> TokenLoss:
+def supervised(learner_logprobs: PerToken, *, weigh: Literal["none", "probability", "both_ways"] = "none") -> TokenLoss:
     """The negative log-likelihood of demonstrated tokens.
 
-        L = −ℓ
+        L = −w ℓ,   w = 1, or sg[p], or sg[p (1 − p)]: tokens neither known nor hopeless
+
+    As an objective of reinforcement, with `filters: [rejection]`, it is rejection fine-tuning.
 
     Args:
-        learner_logprobs: [T] log-probs of the demonstrated action tokens; prompts and observations are not in it.
+        learner_logprobs: [T] with gradient, of action tokens; prompts and observations are not in it.
+        weigh: What each token counts for.
 
-    Source: Zelikman et al. 2022, arXiv:2203.14465, and any supervised fine-tuning; loss on action tokens only.
+    Source: Zelikman et al. 2022, arXiv:2203.14465, and any supervised fine-tuning; weights: Zhang et al. 2025 (CHORD),
+    arXiv:2508.11408, and DataMind, arXiv:2509.25084.
     """
     with torch.no_grad():
-        metrics = {"policy/likelihood": learner_logprobs.detach().exp()}
-    return TokenLoss(-learner_logprobs, metrics)
+        p = learner_logprobs.detach().exp()
+        weight = {"none": torch.ones_like(p), "probability": p, "both_ways": p * (1 - p)}[weigh]
+    return TokenLoss(-weight * learner_logprobs, {"policy/likelihood": p})

@@ -1,10 +1,14 @@
-"""How does a critic learn? By the squared distance to the return it should have foretold."""
+"""How does a critic learn? By its distance to what it should have foretold.
+
+Easy to get wrong: targets and old values are fixed before the update; only the values at hand have gradient.
+"""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from whetstone.algorithms.objectives.clipped import TokenLoss
+from whetstone.algorithms.objectives.token_loss import TokenLoss
 
 
 def squared_value(values: Tensor, targets: Tensor) -> TokenLoss:
@@ -13,11 +17,64 @@ def squared_value(values: Tensor, targets: Tensor) -> TokenLoss:
         L = ½ (V − target)²
 
     Args:
-        values: [T] with gradient.
-        targets: [T] without; where one is NaN nothing is predicted, and the loss is 0.
+        values: [T] or [T, heads] with gradient.
+        targets: The same shape, without; where one is NaN nothing is predicted, and the loss is 0.
 
-    Source: Schulman et al. 2017, arXiv:1707.06347, eq. 9, without its clipping.
+    Returns:
+        [T], heads summed.
+
+    Source: Schulman et al. 2017, arXiv:1707.06347, eq. 9, without its clipping; twin critics with slow targets sum
+    their errors, Zhou et al. 2024 (ArCHer), arXiv:2402.19446, eq. 6 and 7.
     """
     wanted = ~targets.isnan()
     error = (values - targets.detach()).masked_fill(~wanted, 0.0)
-    return TokenLoss(0.5 * error.square(), {"value/error": error.detach().abs()})
+    return _of_heads(0.5 * error.square(), error.detach().abs())
+
+
+def clipped_value(values: Tensor, old_values: Tensor, targets: Tensor, *, clip: float = 0.2) -> TokenLoss:
+    """Half the squared error, or that of the value kept near the old one, whichever is larger.
+
+        L = ½ max((V − target)², (clip(V, V_old ± ε) − target)²)
+
+    No gradient where the second is larger and the value is beyond the bound.
+
+    Args:
+        values: [T] or [T, heads] with gradient.
+        old_values: Before the update.
+        targets: NaN where nothing is predicted.
+        clip: ε, in units of return.
+
+    Source: Schulman et al. 2017, arXiv:1707.06347, as in verl's `compute_value_loss`.
+    """
+    wanted = ~targets.isnan()
+    targets, old_values = targets.detach(), old_values.detach()
+    error = (values - targets).masked_fill(~wanted, 0.0)
+    held = old_values + (values - old_values).clamp(-clip, clip)
+    held_error = (held - targets).masked_fill(~wanted, 0.0)
+    return _of_heads(0.5 * torch.maximum(error.square(), held_error.square()), error.detach().abs())
+
+
+def success_value(probabilities: Tensor, targets: Tensor) -> TokenLoss:
+    """Cross-entropy of a probability of success with what came about.
+
+        L = −y log p − (1 − y) log(1 − p)
+
+    Probabilities are kept 1e-6 away from 0 and 1.
+
+    Args:
+        probabilities: [T] or [T, heads] with gradient.
+        targets: 0 or 1, or between; NaN where nothing is predicted.
+
+    Source: Bai et al. 2024 (DigiRL), arXiv:2406.11896, §4.2; Qi et al. 2024 (WebRL), arXiv:2411.02337.
+    """
+    wanted = ~targets.isnan()
+    y = targets.detach().nan_to_num(0.0)
+    p = probabilities.clamp(1e-6, 1 - 1e-6)
+    loss = -(y * p.log() + (1 - y) * (1 - p).log()).masked_fill(~wanted, 0.0)
+    return _of_heads(loss, (probabilities.detach() - y).abs().masked_fill(~wanted, 0.0))
+
+
+def _of_heads(loss: Tensor, error: Tensor) -> TokenLoss:
+    if loss.ndim == 2:
+        loss, error = loss.sum(1), error.sum(1)
+    return TokenLoss(loss, {"value/error": error})

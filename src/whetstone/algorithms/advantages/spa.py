@@ -1,0 +1,66 @@
+"""How is a delayed reward split among the turns? By a model of how much each contributed, whose sum foretells it.
+
+Easy to get wrong: failed episodes must be among those it learns from, or every contribution is the same.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from whetstone.algorithms.advantages.gae import gae
+from whetstone.algorithms.advantages.whitened import whitened
+from whetstone.algorithms.levels import Credit, CreditPerTurn, PerTrajectory, PerTurn
+from whetstone.algorithms.returns import last_of
+
+
+def spa(
+    outcomes: PerTrajectory,
+    contributions: PerTurn,
+    grounded: PerTurn,
+    values: PerTurn,
+    last_values: PerTrajectory,
+    trajectory: PerTurn,
+    *,
+    contribution_weight: float = 1.0,
+    grounding_weight: float = 0.5,
+    residual: Literal["last", "none"] = "none",
+    discount: float = 0.99,
+    trace: float = 0.95,
+    whiten: bool = True,
+) -> CreditPerTurn:
+    """Attributed rewards, then generalised advantage estimation over turns (SPA-RL).
+
+        r_t = α c_t + β g_t;   c learns   (Σ_t c_t − R)²
+
+    The contributions' targets move each by its share of what is missing: c_t − (Σ c − R), so that half the squared
+    distance has the gradient of the sum's.
+
+    Args:
+        outcomes: [N] R of each trajectory.
+        contributions: [M] c, read behind the turn's action.
+        grounded: [M] 1 where the environment could do what was asked.
+        values: [M] the critic's, in front of each turn.
+        last_values: [N] the critic's behind the last turn where a limit cut the episode short, else 0.
+        trajectory: [M] which trajectory the turn belongs to.
+        contribution_weight: α.
+        grounding_weight: β.
+        residual: `last` puts R − Σc on the last turn, so that undiscounted returns are exact.
+        discount: γ, a turn.
+        trace: λ.
+        whiten: Bring the advantages of the batch to mean 0 and variance 1.
+
+    Source: Wang et al. 2025, arXiv:2505.20732, §4; not reproduced of its scripts: values overwritten by leave-one-out
+    outcomes, and rewards multiplied by the turns left, which zeroes the last. Critics read the policy's states.
+    """
+    contributions = contributions.double()
+    whole = contributions.new_zeros(len(outcomes)).index_add_(0, trajectory, contributions)
+    missing = outcomes.double() - whole
+    shares = contributions
+    if residual == "last":
+        shares = shares + torch.where(last_of(trajectory), missing[trajectory], 0.0)
+    rewards = contribution_weight * shares + grounding_weight * grounded.double()
+    found = gae(rewards, values, trajectory, last_values, discount=discount, trace=trace)
+    targets = {"contributions": contributions + missing[trajectory], "values": found + values.double()}
+    return Credit(whitened(found) if whiten else found, targets)

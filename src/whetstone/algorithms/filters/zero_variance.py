@@ -1,0 +1,25 @@
+"""Which groups say nothing? Those whose trajectories all earned the same.
+
+Easy to get wrong: their advantages are 0 anyway. What changes without them is what the others are divided by: the count
+of tokens, and the deviation of the batch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from whetstone.algorithms.levels import BeforeBaseline, PerTrajectory
+from whetstone.algorithms.sets import set_std
+
+
+def zero_variance(rewards: PerTrajectory, group: PerTrajectory, *, least_std: float = 0.0) -> BeforeBaseline:
+    """Keeps groups whose rewards differ (DAPO's dynamic sampling, without sampling anew).
+
+    Args:
+        rewards: [N] all a trajectory earned.
+        group: [N] which task it belongs to.
+        least_std: Groups whose deviation is not above it leave too; UI-S1 asks for 0.3.
+
+    Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, §3.2; the bound: arXiv:2509.11543.
+    """
+    return (set_std(rewards, group) > least_std).to(torch.float64)

@@ -1,0 +1,9 @@
+"""Advantages made over after all: the last of the six pieces of credit. Each works on any estimator's."""
+
+from whetstone.algorithms.modulation.clip_cov import clip_cov, covariances
+from whetstone.algorithms.modulation.entropy_aware import entropy_aware
+from whetstone.algorithms.modulation.entropy_modulated import entropy_modulated
+
+MODULATION = {"clip_cov": clip_cov, "entropy_aware": entropy_aware, "entropy_modulated": entropy_modulated}
+
+__all__ = ["MODULATION", "clip_cov", "covariances", "entropy_aware", "entropy_modulated"]

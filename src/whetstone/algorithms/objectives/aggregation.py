@@ -1,0 +1,74 @@
+"""What does a token's loss count for in the update? What it is divided by, and nothing else.
+
+Counts are over the whole update, all micro-batches and learners, so how it was cut changes nothing.
+
+Easy to get wrong: the mean of the micro-batches' means is another number. And a correction that rejects a token changes
+the numerator alone: dividing by the survivors would make them count for more.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Aggregation = Literal["token_mean", "sequence_sum", "sequence_mean", "constant"]
+
+
+def token_weights(
+    lengths: Tensor,  # [N] action tokens of each sequence of the update
+    mode: Aggregation = "token_mean",
+    *,
+    constant: float | None = None,
+) -> Tensor:  # [N]
+    """What each token of a sequence counts for, so that the loss of the update is Σ weight · L.
+
+        token_mean     1 / Σ n            every token the same (DAPO)
+        sequence_sum   1 / N              every token the same, however many there are
+        sequence_mean  1 / (N n_i)        every sequence the same: a long wrong answer is punished less per token
+        constant       1 / (N C)          Dr. GRPO; C is fixed for a run, never the width of a batch
+
+    Sequences without an action token count in none of them; without any, all weights are 0.
+
+    Args:
+        constant: C, the budget of a response in tokens.
+
+    Raises:
+        ValueError: `constant` is asked for and not above 0.
+
+    Source: arXiv:2503.14476, §3.3; arXiv:2503.20783, §3.1; verl's `agg_loss`, whose constant mode does not divide by N.
+    """
+    lengths = lengths.double()
+    alive = (lengths > 0).double()
+    sequences = alive.sum().clamp(min=1)
+    if mode == "token_mean":
+        return alive / lengths.sum().clamp(min=1)
+    if mode == "sequence_sum":
+        return alive / sequences
+    if mode == "sequence_mean":
+        return alive / (sequences * lengths.clamp(min=1))
+    if constant is None or constant <= 0:
+        raise ValueError(f"aggregation: constant divides by a number of tokens above 0, got {constant}")
+    return alive / (sequences * constant)
+
+
+def aggregated(
+    loss: Tensor,  # [T]
+    sequence: Tensor,  # [T] which sequence each token belongs to
+    mode: Aggregation = "token_mean",
+    *,
+    sequences: int | None = None,
+    constant: float | None = None,
+) -> Tensor:  # []
+    """The loss of an update whose tokens all lie here.
+
+    Args:
+        sequences: N; those without a token here count in nothing.
+        constant: C.
+
+    Source: as `token_weights`: arXiv:2503.14476, arXiv:2503.20783.
+    """
+    count = int(sequence.max()) + 1 if len(sequence) else 0
+    lengths = torch.bincount(sequence, minlength=max(count, sequences or 0))
+    return (loss * token_weights(lengths, mode, constant=constant).to(loss)[sequence]).sum()

@@ -1,0 +1,27 @@
+"""The plainest objective: make what earned credit likelier, by as much credit as it earned."""
+
+from __future__ import annotations
+
+import torch
+
+from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.objectives.token_loss import TokenLoss, same_length
+
+
+def policy_gradient(learner_logprobs: PerToken, advantages: PerToken) -> TokenLoss:
+    """REINFORCE.
+
+        L = −A ℓ
+
+    With `correction` it is importance-weighted. It has no trust region: one update a batch.
+
+    Args:
+        learner_logprobs: [T] with gradient.
+        advantages: [T]
+
+    Source: Williams 1992, "Simple statistical gradient-following algorithms"; verl's GPG loss, arXiv:2504.02546.
+    """
+    same_length(learner_logprobs, advantages)
+    with torch.no_grad():
+        metrics = {"policy/likelihood": learner_logprobs.detach().exp()}
+    return TokenLoss(-advantages * learner_logprobs, metrics)

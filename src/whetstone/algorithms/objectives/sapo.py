@@ -1,0 +1,39 @@
+"""What if the trust region had no edge? A smooth gate around ratio 1 instead of a clip."""
+
+from __future__ import annotations
+
+import torch
+
+from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+
+
+def sapo(
+    learner_logprobs: PerToken,
+    old_logprobs: PerToken,
+    advantages: PerToken,
+    *,
+    temperature: float = 1.0,
+    negative_temperature: float = 1.05,
+) -> TokenLoss:
+    """A soft gate on the ratio (SAPO).
+
+        L = −A (4/τ) σ(τ (ρ − 1)),   τ its own for A > 0 and the rest
+
+    Its slope at ρ = 1 is that of PPO. To be aggregated by `sequence_mean`.
+
+    Args:
+        learner_logprobs: [T] with gradient.
+        old_logprobs: [T] the learner's own before this update.
+        advantages: [T]
+        temperature: τ where A > 0.
+        negative_temperature: τ elsewhere; larger closes sooner.
+
+    Source: Gao et al. 2025, arXiv:2511.20347, eq. 5.
+    """
+    same_length(learner_logprobs, old_logprobs, advantages)
+    log_ratios = log_ratio(learner_logprobs, old_logprobs)
+    positive, other = (torch.full_like(advantages, tau) for tau in (temperature, negative_temperature))
+    tau = torch.where(advantages > 0, positive, other)
+    gate = (tau * (log_ratios.exp() - 1)).sigmoid() * 4 / tau
+    return TokenLoss(-advantages * gate, ratio_metrics(log_ratios))

@@ -1,0 +1,80 @@
+"""How do stored episodes help fresh ones? Five mechanisms, each reduced to what it adds to losses there are already.
+
+Easy to get wrong: with its weight at 0 each must be exactly the on-policy method.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+def hybrid_critic(
+    fresh: Tensor, returns: Tensor, stored: Tensor, targets: Tensor, *, offline_weight: float = 0.5
+) -> Tensor:
+    """[] squared error to returns on fresh turns, and to one-step targets on stored ones (HNPG).
+
+        mean (Q − MC)² + λ mean (Q − (r + γ V(s')))²
+
+    Args:
+        fresh: [F] with gradient.
+        returns: [F]
+        stored: [O] with gradient.
+        targets: [O]
+        offline_weight: λ; 0 is the on-policy critic.
+
+    Source: Zhou et al. 2023, arXiv:2311.08384, eq. 4; λ is ours.
+    """
+    error = (fresh - returns.detach()).square().mean()
+    return error if offline_weight == 0 else error + offline_weight * (stored - targets.detach()).square().mean()
+
+
+def interpolated(meta: Tensor, adapted: Tensor, *, rate: float = 0.1) -> Tensor:
+    """Weights moved a step from where they were toward where an inner loop ended (MOORL, a Reptile step).
+
+        θ + ε (θ_K − θ)
+
+    Source: MOORL 2025, arXiv:2506.09574; Nichol et al. 2018, arXiv:1803.02999.
+    """
+    return meta + rate * (adapted - meta)
+
+
+def pessimistic(values: Tensor, *, by: Literal["min", "deviation"] = "min", strength: float = 1.0) -> Tensor:
+    """[T] what an ensemble [N, T] of critics is believed to say: its least, or mean minus κ deviations (RO2O).
+
+    The deviation is the population's.
+
+    Args:
+        strength: κ.
+
+    Source: Wen et al. 2023, arXiv:2309.16973, §4.
+    """
+    if by == "min":
+        return values.min(0).values
+    return values.mean(0) - strength * values.std(0, correction=0)
+
+
+def balanced_weights(advantages: Tensor, balance: Tensor, *, weight_max: float = 20.0) -> Tensor:
+    """[T] exp(b A), at most `weight_max`: imitation as strict as a balance coefficient says (FamO2O).
+
+    Source: Wang et al. 2023, arXiv:2310.17966, eq. 5; the cap is ours.
+    """
+    return (balance * advantages).clamp(max=80).exp().clamp(max=weight_max)
+
+
+def simulation_penalty(gaps: Tensor, simulated: Tensor, real: Tensor) -> Tensor:
+    """[] how far simulated values lie above real ones where the simulator is off (H2O).
+
+        log Σ ω e^Q − mean Q_real,   ω = softmax(gap) over the simulated
+
+    Args:
+        gaps: [S] log-odds of real against simulated, from two discriminators.
+        simulated: [S] values with gradient.
+        real: [R] values with gradient.
+
+    Source: Niu et al. 2022, arXiv:2206.13464, eq. 7.
+    """
+    weights = gaps.detach().softmax(0)
+    return torch.logsumexp(simulated + weights.log(), 0) - real.mean()

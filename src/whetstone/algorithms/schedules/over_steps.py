@@ -1,0 +1,84 @@
+"""What does a term count for at step t? Curves from the papers, each with its end held.
+
+Easy to get wrong: a cosine that is not held falls again, and what was to be phased in is phased out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+
+def mixing_weight(step: int, *, start: float = 0.9, end: float = 0.05, warmup: int = 0, decay: int = 350) -> float:
+    """μ of imitation beside reinforcement: up in a line, down in half a cosine, then held.
+
+    Args:
+        step: From 0.
+        start: The peak.
+        end: Where it is held; above 0 it keeps the format.
+        warmup: Steps up.
+        decay: Steps down.
+
+    Source: DataMind 2025, arXiv:2509.25084, and its code; CHORD, arXiv:2508.11408.
+    """
+    if step < warmup:
+        return start * (step + 1) / warmup
+    if step >= warmup + decay:
+        return end
+    return end + (start - end) * (1 + math.cos(math.pi * (step - warmup) / decay)) / 2
+
+
+def replay_weight(step: int, *, steps: int = 200, peak: float = 1.0) -> float:
+    """What replayed episodes count for: up in half a cosine, then held.
+
+        ζ (1 − cos(π t / T)) / 2
+
+    Args:
+        step: From 0.
+        steps: T.
+        peak: ζ.
+
+    Source: Qin et al. 2025 (SPEAR), arXiv:2509.22601, §3.2, and its code.
+    """
+    return peak * (1 - math.cos(math.pi * min(step, steps) / steps)) / 2
+
+
+def phase_weight(epoch: int, epochs: int, *, form: Literal["decay", "rise", "constant"] = "decay") -> float:
+    """What EPO's smoothing counts for over training.
+
+        first half 1 − 0.2 (1 − e^(−2x)),   second half 0.8 e^(−3x),   x the share of the half that is over
+
+    It jumps in the middle and reaches neither 0.8 nor 0. The paper's words describe a rise, its code this fall.
+
+    Args:
+        epoch: From 0 to `epochs`.
+        epochs: E.
+        form: `rise` is the fall backwards, `constant` is 1.
+
+    Source: Xu et al. 2025 (EPO), arXiv:2509.22576, and its code.
+    """
+    if form == "constant":
+        return 1.0
+    if form == "rise":
+        return phase_weight(epochs - epoch, epochs)
+    half = epochs / 2
+    if epoch <= half:
+        return 1 - 0.2 * (1 - math.exp(-2 * epoch / half))
+    return 0.8 * math.exp(-3 * (epoch - half) / (epochs - half))
+
+
+def adaptive_weight(weight: float, divergence: float, *, target: float, samples: int, horizon: int = 10000) -> float:
+    """The weight of a KL penalty behind a batch, moved so that the divergence comes to its target.
+
+        β ← β (1 + clip(KL / target − 1, ±0.2) · n / horizon)
+
+    Args:
+        weight: β before.
+        divergence: KL of the batch.
+        target: Above 0.
+        samples: n, trajectories of the batch.
+        horizon: How slowly it moves.
+
+    Source: Ziegler et al. 2019, arXiv:1909.08593, §2.2.
+    """
+    return weight * (1 + min(max(divergence / target - 1, -0.2), 0.2) * samples / horizon)

@@ -1,0 +1,13 @@
+"""Rewards made over before anything is computed from them: the first of the six pieces of credit.
+
+Each returns what takes the place of the rewards of its level: outcomes, process rewards, or token rewards.
+"""
+
+from whetstone.algorithms.shaping.gated import gated, gated_sum
+from whetstone.algorithms.shaping.kl_penalty import kl_penalty
+from whetstone.algorithms.shaping.overlong import overlong
+from whetstone.algorithms.shaping.self_correction import self_correction
+
+SHAPING = {"gated": gated, "kl_penalty": kl_penalty, "overlong": overlong, "self_correction": self_correction}
+
+__all__ = ["SHAPING", "gated", "gated_sum", "kl_penalty", "overlong", "self_correction"]

@@ -1,0 +1,63 @@
+"""How are easy step rewards kept from drowning the goal? They count only where what matters more was reached.
+
+Easy to get wrong: the gate is strict, and every higher tier must pass, not the next one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from whetstone.algorithms.levels import PerTrajectory, PerTurn
+
+
+def gated(
+    outcomes: PerTrajectory,
+    process_rewards: PerTurn,
+    trajectory: PerTurn,
+    *,
+    threshold: float = 0.5,
+    weight: float = 1.0,
+) -> PerTurn:
+    """Process rewards of trajectories whose outcome is above the threshold; 0 for the others (G-RA).
+
+        r_t ← 1[R > δ] · w · r_t
+
+    Args:
+        outcomes: [N] of each trajectory.
+        process_rewards: [M] of each turn.
+        trajectory: [M] which trajectory the turn belongs to.
+        threshold: δ.
+        weight: w.
+
+    Source: Sun et al. 2025, arXiv:2508.10548 (gated reward accumulation), with two tiers.
+    """
+    passes = (outcomes > threshold).double()[trajectory]
+    return passes * weight * process_rewards.double()
+
+
+def gated_sum(
+    tiers: Tensor,  # [J, N] from high to low priority
+    thresholds: Sequence[float],
+    weights: Sequence[float],
+) -> Tensor:  # [N]
+    """The highest tier, and every other whose higher tiers all exceed their thresholds.
+
+        S = R¹ + Σ_{j ≥ 2} [Π_{u < j} 1(R^u > δ_u)] w_j R^j
+
+    Args:
+        thresholds: δ of each tier but the lowest, J − 1 numbers.
+        weights: w of each tier but the highest, J − 1 numbers.
+
+    Raises:
+        ValueError: Thresholds or weights are not one fewer than tiers.
+
+    Source: arXiv:2508.10548; the weights are ours.
+    """
+    if not len(thresholds) == len(weights) == len(tiers) - 1:
+        raise ValueError(f"{len(tiers)} tiers have {len(tiers) - 1} thresholds and weights")
+    passes = torch.stack([tier > bar for tier, bar in zip(tiers[:-1], thresholds, strict=True)]).cumprod(0)
+    lower = tiers[1:].double() * tiers.new_tensor(weights).double().unsqueeze(1)
+    return tiers[0].double() + (passes * lower).sum(0)

@@ -1,0 +1,33 @@
+"""What does it cost to come near the limit? Nothing at first, then ever more; a cliff would be noise.
+
+Easy to get wrong: filtering what is too long is another thing. Use one of the two.
+"""
+
+from __future__ import annotations
+
+from whetstone.algorithms.levels import PerTrajectory
+
+
+def overlong(
+    outcomes: PerTrajectory, lengths: PerTrajectory, *, limit: int = 20480, buffer: int = 4096, penalty: float = 1.0
+) -> PerTrajectory:
+    """Outcomes less a penalty that grows over the last tokens below a limit (DAPO's overlong shaping).
+
+        R ← R + min(−p (n − (limit − buffer)) / buffer, 0)
+
+    Args:
+        outcomes: [N] of each trajectory.
+        lengths: [N] n, action tokens; observations are not the policy's doing.
+        limit: Tokens at which the whole penalty is due.
+        buffer: Tokens below it over which the penalty grows.
+        penalty: p. DAPO's rewards are ±1; for 0 and 1 half of it has the same force.
+
+    Raises:
+        ValueError: The buffer is not in (0, limit].
+
+    Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, eq. 13.
+    """
+    if not 0 < buffer <= limit:
+        raise ValueError(f"buffer is above 0 and at most limit ({limit}): got {buffer}")
+    over = lengths.double() - (limit - buffer)
+    return outcomes.double() + (-penalty * over / buffer).clamp(max=0)

@@ -1,0 +1,33 @@
+"""What would the policy get if it tried nothing? Samples, and beside them one episode without chance."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from whetstone.rollout.protocol import Roller
+from whetstone.trajectory import Group, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GreedyBaseline:
+    """`group_size` episodes side by side, the last of them greedy: it is compared with and not learned from."""
+
+    group_size: int
+    """Episodes of each task, the greedy one among them."""
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """What its groups carry."""
+        return frozenset({"greedy_rewards"})
+
+    async def __call__(self, task: Task, roller: Roller, /) -> Group:
+        """See `Strategy`."""
+        last = self.group_size - 1
+        samples = [asyncio.ensure_future(roller.sample(task, index=i, greedy=i == last)) for i in range(last + 1)]
+        try:
+            return Group(task, tuple(await asyncio.gather(*samples)))
+        finally:
+            for sample in samples:
+                sample.cancel()
+            await asyncio.gather(*samples, return_exceptions=True)

@@ -1,0 +1,482 @@
+"""What can an estimator ask for? Columns of a batch, by name: one number a trajectory, a turn, or an action token.
+
+    groups that count → trajectories [N] → turns [M] → action tokens [K], each behind the other
+
+Columns are made when they are asked for: log-probs, beliefs and values cost a forward pass, the rest is read.
+
+Easy to get wrong: action tokens stand turn by turn here, whatever segments hold them; `scattered` takes numbers back to
+where their tokens lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from whetstone.algorithms import Level, columns_of
+from whetstone.algorithms.advantages import implicit_rewards
+from whetstone.algorithms.modulation import covariances
+from whetstone.algorithms.returns import last_of
+from whetstone.chat import Chat, assistant
+from whetstone.errors import CreditError
+from whetstone.training.learner import Learner, action_places
+from whetstone.trajectory import Author, Group, Segment, Tokens, Trajectory
+
+READ_AT = {
+    "values": "first",
+    "twin_values": "first",
+    "potentials": "first",
+    "action_values": "last",
+    "twin_action_values": "last",
+    "contributions": "last",
+    "token_values": "every",
+}
+"""What critics can foretell, and in front of which of a turn's action tokens they are asked."""
+FROM_MODELS = frozenset({
+    "old_logprobs", "reference_logprobs", "model_logprobs", "implicit", "answer_beliefs", "covariance_rank",
+})  # fmt: skip
+"""Columns that cost a forward pass, beside critics' values."""
+_INDICES = frozenset(
+    {"group", "trajectory", "turn_index", "turn", "token_trajectory", "nodes", "state_keys", "roles", "action_keys"}
+)
+
+
+def from_record(columns: Iterable[str]) -> bool:
+    """Whether columns can be read from trajectories alone, without a model."""
+    return not critic_heads(columns) and not FROM_MODELS & set(columns)
+
+
+def critic_heads(columns: Iterable[str]) -> tuple[str, ...]:
+    """The heads a critic must have to give these columns: those that are trained, then slow copies."""
+    asked = [name.removeprefix("last_") for name in columns]
+    asked = [name for name in asked if name.removeprefix("slow_") in READ_AT]
+    trained = sorted({name.removeprefix("slow_") for name in asked})
+    return (*trained, *sorted({name for name in asked if name.startswith("slow_")}))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One trajectory of the batch."""
+
+    group: Group
+    number: int
+    """Of its group in the batch."""
+    trajectory: Trajectory
+    segments: tuple[Segment, ...]
+    places: tuple[tuple[int, int], ...]
+    """Its action tokens as (segment, place), turn by turn."""
+
+    @classmethod
+    def of(cls, group: Group, number: int, trajectory: Trajectory) -> Held:
+        """A trajectory with its tokens in order."""
+        segments = trajectory.segments()
+        lying = [(s.turns[place], k, place) for k, s in enumerate(segments) for place in action_places(s)]
+        return cls(group, number, trajectory, segments, tuple((k, place) for _, k, place in sorted(lying)))
+
+    def turn(self, place: tuple[int, int]) -> int:
+        """The turn an action token belongs to."""
+        return self.segments[place[0]].turns[place[1]]
+
+
+class Columns:
+    """A batch as columns.
+
+    Args:
+        held: Its trajectories, group by group.
+        learner: Gives log-probs and values, under the weights before the update.
+        temperature: What the sampler divided its logits by.
+        chat: Writes gold answers as tokens.
+        roles: The task tag that names the role a trajectory is played in.
+        scorer: A process model, for implicit rewards.
+        draw: Where chance comes from, the same for the same step of a run.
+    """
+
+    def __init__(
+        self,
+        held: Sequence[Held],
+        *,
+        learner: Learner | None = None,
+        temperature: float = 1.0,
+        chat: Chat | None = None,
+        roles: str | None = None,
+        scorer: Learner | None = None,
+        draw: torch.Generator | None = None,
+    ) -> None:
+        self.held, self.temperature, self.chat, self.roles, self.scorer = held, temperature, chat, roles, scorer
+        self._learner, self._draw = learner, draw
+        self._made: dict[str, Tensor] = {}
+        self._values: dict[str, list[Tensor]] | None = None
+        self._last_values: dict[str, Tensor] | None = None
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The column of this name, on the CPU; numbers in float64.
+
+        Raises:
+            CreditError: Nothing in the batch gives it.
+        """
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def replaced(self, name: str, column: Tensor) -> None:
+        """Put rewards that were made over in the place of those read; what is made of them is made anew."""
+        self._made[name] = column
+        for made_of_them in ("rewards", "turn_rewards", "token_rewards"):
+            if made_of_them != name:
+                self._made.pop(made_of_them, None)
+
+    def ask(self, function: Callable[..., Any], **given: Tensor) -> Any:
+        """What a function of columns says; `given` take the place of columns of their names."""
+        return function(*(given[name] if name in given else self[name] for name in columns_of(function)))
+
+    def spread(self, numbers: Tensor, level: Level, to: Level) -> Tensor:
+        """Numbers of one level at a finer one: every turn of a trajectory, every token of a turn has the same."""
+        if level == to:
+            return numbers
+        if level == "trajectory":
+            return numbers[self["trajectory" if to == "turn" else "token_trajectory"]]
+        if level == "turn" and to == "token":
+            return numbers[self["turn"]]
+        raise ValueError(f"numbers of a {level} cannot become those of a {to}")
+
+    def scattered(self, numbers: Tensor) -> list[list[Tensor]]:
+        """Per trajectory and segment, [T] numbers [K] of action tokens where their tokens lie; 0 elsewhere."""
+        found, begin = [], 0
+        for held in self.held:
+            rows = [torch.zeros(len(segment), dtype=numbers.dtype) for segment in held.segments]
+            for offset, (k, place) in enumerate(held.places):
+                rows[k][place] = numbers[begin + offset]
+            begin += len(held.places)
+            found.append(rows)
+        return found
+
+    def _make(self, name: str) -> Tensor:
+        if name.startswith("last_") and name.removeprefix("last_").removeprefix("slow_") in READ_AT:
+            return self._last_value(name.removeprefix("last_"))
+        if name.removeprefix("slow_") in READ_AT:
+            return self._value(name)
+        maker = _MADE.get(name)
+        found = maker(self) if maker is not None else self._from_reward(name)
+        if isinstance(found, Tensor):
+            return found
+        return torch.tensor(list(found), dtype=torch.long if name in _INDICES else torch.float64)
+
+    def _turns(self) -> Iterable[tuple[int, Held, int]]:
+        """(number of its trajectory, the trajectory, number of the turn) of every turn."""
+        for i, held in enumerate(self.held):
+            for t in range(len(held.trajectory.turns)):
+                yield i, held, t
+
+    def _tokens(self) -> Iterable[tuple[int, Held, tuple[int, int]]]:
+        for i, held in enumerate(self.held):
+            for place in held.places:
+                yield i, held, place
+
+    def _outcomes(self) -> Iterable[float]:
+        return (held.trajectory.score.value if held.trajectory.score is not None else 0.0 for held in self.held)
+
+    def _process_rewards(self) -> Iterable[float]:
+        """Of the reward; 0 where it gives none for turns."""
+        for _, held, t in self._turns():
+            score = held.trajectory.score
+            yield score.turns[t] if score is not None and score.turns is not None else 0.0
+
+    def _rewards(self) -> Tensor:
+        return self["outcomes"].clone().index_add_(0, self["trajectory"], self["process_rewards"])
+
+    def _turn_rewards(self) -> Tensor:
+        ends = last_of(self["trajectory"])
+        return self["process_rewards"] + torch.where(ends, self["outcomes"][self["trajectory"]], 0.0)
+
+    def _token_rewards(self) -> Tensor:
+        """A turn's reward on its last action token, the outcome on the last of all."""
+        turn, owner = self["turn"], self["token_trajectory"]
+        of_turn = torch.where(last_of(turn), self["process_rewards"][turn], 0.0)
+        return of_turn + torch.where(last_of(owner), self["outcomes"][owner], 0.0)
+
+    def _state_keys(self) -> Iterable[int]:
+        """By what the turn began from: the opening, or what came back last. Equal texts are one state."""
+        known: dict[tuple[str, ...], int] = {}
+        for _, held, t in self._turns():
+            trajectory = held.trajectory
+            seen = trajectory.opening if t == 0 else trajectory.turns[t - 1].observation
+            yield known.setdefault(tuple(message.text for message in seen), len(known))
+
+    def _nodes(self) -> Iterable[int]:
+        known: dict[int, int] = {}
+        for _, held, t in self._turns():
+            yield known.setdefault(id(held.trajectory.turns[t]), len(known))
+
+    def _turn(self) -> Iterable[int]:
+        begins, begin = [], 0
+        for held in self.held:
+            begins.append(begin)
+            begin += len(held.trajectory.turns)
+        return (begins[i] + held.turn(place) for i, held, place in self._tokens())
+
+    def _roles(self) -> Iterable[int]:
+        if self.roles is None:
+            raise CreditError("roles: the recipe does not say which tag of a task names them (roles: TAG)")
+        known: dict[str, int] = {}
+        for held in self.held:
+            if self.roles not in held.group.task.tags:
+                raise CreditError(f'roles: task {held.group.task.id} has no tag "{self.roles}"')
+            yield known.setdefault(held.group.task.tags[self.roles], len(known))
+
+    def _hardness(self) -> Iterable[float]:
+        for held in self.held:
+            try:
+                yield float(held.group.task.tags["difficulty"])
+            except (KeyError, ValueError):
+                raise CreditError(f"hardness: task {held.group.task.id} has no number for its tag difficulty") from None
+
+    def _greedy_rewards(self) -> Iterable[float]:
+        for held in self.held:
+            yield next((t.score.value for t in held.group.trajectories if t.greedy and t.score is not None), math.nan)
+
+    def _entropies(self) -> Iterable[float]:
+        return (held.segments[k].tokens.entropies[place] for _, held, (k, place) in self._tokens())
+
+    def _turn_entropies(self) -> Tensor:
+        turn = self["turn"]
+        zeros = torch.zeros(len(self["trajectory"]), dtype=torch.float64)
+        sums = zeros.index_add(0, turn, self["entropies"])
+        return sums / zeros.index_add(0, turn, torch.ones_like(self["entropies"]))
+
+    def _call_tokens(self) -> Iterable[float]:
+        turns = [held.trajectory.turns[held.turn(place)] for _, held, place in self._tokens()]
+        return (float(bool(turn.message.tool_calls)) for turn in turns)
+
+    def _grounded(self) -> Iterable[float]:
+        """1 where every call of a turn could be done; a turn that calls nothing asks nothing that could fail."""
+        for _, held, t in self._turns():
+            turn = held.trajectory.turns[t]
+            yield float(all(call.outcome == "ok" for call in turn.calls) and not turn.message.malformed)
+
+    def _void(self) -> Iterable[float]:
+        """1 where a turn neither calls a tool nor answers: not the last, or cut off, and without a call."""
+        for _, held, t in self._turns():
+            trajectory = held.trajectory
+            turn = trajectory.turns[t]
+            answers = t + 1 == len(trajectory.turns) and not trajectory.ended.cut_short and bool(turn.message.text)
+            yield float(not turn.message.tool_calls and not answers)
+
+    def _cut_short(self) -> Iterable[float]:
+        return (float(held.trajectory.ended.cut_short) for held in self.held)
+
+    def _answer_beliefs(self) -> Tensor:
+        """Probability of the gold answer in front of each turn; of several answers the likeliest."""
+        assert self.chat is not None
+        asked: list[Segment] = []
+        rows: list[int] = []
+        for m, (_, held, t) in enumerate(self._turns()):
+            answers = held.group.task.private.get("answer")
+            if answers is None:
+                raise CreditError(f"answer_beliefs: task {held.group.task.id} has no gold answer (private `answer`)")
+            context = _context_of(held, t)
+            for answer in answers if isinstance(answers, list | tuple) else [answers]:
+                ids = self.chat.write(assistant(str(answer)), ())
+                asked.append(_probe(context, ids))
+                rows.append(m)
+        beliefs = torch.full((len(self["trajectory"]),), -math.inf, dtype=torch.float64)
+        if asked:
+            means = [of.double().mean().cpu() for of in self._logprobs_of(asked)]
+            beliefs.scatter_reduce_(0, torch.tensor(rows), torch.stack(means), "amax")
+        return beliefs.exp()
+
+    def _action_keys(self) -> Iterable[int]:
+        """Equal exactly where two trajectories did the same, token by token."""
+        known: dict[tuple[tuple[int, ...], ...], int] = {}
+        for held in self.held:
+            did = tuple(turn.action.ids for turn in held.trajectory.turns)
+            yield known.setdefault(did, len(known))
+
+    def _draws(self) -> Tensor:
+        return torch.rand(len(self["turn"]), generator=self._draw, dtype=torch.float64)
+
+    def _covariance_rank(self) -> Tensor:
+        """How many tokens of the batch have a larger covariance of credit and log-prob, as a share of all."""
+        covariance = covariances(self["advantages"], self["old_logprobs"])
+        order = torch.argsort(covariance, descending=True, stable=True)
+        rank = torch.empty(len(order), dtype=torch.float64)
+        rank[order] = torch.arange(len(order), dtype=torch.float64) / max(1, len(order))
+        return rank
+
+    def _old_logprobs(self) -> Tensor:
+        return self._in_order(self._logprobs_of(self._segments()))
+
+    def _reference_logprobs(self) -> Tensor:
+        return self._in_order(self._logprobs_of(self._segments(), of="reference"))
+
+    def _model_logprobs(self) -> Tensor:
+        if self.scorer is None:
+            raise CreditError("implicit: the recipe has no process_model")
+        return self._in_order(self.scorer.logprobs(self._segments(), temperature=self.temperature))
+
+    def _implicit(self) -> Tensor:
+        return implicit_rewards(self["model_logprobs"], self["old_logprobs"], self["turn"], len(self["trajectory"]))
+
+    def _from_reward(self, name: str) -> Iterable[float]:
+        """A signal of the reward, one a turn, or a part of its score, one a trajectory."""
+        scores = [held.trajectory.score for held in self.held]
+        if any(score is not None and name in score.signals for score in scores):
+            for held in self.held:
+                score = held.trajectory.score
+                if score is None or name not in score.signals:
+                    raise CreditError(f"{held.trajectory.id}: the reward says no {name} of its turns")
+                yield from score.signals[name]
+            return
+        for held in self.held:
+            score = held.trajectory.score
+            if score is None or name not in score.parts:
+                raise CreditError(f"{held.trajectory.id}: neither the run nor its reward gives {name}")
+            yield score.parts[name]
+
+    def _segments(self) -> list[Segment]:
+        return [segment for held in self.held for segment in held.segments]
+
+    def _logprobs_of(
+        self, segments: Sequence[Segment], *, of: Literal["policy", "reference"] = "policy"
+    ) -> list[Tensor]:
+        assert self._learner is not None
+        return self._learner.logprobs(segments, temperature=self.temperature, of=of)
+
+    def _in_order(self, per_segment: Sequence[Tensor]) -> Tensor:
+        """[K] or [K, H] of values per segment [A, …], turn by turn."""
+        found, begin = [], 0
+        for held in self.held:
+            mine = per_segment[begin : begin + len(held.segments)]
+            begin += len(held.segments)
+            at = [{place: a for a, place in enumerate(action_places(segment))} for segment in held.segments]
+            found += [mine[k][at[k][place]] for k, place in held.places]
+        return torch.stack(found).double().cpu() if found else torch.empty(0, dtype=torch.float64)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """What critics foretell."""
+        return self._learner.heads if self._learner is not None else ()
+
+    def head(self, name: str) -> Tensor:
+        """[K] what a critic's head says in front of each action token."""
+        if self._values is None:
+            assert self._learner is not None
+            said = self._in_order(self._learner.values(self._segments(), temperature=self.temperature))
+            self._values = {head: [] for head in self._learner.heads}
+            for h, head in enumerate(self._learner.heads):
+                self._values[head] = [said[:, h]] if said.ndim == 2 else [said]
+        return self._values[name][0]
+
+    def _value(self, name: str) -> Tensor:
+        said, where = self.head(name), READ_AT[name.removeprefix("slow_")]
+        if where == "every":
+            return said
+        turn, owner = self["turn"], self["trajectory"]
+        found = torch.full((len(owner),), torch.nan, dtype=torch.float64)
+        asked = self.asked_at(where)
+        found[turn[asked]] = said[asked]
+        behind = self[f"last_{name}"]
+        for m in reversed(range(len(found))):  # a turn without action tokens is worth what comes behind it
+            if found[m].isnan():
+                found[m] = found[m + 1] if m + 1 < len(found) and owner[m + 1] == owner[m] else behind[owner[m]]
+        return found
+
+    def asked_at(self, where: str) -> Tensor:
+        """[K] at which action tokens a critic is asked: the first of each turn, its last, or every one."""
+        turn = self["turn"]
+        if where == "every":
+            return torch.ones_like(turn, dtype=torch.bool)
+        if where == "last":
+            return last_of(turn)
+        found = torch.ones_like(turn, dtype=torch.bool)
+        found[1:] = turn[1:] != turn[:-1]
+        return found
+
+    def _last_value(self, name: str) -> Tensor:
+        """[N] what a head says behind the last turn where a limit cut the episode short; 0 where it was over."""
+        if self._last_values is None:
+            assert self._learner is not None
+            cut = [i for i, held in enumerate(self.held) if held.trajectory.ended.cut_short and held.places]
+            length = self._learner.policy.context_length
+            probes = [_probe(_behind(self.held[i]).ids[: length - 1], (0,)) for i in cut]
+            said = self._learner.values(probes, temperature=self.temperature)
+            zeros = torch.zeros(len(self.held), dtype=torch.float64)
+            self._last_values = {head: zeros.clone() for head in self._learner.heads}
+            for i, values in zip(cut, said, strict=True):
+                for h, head in enumerate(self._learner.heads):
+                    self._last_values[head][i] = values[0, h].double().cpu()
+        return self._last_values[name]
+
+
+def _context_of(held: Held, turn: int) -> tuple[int, ...]:
+    """What the model read in front of a turn's action."""
+    turns = held.trajectory.turns
+    if turns[turn].training_context is not None:
+        return turns[turn].training_context.ids  # type: ignore[union-attr]
+    begin = max(t for t in range(turn + 1) if turns[t].opens_segment)
+    before = chain.from_iterable((*t.context.ids, *t.action.ids) for t in turns[begin:turn])
+    return (*before, *turns[turn].context.ids)
+
+
+def _behind(held: Held) -> Tokens:
+    """What the model would have read next."""
+    turns, closing = held.trajectory.turns, held.trajectory.closing
+    last = turns[-1]
+    so_far = (*_context_of(held, len(turns) - 1), *last.action.ids)
+    return Tokens.written((*so_far, *(closing.ids if closing is not None else ())), Author.ENVIRONMENT)
+
+
+def _probe(context: Sequence[int], ids: Sequence[int]) -> Segment:
+    """A segment in which `ids` are asked about behind `context`."""
+    tokens = Tokens.written((*context, *ids), Author.ENVIRONMENT)
+    mask = (False,) * len(context) + (True,) * len(ids)
+    return Segment("probe", 0, tokens, mask, (0,) * len(tokens))
+
+
+_MADE: dict[str, Callable[[Columns], Iterable[float] | Iterable[int] | Tensor]] = {
+    "outcomes": lambda c: c._outcomes(),
+    "rewards": lambda c: c._rewards(),
+    "group": lambda c: (held.number for held in c.held),
+    "action_keys": lambda c: c._action_keys(),
+    "draws": lambda c: c._draws(),
+    "covariance_rank": lambda c: c._covariance_rank(),
+    "lengths": lambda c: (len(held.places) for held in c.held),
+    "greedy_rewards": lambda c: c._greedy_rewards(),
+    "roles": lambda c: c._roles(),
+    "hardness": lambda c: c._hardness(),
+    "cut_short": lambda c: c._cut_short(),
+    "trajectory": lambda c: (i for i, _, _ in c._turns()),
+    "turn_index": lambda c: (t for _, _, t in c._turns()),
+    "process_rewards": lambda c: c._process_rewards(),
+    "turn_rewards": lambda c: c._turn_rewards(),
+    "state_keys": lambda c: c._state_keys(),
+    "nodes": lambda c: c._nodes(),
+    "turn_entropies": lambda c: c._turn_entropies(),
+    "grounded": lambda c: c._grounded(),
+    "void": lambda c: c._void(),
+    "answer_beliefs": lambda c: c._answer_beliefs(),
+    "implicit": lambda c: c._implicit(),
+    "turn": lambda c: c._turn(),
+    "token_trajectory": lambda c: (i for i, _, _ in c._tokens()),
+    "token_rewards": lambda c: c._token_rewards(),
+    "entropies": lambda c: c._entropies(),
+    "call_tokens": lambda c: c._call_tokens(),
+    "old_logprobs": lambda c: c._old_logprobs(),
+    "reference_logprobs": lambda c: c._reference_logprobs(),
+    "model_logprobs": lambda c: c._model_logprobs(),
+}
+
+
+def held_of(groups: Sequence[Group]) -> list[Held]:
+    """The trajectories of each group that enter statistics, numbered by their group's place."""
+    return [Held.of(group, number, trajectory) for number, group in enumerate(groups) for trajectory in group.counted]
+
+
+def with_advantages(segment: Segment, advantages: Tensor) -> Segment:
+    """A segment with its credit, [T]."""
+    return replace(segment, advantages=tuple(advantages.tolist()))

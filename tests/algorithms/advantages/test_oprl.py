@@ -1,0 +1,40 @@
+"""Implicit rewards, and their credit."""
+
+import pytest
+import torch
+
+from tests_batches import of, whole
+from whetstone.algorithms.advantages import implicit_rewards, oprl
+
+
+def near(*numbers):
+    return pytest.approx(list(numbers), abs=1e-5)
+
+
+IMPLICIT, OWNER, GROUP = of(0.1, 0.2, -0.05, 0.05), whole(0, 0, 1, 1), whole(0, 0)
+
+
+def said(**options):
+    return oprl(of(1, 0), IMPLICIT, OWNER, GROUP, **options).tolist()
+
+
+def test_what_the_model_finds_likelier():
+    gaps = of(1.5, 0.5, 4.0, -1.0, 1.0)
+    found = implicit_rewards(gaps, torch.zeros(5), whole(0, 0, 1, 2, 3), 5)
+    assert found.tolist() == near(0.1, 0.2, -0.05, 0.05, 0)
+    # token log-ratios .4 −.2 1
+    assert implicit_rewards(of(0.4, -0.2, 1), torch.zeros(3), whole(0, 0, 0), 1).tolist() == near(0.06)
+
+
+def test_leave_one_out_on_both_levels():
+    assert said(rescale=False) == near(1.033333, 1.166667, -1.166667, -1.033333)
+    assert said() == near(1.166666, 1.833329, -1.833329, -1.166666)
+
+
+def test_z_on_both_levels():
+    assert said(center="mean", scale="set", rescale=False) == near(0.947298, 1.908065, -1.908065, -0.947298)
+
+
+def test_the_codes_baseline_of_first_turns():
+    found = oprl(of(0, 0), IMPLICIT, OWNER, GROUP, rescale=False, baseline="first")
+    assert found.tolist() == near(0.15, 0.35, -0.15, 0.05)

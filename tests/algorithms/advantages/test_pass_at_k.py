@@ -1,0 +1,20 @@
+"""Only the best gets credit."""
+
+import pytest
+
+from tests_batches import of, whole
+from whetstone.algorithms.advantages import pass_at_k
+
+
+def near(*numbers):
+    return pytest.approx(list(numbers), abs=1e-5)
+
+
+def test_worked_numbers():
+    rewards, group = of(1, 0, 0.5, 0), whole(0, 0, 0, 0)
+    assert pass_at_k(rewards, group).tolist() == [0.5, 0, 0, 0]
+    assert pass_at_k(rewards, group, scale=True).tolist() == near(1.044464, 0, 0, 0)
+
+
+def test_ties_for_the_best_and_a_group_of_one_are_zero():
+    assert pass_at_k(of(1, 1, 0, 9), whole(0, 0, 0, 1)).tolist() == [0.0] * 4

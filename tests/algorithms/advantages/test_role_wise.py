@@ -1,0 +1,41 @@
+"""Each role against its own kind."""
+
+import pytest
+
+from tests_batches import of, whole
+from whetstone.algorithms.advantages import dr_mas, group_relative, mars, role_normalised
+
+
+def near(*numbers):
+    return pytest.approx(list(numbers), abs=1e-5)
+
+
+def test_two_players_of_two_games():
+    # player 0: returns 1.1 1 1, −1 −1, mean .22; player 1: −1 −1, 1.2 1.1 1, mean .26
+    turns = of(0.1, 0, 1, 0, -1, 0, -1, 0.1, 0.1, 1)
+    owner = whole(0, 0, 0, 1, 1, 2, 2, 3, 3, 3)
+    found = mars(turns, owner, whole(0, 0, 1, 1))
+    assert found.tolist() == near(0.88, 0.78, 0.78, -1.22, -1.22, -1.26, -1.26, 0.94, 0.84, 0.74)
+
+
+def test_a_player_with_one_trajectory_learns_nothing():
+    assert mars(of(1, 0, 1), whole(0, 0, 1), whole(0, 1)).tolist() == [0.0] * 3
+
+
+def test_agents_of_a_team_have_scales_of_their_own():
+    rewards, roles = of(1, 0, 1, 0, 0.2, 0.2, 0.4, 0), whole(0, 0, 0, 0, 1, 1, 1, 1)
+    task = whole(*[0] * 8)
+    found = dr_mas(rewards, task, roles)
+    assert found[:4].tolist() == near(0.866024, -0.866024, 0.866024, -0.866024)
+    assert found[4:].tolist() == near(0, 0, 1.224737, -1.224737)
+    assert group_relative(rewards, task)[6].item() == pytest.approx(0.117851, abs=1e-5)  # what pooling would say
+
+
+def test_attacker_and_defender():
+    # attacker: two tokens at 2, one at −2; defender: two at −2, two at 2
+    rewards = of(0, 2, -2, 0, -2, 0, 2)
+    owner, roles = whole(0, 0, 1, 2, 2, 3, 3), whole(0, 0, 1, 1)
+    found = role_normalised(rewards, owner, roles)
+    assert found.tolist() == near(0.707107, 0.707107, -1.414214, -1, -1, 1, 1)
+    together = role_normalised(rewards, owner, whole(0, 0, 0, 0))
+    assert together[[0, 2]].tolist() == near(0.866025, -1.154701)

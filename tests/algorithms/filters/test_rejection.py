@@ -1,0 +1,19 @@
+"""What is worth imitating of one's own."""
+
+from tests_batches import of, whole
+from whetstone.algorithms.filters import rejection
+
+
+def test_duplicates_and_a_bound():
+    # the third did what the first did
+    rewards, group, keys = of(1, 0, 1, 1), whole(0, 0, 0, 0), whole(0, 1, 0, 2)
+    assert rejection(rewards, group, keys, of(5, 5, 5, 5), per_task=1).tolist() == [1, 0, 0, 0]
+    assert rejection(rewards, group, keys, of(5, 5, 5, 5)).tolist() == [1, 0, 0, 1]
+
+
+def test_of_equally_good_ones_the_shorter_stays():
+    assert rejection(of(1, 1), whole(0, 0), whole(0, 1), of(9, 5), per_task=1).tolist() == [0, 1]
+
+
+def test_each_task_has_its_own_bound():
+    assert rejection(of(1, 1), whole(0, 1), whole(0, 0), of(1, 1), per_task=1).tolist() == [1, 1]

@@ -1,0 +1,65 @@
+"""Bonus and band."""
+
+import pytest
+import torch
+
+from tests_batches import of
+from whetstone.algorithms.objectives import entropy_bonus, entropy_smoothing, usual_entropy
+
+H, USUAL = (0.2, 0.5, 1.4), of(0.5, 0.5, 0.5)
+
+
+def said(**options):
+    """What is added to the loss, and its gradient, at weight 0.001."""
+    entropies = of(*H).requires_grad_()
+    loss = 0.001 * entropy_smoothing(entropies, USUAL, **options).loss.mean()
+    loss.backward()
+    return loss.item(), entropies.grad.tolist()
+
+
+def near(*numbers):
+    return pytest.approx(list(numbers), abs=1e-6)
+
+
+def test_the_entropy_of_two_outcomes_and_its_slope():
+    logits = of(0.8, 0.2).log().requires_grad_()
+    p = logits.softmax(0)
+    entropy = -(p * p.log()).sum()
+    assert entropy.item() == pytest.approx(0.500402, abs=1e-6)
+    entropy_bonus(entropy.unsqueeze(0)).loss.sum().backward()
+    assert logits.grad.tolist() == pytest.approx([0.221807, -0.221807], abs=1e-6)
+
+
+def test_as_released_the_band_has_no_gradient():
+    value, gradient = said(form="indicator", strength=1.0)
+    assert value == pytest.approx(-0.000633, abs=1e-6)
+    assert gradient == near(*[-0.001 / 3] * 3)
+    bonus = of(*H).requires_grad_()
+    (0.001 * entropy_bonus(bonus).loss.mean()).backward()
+    assert gradient == near(*bonus.grad.tolist())
+
+
+def test_the_hinge_weakens_the_bonus_above_the_band_and_strengthens_it_below():
+    value, gradient = said(strength=1.0)
+    assert value == pytest.approx(-0.000667, abs=1e-6)
+    assert gradient == near(-0.000367, -0.000333, -0.0003)
+    value, gradient = said(size=1.0, strength=1.0)
+    assert value == pytest.approx(-0.000367, abs=1e-6)
+    assert gradient == near(-0.000667, -0.000333, 0)
+
+
+def test_beyond_one_it_pulls_entropy_down():
+    assert said()[1][2] > 0  # ours: b = 2
+
+
+def test_without_a_past_there_is_no_band():
+    entropies = of(*H)
+    nowhere = torch.full((3,), torch.nan)
+    assert torch.equal(entropy_smoothing(entropies, nowhere).loss, entropy_bonus(entropies).loss)
+
+
+def test_the_usual_entropy_is_a_mean_over_tokens_of_the_window():
+    past, counts = torch.tensor([[1.0, 0.0], [5.0, 0.0]]), torch.tensor([[2.0, 0.0], [4.0, 0.0]])
+    found = usual_entropy(past, counts)
+    assert found[0].item() == 1.0
+    assert found[1].isnan()

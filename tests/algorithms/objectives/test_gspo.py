@@ -1,0 +1,65 @@
+"""One ratio a sequence."""
+
+import pytest
+import torch
+
+from tests_batches import of, whole
+from whetstone.algorithms import clipped
+from whetstone.algorithms.objectives import gspo
+from whetstone.algorithms.objectives.gspo import mean_of
+
+
+def near(*numbers):
+    return pytest.approx(list(numbers), abs=1e-5)
+
+
+def said(gaps, advantages, *, turns=None, **options):
+    learner = of(*gaps).requires_grad_()
+    count = len(gaps)
+    turn = whole(*(turns or [0] * count))
+    found = gspo(learner, torch.zeros_like(learner), of(*advantages), whole(*[0] * count), turn, **options)
+    (found.loss.sum() / count).backward()
+    return found.loss.mean().item(), learner.grad.tolist()
+
+
+WIDE = {"clip_low": 0.2, "clip_high": 0.2}
+
+
+def test_every_token_gets_the_sequences_gradient():
+    value, gradient = said([0.05, -0.02, 0.03], [1, 1, 1], **WIDE)
+    assert value == pytest.approx(-1.020201, abs=1e-5)
+    assert gradient == near(-0.340067, -0.340067, -0.340067)
+
+
+def test_a_clipped_sequence_loses_all_its_tokens():
+    value, gradient = said([0.05, -0.02, 0.03], [1, 1, 1])
+    assert (value, gradient) == (pytest.approx(-1.0004), near(0, 0, 0))
+    value, gradient = said([0.05, -0.02, 0.03], [-1, -1, -1])
+    assert (value, gradient) == (pytest.approx(1.020201, abs=1e-5), near(0.340067, 0.340067, 0.340067))
+    value, gradient = said([0.0005, -0.0002, 0.0003], [1, 1, 1])
+    assert (value, gradient) == (pytest.approx(-1.0002, abs=1e-5), near(-0.3334, -0.3334, -0.3334))
+
+
+def test_credit_inside_a_sequence_is_kept_by_the_token_form_and_lost_by_pooling():
+    value, gradient = said([0.05, -0.02, 0.03], [1, 0, -1], **WIDE)
+    assert (value, gradient) == (pytest.approx(0, abs=1e-9), near(-0.340067, 0, 0.340067))
+    value, gradient = said([0.05, -0.02, 0.03], [1, 0, -1], pool="mean", **WIDE)
+    assert gradient == near(0, 0, 0)
+
+
+def test_one_token_is_ppo():
+    for gap in (-0.5, 0.1, 0.4):
+        for advantage in (1.0, -1.0):
+            learner = of(gap).requires_grad_()
+            clipped(learner, of(0), of(advantage)).loss.sum().backward()
+            assert said([gap], [advantage], **WIDE)[1] == pytest.approx(learner.grad.tolist())
+
+
+def test_a_turn_may_be_the_sequence():
+    _, gradient = said([0.3, 0.3, -0.01], [1, 1, 1], turns=[0, 0, 1], level="turn", **WIDE)
+    assert gradient[:2] == [0, 0]  # the first turn is beyond its bound, whatever the second does
+    assert gradient[2] == pytest.approx(-(2.718281828**-0.01) / 3, abs=1e-6)
+
+
+def test_means_over_keys():
+    assert mean_of(of(1, 3, 10), whole(0, 0, 4)).tolist() == [2, 2, 10]

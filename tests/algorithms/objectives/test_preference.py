@@ -1,0 +1,98 @@
+"""Losses on sums of log-probs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests_batches import of, whole
+from whetstone.algorithms.objectives import dpo, kto, pairs_of, refuel, step_dpo
+
+REWARDS, GROUP, KEYS, LENGTHS = of(1, 0), whole(0, 0), whole(0, 1), whole(3, 2)
+
+
+def said(function, gap, **options):
+    """Of a pair whose log-ratios differ by `gap`: (loss, gradients)."""
+    now = of(gap, 0).requires_grad_()
+    loss = function(now, of(0, 0), REWARDS, GROUP, KEYS, LENGTHS, **options).loss
+    loss.backward()
+    return loss.item(), now.grad.tolist()
+
+
+@pytest.mark.parametrize(
+    ("gap", "value", "slope"), [(0, 0.693147, -0.05), (2, 0.598139, -0.045017), (-2, 0.798139, -0.054983)]
+)
+def test_worked_numbers(gap, value, slope):
+    for function in (dpo, step_dpo):
+        found = said(function, gap)
+        assert found == (pytest.approx(value, abs=1e-6), pytest.approx([slope, -slope], abs=1e-6))
+
+
+def test_the_tokens_of_one_differing_step():
+    # ℓ_w .5 + .9, ref .7 + 1; ℓ_l .8, ref .6: Δ .3 + .2
+    now = of(-1.4, -0.8).requires_grad_()
+    loss = step_dpo(now, of(-1.7, -0.6), REWARDS, GROUP, KEYS, LENGTHS).loss
+    loss.backward()
+    assert loss.item() == pytest.approx(0.668460, abs=1e-6)
+    assert now.grad.tolist() == pytest.approx([-0.04875, 0.04875], abs=1e-5)
+
+
+@given(st.floats(-5, 5), st.floats(0.01, 1))
+def test_swapping_a_pair_turns_the_gradient_round_at_no_difference(gap, beta):
+    now, other = of(0, 0).requires_grad_(), of(0, 0).requires_grad_()
+    dpo(now, of(0, 0), of(1, 0), GROUP, KEYS, LENGTHS, beta=beta).loss.backward()
+    dpo(other, of(0, 0), of(0, 1), GROUP, KEYS, LENGTHS, beta=beta).loss.backward()
+    assert now.grad.tolist() == pytest.approx((-other.grad).tolist())
+    assert now.grad[0].item() == pytest.approx(-beta / 2)
+
+
+def test_pairs_are_of_one_task_and_differ_in_reward_and_deed():
+    found = pairs_of(of(1, 0, 0, 1), whole(0, 0, 1, 0), whole(0, 1, 2, 1))
+    assert found.tolist() == [[0, 1]]  # 3 is better than 1 too, but did the same
+    assert pairs_of(of(1, 1), whole(0, 0)).tolist() == []
+
+
+def test_without_a_pair_nothing_is_learned():
+    now = of(-1, -2).requires_grad_()
+    found = dpo(now, of(0, 0), of(1, 1), GROUP, KEYS, LENGTHS)
+    found.loss.backward()
+    assert (found.loss.item(), now.grad.tolist()) == (0, [0, 0])
+
+
+def test_options():
+    assert said(dpo, 2.0, smoothing=1.0)[0] == pytest.approx(said(dpo, -2.0)[0])
+    assert said(dpo, 6.0, normalise_length=True)[0] == pytest.approx(said(dpo, 2.0)[0])  # over three tokens
+    assert said(dpo, 0.0, imitate=0.5)[1][0] == pytest.approx(-0.05 - 0.5 / 3)
+
+
+def test_kto():
+    # z .05: the logit is .1 · .75
+    good = kto(of(0.8), of(0), of(1), reference_point=0.05).loss.item()
+    bad = kto(of(0.8), of(0), of(0), reference_point=0.05).loss.item()
+    assert (good, bad) == (pytest.approx(0.481259, abs=1e-6), pytest.approx(0.518741, abs=1e-6))
+    now = of(0.4, -0.2).requires_grad_()
+    found = kto(now, of(0, 0), of(1, 0))
+    assert found.metrics["preference/reference_point"] == pytest.approx(0.1)
+    found.loss.backward()
+    assert now.grad[0] < 0 < now.grad[1]
+
+
+def regression(difference, gap, **options):
+    now = of(difference, 0).requires_grad_()
+    loss = refuel(now, of(0, 0), of(gap, 0), GROUP, **options).loss
+    loss.backward()
+    return loss.item(), now.grad[0].item()
+
+
+def test_refuel():
+    assert regression(0.7, 1) == (pytest.approx(0.09), pytest.approx(-0.6))
+    assert regression(0.7, 0.5) == (pytest.approx(0.04), pytest.approx(0.4))
+    assert regression(0.7, 1, reward_scale=0.5) == (pytest.approx(0.04), pytest.approx(0.4))
+    assert regression(0.3 + 0.1, 0.9 - 0.4)[0] == pytest.approx(0.01)
+    assert regression(0.7, 0)[1] == pytest.approx(1.4)  # equal rewards hold the pair together
+
+
+@given(st.floats(-2, 2), st.floats(-2, 2), st.floats(-1, 1))
+def test_refuel_does_not_care_which_comes_first(a, b, gap):
+    one = refuel(of(a, b), of(0, 0), of(gap, 0), GROUP).loss.item()
+    other = refuel(of(b, a), of(0, 0), of(0, gap), GROUP).loss.item()
+    assert one == pytest.approx(other)

@@ -1,0 +1,30 @@
+"""Distances of probabilities."""
+
+import pytest
+import torch
+
+from tests_batches import of, whole
+from whetstone.algorithms.objectives import probability_difference, second_moment_mask
+
+
+def test_worked_numbers():
+    now = of(0.95, 0.02, 0.3, 0.3).log().requires_grad_()
+    found = probability_difference(now, of(0.7, 0.005, 0.55, 0.55).log(), of(1, 1, -1, 1))
+    found.loss.sum().backward()
+    assert found.loss.tolist() == pytest.approx([0.000093, -3.998078, 0.000367, -0.545087], abs=1e-6)
+    assert now.grad.tolist() == pytest.approx([0.000611, -3.997227, -0.001212, -0.546667], abs=1e-6)
+    assert found.metrics["policy/clip_fraction"].tolist() == [1, 0, 1, 0]
+
+
+def test_a_token_nobody_drew_has_ratio_one():
+    now = of(-1.0).requires_grad_()
+    found = probability_difference(now, of(float("nan")), of(2))
+    found.loss.sum().backward()
+    assert (found.loss.item(), now.grad.item()) == (-2, -2)
+
+
+def test_the_largest_log_ratios_are_dropped_until_the_mean_square_is_small():
+    kept = second_moment_mask(of(0.1, -0.2, 0.05, 1.5))
+    assert kept.tolist() == [1, 1, 1, 0]
+    assert of(0.1, -0.2, 0.05).square().mean().item() == pytest.approx(0.0175)
+    assert second_moment_mask(torch.zeros(3)).tolist() == whole(1, 1, 1).tolist()

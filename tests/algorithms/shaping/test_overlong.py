@@ -1,0 +1,16 @@
+"""The ramp below the limit."""
+
+import pytest
+
+from tests_batches import of
+from whetstone.algorithms.shaping import overlong
+
+
+def test_worked_numbers():
+    found = overlong(of(0, 0, 0, 0), of(16000, 16384, 18432, 20480))
+    assert found.tolist() == [0, 0, -0.5, -1]
+
+
+def test_a_buffer_must_fit():
+    with pytest.raises(ValueError, match="buffer"):
+        overlong(of(0), of(1), limit=10, buffer=11)

@@ -1,0 +1,29 @@
+"""The page of methods says what the docstrings say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "methods.md").read_text()
+
+
+def test_it_is_what_the_docstrings_say():
+    command = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_method_is_in_it():
+    for functions in (ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING):
+        for name in functions:
+            assert f"### `{name}`" in PAGE
+
+
+def test_its_table_names_what_there_is():
+    table = PAGE.partition("## Which estimator?")[2].partition("The six pieces")[0]
+    known = {*ADVANTAGES, *OBJECTIVES}
+    named = {word for word in table.replace("`", " ` ").split() if word.replace("_", "").isalnum() and "_" in word}
+    assert named <= known, named - known
