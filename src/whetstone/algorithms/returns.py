@@ -41,14 +41,14 @@ def reward_to_go(
     if len(rewards) == 0 or discount == 0:
         return rewards
     cut = run[1:] != run[:-1] if stop is None else (run[1:] != run[:-1]) | stop[:-1].bool()
-    row = torch.cat([cut.new_zeros(1), cut]).cumsum(0)
-    lengths = torch.bincount(row)
-    ends = lengths.cumsum(0)
-    behind = ends[row] - 1 - torch.arange(len(row), device=row.device)  # steps that follow in the row
-    rows = rewards.new_zeros(len(lengths), int(lengths.max()))
-    rows[row, behind] = rewards
-    summed = lfilter([1.0], [1.0, -discount], rows.cpu().numpy(), axis=1)
-    return torch.from_numpy(np.ascontiguousarray(summed)).to(rewards.device)[row, behind]
+    ends = np.append(np.flatnonzero(cut.cpu().numpy()) + 1, len(run))
+    lengths = np.diff(ends, prepend=0)
+    there = np.arange(lengths.max()) < lengths[:, None]
+    rows = np.zeros(there.shape)
+    rows[there] = rewards.cpu().numpy()
+    # backwards, a row's padding comes first and adds nothing
+    summed = lfilter([1.0], [1.0, -discount], rows[:, ::-1], axis=1)[:, ::-1]
+    return torch.from_numpy(summed[there]).to(rewards.device)
 
 
 def following(

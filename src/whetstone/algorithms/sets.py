@@ -19,12 +19,27 @@ _FLAT = 1e-8
 
 
 def joint_keys(*keys: Tensor) -> Tensor:
-    """One key from several: [n] integers that are equal exactly where all of `keys`, each [n], are.
+    """One key from several: [n] integers, not all of them taken, that are equal exactly where all of `keys` [n] are.
 
     Source: the sets of arXiv:2505.10978, §4.2 (a task and a state).
     """
-    found: Tensor = torch.unique(torch.stack([key.double() for key in keys], 1), dim=0, return_inverse=True)[1]
+    found = torch.zeros_like(keys[0], dtype=torch.long)
+    for key in keys:
+        of, count = sets_of(key)
+        found = sets_of(found * len(count) + of)[0]
     return found
+
+
+def sets_of(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """([n] the set of each row, [sets] how many rows each has); small counting numbers are sets as they are.
+
+    Source: the groups of arXiv:2402.03300.
+    """
+    if not keys.is_floating_point() and len(keys) and int(keys.min()) >= 0 and int(keys.max()) < 4 * len(keys):
+        keys = keys.long()
+        return keys, torch.bincount(keys)
+    of, count = torch.unique(keys, return_inverse=True, return_counts=True)[1:]
+    return of, count
 
 
 def set_mean(
@@ -35,9 +50,9 @@ def set_mean(
 
     Source: the baseline of arXiv:2402.03300.
     """
-    of, count = torch.unique(keys, return_inverse=True, return_counts=True)[1:]
+    of, count = sets_of(keys)
     x = x.double()
-    means: Tensor = x.new_zeros(len(count)).index_add_(0, of, x) / count
+    means: Tensor = x.new_zeros(len(count)).index_add_(0, of, x) / count.clamp(min=1)
     return means[of]
 
 
@@ -73,11 +88,11 @@ def normalised(
     x = x.double()
     if len(x) == 0:
         return x
-    of, count = torch.unique(keys, return_inverse=True, return_counts=True)[1:]
+    of, count = sets_of(keys)
     size = count[of].double()
     lowest = x.new_zeros(len(count)).scatter_reduce_(0, of, x, "amin", include_self=False)
     highest = x.new_zeros(len(count)).scatter_reduce_(0, of, x, "amax", include_self=False)
-    mean = x.new_zeros(len(count)).index_add_(0, of, x) / count
+    mean = x.new_zeros(len(count)).index_add_(0, of, x) / count.clamp(min=1)
     apart = torch.where((lowest == highest)[of], 0.0, x - mean[of])
     found = apart * size / (size - 1).clamp(min=1) if center == "leave_one_out" else apart
     if scale == "set":
@@ -92,7 +107,7 @@ def set_std(x: Tensor, keys: Tensor, *, ddof: int = 1) -> Tensor:
 
     Source: the scale of arXiv:2402.03300.
     """
-    of, count = torch.unique(keys, return_inverse=True, return_counts=True)[1:]
+    of, count = sets_of(keys)
     return _set_std(normalised(x, keys, scale="none"), of, count, ddof)
 
 

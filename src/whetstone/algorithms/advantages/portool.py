@@ -64,8 +64,8 @@ def portool(
 
 def _among_siblings(reward: Tensor, node: Tensor, parent: Tensor, epsilon: float) -> Tensor:
     """Each node's reward against its siblings', each node counted once however many trajectories go through it."""
-    count = int(node.max()) + 1 if len(node) else 0
-    first = torch.full((count,), len(node)).scatter_reduce_(
+    node, count = torch.unique(node, return_inverse=True, return_counts=True)[1:]
+    first = torch.zeros_like(count).scatter_reduce_(
         0, node, torch.arange(len(node), device=node.device), "amin", include_self=False
     )
     return normalised(reward[first], parent[first], epsilon=epsilon)[node]

@@ -1,0 +1,231 @@
+"""Does every method learn? Each estimator and objective on the demo's task, from the same weights, for the same budget.
+
+Every seed warms up once, shorter than the demo does; from there each method makes the same number of updates with the
+same number of episodes, and is evaluated on the same held-out tasks. What a method needs beside (a critic, a tree, gold
+calls, a second model) its row in `METHODS` sets, and nothing else differs. Rates are the demo's own: nothing is tuned
+to a method, so this tells whether each works, not which is best.
+
+`--write FOLDER` puts the table into FOLDER/methods.md and what it is made of into FOLDER/methods.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from whetstone.algorithms import ADVANTAGES, OBJECTIVES
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.training import train
+from whetstone.training.checkpoint import latest_checkpoint
+
+WARM_UP = [
+    "training=null",
+    "rollout=null",
+    "objective=null",
+    "advantage=null",
+    "ablations=null",
+    "evaluation.episodes=10",
+]
+COMMON = [
+    "ablations=null",
+    "supervised=null",
+    "policy.tiny=null",
+    "training.checkpoint_every=1000",
+    "training.minibatches=2",
+    "training.decay_fraction=0.5",
+]
+_CRITIC, _SUCCESS = ["critic={}"], ["critic={loss: success}"]
+_GRADIENT, _FORKED = ["objective=policy_gradient"], ["rollout.strategy=forked"]
+_CALLS, _THOUGHTS = ["reward=matched_calls"], ["reward=meta_reasoning"]
+_ROLES = ["roles=kind"]
+METHODS: dict[str, dict[str, list[str]]] = {
+    "advantage": {
+        **{name: [] for name in ADVANTAGES},
+        "turn_gae": _CRITIC,
+        "token_gae": _CRITIC,
+        "one_step": _SUCCESS,
+        "digirl": [*_SUCCESS, *_GRADIENT],
+        "webrl": [*_SUCCESS, "objective=advantage_regression"],
+        "archer": [*_CRITIC, *_GRADIENT],
+        "mira": [*_CRITIC, *_CALLS],
+        "spa": _CRITIC,
+        "matchtir": _CALLS,
+        "ui_s1": _CALLS,
+        "toolpo": _CALLS,
+        "hrpo": _CALLS,
+        "rlvmr": _THOUGHTS,
+        "portool": [*_FORKED, *_THOUGHTS],
+        "tree_ps": _FORKED,
+        "arpo": _FORKED,
+        "remax": ["rollout.strategy=greedy_baseline"],
+        "mars": _ROLES,
+        "dr_mas": _ROLES,
+        "role_normalised": _ROLES,
+        "oprl": ["process_model={}"],
+    },
+    "objective": {
+        **{name: [] for name in OBJECTIVES},
+        "gspo": ["aggregation=sequence_mean"],
+        "gmpo": ["aggregation=sequence_mean"],
+        "sapo": ["aggregation=sequence_mean"],
+        "supervised": ["filters=[rejection]"],
+        "step_dpo": _FORKED,
+        "refuel": _FORKED,
+        "distilled": ["teacher.path=TEACHER"],
+        "distilled_now": ["teacher.path=TEACHER"],
+    },
+    "beside": {
+        "filters: void_turns": ["filters=[void_turns]"],
+        "filters: zero_variance": ["filters=[zero_variance]"],
+        "filters: overlong_filter": ["filters=[overlong_filter]"],
+        "filters: invalid_endings": ["filters=[invalid_endings]"],
+        "modulation: entropy_modulated": ["modulation=[entropy_modulated]"],
+        "modulation: entropy_aware": ["modulation=[entropy_aware]"],
+        "modulation: clip_cov": ["modulation=[{name: clip_cov, low: 0.1, share: 0.02}]"],
+        "shaping: overlong": ["shaping=[{name: overlong, limit: 140, buffer: 70, penalty: 0.5}]"],
+        "shaping: gated": ["shaping=[gated]", *_CALLS],
+        "shaping: kl_penalty": ["advantage=reinforce_plus_plus", "shaping=[kl_penalty]"],
+        "shaping: self_correction": ["shaping=[{name: self_correction, weight: 1.0}]", *_CALLS],
+        "aggregation: sequence_sum": ["aggregation=sequence_sum"],
+        "aggregation: constant": ["aggregation={mode: constant, tokens: 100}"],
+        "training.entropy": ["training.entropy={weight: 0.001, band: 0.2}"],
+        "training.reference_kl (k3)": ["training.reference_kl=0.01", "training.reference_estimator=k3"],
+        "training.imitation (fading)": [
+            "training.imitation={weight: 0.5, final_weight: 0.05, decay_steps: 20, mixed: true}"
+        ],
+    },
+}
+
+
+def warmed_up(seed: int, steps: int, folder: Path) -> Path:
+    """The demo's policy behind so many steps of its warm-up."""
+    overrides = [f"seed={seed}", f"supervised.steps={steps}", *WARM_UP]
+    train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
+    checkpoint = latest_checkpoint(folder)
+    assert checkpoint is not None
+    return checkpoint
+
+
+def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
+    """Success before and after, and how many of the updates moved anything."""
+    summary = train(
+        load_recipe("demo", [*COMMON, *overrides, f"policy.path={model}"]), folder, progress=Progress(quiet=True)
+    )
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "before": summary["before"]["success"],
+        "after": summary["after"]["success"],
+        "interval": summary["after"]["interval"],
+        "idle_updates": statistics.fmean(row["update/skipped"] for row in rows),
+        "seconds_an_update": statistics.fmean(row["time/update"] for row in rows),
+    }
+
+
+def main() -> None:
+    """Run them, print the table, and write it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--updates", type=int, default=24)
+    parser.add_argument("--tasks", type=int, default=12, help="of an update, eight episodes each")
+    parser.add_argument("--episodes", type=int, default=300, help="of an evaluation")
+    parser.add_argument("--warm-up", type=int, default=360)
+    parser.add_argument("--only", nargs="*", help="names of methods")
+    parser.add_argument("--write", type=Path)
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    rows: list[dict[str, Any]] = []
+    every = [(kind, name, more) for kind, methods in METHODS.items() for name, more in methods.items()]
+    every.sort(key=lambda each: each[1] != "group_relative")  # what it comes to teaches those that want a teacher
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for seed in range(arguments.seeds):
+            model = warmed_up(seed, arguments.warm_up, folder / f"warm-{seed}")
+            teacher = None
+            for kind, method, more in every:
+                if arguments.only and method not in arguments.only and method != "group_relative":
+                    continue
+                there = folder / "run"
+                named = [f"{kind}={method}"] if kind != "beside" else []
+                overrides = [
+                    f"seed={seed}",
+                    f"training.steps={arguments.updates}",
+                    f"training.tasks_per_step={arguments.tasks}",
+                    f"evaluation.episodes={arguments.episodes}",
+                    *named,
+                    *(each.replace("TEACHER", str(teacher)) for each in more),
+                ]
+                rows.append({"seed": seed, "kind": kind, "method": method, **learned(overrides, model, there)})
+                if method == "group_relative":
+                    teacher = (folder / f"teacher-{seed}").resolve()
+                    found = latest_checkpoint(there)
+                    assert found is not None
+                    shutil.copytree(found, teacher)
+                shutil.rmtree(there)
+                print(rows[-1], file=sys.stderr, flush=True)
+    told = told_of(rows, arguments, time.perf_counter() - began)
+    if arguments.write is not None:
+        arguments.write.mkdir(parents=True, exist_ok=True)
+        (arguments.write / "methods.json").write_text(json.dumps(told, indent=1) + "\n")
+        (arguments.write / "methods.md").write_text(table_of(told))
+    print(json.dumps(told) if arguments.json else table_of(told))
+
+
+def told_of(rows: list[dict[str, Any]], arguments: argparse.Namespace, seconds: float) -> dict[str, Any]:
+    """The result as one object."""
+    methods: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        found = methods.setdefault(f"{row['kind']}: {row['method']}", {"before": [], "after": [], "idle_updates": []})
+        for key in found:
+            found[key].append(row[key])
+    gains = {
+        name: statistics.fmean(a - b for a, b in zip(found["after"], found["before"], strict=True))
+        for name, found in methods.items()
+    }
+    budget = {key: getattr(arguments, key) for key in ("seeds", "updates", "tasks", "episodes", "warm_up")}
+    return {
+        "name": "methods",
+        "measured": {"runs": rows, "mean_gain": gains, "budget": budget},
+        "ratios": {"share_that_gained": sum(gain > 0 for gain in gains.values()) / max(1, len(gains))},
+        "goal": "every method gains",
+        "bound": "what the demo's rates allow in so few updates",
+        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
+        "seconds": seconds,
+    }
+
+
+def table_of(told: dict[str, Any]) -> str:
+    """The table as a page."""
+    budget = told["measured"]["budget"]
+    lines = [
+        "# Every method on the demo's task",
+        "",
+        f"{budget['updates']} steps of {budget['tasks']} tasks with 8 episodes each, from the same weights (a warm-up",
+        f"of {budget['warm_up']} steps); success on {budget['episodes']} held-out tasks, greedy, per seed. Rates are the",
+        "demo's for all: the table tells whether a method learns, not which is best. `make bench NAME=methods`.",
+        "",
+        "| method | before | after | mean gain |",
+        "| --- | --- | --- | --- |",
+    ]
+    by_method: dict[str, list[dict[str, Any]]] = {}
+    for row in told["measured"]["runs"]:
+        by_method.setdefault(f"{row['kind']}: {row['method']}", []).append(row)
+    for name, rows in sorted(by_method.items()):
+        before, after = (" ".join(f"{100 * row[key]:.0f}" for row in rows) for key in ("before", "after"))
+        shown = name.removeprefix("beside: ")
+        lines.append(f"| {shown} | {before} | {after} | {100 * told['measured']['mean_gain'][name]:+.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
