@@ -246,6 +246,8 @@ def spa(batch):
     found = []
     for tr in batch:
         rewards = [turn["contributions"] + 0.5 * turn["grounded"] for turn in tr["turns"]]
+        if rewards:
+            rewards[-1] += tr["outcomes"] - sum(turn["contributions"] for turn in tr["turns"])
         found += recurrence(rewards, [turn["values"] for turn in tr["turns"]], tr["last_values"], 0.99, 0.95)
     return whiten(found)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests_batches import of, whole
-from whetstone.algorithms.sets import deviation, joint_keys, normalised, set_mean, set_std
+from whetstone.algorithms.sets import deviation, joint_keys, normalised, set_mean, set_std, sets_of
 
 
 def near(*numbers):
@@ -50,3 +50,16 @@ def test_noise_of_the_arithmetic_is_no_signal():
 def test_one_key_for_each_number():
     with pytest.raises(ValueError, match="one group per reward"):
         normalised(of(1, 2), whole(0))
+
+
+def test_counting_numbers_are_sets_as_they_are_and_others_are_numbered():
+    of_counting, count = sets_of(whole(0, 2, 2))
+    assert (of_counting.tolist(), count.tolist()) == ([0, 2, 2], [1, 0, 2])
+    of_others, count = sets_of(whole(-7, 900, 900))
+    assert (of_others.tolist(), count.tolist()) == ([0, 1, 1], [1, 2])
+    assert sets_of(of(0.5, 0.25))[0].tolist() == [1, 0]
+
+
+def test_a_set_that_nobody_is_in_disturbs_nobody():
+    assert set_mean(of(1, 3), whole(1, 1)).tolist() == [2, 2]
+    assert normalised(of(1, 3), whole(1, 1), scale="none").tolist() == [-1, 1]

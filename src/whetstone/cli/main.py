@@ -18,6 +18,7 @@ from whetstone.cli.recipes import recipes
 from whetstone.cli.replay import replay
 from whetstone.cli.rollout import rollout
 from whetstone.cli.train import train
+from whetstone.cli.why import why
 from whetstone.errors import WhetstoneError
 
 
@@ -27,7 +28,7 @@ def cli() -> None:
     """Train language-model agents that use tools, by reinforcement learning."""
 
 
-for command in (train, evaluate, rollout, replay, recipes, doctor):
+for command in (train, evaluate, rollout, replay, why, recipes, doctor):
     cli.add_command(command)
 
 

@@ -44,4 +44,11 @@ def _row(name: str) -> dict[str, Any]:
         "advantage": recipe.advantage.name,
         "objective": recipe.objective.name,
     }
+    lists = {"shaping": recipe.shaping, "filters": recipe.filters, "modulation": recipe.modulation}
+    parts |= {key: ", ".join(part.name for part in listed) for key, listed in lists.items() if listed}
+    if recipe.correction is not None:
+        parts["correction"] = recipe.correction.name
+    parts |= {key: "yes" for key in ("critic", "process_model", "teacher") if getattr(recipe, key) is not None}
+    if recipe.aggregation.mode != "token_mean":
+        parts["aggregation"] = recipe.aggregation.mode
     return {"name": name, "title": recipe.title, "paper": recipe.paper, "parts": parts, "needs": needs}

@@ -27,13 +27,20 @@ class Critic(torch.nn.Module):
         heads: Their names.
         detached: Whether its gradient stops in front of the states.
         probabilities: Whether values are probabilities, a sigmoid of what the heads say.
+        learning_rate: What an optimiser trains it with.
     """
 
     def __init__(
-        self, hidden: int, heads: Sequence[str] = ("values",), *, detached: bool = True, probabilities: bool = False
+        self,
+        hidden: int,
+        heads: Sequence[str] = ("values",),
+        *,
+        detached: bool = True,
+        probabilities: bool = False,
+        learning_rate: float = 1e-2,
     ) -> None:
         super().__init__()
-        self.detached, self.probabilities = detached, probabilities
+        self.detached, self.probabilities, self.learning_rate = detached, probabilities, learning_rate
         self.trained = tuple(head for head in heads if not head.startswith("slow_"))
         self.slow = tuple(head for head in heads if head.startswith("slow_"))
         self.value = torch.nn.Linear(hidden, len(self.trained))
@@ -65,7 +72,8 @@ class Critic(torch.nn.Module):
 
     def saved(self) -> dict[str, Any]:
         """Everything that makes it again."""
-        options = {"detached": self.detached, "probabilities": self.probabilities}
+        options: dict[str, Any] = {"detached": self.detached, "probabilities": self.probabilities}
+        options["learning_rate"] = self.learning_rate
         return {"heads": list(self.heads), **options, "state": self.state_dict()}
 
     @torch.no_grad()
@@ -78,7 +86,8 @@ class Critic(torch.nn.Module):
 
 def critic_from(model: torch.nn.Module, saved: dict[str, Any]) -> Critic:
     """The critic that was saved, on this model's states."""
-    critic = critic_for(model, saved["heads"], detached=saved["detached"], probabilities=saved["probabilities"])
+    options = {name: saved[name] for name in ("detached", "probabilities", "learning_rate")}
+    critic = critic_for(model, saved["heads"], **options)
     critic.load_state_dict(saved["state"])
     return critic
 
@@ -89,9 +98,10 @@ def critic_for(
     *,
     detached: bool = True,
     probabilities: bool = False,
+    learning_rate: float = 1e-2,
 ) -> Critic:
     """A critic on this model's states."""
     anything: Any = model
     hidden = int(anything.config.get_text_config().hidden_size)
-    critic = Critic(hidden, heads, detached=detached, probabilities=probabilities)
+    critic = Critic(hidden, heads, detached=detached, probabilities=probabilities, learning_rate=learning_rate)
     return critic.to(next(model.parameters()).device)

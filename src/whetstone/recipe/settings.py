@@ -217,6 +217,8 @@ class CriticSettings(_Settings):
     """Half the squared error; or the cross-entropy of a probability of success, for estimators that want those."""
     weight: float = Field(0.5, gt=0)
     """Of their error beside the objective."""
+    learning_rate: float = Field(1e-2, gt=0)
+    """Of the critics' own AdamW, on the stage's schedule: they are a layer that starts at nothing."""
     clip: float | None = Field(None, gt=0)
     """How far a value may move from the old one before its error has no gradient, in units of return; null: any."""
     warm_up: int = Field(0, ge=0)

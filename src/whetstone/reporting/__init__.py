@@ -1,5 +1,6 @@
 """What a run leaves behind for people: metrics, progress, trajectories on disk, a report."""
 
+from whetstone.reporting.learning import learned_from, learning_rows
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.progress import Progress, Stage
 from whetstone.reporting.report import write_report
@@ -20,6 +21,8 @@ __all__ = [
     "decoded_turn",
     "encoded_trajectory",
     "encoded_turn",
+    "learned_from",
+    "learning_rows",
     "read_trajectories",
     "write_report",
     "write_trajectories",

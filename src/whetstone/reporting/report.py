@@ -20,12 +20,15 @@ from whetstone.atomic_write import write_text
 from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
 from whetstone.reporting import charts
+from whetstone.reporting.learning import learned_from, learning_rows
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.trajectories import read_trajectories
 from whetstone.trajectory import Trajectory
 
 STAGE_NAMES = {"untrained": "untrained", "supervised": "after the warm-up", "reinforcement": "after reinforcement"}
 _PAIRS = 3
+_WINDOWS = 6
+"""Rows of the table of what steps learned from."""
 _CURVES = (
     (
         "supervised",
@@ -121,6 +124,8 @@ def write_report(run_dir: Path) -> Path:
         curves=_drawn(rows),
         before_name=STAGE_NAMES.get(before_name, before_name),
         pairs=pairs,
+        learning=learning_rows(rows, windows=_WINDOWS),
+        learned_from=learned_from,
         reasons=sorted({reason for result in stages.values() for reason in result["ended"]}),
         mismatch=max((row["sampler/mismatch_kl"] for row in rows if row.get("sampler/mismatch_kl")), default=None),
         recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else "",

@@ -9,11 +9,14 @@ from whetstone.training.replay import Replay, Replayed
 from whetstone.training.run import final_policy, headline, train
 from whetstone.training.run_directory import run_recipe
 from whetstone.training.stages import evaluate
+from whetstone.training.why import Explained, Explainer
 
 __all__ = [
     "PROVIDERS",
     "Assembly",
     "Check",
+    "Explained",
+    "Explainer",
     "Interrupted",
     "Learner",
     "Replay",

@@ -167,7 +167,11 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
         if not heads:
             raise resolved.error("critic", f'advantage "{recipe.advantage.name}" asks for no values')
         critic = critic_for(
-            policy.model, heads, detached=recipe.critic.detached, probabilities=recipe.critic.loss == "success"
+            policy.model,
+            heads,
+            detached=recipe.critic.detached,
+            probabilities=recipe.critic.loss == "success",
+            learning_rate=recipe.critic.learning_rate,
         )
         if policy.critic is not None and policy.critic.heads == critic.heads:
             critic.load_state_dict(policy.critic.state_dict())

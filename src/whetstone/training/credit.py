@@ -23,7 +23,7 @@ from whetstone.trajectory import Removal, Segment
 
 LEVELS: tuple[Level, ...] = ("trajectory", "turn", "token")
 """From coarse to fine."""
-_REWARDS_OF: dict[Level, str] = {"trajectory": "outcomes", "turn": "process_rewards", "token": "token_rewards"}
+REWARDS_OF: dict[Level, str] = {"trajectory": "outcomes", "turn": "process_rewards", "token": "token_rewards"}
 """What a function that shapes rewards of a level takes the place of."""
 
 
@@ -96,7 +96,7 @@ def give_credit(
     for level in LEVELS:
         for shape in parts.shaping:
             if level_of(shape) == level:
-                columns.replaced(_REWARDS_OF[level], columns.ask(shape))
+                columns.replaced(REWARDS_OF[level], columns.ask(shape))
     said = columns.ask(parts.advantage)
     credit = said if isinstance(said, Credit) else Credit(said)
     advantages, level = credit.advantages.detach().double(), level_of(parts.advantage)

@@ -115,6 +115,8 @@ class Learner:
         self._reference = self._forward_of(reference) if reference is not None else None
         self._teacher = self._forward_of(teacher) if teacher is not None else None
         self.process = process
+        self.watch: Callable[[Sequence[Segment], TokenOutputs, MicroBatch, TokenLoss], None] | None = None
+        """Shown every micro-batch of an update before its backward pass, for whoever explains it."""
         self.entropies = PastEntropies()
         self.shares = self._forward.shares
         """Whether tokens that segments share are computed once."""
@@ -181,6 +183,8 @@ class Learner:
         for micro in self._packed(segments):
             outputs = self._forward(micro, temperature)
             per_token = loss_of(outputs, micro)
+            if self.watch is not None:
+                self.watch(segments, outputs, micro, per_token)
             (per_token.loss.sum() / divisor).backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 sums["loss"] += per_token.loss.sum().item()

@@ -36,6 +36,8 @@ class Optimizers:
         parameters, outside = policy.trained(), policy.outside
         inner = [p for p in parameters if p.ndim == 2 and id(p) not in outside and settings.optimizer == "muon"]
         taken = {id(p) for p in inner}
+        critic = [p for p in policy.critic.parameters() if p.requires_grad] if policy.critic is not None else []
+        taken |= {id(p) for p in critic}
         rest = [p for p in parameters if id(p) not in taken]
         rate, decay = settings.learning_rate, settings.weight_decay
         self._optimizers: list[Optimizer] = []
@@ -44,6 +46,8 @@ class Optimizers:
             self._optimizers.append(_adamw(settings.optimizer)(rest, lr=outer, betas=_BETAS, weight_decay=decay))
         if inner:
             self._optimizers.append(Muon(inner, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+        if policy.critic is not None:
+            self._optimizers.append(AdamW(critic, lr=policy.critic.learning_rate, betas=_BETAS, weight_decay=0.0))
         self._peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in self._optimizers]
 
     def rate(self) -> float:

@@ -23,13 +23,14 @@ from whetstone.algorithms import columns_of
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import evaluation_of
-from whetstone.recipe import Resolved
+from whetstone.recipe import Resolved, TrainingSettings
 from whetstone.reporting import Journal, read_trajectories
 from whetstone.training.assembly import Assembly, assemble
 from whetstone.training.checkpoint import checkpoint_path, load_checkpoint
 from whetstone.training.columns import from_record, held_of
 from whetstone.training.credit import give_credit
 from whetstone.training.learner import Learner
+from whetstone.training.models import learner_for
 from whetstone.training.record import RunRecord
 from whetstone.training.run_directory import read_json, run_recipe
 from whetstone.training.stages import first_task, imitated
@@ -84,9 +85,9 @@ class Replay:
             RunDirectoryError: Something on record is damaged, or cannot be computed again.
         """
         numbers = [number for update in sorted(self.record.consumed) for number in self.record.consumed[update]]
-        groups = [self._group(number) for number in numbers]
+        groups = [self.group(number) for number in numbers]
         if groups:
-            rescored = [await self._rescored(group) for group in groups]
+            rescored = [await self.rescored(group) for group in groups]
             yield _rewards(groups, rescored)
             if all(_without_models(assembly) for assembly in (self.before, self.after)):
                 yield self._credit(groups, rescored)
@@ -96,10 +97,11 @@ class Replay:
         if updates and groups:
             yield await self._updates()
 
-    def _group(self, number: int) -> Group:
+    def group(self, number: int) -> Group:
+        """A group on record."""
         return self.record.load(number, self.before.source.task(self.first_task + number))
 
-    async def _rescored(self, group: Group) -> Group:
+    async def rescored(self, group: Group) -> Group:
         """With the rewards of the changed recipe; what had none, since its ending is not valid, has none again."""
         again: list[Trajectory] = []
         for trajectory in group.trajectories:
@@ -135,7 +137,7 @@ class Replay:
         for trajectory in read_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl"):
             groups.setdefault(trajectory.task_id, []).append(trajectory)
         kept = [Group(tasks[id], tuple(trajectories)) for id, trajectories in groups.items()]
-        rescored = [await self._rescored(group) for group in kept]
+        rescored = [await self.rescored(group) for group in kept]
         again = json.loads(json.dumps(evaluation_of(rescored, temperature=settings.temperature).to_json()))
         different = [key for key in told if not _same(told[key], again.get(key))]
         examples = tuple(f"{key}: {told[key]} → {again.get(key)}" for key in different[:_SHOWN])
@@ -144,27 +146,12 @@ class Replay:
 
     async def _updates(self) -> Replayed:
         """All updates from the earliest checkpoint on, with their recorded groups: metrics, and weights at the end."""
-        path, done = self._earliest()
-        policy, optimizer, position = await in_arithmetic_thread(load_checkpoint, path)
-        assembly = await in_arithmetic_thread(assemble, self.changed, policy)
-        settings = self.changed.recipe.training
-        assert settings is not None  # there are updates
-        if settings.reference_kl > 0:
-            raise RunDirectoryError(f"{self.run_dir}: updates with training.reference_kl cannot be made again yet")
-        learner = await in_arithmetic_thread(Learner, assembly.policy, settings)
-        if done:
-            learner.load_state_dict(optimizer)
+        again = await self.from_checkpoint()
+        done, last = again.done, max(self.record.consumed) + 1
         told = {row["step"]: row for row in Journal(self.run_dir).read() if row["stage"] == "reinforcement"}
         count, different = 0, []
-        last = max(self.record.consumed) + 1
         for update in range(done, last):
-            groups = [await self._rescored(self._group(number)) for number in self.record.consumed[update]]
-            shown = await imitated(assembly, settings, update=update)
-            version = position.version - done + update
-            metrics = await in_arithmetic_thread(
-                learn_from, assembly, learner, groups, shown, settings, version=version
-            )
-            learner.optimizers.advance()
+            metrics = await again.step()
             for key, value in metrics.items():
                 was = told.get(update + 1, {}).get(key)
                 if key.startswith(_BY_THE_CLOCK) or was is None:
@@ -175,18 +162,64 @@ class Replay:
         end = checkpoint_path(self.run_dir, self.warm_up_steps + last)
         if end.is_dir():
             count += 1
-            kept, ours = load_checkpoint(end)[0].model.state_dict(), assembly.policy.model.state_dict()
+            kept, ours = load_checkpoint(end)[0].model.state_dict(), again.assembly.policy.model.state_dict()
             if not all(torch.equal(value, kept[name]) for name, value in ours.items()):
                 different.append(f"the weights behind update {last} are not those in {end.name}")
         return Replayed(f"updates {done + 1} to {last}", count, len(different), tuple(different[:_SHOWN]))
 
-    def _earliest(self) -> tuple[Path, int]:
-        """(checkpoint, updates in it) of the earliest from which updates can be made again."""
+    async def from_checkpoint(self, *, before: int | None = None) -> MadeAgain:
+        """Updates to be made again, from the earliest checkpoint, or the last with no more than `before` updates.
+
+        Raises:
+            RunDirectoryError: There is none.
+        """
+        path, done = self._checkpoint(before)
+        policy, optimizer, position = await in_arithmetic_thread(load_checkpoint, path)
+        assembly = await in_arithmetic_thread(assemble, self.changed, policy)
+        settings = self.changed.recipe.training
+        assert settings is not None  # there are updates
+        warmed_up = checkpoint_path(self.run_dir, self.warm_up_steps) if self.warm_up_steps else None
+        learner = await in_arithmetic_thread(learner_for, assembly, settings, warmed_up)
+        if done:
+            learner.load_state_dict(optimizer)
+        return MadeAgain(self, assembly, learner, settings, position.version - done, done)
+
+    def _checkpoint(self, before: int | None) -> tuple[Path, int]:
+        """(checkpoint, updates in it)"""
+        found = []
         for path in sorted((self.run_dir / "checkpoints").glob("step-??????")):
             done = int(path.name.removeprefix("step-")) - self.warm_up_steps
-            if done >= 0:
-                return path, done
-        raise RunDirectoryError(f"{self.run_dir}: has no checkpoint from which updates could be made again")
+            if done >= 0 and (before is None or done <= before):
+                found.append((path, done))
+        if not found:
+            raise RunDirectoryError(f"{self.run_dir}: has no checkpoint from which updates could be made again")
+        return found[0] if before is None else found[-1]
+
+
+@dataclass(slots=True)
+class MadeAgain:
+    """A run's updates, made again one by one with the groups each had."""
+
+    replay: Replay
+    assembly: Assembly
+    learner: Learner
+    settings: TrainingSettings
+    base_version: int
+    done: int
+
+    async def step(self) -> dict[str, float]:
+        """The next update, as metrics."""
+        replay, update = self.replay, self.done
+        groups = [await replay.rescored(replay.group(number)) for number in replay.record.consumed[update]]
+        shown = await imitated(self.assembly, self.settings, update=update)
+        version = self.base_version + update
+        learned = in_arithmetic_thread(
+            learn_from, self.assembly, self.learner, groups, shown, self.settings, version=version
+        )
+        metrics = await learned
+        self.learner.optimizers.advance()
+        self.done += 1
+        return metrics
 
 
 def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> Replayed:

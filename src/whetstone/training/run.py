@@ -16,7 +16,7 @@ from typing import Any
 
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.errors import FaultBudgetError, NonFiniteError
-from whetstone.policies import Policy, has_adapters, load_policy
+from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings, TrainingSettings
 from whetstone.reporting import Journal, Progress, Stage, write_report, write_trajectories
 from whetstone.rollout import Collector
@@ -30,7 +30,7 @@ from whetstone.training.checkpoint import (
 )
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.learner import Learner
-from whetstone.training.process_model import ProcessModel
+from whetstone.training.models import learner_for
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.run_directory import claimed, read_json, write_json
 from whetstone.training.stages import Supervised, evaluate
@@ -211,24 +211,9 @@ class _Run:
             self.shown.watch(lambda: collector.status().line())
 
     def _learner(self, settings: OptimizerSettings) -> Learner:
-        """A learner for a stage, with the policy reinforcement began with, frozen, where the recipe holds on to it."""
-        policy, reference = self.assembly.policy, None
-        wanted = isinstance(settings, TrainingSettings) and (
-            settings.reference_kl > 0 or self.assembly.reads("reference_logprobs", "reference_sums")
-        )
-        if wanted and not (has_adapters(policy.model) and self.warmed_up is None):
-            began = load_policy(self.warmed_up) if self.warmed_up is not None else assemble(self.resolved).policy
-            reference = began.model.requires_grad_(False)
-        if not isinstance(settings, TrainingSettings):
-            return Learner(policy, settings)
-        teacher, process = self.recipe.teacher, self.recipe.process_model
-        return Learner(
-            policy,
-            settings,
-            reference=reference,
-            teacher=load_policy(teacher.path).model.requires_grad_(False) if teacher is not None else None,
-            process=ProcessModel(policy, process, settings) if process is not None else None,
-        )
+        if isinstance(settings, TrainingSettings):
+            return learner_for(self.assembly, settings, self.warmed_up)
+        return Learner(self.assembly.policy, settings)
 
     async def _publish(self, version: int) -> None:
         await self.engine.load_weights(dict(self.assembly.policy.model.named_parameters()), version)

@@ -25,7 +25,7 @@ def spa(
     *,
     contribution_weight: float = 1.0,
     grounding_weight: float = 0.5,
-    residual: Literal["last", "none"] = "none",
+    residual: Literal["last", "none"] = "last",
     discount: float = 0.99,
     trace: float = 0.95,
     whiten: bool = True,
@@ -46,7 +46,8 @@ def spa(
         trajectory: [M] which trajectory the turn belongs to.
         contribution_weight: α.
         grounding_weight: β.
-        residual: `last` puts R − Σc on the last turn, so that undiscounted returns are exact.
+        residual: `last` puts R − Σc on the last turn, so that undiscounted returns are exact; `none` trusts the
+            contributions alone, as the paper does with a model trained to its end before.
         discount: γ, a turn.
         trace: λ.
         whiten: Bring the advantages of the batch to mean 0 and variance 1.

@@ -1,0 +1,132 @@
+"""`whetstone why`: one number explained, or why a step did (not) learn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from whetstone import training
+from whetstone.errors import RunDirectoryError
+from whetstone.reporting import Journal, learned_from, learning_rows
+from whetstone.training import Explained, Explainer
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("trajectory", required=False)
+@click.option("--step", type=int, help="Of reinforcement, from 1: its trajectories, and why it did or did not learn.")
+@click.option("--turn", type=int, help="Only the tokens of this turn, from 0.")
+@click.option("--token", type=int, help="Only this action token of the trajectory, from 0.")
+@click.option("--weights/--no-weights", default=True, help="Make updates again for ratios and pushes.  [default: yes]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def why(
+    run_dir: Path,
+    trajectory: str | None,
+    step: int | None,
+    turn: int | None,
+    token: int | None,
+    weights: bool,
+    as_json: bool,
+) -> None:
+    """Explain one number of RUN_DIR.
+
+    Without a TRAJECTORY: a table of steps, what each learned from and what was lost. With one: its rewards, what it was
+    compared with, its advantage, and each token's ratio, clipping and push. Ids are listed by --step.
+    """
+    training.run_recipe(run_dir)  # says where there is no run
+    if trajectory is None:
+        _steps(run_dir, step, as_json)
+        return
+    explainer = Explainer(run_dir, say=lambda line: click.echo(line, err=True))
+    found = asyncio.run(explainer.explain(trajectory, weights=weights))
+    tokens = [each for each in found.tokens if turn is None or each.turn == turn]
+    if token is not None:
+        if not 0 <= token < len(found.tokens):
+            raise RunDirectoryError(f"{trajectory} has {len(found.tokens)} action tokens, 0 to {len(found.tokens) - 1}")
+        tokens = [found.tokens[token]]
+    if as_json:
+        click.echo(json.dumps({**asdict(found), "tokens": [asdict(each) for each in tokens]}))
+        return
+    _show(found, tokens)
+
+
+def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
+    rows = learning_rows(Journal(run_dir).read())
+    if not rows:
+        raise RunDirectoryError(f"{run_dir}: no step of reinforcement on record")
+    wanted = [row for row in rows if step is None or row["from"] == step]
+    if not wanted:
+        raise RunDirectoryError(f"{run_dir}: no step {step}; there are 1 to {rows[-1]['to']}")
+    trajectories = Explainer(run_dir).trajectories(step) if step is not None else []
+    if as_json:
+        shown = [{**row, "learned_from": learned_from(row)} for row in wanted]
+        click.echo(json.dumps({"steps": shown, "trajectories": trajectories} if step is not None else {"steps": shown}))
+        return
+    table = Table(box=None, pad_edge=False)
+    names = [name for name in wanted[0] if name not in ("from", "to")]
+    for name in ("step", *names, "learned from"):
+        last = name == "learned from"
+        table.add_column(name, justify="left" if last else "right", no_wrap=last, overflow="fold")
+    for row in wanted:
+        cells = [_share(name, row[name]) for name in names]
+        table.add_row(str(row["from"]), *cells, learned_from(row))
+    Console().print(table)
+    for name, reward in trajectories:
+        click.echo(f"{'none' if reward is None else f'{reward:g}':>8}  {name}")
+    if trajectories:
+        click.echo(f"whetstone why {run_dir} '{trajectories[0][0]}'   explains one of them")
+
+
+def _share(name: str, value: Any) -> str:
+    return f"{value:.2f}" if name == "age" else f"{100 * value:.0f} %"
+
+
+def _show(found: Explained, tokens: Sequence[Any]) -> None:
+    click.secho(f"{found.id}", bold=True)
+    click.echo(f"task {found.task}, taken by update {found.update}")
+    width = max(len(link.what) for link in found.chain)
+    for link in found.chain:
+        said = f"   {link.said}" if link.said else ""
+        click.echo(f"  {link.what:<{width}}  {_number(link.value)}{said}")
+    if not tokens:
+        return
+    click.echo(f"{len(tokens)} action tokens" + (f", {found.from_weights}" if found.from_weights else ""))
+    table = Table(box=None, pad_edge=False)
+    for name in ("turn", "token", "sampled at", "version", "advantage", "ratio", "clipped", "weight", "push"):
+        table.add_column(name, justify="left" if name == "token" else "right")
+    for each in tokens:
+        last: Mapping[str, float] = each.passes[-1] if each.passes else {}
+        table.add_row(
+            str(each.turn),
+            repr(each.text),
+            f"{each.sampler_logprob:.4f}",
+            str(each.version),
+            f"{each.advantage:+.4g}",
+            _cell(last, "policy/ratio", "{:.4f}"),
+            {0.0: "no", 1.0: "yes"}.get(last.get("policy/clip_fraction", -1.0), ""),
+            _cell(last, "correction/weight", "{:.3g}"),
+            _cell(last, "push", "{:+.3g}"),
+        )
+    Console().print(table)
+    if tokens[0].passes:
+        click.echo("push: the derivative of the update's loss in the token's log-prob; below 0 it gets likelier")
+
+
+def _cell(values: Mapping[str, float], key: str, form: str) -> str:
+    return form.format(values[key]) if key in values else ""
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + " ".join(_number(each) for each in value) + "]"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "none" if value is None else str(value)

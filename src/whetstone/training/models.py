@@ -1,0 +1,37 @@
+"""Which models does the learner of reinforcement work with? The policy, and beside it what the recipe asks for.
+
+Easy to get wrong: the policy that is held on to is the one reinforcement began with, not the one a checkpoint in the
+middle holds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whetstone.policies import has_adapters, load_policy
+from whetstone.recipe import TrainingSettings
+from whetstone.training.assembly import Assembly, assemble
+from whetstone.training.learner import Learner
+from whetstone.training.process_model import ProcessModel
+
+
+def learner_for(assembly: Assembly, settings: TrainingSettings, warmed_up: Path | None) -> Learner:
+    """A learner with a reference, a teacher and a process model, each where the recipe reads it.
+
+    Args:
+        warmed_up: The checkpoint reinforcement began with; None where it began with the untrained policy.
+    """
+    recipe, policy = assembly.resolved.recipe, assembly.policy
+    reference = None
+    wanted = settings.reference_kl > 0 or assembly.reads("reference_logprobs", "reference_sums")
+    if wanted and not (has_adapters(policy.model) and warmed_up is None):
+        began = load_policy(warmed_up) if warmed_up is not None else assemble(assembly.resolved).policy
+        reference = began.model.requires_grad_(False)
+    teacher, process = recipe.teacher, recipe.process_model
+    return Learner(
+        policy,
+        settings,
+        reference=reference,
+        teacher=load_policy(teacher.path).model.requires_grad_(False) if teacher is not None else None,
+        process=ProcessModel(policy, process, settings) if process is not None else None,
+    )

@@ -1,0 +1,40 @@
+"""Why steps did or did not learn, from their metrics."""
+
+import pytest
+
+from whetstone.reporting import learned_from, learning_rows
+
+
+def step(number, **metrics):
+    named = {key.replace("__", "/"): value for key, value in metrics.items()}
+    return {"stage": "reinforcement", "step": number, "episode/success": 0.5, **named}
+
+
+ROWS = [
+    {"stage": "supervised", "step": 1},
+    step(1, update__skipped=1.0, group__zero_variance_fraction=1.0, filter__void_turns=0.0),
+    step(2, update__skipped=0.0, group__zero_variance_fraction=0.25, filter__void_turns=0.5, policy__clip_fraction=0.1),
+]
+
+
+def test_a_row_a_step_with_what_was_lost():
+    first, second = learning_rows(ROWS)
+    assert (first["from"], first["to"], first["all equal"], first["idle"]) == (1, 1, 1, 1)
+    assert second["out by void_turns"] == 0.5
+    assert second["clipped"] == 0.1
+    assert learned_from(first) == "nothing: all groups equal"
+    assert learned_from(second) == "most lost: out by void_turns"
+    assert learned_from({"from": 1, "to": 1, "success": 1.0, "idle": 0.0, "clipped": 0.01}) == "nearly everything"
+    assert learned_from({"idle": 1.0, "all equal": 0.3}) == "nothing: no credit"
+
+
+def test_windows_hold_means():
+    (whole,) = learning_rows(ROWS, windows=1)
+    assert (whole["from"], whole["to"]) == (1, 2)
+    assert whole["all equal"] == pytest.approx(0.625)
+    assert len(learning_rows(ROWS, windows=9)) == 2
+
+
+def test_a_run_without_reinforcement_has_no_rows():
+    assert learning_rows(ROWS[:1]) == []
+    assert learning_rows(ROWS[:1], windows=3) == []
