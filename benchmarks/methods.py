@@ -49,7 +49,7 @@ _SLOWER = ["training.learning_rate=3.0e-4"]
 """For estimators without a baseline of the task: the demo's rate is for ones that have it."""
 _GRADIENT, _FORKED = ["objective=policy_gradient"], ["rollout.strategy=forked"]
 _CALLS, _THOUGHTS = ["reward=matched_calls"], ["reward=meta_reasoning"]
-_ROLES = ["roles=kind"]
+_ROLES, _UNREAD = ["roles=kind"], ["advantage=null"]
 METHODS: dict[str, dict[str, list[str]]] = {
     "advantage": {
         **{name: [] for name in ADVANTAGES},
@@ -81,11 +81,13 @@ METHODS: dict[str, dict[str, list[str]]] = {
         "gspo": ["aggregation=sequence_mean"],
         "gmpo": ["aggregation=sequence_mean"],
         "sapo": ["aggregation=sequence_mean"],
-        "supervised": ["filters=[rejection]"],
-        "step_dpo": _FORKED,
-        "refuel": _FORKED,
+        "supervised": ["filters=[rejection]", *_UNREAD],
+        "dpo": _UNREAD,
+        "kto": _UNREAD,
+        "step_dpo": [*_FORKED, *_UNREAD],
+        "refuel": [*_FORKED, *_UNREAD],
         "distilled": ["teacher.path=TEACHER"],
-        "distilled_now": ["teacher.path=TEACHER"],
+        "distilled_now": ["teacher.path=TEACHER", *_UNREAD],
     },
     "beside": {
         "filters: void_turns": ["filters=[void_turns]"],

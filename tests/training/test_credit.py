@@ -8,7 +8,7 @@ import torch
 
 from tests_segments import segment
 from whetstone.algorithms import PerTrajectory, PerTurn, group_relative
-from whetstone.algorithms.advantages import token_gae, turn_gae
+from whetstone.algorithms.advantages import reinforce_plus_plus, token_gae, turn_gae
 from whetstone.algorithms.levels import BeforeBaseline, LossOnly, Weight
 from whetstone.algorithms.returns import last_of
 from whetstone.chat import assistant, user
@@ -136,8 +136,8 @@ def doubled(outcomes: PerTrajectory) -> PerTrajectory:
     return 2 * outcomes
 
 
-def one_a_turn(process_rewards: PerTurn) -> PerTurn:
-    return process_rewards + 1
+def one_a_turn(turn_index: PerTurn) -> PerTurn:
+    return torch.ones(len(turn_index)).double()
 
 
 def only_the_last(advantages: PerTurn, trajectory: PerTurn) -> PerTurn:
@@ -167,6 +167,35 @@ def test_tokens_stand_turn_by_turn_whatever_segments_hold_them():
     assert said.columns["turn"].tolist() == [0, 0, 1, 1, 1]
     by_segment = [each.segment.advantages for each in said.by_group[0]]
     assert by_segment == [(0, 0, 0, 0, 0, 0, 2, 2, 2), (0, 1, 1)]
+
+
+def test_an_excluded_trajectory_changes_nothing_for_the_others():
+    centred = partial(group_relative, scale=False)
+    excluded = replace(group(Score(9.0)).trajectories[0], id="x", removal=Removal.BEFORE_BASELINE)
+    plain = group(Score(1.0), Score(0.0))
+    with_it = replace(plain, trajectories=(*plain.trajectories, excluded))
+    said = [[each.segment.advantages for each in given([g], centred).by_group[0]] for g in (plain, with_it)]
+    assert said[0] == said[1]
+
+
+def test_what_the_environment_wrote_changes_no_credit():
+    one = trajectory("a", Score(1.0, turns=(0.5, 0.5)))
+    longer = replace(one, turns=(one.turns[0], turn(1, [6, 6, 6, 6, 6], [7, 8, 9])))
+    other = trajectory("b", Score(0.0, turns=(0.0, 0.1)))
+    estimator = partial(reinforce_plus_plus, discount=0.9)
+    found = []
+    for first in (one, longer):
+        made = given([Group(Task("t", "x"), (first, other))], estimator).by_group[0]
+        found.append([[a for a in each.segment.advantages if a] for each in made])
+    assert found[0] == found[1]
+
+
+def test_a_reward_that_keeps_its_word_of_turns_to_itself_is_said():
+    def of_turns(process_rewards: PerTurn) -> PerTurn:
+        return process_rewards
+
+    with pytest.raises(CreditError, match="process_rewards: 0: its reward says nothing of its turns"):
+        given([group(Score(1.0))], of_turns)
 
 
 def test_what_the_reward_says_of_turns_and_episodes_are_columns():

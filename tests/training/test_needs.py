@@ -39,12 +39,13 @@ def refused(*overrides):
         (["aggregation=constant"], "aggregation.tokens: .* set it"),
         (["aggregation.tokens=5"], "aggregation.tokens: has no effect.*constant"),
         (["objective=probability_difference", "correction=truncated"], "correction.*carries"),
-        (["objective=dpo", "correction=truncated"], "correction.*sums"),
+        (["objective=dpo", "advantage=null", "correction=truncated"], "correction.*sums"),
         (["filters=[void_turn]"], 'no filters named "void_turn"; did you mean "void_turns"'),
         (["advantage=group_relativ"], 'did you mean "group_relative"'),
         (["teacher.path=x"], "teacher: has no effect"),
         (["process_model={}"], "process_model: has no effect"),
         (["roles=kind"], "roles: has no effect"),
+        (["objective=dpo"], 'advantage: has no effect.*objective "dpo" reads no advantages'),
     ],
 )
 def test_it_says_what_is_read_and_who_would_provide_it(overrides, said):

@@ -211,8 +211,8 @@ VARIANTS = {
     "success critics": ["advantage=digirl", "critic={loss: success}", "objective=policy_gradient"],
     "process model": ["advantage=oprl", "process_model={learning_rate: 0.01}"],
     "entropy band": ["training.entropy={weight: 0.01, band: 0.2, phase: decay}"],
-    "preference": ["objective=dpo"],
-    "regression": ["objective=refuel", "training.minibatches=2"],
+    "preference": ["objective=dpo", "advantage=null"],
+    "regression": ["objective=refuel", "advantage=null", "training.minibatches=2"],
     "sequences": [
         "objective={name: gspo, clip_low: 0.2, clip_high: 0.2}",
         "aggregation=sequence_mean",

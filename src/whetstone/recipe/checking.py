@@ -70,6 +70,12 @@ def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"objective.{key}", reason
 
 
+def _credit_needs_a_reader(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.training is not None and recipe.objective.name in _WITHOUT_ADVANTAGES and recipe.critic is None:
+        for key in ("advantage", "modulation"):
+            yield key, f'objective "{recipe.objective.name}" reads no advantages'
+
+
 def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.training is not None and recipe.training.reference_kl == 0:
         yield "training.reference_estimator", "training.reference_kl is 0, so no divergence is estimated"
@@ -96,6 +102,7 @@ def _ahead_needs_a_distance(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 _CARRY_THE_MISMATCH = ("probability_difference", "distilled_now")
+_WITHOUT_ADVANTAGES = ("distilled_now", "dpo", "kto", "refuel", "step_dpo", "supervised")
 _ON_SUMS = ("dpo", "kto", "refuel", "step_dpo")
 _REINFORCEMENT = (
     "rollout", "advantage", "shaping", "modulation", "filters", "roles", "objective", "aggregation", "correction",
@@ -107,6 +114,7 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _decay_needs_a_share,
     _clip_needs_minibatches,
     _reference_needs_weight,
+    _credit_needs_a_reader,
     _samples_need_temperature,
     _calls_need_tools,
     _ahead_needs_a_distance,

@@ -182,22 +182,31 @@ class Columns:
         return (held.trajectory.score.value if held.trajectory.score is not None else 0.0 for held in self.held)
 
     def _process_rewards(self) -> Iterable[float]:
-        """Of the reward; 0 where it gives none for turns."""
         for _, held, t in self._turns():
             score = held.trajectory.score
-            yield score.turns[t] if score is not None and score.turns is not None else 0.0
+            if score is None or score.turns is None:
+                raise CreditError(f"process_rewards: {held.trajectory.id}: its reward says nothing of its turns")
+            yield score.turns[t]
+
+    def _of_turns(self) -> Tensor:
+        """Process rewards, made over or as they are; 0 where the reward gives none and nobody asked for them."""
+        if "process_rewards" in self._made:
+            return self._made["process_rewards"]
+        scores = ((held.trajectory.score, t) for _, held, t in self._turns())
+        said = [score.turns[t] if score is not None and score.turns is not None else 0.0 for score, t in scores]
+        return torch.tensor(said, dtype=torch.float64)
 
     def _rewards(self) -> Tensor:
-        return self["outcomes"].clone().index_add_(0, self["trajectory"], self["process_rewards"])
+        return self["outcomes"].clone().index_add_(0, self["trajectory"], self._of_turns())
 
     def _turn_rewards(self) -> Tensor:
         ends = last_of(self["trajectory"])
-        return self["process_rewards"] + torch.where(ends, self["outcomes"][self["trajectory"]], 0.0)
+        return self._of_turns() + torch.where(ends, self["outcomes"][self["trajectory"]], 0.0)
 
     def _token_rewards(self) -> Tensor:
         """A turn's reward on its last action token, the outcome on the last of all."""
         turn, owner = self["turn"], self["token_trajectory"]
-        of_turn = torch.where(last_of(turn), self["process_rewards"][turn], 0.0)
+        of_turn = torch.where(last_of(turn), self._of_turns()[turn], 0.0)
         return of_turn + torch.where(last_of(owner), self["outcomes"][owner], 0.0)
 
     def _state_keys(self) -> Iterable[int]:

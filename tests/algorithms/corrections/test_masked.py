@@ -2,8 +2,11 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from whetstone.algorithms import clipped, importance_weights, masked
+from tests_batches import of
+from whetstone.algorithms import clipped, importance_weights, masked, truncated
 
 LEARNER, SAMPLER = torch.tensor([0.4, 0.05, 0.9]).log(), torch.tensor([0.5, 0.005, 0.88]).log()
 
@@ -34,3 +37,33 @@ def test_without_bounds_it_is_the_importance_weight():
 def test_bounds_that_are_no_interval_are_refused(bounds):
     with pytest.raises(ValueError, match="low is zero or more and below high"):
         masked(LEARNER, SAMPLER, **bounds)
+
+
+def test_decoupled_ppo_is_the_clipped_objective_weighed():
+    # sampled at .2, .3 before the update, .33 now: ρ 1.1, w 1.5
+    sampler, old = of(0.2).log(), of(0.3).log()
+    for now, high, value, slope in ((0.33, 5.0, -1.65, -1.65), (0.33, 1.2, 0, 0), (0.39, 5.0, -1.8, 0)):
+        learner = of(now).log().requires_grad_()
+        loss = masked(old, sampler, high=high) * clipped(learner, old, of(1)).loss
+        loss.sum().backward()
+        assert (loss.item(), learner.grad.item()) == (pytest.approx(value), pytest.approx(slope))
+    coupled = of(0.33).log().requires_grad_()
+    loss = clipped(coupled, sampler, of(1)).loss
+    loss.sum().backward()
+    assert (loss.item(), coupled.grad.item()) == (pytest.approx(-1.2), 0)
+
+
+def test_rejected_tokens_stay_in_the_divisor():
+    old, sampler, advantages = of(0.4, 0.05, 0.9).log(), of(0.5, 0.005, 0.88).log(), of(1, -1, 1)
+    plain = clipped(old, old, advantages).loss
+    said = [(weight * plain).mean().item() for weight in (1.0, truncated(old, sampler), masked(old, sampler, low=0.5))]
+    assert said == pytest.approx([-0.333333, 0.059091, -0.607576], abs=1e-6)
+
+
+@given(st.lists(st.tuples(st.floats(-3, 0), st.floats(-3, 0)), min_size=1, max_size=6))
+def test_without_a_gap_or_without_bounds_nothing_is_masked(pairs):
+    old, sampler = of(*(a for a, _ in pairs)), of(*(b for _, b in pairs))
+    assert torch.equal(masked(old, old), torch.ones_like(old))
+    assert torch.allclose(masked(old, sampler, high=1e12), importance_weights(old, sampler))
+    kept = masked(old, sampler, low=0.5, high=2.0)
+    assert ((kept == 0) | (kept == importance_weights(old, sampler))).all()  # no other token counts for more
