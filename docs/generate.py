@@ -21,9 +21,15 @@ from whetstone.algorithms import (
     MODULATION,
     OBJECTIVES,
     SHAPING,
+    advantages,
     bite_of,
     columns_of,
+    corrections,
     level_of,
+    modulation,
+    objectives,
+    schedules,
+    shaping,
 )
 from whetstone.training import PROVIDERS
 
@@ -70,6 +76,15 @@ one give exactly 0; statistics are in float64 over all trajectories of a step.
 
 """
 
+BESIDE = """## Functions beside recipes
+
+Pieces, schedules and losses that no recipe names by themselves: some are inside of the methods above, the others are
+for your own.
+
+| function | |
+| --- | --- |
+"""
+
 
 def main() -> None:
     """Write the page, or check it."""
@@ -99,6 +114,15 @@ def methods_page() -> str:
     for title, said, functions in sections:
         parts.append(f"## {title}\n\n{said}\n\n")
         parts += [_entry(name, function) for name, function in sorted(functions.items())]
+    parts.append(BESIDE)
+    named = {id(function) for _, _, functions in sections for function in functions.values()}
+    for room in (advantages, corrections, modulation, objectives, schedules, shaping):
+        for name in sorted(room.__all__):
+            function = getattr(room, name)
+            if inspect.isfunction(function) and id(function) not in named:
+                first = (inspect.getdoc(function) or "").partition("\n")[0]
+                where = room.__name__.removeprefix("whetstone.algorithms.")
+                parts.append(f"| `{where}.{name}` | {first} |\n")
     return "".join(parts).rstrip() + "\n"
 
 

@@ -192,7 +192,9 @@ def _credit_of(
     said = columns.ask(estimator)
     advantages, level = (said.advantages if isinstance(said, Credit) else said), level_of(estimator)
     name = assembly.resolved.recipe.advantage.name
-    chain.append(Told("advantage", row.of(advantages, level), f"by {name}, one a {level}"))
+    read = "advantages" in columns_of(assembly.objective)
+    unread = "" if read else f'; objective "{assembly.resolved.recipe.objective.name}" does not read it'
+    chain.append(Told("advantage", row.of(advantages, level), f"by {name}, one a {level}{unread}"))
     if isinstance(said, Credit):
         chain += [
             Told(f"critic's target: {head}", row.of(target, level_of(estimator, head)))

@@ -23,6 +23,13 @@ from whetstone.algorithms.advantages.reinforce_plus_plus import reinforce_plus_p
 from whetstone.algorithms.advantages.remax import remax
 from whetstone.algorithms.advantages.rlvmr import rlvmr
 from whetstone.algorithms.advantages.role_wise import dr_mas, mars, role_normalised
+from whetstone.algorithms.advantages.single_stream import (
+    SuccessCounts,
+    kept_share,
+    remembered,
+    sampling_weight,
+    updated,
+)
 from whetstone.algorithms.advantages.spa import spa
 from whetstone.algorithms.advantages.toolpo import toolpo
 from whetstone.algorithms.advantages.tree_ps import node_values, tree_ps
@@ -38,9 +45,10 @@ _ESTIMATORS = (
 ADVANTAGES = {estimator.__name__: estimator for estimator in _ESTIMATORS}
 
 __all__ = [
-    "ADVANTAGES", "archer", "arpo", "batch_scaled", "dgrpo", "difficulty_weighted", "digirl", "dr_mas", "flow_grpo",
-    "gae", "gigpo", "gpg", "group_relative", "hrpo", "igpo", "implicit_rewards", "leave_one_out", "mars", "matchtir",
-    "mira", "node_values", "one_step", "opo", "oprl", "pass_at_k", "portool", "potential_shaping",
-    "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "rlvmr", "role_normalised", "similar_states",
-    "spa", "token_gae", "toolpo", "tree_ps", "turn_gae", "ui_s1", "webrl", "whitened",
+    "ADVANTAGES", "SuccessCounts", "archer", "arpo", "batch_scaled", "dgrpo", "difficulty_weighted", "digirl",
+    "dr_mas", "flow_grpo", "gae", "gigpo", "gpg", "group_relative", "hrpo", "igpo", "implicit_rewards",
+    "kept_share", "leave_one_out", "mars", "matchtir", "mira", "node_values", "one_step", "opo", "oprl",
+    "pass_at_k", "portool", "potential_shaping", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax",
+    "remembered", "rlvmr", "role_normalised", "sampling_weight", "similar_states", "spa", "token_gae", "toolpo",
+    "tree_ps", "turn_gae", "ui_s1", "updated", "webrl", "whitened",
 ]  # fmt: skip
