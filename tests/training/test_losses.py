@@ -1,18 +1,20 @@
 """An update of several losses is the sum of their means, however it is cut into micro-batches."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tests_segments import segment
 from whetstone.algorithms import clipped
+from whetstone.algorithms.objectives import aggregated
 from whetstone.policies import build_tiny
-from whetstone.recipe import CriticSettings, OptimizerSettings
+from whetstone.recipe import CriticSettings, OptimizerSettings, load_recipe
 from whetstone.training import Learner
 from whetstone.training.credit import Credited
 from whetstone.training.losses import UpdateLoss
-from whetstone.training.updates import _Batch
+from whetstone.training.updates import _Batch, _lengths, _weights
 from whetstone.trajectory import Author
 
 EXPERT = [Author.ENVIRONMENT, *[Author.EXPERT] * 3]
@@ -75,3 +77,22 @@ def test_the_first_update_finds_the_old_log_probs_itself():
     assert metrics["policy/ratio"] == pytest.approx(1.0)
     for found, expected in zip(old, learner.logprobs(segments), strict=True):
         assert torch.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("budget", [1, 5, 100])
+@pytest.mark.parametrize("mode", ["token_mean", "sequence_sum", "sequence_mean", "constant"])
+def test_each_way_to_aggregate_is_the_same_however_an_update_is_cut(mode, budget):
+    policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
+    learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
+    segments = [replace(each.segment, trajectory_id=str(k)) for k, each in enumerate(OWN)]
+    share = [Credited(segment) for segment in segments]
+    changes = ["aggregation.tokens=7"] if mode == "constant" else []
+    recipe = load_recipe("demo", [f"aggregation.mode={mode}", *changes]).recipe
+    lengths = _lengths(share)
+    divisor = sum(lengths.values())
+    batch = _Batch.of(share, [], _weights(recipe, lengths, divisor))
+    loss = UpdateLoss(clipped, list(learner.logprobs(segments)), weights=batch.weights)
+    found = learner.update(segments, loss, divisor=divisor)["loss"]  # reported over the update's tokens
+    per_token = torch.tensor([-0.5] * 3 + [1.0] * 2, dtype=torch.float64)
+    expected = aggregated(per_token, torch.tensor([0, 0, 0, 1, 1]), mode, constant=7)
+    assert found == pytest.approx(expected.item(), rel=1e-5)
