@@ -13,8 +13,6 @@ import argparse
 import asyncio
 import json
 import math
-import os
-import platform
 import random
 import statistics
 import sys
@@ -23,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from circumstances import circumstances, warmed_up
 from whetstone.chat import Message, assistant, user
 from whetstone.environments import Observation, StepResult
 from whetstone.recipe import load_recipe
@@ -31,21 +30,12 @@ from whetstone.rollout import Action, Admission, Independent, Limits, Moment, Pl
 from whetstone.rollout import Collector as Collecting
 from whetstone.tools.calculator import pocket_calculator as exact_calculator
 from whetstone.training import assemble, train
-from whetstone.training.checkpoint import latest_checkpoint
 from whetstone.training.store import RunStore
 from whetstone.training.stream import GroupStream
 from whetstone.trajectory import Author, Score, Task, Tokens, Trajectory
 
 SIGMA, MEDIAN_SECONDS = 1.0, 0.5
 COMMON = ["ablations=null", "rollout.max_in_flight=768"]
-WARM_UP = [
-    "training=null",
-    "rollout=null",
-    "objective=null",
-    "advantage=null",
-    "ablations=null",
-    "evaluation.episodes=10",
-]
 LEARNING = [
     "environment.tools=[asynchronous:pocket_calculator]",
     "environment.tool_timeout_seconds=60",
@@ -74,14 +64,6 @@ async def pocket_calculator(expression: str) -> str:
     """
     await asyncio.sleep(_latencies.lognormvariate(math.log(MEDIAN_SECONDS), SIGMA))
     return exact_calculator(expression)
-
-
-def warmed_up(seed: int, folder: Path) -> Path:
-    """The demo's policy behind its warm-up, with a calculator that answers at once."""
-    train(load_recipe("demo", [f"seed={seed}", *WARM_UP]), folder, progress=Progress(quiet=True))
-    checkpoint = latest_checkpoint(folder)
-    assert checkpoint is not None
-    return checkpoint
 
 
 def learned(way: str, seed: int, steps: int, model: Path, folder: Path, more: list[str]) -> dict[str, Any]:
@@ -219,7 +201,7 @@ def main() -> None:
                 there = folder / f"environments-{places}-{ahead}"
                 share = asyncio.run(utilisation(ahead, bound, places=places, sigma=sigma, folder=there))
                 shares[f"{places} environments, sigma {sigma:g}, {ahead} ahead, bound {bound}"] = share
-    told = told_of(rows, shares, time.perf_counter() - began)
+    told = told_of(rows, shares, began)
     if arguments.json:
         print(json.dumps(told))
         return
@@ -229,7 +211,7 @@ def main() -> None:
         print(f"environments at work {share:.1%} ({name})")
 
 
-def told_of(rows: list[dict[str, Any]], shares: dict[str, float], seconds: float) -> dict[str, Any]:
+def told_of(rows: list[dict[str, Any]], shares: dict[str, float], began: float) -> dict[str, Any]:
     """The result as one object."""
     by_way = {way: [row for row in rows if row["way"] == way] for way in WAYS}
     together, *_, ahead = list(shares.values())[-3:]
@@ -248,8 +230,7 @@ def told_of(rows: list[dict[str, Any]], shares: dict[str, float], seconds: float
         "ratios": ratios,
         "goal": "vs_synchronous 1.6 at a bound of 4 with equal success, environment_utilisation 5",
         "bound": bound,
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": seconds,
+        **circumstances(began),
     }
 
 

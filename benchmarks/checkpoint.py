@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import shutil
 import statistics
 import tempfile
@@ -20,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from circumstances import circumstances
 from learner import SETTINGS, groups, model_of, surrogate
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.policies import Policy, build_tiny
@@ -83,8 +82,7 @@ def main() -> None:
         },
         "goal": "stall at most 0.02 of a step",
         "bound": "a copy of weights and optimiser state in memory",
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": time.perf_counter() - began,
+        **circumstances(began),
     }
     if arguments.json:
         print(json.dumps(told))

@@ -11,7 +11,6 @@ import asyncio
 import gc
 import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -20,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from circumstances import circumstances
 from whetstone.chat import Message, user
 from whetstone.environments import Observation, StepResult
 from whetstone.inference import LocalEngine
@@ -155,8 +155,7 @@ def main() -> None:
         "ratios": {"memory_last_to_second": memory[-1] / memory[1], "lag": 50 / waiting["lag_p99_ms"]},
         "goal": "lag p99 under 50 ms with 10,000 waiting; memory flat over 50,000 episodes",
         "bound": "a coroutine with its environment and its conversation",
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": time.perf_counter() - began,
+        **circumstances(began),
     }
     if arguments.json:
         print(json.dumps(told))

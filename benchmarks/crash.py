@@ -14,7 +14,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import platform
 import random
 import shutil
 import signal
@@ -29,6 +28,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from circumstances import circumstances
 from whetstone.chat import Message, user
 from whetstone.environments import Observation, StepResult
 from whetstone.recipe import load_recipe
@@ -317,8 +317,7 @@ def main() -> None:
         "ratios": {"bit_identical": found["bit_identical"] / max(1, found["by_recipe"])},
         "goal": "every killed run resumes, nothing lost or doubled; bit-identical where the recipe decides",
         "bound": "1",
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": time.perf_counter() - began,
+        **circumstances(began),
     }
     if arguments.json:
         print(json.dumps(told))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from circumstances import circumstances
 from whetstone.algorithms import ADVANTAGES, MODULATION, columns_of, level_of
 from whetstone.algorithms.advantages import gae
 
@@ -118,8 +117,7 @@ def main() -> None:
         "ratios": {"vs_loops": loops / ours},
         "goal": "milliseconds for 1,024 trajectories of 2,048 tokens",
         "bound": "reading 2 million tokens a few times: 16 MB a column",
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": time.perf_counter() - began,
+        **circumstances(began),
     }
     if arguments.json:
         print(json.dumps(told))

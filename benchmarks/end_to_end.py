@@ -16,8 +16,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -25,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from circumstances import circumstances
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.chat import user
 from whetstone.policies import Policy, load_policy
@@ -292,8 +291,7 @@ def main() -> None:
         "ratios": ratios,
         "goal": "vs_trl 5",
         "bound": "the time the model's own arithmetic takes for the tokens sampled and trained",
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": time.perf_counter() - began,
+        **circumstances(began),
     }
     if arguments.json:
         print(json.dumps(told))

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import random
 import statistics
 import sys
@@ -22,6 +20,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
+from circumstances import circumstances
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.inference import LocalEngine, Sampling
 
@@ -207,8 +206,7 @@ def main() -> None:
         "ratios": ratios,
         "goal": "vs_generate 4 (250-token prompt) and 8 (1,000), vs_bare_loop 0.8",
         "bound": "the bare loop: the same model's forward pass and one draw, nothing else",
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": time.perf_counter() - began,
+        **circumstances(began),
     }
     if arguments.json:
         print(json.dumps(told))

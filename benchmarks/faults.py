@@ -12,8 +12,6 @@ import asyncio
 import contextlib
 import importlib
 import json
-import os
-import platform
 import random
 import statistics
 import sys
@@ -24,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from asynchronous import warmed_up
+from circumstances import circumstances, warmed_up
 from crash import fork_server
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.errors import InfrastructureError
@@ -212,8 +210,7 @@ def main() -> None:
         "ratios": {"steps_with_faults": statistics.median(slow / plain for slow, plain in pairs) if pairs else None},
         "goal": "at most 1.3 times the steps to 95 %",
         "bound": "1",
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": time.perf_counter() - began,
+        **circumstances(began),
     }
     if arguments.json:
         print(json.dumps(told))

@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -18,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from circumstances import circumstances
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.recipe import load_recipe
 from whetstone.training import Learner, assemble, evaluate
@@ -109,8 +108,7 @@ def main() -> None:
         "ratios": {},
         "goal": "95 % on held-out tasks within 5 minutes of training, every seed",
         "bound": "none: how fast a policy can learn is not known beforehand",
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": time.perf_counter() - began,
+        **circumstances(began),
     }
     if arguments.json:
         print(json.dumps(told))

@@ -12,8 +12,6 @@ import argparse
 import functools
 import json
 import math
-import os
-import platform
 import random
 import statistics
 import subprocess
@@ -26,6 +24,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from circumstances import circumstances
 from whetstone.algorithms import clipped
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
@@ -277,8 +276,7 @@ def main() -> None:
         "ratios": ratios,
         "goal": "vs_padded 3, tree_vs_flat 2",
         "bound": "the tokens saved: 3.9 times in groups, 3.1 times in trees",
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": time.perf_counter() - began,
+        **circumstances(began),
     }
     if arguments.json:
         print(json.dumps(told))

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import statistics
 import sys
@@ -22,20 +20,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from circumstances import circumstances, warmed_up
 from whetstone.algorithms import ADVANTAGES, OBJECTIVES
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
 from whetstone.training.checkpoint import latest_checkpoint
 
-WARM_UP = [
-    "training=null",
-    "rollout=null",
-    "objective=null",
-    "advantage=null",
-    "ablations=null",
-    "evaluation.episodes=10",
-]
 COMMON = [
     "ablations=null",
     "supervised=null",
@@ -112,15 +103,6 @@ METHODS: dict[str, dict[str, list[str]]] = {
 }
 
 
-def warmed_up(seed: int, steps: int, folder: Path) -> Path:
-    """The demo's policy behind so many steps of its warm-up."""
-    overrides = [f"seed={seed}", f"supervised.steps={steps}", *WARM_UP]
-    train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
-    checkpoint = latest_checkpoint(folder)
-    assert checkpoint is not None
-    return checkpoint
-
-
 def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
     """Success before and after, and how many of the updates moved anything."""
     summary = train(
@@ -155,7 +137,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for seed in range(arguments.seeds):
-            model = warmed_up(seed, arguments.warm_up, folder / f"warm-{seed}")
+            model = warmed_up(seed, folder / f"warm-{seed}", f"supervised.steps={arguments.warm_up}")
             teacher = None
             for kind, method, more in every:
                 if arguments.only and method not in arguments.only and method != "group_relative":
@@ -178,7 +160,7 @@ def main() -> None:
                     shutil.copytree(found, teacher)
                 shutil.rmtree(there)
                 print(rows[-1], file=sys.stderr, flush=True)
-    told = told_of(rows, arguments, time.perf_counter() - began)
+    told = told_of(rows, arguments, began)
     if arguments.write is not None:
         arguments.write.mkdir(parents=True, exist_ok=True)
         (arguments.write / "methods.json").write_text(json.dumps(told, indent=1) + "\n")
@@ -186,7 +168,7 @@ def main() -> None:
     print(json.dumps(told) if arguments.json else table_of(told))
 
 
-def told_of(rows: list[dict[str, Any]], arguments: argparse.Namespace, seconds: float) -> dict[str, Any]:
+def told_of(rows: list[dict[str, Any]], arguments: argparse.Namespace, began: float) -> dict[str, Any]:
     """The result as one object."""
     methods: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -204,8 +186,7 @@ def told_of(rows: list[dict[str, Any]], arguments: argparse.Namespace, seconds: 
         "ratios": {"share_that_gained": sum(gain > 0 for gain in gains.values()) / max(1, len(gains))},
         "goal": "every method gains",
         "bound": "what the demo's rates allow in so few updates",
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": seconds,
+        **circumstances(began),
     }
 
 

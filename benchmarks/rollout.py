@@ -16,8 +16,6 @@ import asyncio
 import heapq
 import json
 import math
-import os
-import platform
 import random
 import statistics
 import sys
@@ -26,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from circumstances import circumstances
 from whetstone.chat import Message, user
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.inference import LocalEngine
@@ -174,8 +173,7 @@ def main() -> None:
         "ratios": {name: usual[name] for name in ("vs_synchronous", "vs_batch_synchronous", "of_bound")},
         "goal": "vs_synchronous 4, vs_batch_synchronous 2, of_bound 0.9 with a median of 0.5 s",
         "bound": "64 places without overhead, or the engine's busy time",
-        "machine": {"system": platform.platform(terse=True), "cores": os.cpu_count()},
-        "seconds": time.perf_counter() - began,
+        **circumstances(began),
     }
     if arguments.json:
         print(json.dumps(told))

@@ -152,3 +152,11 @@ def of(*numbers):
 
 def whole(*numbers):
     return torch.tensor(numbers, dtype=torch.long)
+
+
+def of_ratios(function, ratios, advantages, *, old=1.0, **options):
+    """(values, gradients, metrics) of an objective on tokens with these ratios to the old policy."""
+    learner = (of(*ratios) * old).log().requires_grad_()
+    found = function(learner, torch.full_like(learner, old).log().detach(), of(*advantages), **options)
+    found.loss.sum().backward()
+    return found.loss.tolist(), learner.grad.tolist(), found.metrics
