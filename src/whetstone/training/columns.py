@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from whetstone.algorithms import Level, columns_of
@@ -25,7 +27,7 @@ from whetstone.algorithms.modulation import covariances
 from whetstone.algorithms.returns import last_of
 from whetstone.chat import Chat, assistant
 from whetstone.errors import CreditError
-from whetstone.training.learner import Learner, action_places
+from whetstone.training.learner import Learner
 from whetstone.trajectory import Author, Group, Segment, Tokens, Trajectory
 
 READ_AT = {
@@ -60,6 +62,9 @@ def critic_heads(columns: Iterable[str]) -> tuple[str, ...]:
     return (*trained, *sorted({name for name in asked if name.startswith("slow_")}))
 
 
+Places = NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """One trajectory of the batch."""
@@ -69,19 +74,29 @@ class Held:
     """Of its group in the batch."""
     trajectory: Trajectory
     segments: tuple[Segment, ...]
-    places: tuple[tuple[int, int], ...]
-    """Its action tokens as (segment, place), turn by turn."""
+    segment: Places
+    """[A] which segment each of its action tokens lies in, turn by turn."""
+    place: Places
+    """[A] where there."""
+    turn: Places
+    """[A] which turn it belongs to."""
+    order: Places
+    """[A] which it is among the action tokens of all segments, one segment behind the other."""
 
     @classmethod
     def of(cls, group: Group, number: int, trajectory: Trajectory) -> Held:
         """A trajectory with its tokens in order."""
         segments = trajectory.segments()
-        lying = [(s.turns[place], k, place) for k, s in enumerate(segments) for place in action_places(s)]
-        return cls(group, number, trajectory, segments, tuple((k, place) for _, k, place in sorted(lying)))
+        lying = [np.flatnonzero(s.action_mask[1:]) + 1 for s in segments]  # nothing predicts the first
+        place = np.concatenate([*lying, np.empty(0, dtype=np.int64)])
+        segment = np.repeat(np.arange(len(segments)), [len(at) for at in lying])
+        turns = [np.asarray(s.turns)[at] for s, at in zip(segments, lying, strict=True)]
+        turn = np.concatenate([*turns, np.empty(0, dtype=np.int64)])
+        order = np.argsort(turn, kind="stable")
+        return cls(group, number, trajectory, segments, segment[order], place[order], turn[order], order)
 
-    def turn(self, place: tuple[int, int]) -> int:
-        """The turn an action token belongs to."""
-        return self.segments[place[0]].turns[place[1]]
+    def __len__(self) -> int:
+        return len(self.place)
 
 
 class Columns:
@@ -149,10 +164,12 @@ class Columns:
         """Per trajectory and segment, [T] numbers [K] of action tokens where their tokens lie; 0 elsewhere."""
         found, begin = [], 0
         for held in self.held:
+            mine = numbers[begin : begin + len(held)]
+            begin += len(held)
             rows = [torch.zeros(len(segment), dtype=numbers.dtype) for segment in held.segments]
-            for offset, (k, place) in enumerate(held.places):
-                rows[k][place] = numbers[begin + offset]
-            begin += len(held.places)
+            for k, row in enumerate(rows):
+                here = held.segment == k
+                row[torch.from_numpy(held.place[here])] = mine[torch.from_numpy(here)]
             found.append(rows)
         return found
 
@@ -173,10 +190,10 @@ class Columns:
             for t in range(len(held.trajectory.turns)):
                 yield i, held, t
 
-    def _tokens(self) -> Iterable[tuple[int, Held, tuple[int, int]]]:
-        for i, held in enumerate(self.held):
-            for place in held.places:
-                yield i, held, place
+    def _of_tokens(self, read: Callable[[int, Held], np.ndarray]) -> Tensor:
+        """[K] from [A] numbers of each trajectory."""
+        parts = [read(i, held) for i, held in enumerate(self.held)]
+        return torch.from_numpy(np.concatenate([*parts, np.empty(0, dtype=parts[0].dtype if parts else float)]))
 
     def _outcomes(self) -> Iterable[float]:
         return (held.trajectory.score.value if held.trajectory.score is not None else 0.0 for held in self.held)
@@ -222,12 +239,12 @@ class Columns:
         for _, held, t in self._turns():
             yield known.setdefault(id(held.trajectory.turns[t]), len(known))
 
-    def _turn(self) -> Iterable[int]:
-        begins, begin = [], 0
-        for held in self.held:
-            begins.append(begin)
-            begin += len(held.trajectory.turns)
-        return (begins[i] + held.turn(place) for i, held, place in self._tokens())
+    def _turn(self) -> Tensor:
+        begins = np.cumsum([0, *(len(held.trajectory.turns) for held in self.held)])
+        return self._of_tokens(lambda i, held: begins[i] + held.turn).long()
+
+    def _token_trajectory(self) -> Tensor:
+        return self._of_tokens(lambda i, held: np.full(len(held), i)).long()
 
     def _roles(self) -> Iterable[int]:
         if self.roles is None:
@@ -249,8 +266,15 @@ class Columns:
         for held in self.held:
             yield next((t.score.value for t in held.group.trajectories if t.greedy and t.score is not None), math.nan)
 
-    def _entropies(self) -> Iterable[float]:
-        return (held.segments[k].tokens.entropies[place] for _, held, (k, place) in self._tokens())
+    def _entropies(self) -> Tensor:
+        def read(_: int, held: Held) -> np.ndarray:
+            found = np.empty(len(held))
+            for k, segment in enumerate(held.segments):
+                here = held.segment == k
+                found[here] = np.asarray(segment.tokens.entropies)[held.place[here]]
+            return found
+
+        return self._of_tokens(read)
 
     def _turn_entropies(self) -> Tensor:
         turn = self["turn"]
@@ -258,9 +282,9 @@ class Columns:
         sums = zeros.index_add(0, turn, self["entropies"])
         return sums / zeros.index_add(0, turn, torch.ones_like(self["entropies"]))
 
-    def _call_tokens(self) -> Iterable[float]:
-        turns = [held.trajectory.turns[held.turn(place)] for _, held, place in self._tokens()]
-        return (float(bool(turn.message.tool_calls)) for turn in turns)
+    def _call_tokens(self) -> Tensor:
+        calls = [float(bool(held.trajectory.turns[t].message.tool_calls)) for _, held, t in self._turns()]
+        return torch.tensor(calls, dtype=torch.float64)[self["turn"]]
 
     def _grounded(self) -> Iterable[float]:
         """1 where every call of a turn could be done; a turn that calls nothing asks nothing that could fail."""
@@ -362,9 +386,9 @@ class Columns:
         for held in self.held:
             mine = per_segment[begin : begin + len(held.segments)]
             begin += len(held.segments)
-            at = [{place: a for a, place in enumerate(action_places(segment))} for segment in held.segments]
-            found += [mine[k][at[k][place]] for k, place in held.places]
-        return torch.stack(found).double().cpu() if found else torch.empty(0, dtype=torch.float64)
+            if mine:
+                found.append(torch.cat(list(mine)).double().cpu()[torch.from_numpy(held.order)])
+        return torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -410,7 +434,7 @@ class Columns:
         """[N] what a head says behind the last turn where a limit cut the episode short; 0 where it was over."""
         if self._last_values is None:
             assert self._learner is not None
-            cut = [i for i, held in enumerate(self.held) if held.trajectory.ended.cut_short and held.places]
+            cut = [i for i, held in enumerate(self.held) if held.trajectory.ended.cut_short and len(held)]
             length = self._learner.policy.context_length
             probes = [_probe(_behind(self.held[i]).ids[: length - 1], (0,)) for i in cut]
             said = self._learner.values(probes, temperature=self.temperature)
@@ -454,7 +478,7 @@ _MADE: dict[str, Callable[[Columns], Iterable[float] | Iterable[int] | Tensor]] 
     "action_keys": lambda c: c._action_keys(),
     "draws": lambda c: c._draws(),
     "covariance_rank": lambda c: c._covariance_rank(),
-    "lengths": lambda c: (len(held.places) for held in c.held),
+    "lengths": lambda c: (len(held) for held in c.held),
     "greedy_rewards": lambda c: c._greedy_rewards(),
     "roles": lambda c: c._roles(),
     "hardness": lambda c: c._hardness(),
@@ -471,7 +495,7 @@ _MADE: dict[str, Callable[[Columns], Iterable[float] | Iterable[int] | Tensor]] 
     "answer_beliefs": lambda c: c._answer_beliefs(),
     "implicit": lambda c: c._implicit(),
     "turn": lambda c: c._turn(),
-    "token_trajectory": lambda c: (i for i, _, _ in c._tokens()),
+    "token_trajectory": lambda c: c._token_trajectory(),
     "token_rewards": lambda c: c._token_rewards(),
     "entropies": lambda c: c._entropies(),
     "call_tokens": lambda c: c._call_tokens(),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from whetstone.algorithms import supervised
@@ -130,7 +131,8 @@ async def evaluate(
 
 
 def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
-    """What the episodes of a step came to, as metrics."""
+    """What the episodes of a step came to, as metrics; greedy ones are not of the policy as it is sampled."""
+    groups = [replace(group, trajectories=tuple(t for t in group.trajectories if not t.greedy)) for group in groups]
     came_to = evaluation_of(groups, temperature=1.0)
     rewards = [reward for group in groups for reward in group.rewards]
     metrics = {

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from whetstone.algorithms import Level, SumLoss, columns_of
 from whetstone.algorithms.returns import reward_to_go
 from whetstone.training.columns import Columns, Held
-from whetstone.training.learner import action_places
 
 OF_SUMS = frozenset({
     "learner_sums", "old_sums", "reference_sums", "rewards", "group", "action_keys", "lengths", "turn_counts",
@@ -61,13 +61,13 @@ def sums_of(columns: Columns, placed: Sequence[tuple[int, int]], level: Level) -
     groups: list[object] = []
     actions: list[object] = []
     turns: list[int] = []
-    units, copies = [], []
+    units: list[Tensor] = []
     for i, k in placed:
         held = columns.held[i]
-        segment = held.segments[k]
+        here = held.segment == k
+        turns_here, of_token = np.unique(held.turn[here][np.argsort(held.place[here])], return_inverse=True)
         mine = []
-        for place in action_places(segment):
-            t = segment.turns[place]
+        for t in turns_here.tolist() if level == "turn" else turns_here[:1].tolist():
             key = held.trajectory.id if level == "trajectory" else id(held.trajectory.turns[t])
             if key not in known:
                 known[key] = len(known)
@@ -76,13 +76,14 @@ def sums_of(columns: Columns, placed: Sequence[tuple[int, int]], level: Level) -
                 actions.append(_did(held, None if level == "trajectory" else t))
                 turns.append(len(held.trajectory.turns) if level == "trajectory" else 1)
             mine.append(known[key])
-        for unit, t in {unit: segment.turns[p] for unit, p in zip(mine, action_places(segment), strict=True)}.items():
             worth = columns["rewards"][i] if level == "trajectory" else to_come[begins[i] + t]
-            rewards[unit].append(float(worth))
-        units.append(torch.tensor(mine, dtype=torch.long))
-        copies.append((i, k))
+            rewards[known[key]].append(float(worth))
+        units.append(
+            torch.tensor(mine, dtype=torch.long)[torch.from_numpy(of_token if level == "turn" else 0 * of_token)]
+        )
     times = [max(1, len(of) if level == "turn" else 1) for of in rewards]
-    share = [torch.tensor([1 / times[unit] for unit in of.tolist()], dtype=torch.float64) for of in units]
+    one_of = 1 / torch.tensor(times, dtype=torch.float64)
+    share = [one_of[of] for of in units]
     lengths = torch.zeros(len(known), dtype=torch.float64)
     for of, part in zip(units, share, strict=True):
         lengths.index_add_(0, of, part)

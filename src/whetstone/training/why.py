@@ -238,7 +238,7 @@ def _tokens_of(assembly: Assembly, row: _Row, advantages: Tensor) -> list[TokenT
     held = row.columns.held[row.place]
     mine = advantages[row.columns["token_trajectory"] == row.place].tolist()
     found = []
-    for (k, place), advantage in zip(held.places, mine, strict=True):
+    for k, place, advantage in zip(held.segment.tolist(), held.place.tolist(), mine, strict=True):
         segment = held.segments[k]
         tokens = segment.tokens
         text = assembly.policy.tokenizer.decode([tokens.ids[place]])
