@@ -192,7 +192,10 @@ def load_checkpoint(path: Path) -> tuple[Policy, dict[str, Any], Position]:
         ) from error
     policy = load_policy(path)
     if critic is not None:
-        policy = replace(policy, critic=critic_from(policy.model, critic))
+        try:
+            policy = replace(policy, critic=critic_from(policy.model, critic))
+        except (LookupError, TypeError, RuntimeError) as error:
+            raise RunDirectoryError(f"{path}: its critic is none of this version's ({error})") from error
     return policy, optimizer, position
 
 

@@ -254,7 +254,7 @@ class Learner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         self.optimizers.load_state_dict(state)
-        self.entropies.updates = list(state["entropies"])
+        self.entropies.updates = list(state.get("entropies", ()))
         if self.process is not None:
             self.process.load_state_dict(state["process"])
 
