@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests_segments import segment
+from tests_small import TEACHING
 from whetstone.algorithms import PerTrajectory, PerTurn, group_relative
 from whetstone.algorithms.advantages import reinforce_plus_plus, token_gae, turn_gae
 from whetstone.algorithms.levels import BeforeBaseline, LossOnly, Weight
@@ -15,7 +16,9 @@ from whetstone.chat import assistant, user
 from whetstone.errors import CreditError
 from whetstone.policies import build_tiny, critic_for
 from whetstone.recipe import OptimizerSettings
-from whetstone.training import Learner
+from whetstone.reporting import Progress
+from whetstone.training import Learner, train
+from whetstone.training.checkpoint import load_checkpoint
 from whetstone.training.columns import Columns, held_of
 from whetstone.training.credit import CreditParts, give_credit
 from whetstone.trajectory import Author, EndReason, Group, Removal, Score, Task, Tokens, Trajectory, Turn
@@ -207,6 +210,15 @@ def test_what_the_reward_says_of_turns_and_episodes_are_columns():
     assert [made.segment.advantages[k] for k in (3, 6)] == [11, 12]
     with pytest.raises(CreditError, match="neither the run nor its reward gives surprise"):
         given([group(Score(0.0))], novelty)
+
+
+def test_while_critics_warm_up_the_policy_stays_as_it_is(small_demo, tmp_path):
+    run = tmp_path / "run"
+    changes = ["advantage=turn_gae", "critic={warm_up: 2, epochs: 2}", "rollout.group_size=4", TEACHING]
+    train(small_demo(*changes), run, progress=Progress(quiet=True))
+    before, after = (load_checkpoint(path)[0] for path in sorted((run / "checkpoints").iterdir()))
+    assert all(map(torch.equal, before.model.state_dict().values(), after.model.state_dict().values()))
+    assert after.critic.value.weight.abs().sum() > 0
 
 
 def test_a_critic_that_is_trained_foretells_what_it_was_told():

@@ -206,6 +206,7 @@ VARIANTS = {
     "frozen": ["policy.frozen=[model.embed_tokens.*]", "training.reference_kl=0.1"],
     "epochs": ["training.epochs=2", "training.minibatches=2", "training.reference_kl=0.1"],
     "critic": ["advantage=turn_gae", "critic={warm_up: 1, learning_rate: 0.02}"],
+    "critic epochs": ["advantage=turn_gae", "critic={epochs: 3}"],
     "token critic": ["advantage=token_gae", "critic={detached: false, clip: 0.2}"],
     "slow critics": ["advantage=archer", "critic={}", "objective=policy_gradient"],
     "success critics": ["advantage=digirl", "critic={loss: success}", "objective=policy_gradient"],

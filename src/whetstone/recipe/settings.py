@@ -221,6 +221,8 @@ class CriticSettings(_Settings):
     """Of the critics' own AdamW, on the stage's schedule: they are a layer that starts at nothing."""
     clip: float | None = Field(None, gt=0)
     """How far a value may move from the old one before its error has no gradient, in units of return; null: any."""
+    epochs: int = Field(1, ge=1)
+    """How often critics learn from a step, the last time beside the policy; before it credit is given anew."""
     warm_up: int = Field(0, ge=0)
     """Updates in which the critics learn and the policy does not."""
     slow_rate: float = Field(0.1, gt=0, le=1)

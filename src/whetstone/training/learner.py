@@ -130,6 +130,7 @@ class Learner:
         temperature: float = 1.0,
         divisor: int | None = None,
         version: int | None = None,
+        critic_only: bool = False,
     ) -> dict[str, float]:
         """One optimiser step on the mean loss of all action tokens in `segments`.
 
@@ -140,6 +141,7 @@ class Learner:
             temperature: What the sampler divided its logits by; the log-probs here are under the same.
             divisor: Tokens the loss is divided by, where tokens with a loss of exactly 0 were left out
                 of `segments`; by default those in `segments`.
+            critic_only: Whether only critics take a step.
             version: Of the weights there are. Tokens drawn under it tell how far sampler and learner disagree, older
                 ones how far the policy has moved since; None: all are of this one.
 
@@ -156,6 +158,7 @@ class Learner:
         metrics, standing, flops = self._within_memory(
             lambda: self._gradient(segments, loss_of, temperature, divisor, version)
         )
+        self.optimizers.critic_only = critic_only
         metrics |= self._apply_gradient()
         seconds = time.perf_counter() - began
         return metrics | {

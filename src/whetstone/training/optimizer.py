@@ -33,6 +33,8 @@ class Optimizers:
 
     def __init__(self, policy: Policy, settings: OptimizerSettings) -> None:
         self.settings, self.done = settings, 0
+        self.critic_only = False
+        """Whether an update leaves the policy, its momentum too, as it is."""
         parameters, outside = policy.trained(), policy.outside
         inner = [p for p in parameters if p.ndim == 2 and id(p) not in outside and settings.optimizer == "muon"]
         taken = {id(p) for p in inner}
@@ -63,7 +65,8 @@ class Optimizers:
     def update(self) -> None:
         """One update from the gradients at hand, at the schedule's present rate."""
         factor = self.rate() / self.settings.learning_rate
-        for optimizer, peaks in zip(self._optimizers, self._peaks, strict=True):
+        kept = len(self._optimizers) - 1 if self.critic_only else 0  # the critic's stands last
+        for optimizer, peaks in zip(self._optimizers[kept:], self._peaks[kept:], strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
             optimizer.step()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, columns_of, level_of, token_weights
 from whetstone.algorithms.schedules import mixing_weight, phase_weight
+from whetstone.policies import Critic
 from whetstone.recipe import ImitationSettings, Recipe, TrainingSettings
 from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
@@ -44,31 +45,48 @@ def learn_from(
         shown: Demonstrations to imitate in the same updates.
         version: Of the weights there are; see `Learner.update`.
     """
-    recipe = assembly.resolved.recipe
-    given = give_credit(assembly.credit, held_of(groups), len(groups), partial(batch_columns, assembly, learner))
-    batches = _batches(assembly, learner, given, shown, settings)
+    recipe, critic = assembly.resolved.recipe, assembly.policy.critic
+    held, columns_of_batch = held_of(groups), partial(batch_columns, assembly, learner)
+    temperature, step = recipe.rollout.temperature, learner.optimizers.done
+    warming = recipe.critic is not None and step < recipe.critic.warm_up
+
+    def credit() -> tuple[Given, list[_Batch]]:
+        given = give_credit(assembly.credit, held, len(groups), columns_of_batch)
+        return given, _batches(assembly, learner, given, shown, settings)
+
+    given, batches = credit()
+    for _ in range(recipe.critic.epochs - 1 if recipe.critic is not None else 0):
+        for batch in batches:
+            loss = batch.loss(recipe, settings, step, first=True, critic_only=True)
+            learner.update(batch.segments, loss, temperature=temperature, divisor=batch.divisor, critic_only=True)
+            _follow(critic, recipe)
+        given, batches = credit()
     metrics = dict(given.metrics)
     if learner.process is not None:
         metrics |= learner.process.learn(given.columns)
     totals: dict[str, list[float]] = {}
     entropies: dict[int, tuple[float, int]] = {}
-    step = learner.optimizers.done
     for epoch in range(settings.epochs):
         for i, batch in enumerate(batches):
-            loss = batch.loss(recipe, settings, step, first=epoch == i == 0)
+            loss = batch.loss(recipe, settings, step, first=epoch == i == 0, critic_only=warming)
             loss.correction = assembly.correction
             loss.usual_entropies = learner.entropies.usual()
             said: dict[str, float] = {}
-            if sums_level(assembly.objective) is None:
+            if warming:
+                pass
+            elif sums_level(assembly.objective) is None:
                 loss.objective = assembly.objective
             else:
                 said = _of_sums(assembly, learner, given, batch, loss)
-            temperature = recipe.rollout.temperature
             update = learner.update(
-                batch.segments, loss, temperature=temperature, divisor=batch.divisor, version=version
+                batch.segments,
+                loss,
+                temperature=temperature,
+                divisor=batch.divisor,
+                version=version,
+                critic_only=warming,
             )
-            if assembly.policy.critic is not None and recipe.critic is not None:
-                assembly.policy.critic.follow(recipe.critic.slow_rate)
+            _follow(critic, recipe)
             for turn, (total, count) in loss.entropy_by_turn.items():
                 before = entropies.get(turn, (0.0, 0))
                 entropies[turn] = (before[0] + total, before[1] + count)
@@ -97,6 +115,11 @@ def batch_columns(assembly: Assembly, learner: Learner | None, held: Sequence[He
         roles=recipe.roles,
         draw=torch.Generator().manual_seed(derive_seed(recipe.seed, "columns", step) % 2**63),
     )
+
+
+def _follow(critic: Critic | None, recipe: Recipe) -> None:
+    if critic is not None and recipe.critic is not None:
+        critic.follow(recipe.critic.slow_rate)
 
 
 def sums_level(objective: Callable[..., Any]) -> Any:
@@ -175,6 +198,10 @@ def _of_sums(assembly: Assembly, learner: Learner, given: Given, batch: _Batch, 
     return {**metrics, "loss/sums": value}
 
 
+def _nothing(learner_logprobs: Tensor) -> TokenLoss:
+    return TokenLoss(0.0 * learner_logprobs, {})
+
+
 def _by_coefficients(learner_logprobs: Tensor, coefficients: Tensor) -> TokenLoss:
     return TokenLoss(coefficients * learner_logprobs, {})
 
@@ -205,20 +232,21 @@ class _Batch:
         placed = [each.placed for each in share]
         return cls(segments, list(share), [torch.empty(0)] * len(segments), of_each, placed)
 
-    def loss(self, recipe: Recipe, settings: TrainingSettings, step: int, *, first: bool) -> UpdateLoss:
-        """All that the recipe asks for beside the objective."""
+    def loss(
+        self, recipe: Recipe, settings: TrainingSettings, step: int, *, first: bool, critic_only: bool = False
+    ) -> UpdateLoss:
+        """All that the recipe asks for beside the objective; or what critics learn from alone."""
         critic, entropy, imitation = recipe.critic, settings.entropy, settings.imitation
         shown = imitation_weight(imitation, step) if imitation is not None else 0.0
-        warming = critic is not None and step < critic.warm_up
         mixed = imitation is not None and imitation.mixed
         targets = self._with_shown([each.target for each in self.credited if each.target is not None], math.nan)
         return UpdateLoss(
-            objective=_by_coefficients,
+            objective=_nothing,
             old=self.old,
             first=first and not self.old_known,
             weights=self.weights,
             extra=self.extra,
-            policy_weight=0.0 if warming else 1 - shown if mixed else 1.0,
+            policy_weight=0.0 if critic_only else 1 - shown if mixed else 1.0,
             reference=self.reference,
             reference_weight=settings.reference_kl,
             reference_estimator=settings.reference_estimator,
