@@ -183,7 +183,7 @@ def told_of(rows: list[dict[str, Any]], arguments: argparse.Namespace, began: fl
     return {
         "name": "methods",
         "measured": {"runs": rows, "mean_gain": gains, "budget": budget},
-        "ratios": {"share_that_gained": sum(gain > 0 for gain in gains.values()) / max(1, len(gains))},
+        "ratios": {"share_that_gained": sum(round(gain, 6) > 0 for gain in gains.values()) / max(1, len(gains))},
         "goal": "every method gains",
         "bound": "what the demo's rates allow in so few updates",
         **circumstances(began),
