@@ -45,6 +45,12 @@ def refused(*overrides):
         (["teacher.path=x"], "teacher: has no effect"),
         (["process_model={}"], "process_model: has no effect"),
         (["roles=kind"], "roles: has no effect"),
+        (["advantage={name: gigpo, discount: 1.5}"], r"advantage: discount is in \[0, 1\]: got 1.5"),
+        (["advantage={name: gigpo, discout: 1}"], 'advantage.discout: no such option; did you mean "discount"'),
+        (["objective={name: clipped, dual_clip: 1.1}", "training.epochs=2"], "objective: dual_clip is above 1"),
+        (["correction={name: masked, high: -1}"], "correction: low is zero or more and below high"),
+        (["shaping={name: overlong, buffer: 0}"], "shaping.0: buffer is above 0"),
+        (["filters=void_turn"], 'did you mean "void_turns"'),
         (["objective=dpo"], 'advantage: has no effect.*objective "dpo" reads no advantages'),
     ],
 )

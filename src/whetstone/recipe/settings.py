@@ -40,6 +40,11 @@ def _named(default: str | None = None) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+def _listed() -> BeforeValidator:
+    """One alone is a list of one."""
+    return BeforeValidator(lambda given: [given] if isinstance(given, str | Mapping) else given)
+
+
 def _mode() -> BeforeValidator:
     """A mode alone is enough."""
     return BeforeValidator(lambda given: {"mode": given} if isinstance(given, str) else given)
@@ -312,11 +317,11 @@ class Recipe(_Settings):
     training: TrainingSettings | None = None
     """Reinforcement; null leaves it out."""
     advantage: Annotated[Part, _named("group_relative")] = Part(name="group_relative")
-    shaping: list[Annotated[Part, _named()]] = []
+    shaping: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What is done to rewards before credit, such as `overlong`, `gated`, `kl_penalty`."""
-    modulation: list[Annotated[Part, _named()]] = []
+    modulation: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What is done to advantages behind the estimator, such as `entropy_modulated`, `clip_cov`; in this order."""
-    filters: list[Annotated[Part, _named()]] = []
+    filters: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What is not learned from, such as `void_turns`; each says whether it still counts in statistics."""
     roles: str | None = None
     """The task tag that names the role an episode is played in, for estimators that compare within a role."""

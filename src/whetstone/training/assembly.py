@@ -23,7 +23,7 @@ from whetstone.rewards import REWARDS, Reward, provided_by
 from whetstone.rollout import STRATEGIES, Actor, Collector, EpisodeRecord, ExpertActor, Limits, PolicyActor, Strategy
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tools import TOOLS
-from whetstone.training.columns import critic_heads
+from whetstone.training.columns import critic_heads, empty_column
 from whetstone.training.credit import LEVELS, CreditParts
 from whetstone.training.losses import OF_A_PASS
 from whetstone.training.needs import Offer, missing
@@ -157,6 +157,9 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
         ),
     )
     objective = _function(resolved, "objective", recipe.objective, OBJECTIVES)
+    correction = _function(resolved, "correction", recipe.correction, CORRECTIONS) if recipe.correction else None
+    if correction is not None:
+        _try_on_nothing(resolved, "correction", correction)
     if recipe.training is not None:
         offer = Offer(recipe, source, provided_by(reward), frozenset(getattr(strategy, "provides", ())))
         _check_needs(resolved, credit, objective, offer)
@@ -191,7 +194,7 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
         strategy=strategy,
         credit=credit,
         objective=objective,
-        correction=_function(resolved, "correction", recipe.correction, CORRECTIONS) if recipe.correction else None,
+        correction=correction,
     )
 
 
@@ -249,6 +252,7 @@ def _check_needs(resolved: Resolved, credit: CreditParts, objective: Callable[..
         for column, who in missing(asked, offer):
             name = getattr(getattr(function, "func", function), "__name__", section)
             raise resolved.error(key, f"{name} reads {column}, which this run does not produce; {who}")
+        _try_on_nothing(resolved, key, function)
     level = level_of(credit.advantage)
     for k, modulate in enumerate(credit.modulation):
         wanted = level_of(modulate, "advantages")
@@ -256,6 +260,20 @@ def _check_needs(resolved: Resolved, credit: CreditParts, objective: Callable[..
             said = f"works on one advantage a {wanted}, but in front of it there is one a {level}"
             raise resolved.error(f"modulation.{k}", said)
         level = wanted
+
+
+def _try_on_nothing(resolved: Resolved, key: str, function: Callable[..., Any]) -> None:
+    """Let a function of ours look at its options, on columns without a row.
+
+    Raises:
+        RecipeError: It refuses one.
+    """
+    if not getattr(function, "func", function).__module__.startswith("whetstone.algorithms"):
+        return  # what others make of no rows is not known
+    try:
+        function(*(empty_column(name) for name in columns_of(function)))
+    except ValueError as error:
+        raise resolved.error(key, str(error)) from None
 
 
 def _check_use(resolved: Resolved, reads: set[str]) -> None:

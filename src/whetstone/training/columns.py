@@ -49,6 +49,11 @@ _INDICES = frozenset(
 )
 
 
+def empty_column(name: str) -> Tensor:
+    """[0] a column of nothing."""
+    return torch.empty(0, dtype=torch.long if name in _INDICES else torch.float64)
+
+
 def from_record(columns: Iterable[str]) -> bool:
     """Whether columns can be read from trajectories alone, without a model."""
     return not critic_heads(columns) and not FROM_MODELS & set(columns)

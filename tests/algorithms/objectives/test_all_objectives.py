@@ -143,3 +143,17 @@ def test_at_ratio_one_the_gradient_is_minus_the_credit(name, columns):
     if name == "gmpo":  # a sequence has one credit
         credit = [naive.mean_over(credit, columns["sequence"], i) for i in columns["sequence"]]
     assert learner.grad.tolist() == pytest.approx([-a for a in credit])
+
+
+@pytest.mark.parametrize("name", OF_TOKENS)
+def test_no_token_is_no_loss(name):
+    nothing = torch.empty(0, dtype=torch.float64, requires_grad=True)
+    columns = {p: [] for p in inspect.signature(OBJECTIVES[name]).parameters}
+    assert asked(OBJECTIVES[name], columns, nothing).loss.tolist() == []
+
+
+@pytest.mark.parametrize("name", sorted(SUMS))
+def test_no_sum_is_a_loss_of_nothing(name):
+    nothing = torch.empty(0, dtype=torch.float64, requires_grad=True)
+    columns = {p: [] for p in inspect.signature(SUMS[name]).parameters}
+    assert asked(SUMS[name], columns, nothing).loss.item() == 0
