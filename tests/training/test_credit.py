@@ -19,8 +19,9 @@ from whetstone.recipe import OptimizerSettings
 from whetstone.reporting import Progress
 from whetstone.training import Learner, train
 from whetstone.training.checkpoint import load_checkpoint
-from whetstone.training.columns import Columns, held_of
+from whetstone.training.columns import Columns
 from whetstone.training.credit import CreditParts, give_credit
+from whetstone.training.held import held_of
 from whetstone.trajectory import Author, EndReason, Group, Removal, Score, Task, Tokens, Trajectory, Turn
 
 

@@ -220,6 +220,7 @@ VARIANTS = {
         "training.epochs=2",
     ],
     "chance": ["modulation=[{name: clip_cov, low: -1, share: 0.2}]", "objective=kl_cov", "training.epochs=2"],
+    "stale tokens": ["modulation=[{name: second_moment, bound: 0.01}]"],
     "penalty": ["advantage=reinforce_plus_plus", "shaping=[{name: kl_penalty, weight: 0.5}]"],
     "imitation": ["training.imitation={weight: 0.5, batch_size: 3}"],
     "one by one": ["training.share_prefixes=false", "supervised.share_prefixes=false", "training.reference_kl=0.1"],

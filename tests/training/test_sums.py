@@ -12,7 +12,8 @@ from whetstone.chat import assistant, user
 from whetstone.policies import build_tiny
 from whetstone.recipe import OptimizerSettings
 from whetstone.training import Learner
-from whetstone.training.columns import Columns, held_of
+from whetstone.training.columns import Columns
+from whetstone.training.held import held_of
 from whetstone.training.losses import UpdateLoss
 from whetstone.training.sums import coefficients, sums_of
 from whetstone.training.updates import _by_coefficients

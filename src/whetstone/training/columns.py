@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from whetstone.algorithms import Level, columns_of
@@ -27,8 +26,9 @@ from whetstone.algorithms.modulation import covariances
 from whetstone.algorithms.returns import last_of
 from whetstone.chat import Chat, assistant
 from whetstone.errors import CreditError
+from whetstone.training.held import Held
 from whetstone.training.learner import Learner
-from whetstone.trajectory import Author, Group, Segment, Tokens, Trajectory
+from whetstone.trajectory import Author, Segment, Tokens
 
 READ_AT = {
     "values": "first",
@@ -65,43 +65,6 @@ def critic_heads(columns: Iterable[str]) -> tuple[str, ...]:
     asked = [name for name in asked if name.removeprefix("slow_") in READ_AT]
     trained = sorted({name.removeprefix("slow_") for name in asked})
     return (*trained, *sorted({name for name in asked if name.startswith("slow_")}))
-
-
-Places = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """One trajectory of the batch."""
-
-    group: Group
-    number: int
-    """Of its group in the batch."""
-    trajectory: Trajectory
-    segments: tuple[Segment, ...]
-    segment: Places
-    """[A] which segment each of its action tokens lies in, turn by turn."""
-    place: Places
-    """[A] where there."""
-    turn: Places
-    """[A] which turn it belongs to."""
-    order: Places
-    """[A] which it is among the action tokens of all segments, one segment behind the other."""
-
-    @classmethod
-    def of(cls, group: Group, number: int, trajectory: Trajectory) -> Held:
-        """A trajectory with its tokens in order."""
-        segments = trajectory.segments()
-        lying = [np.flatnonzero(s.action_mask[1:]) + 1 for s in segments]  # nothing predicts the first
-        place = np.concatenate([*lying, np.empty(0, dtype=np.int64)])
-        segment = np.repeat(np.arange(len(segments)), [len(at) for at in lying])
-        turns = [np.asarray(s.turns)[at] for s, at in zip(segments, lying, strict=True)]
-        turn = np.concatenate([*turns, np.empty(0, dtype=np.int64)])
-        order = np.argsort(turn, kind="stable")
-        return cls(group, number, trajectory, segments, segment[order], place[order], turn[order], order)
-
-    def __len__(self) -> int:
-        return len(self.place)
 
 
 class Columns:
@@ -271,12 +234,14 @@ class Columns:
         for held in self.held:
             yield next((t.score.value for t in held.group.trajectories if t.greedy and t.score is not None), math.nan)
 
-    def _entropies(self) -> Tensor:
+    def _written(self, column: Callable[[Tokens], Sequence[float]]) -> Tensor:
+        """[K] of what stands beside each token."""
+
         def read(_: int, held: Held) -> np.ndarray:
             found = np.empty(len(held))
             for k, segment in enumerate(held.segments):
                 here = held.segment == k
-                found[here] = np.asarray(segment.tokens.entropies)[held.place[here]]
+                found[here] = np.asarray(column(segment.tokens))[held.place[here]]
             return found
 
         return self._of_tokens(read)
@@ -502,17 +467,13 @@ _MADE: dict[str, Callable[[Columns], Iterable[float] | Iterable[int] | Tensor]] 
     "turn": lambda c: c._turn(),
     "token_trajectory": lambda c: c._token_trajectory(),
     "token_rewards": lambda c: c._token_rewards(),
-    "entropies": lambda c: c._entropies(),
+    "entropies": lambda c: c._written(lambda tokens: tokens.entropies),
+    "sampler_logprobs": lambda c: c._written(lambda tokens: tokens.logprobs),
     "call_tokens": lambda c: c._call_tokens(),
     "old_logprobs": lambda c: c._old_logprobs(),
     "reference_logprobs": lambda c: c._reference_logprobs(),
     "model_logprobs": lambda c: c._model_logprobs(),
 }
-
-
-def held_of(groups: Sequence[Group]) -> list[Held]:
-    """The trajectories of each group that enter statistics, numbered by their group's place."""
-    return [Held.of(group, number, trajectory) for number, group in enumerate(groups) for trajectory in group.counted]
 
 
 def with_advantages(segment: Segment, advantages: Tensor) -> Segment:

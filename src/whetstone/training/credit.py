@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import Bite, Credit, Level, bite_of, level_of
-from whetstone.training.columns import READ_AT, Columns, Held, with_advantages
+from whetstone.training.columns import READ_AT, Columns, with_advantages
+from whetstone.training.held import Held
 from whetstone.trajectory import Removal, Segment
 
 LEVELS: tuple[Level, ...] = ("trajectory", "turn", "token")

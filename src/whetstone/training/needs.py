@@ -48,7 +48,7 @@ PROVIDERS = {
 ALWAYS = frozenset({
     "outcomes", "rewards", "group", "lengths", "cut_short", "trajectory", "turn_index", "turn_rewards", "state_keys",
     "turn_entropies", "grounded", "void", "turn", "token_trajectory", "token_rewards", "entropies", "call_tokens",
-    "old_logprobs", "draws", "action_keys", "covariance_rank",
+    "old_logprobs", "sampler_logprobs", "draws", "action_keys", "covariance_rank",
 })  # fmt: skip
 """Columns every run can give."""
 

@@ -27,8 +27,9 @@ from whetstone.recipe import Resolved, TrainingSettings
 from whetstone.reporting import Journal, read_trajectories
 from whetstone.training.assembly import Assembly, assemble
 from whetstone.training.checkpoint import checkpoint_path, load_checkpoint
-from whetstone.training.columns import from_record, held_of
+from whetstone.training.columns import from_record
 from whetstone.training.credit import give_credit
+from whetstone.training.held import held_of
 from whetstone.training.learner import Learner
 from whetstone.training.models import learner_for
 from whetstone.training.record import RunRecord

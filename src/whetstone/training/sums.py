@@ -19,7 +19,8 @@ from torch import Tensor
 
 from whetstone.algorithms import Level, SumLoss, columns_of
 from whetstone.algorithms.returns import reward_to_go
-from whetstone.training.columns import Columns, Held
+from whetstone.training.columns import Columns
+from whetstone.training.held import Held
 
 OF_SUMS = frozenset({
     "learner_sums", "old_sums", "reference_sums", "rewards", "group", "action_keys", "lengths", "turn_counts",

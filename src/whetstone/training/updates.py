@@ -18,8 +18,9 @@ from whetstone.policies import Critic
 from whetstone.recipe import ImitationSettings, Recipe, TrainingSettings
 from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
-from whetstone.training.columns import Columns, Held, held_of
+from whetstone.training.columns import Columns
 from whetstone.training.credit import Credited, Given, give_credit
+from whetstone.training.held import Held, held_of
 from whetstone.training.learner import Learner, action_tokens
 from whetstone.training.losses import OF_A_PASS, UpdateLoss
 from whetstone.training.sums import OF_SUMS, coefficients, sums_of

@@ -22,8 +22,9 @@ from torch import Tensor
 from whetstone.algorithms import Credit, TokenLoss, bite_of, columns_of, level_of
 from whetstone.errors import RunDirectoryError, did_you_mean
 from whetstone.training.assembly import Assembly
-from whetstone.training.columns import Columns, from_record, held_of
+from whetstone.training.columns import Columns, from_record
 from whetstone.training.credit import LEVELS, REWARDS_OF, give_credit
+from whetstone.training.held import held_of
 from whetstone.training.learner import Learner, action_places
 from whetstone.training.packing import MicroBatch
 from whetstone.training.replay import MadeAgain, Replay

@@ -1,10 +1,9 @@
 """Distances of probabilities."""
 
 import pytest
-import torch
 
-from tests_batches import of, whole
-from whetstone.algorithms.objectives import probability_difference, second_moment_mask
+from tests_batches import of
+from whetstone.algorithms.objectives import probability_difference
 
 
 def test_worked_numbers():
@@ -21,10 +20,3 @@ def test_a_token_nobody_drew_has_ratio_one():
     found = probability_difference(now, of(float("nan")), of(2))
     found.loss.sum().backward()
     assert (found.loss.item(), now.grad.item()) == (-2, -2)
-
-
-def test_the_largest_log_ratios_are_dropped_until_the_mean_square_is_small():
-    kept = second_moment_mask(of(0.1, -0.2, 0.05, 1.5))
-    assert kept.tolist() == [1, 1, 1, 0]
-    assert of(0.1, -0.2, 0.05).square().mean().item() == pytest.approx(0.0175)
-    assert second_moment_mask(torch.zeros(3)).tolist() == whole(1, 1, 1).tolist()

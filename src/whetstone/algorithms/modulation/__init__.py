@@ -3,7 +3,13 @@
 from whetstone.algorithms.modulation.clip_cov import clip_cov, covariances
 from whetstone.algorithms.modulation.entropy_aware import entropy_aware
 from whetstone.algorithms.modulation.entropy_modulated import entropy_modulated
+from whetstone.algorithms.modulation.second_moment import second_moment
 
-MODULATION = {"clip_cov": clip_cov, "entropy_aware": entropy_aware, "entropy_modulated": entropy_modulated}
+MODULATION = {
+    "clip_cov": clip_cov,
+    "entropy_aware": entropy_aware,
+    "entropy_modulated": entropy_modulated,
+    "second_moment": second_moment,
+}
 
-__all__ = ["MODULATION", "clip_cov", "covariances", "entropy_aware", "entropy_modulated"]
+__all__ = ["MODULATION", "clip_cov", "covariances", "entropy_aware", "entropy_modulated", "second_moment"]

@@ -30,7 +30,7 @@ from whetstone.algorithms.objectives.stored import (
 )
 from whetstone.algorithms.objectives.supervised import supervised
 from whetstone.algorithms.objectives.token_loss import TokenLoss
-from whetstone.algorithms.objectives.trust_region import probability_difference, second_moment_mask
+from whetstone.algorithms.objectives.trust_region import probability_difference
 from whetstone.algorithms.objectives.value import clipped_value, squared_value, success_value
 
 _OBJECTIVES = (
@@ -45,6 +45,6 @@ __all__ = [
     "entropy_balanced", "entropy_bonus", "entropy_smoothing", "entropy_weights", "gmpo", "gspo", "hybrid_critic",
     "interpolated", "kl_cov", "kl_estimate", "kto", "mixed", "pairs_of", "pessimistic", "policy_gradient",
     "probability_difference", "process_cross_entropy", "process_preference", "referee_reward", "reference_kl",
-    "refuel", "sapo", "second_moment_mask", "shaped_demonstration", "simulation_penalty", "squared_value", "step_dpo",
+    "refuel", "sapo", "shaped_demonstration", "simulation_penalty", "squared_value", "step_dpo",
     "success_value", "supervised", "teacher_advantages", "token_weights", "top_k_kl", "usual_entropy",
 ]  # fmt: skip

@@ -45,19 +45,3 @@ def probability_difference(
     dropped = ((moved > high) & (advantages > 0)) | ((moved < -low) & (advantages < 0))
     loss = torch.where(dropped, 0.0, -advantages * log_ratios.exp()) + pull * log_ratios.square()
     return TokenLoss(loss, ratio_metrics(log_ratios, clip_fraction=dropped))
-
-
-def second_moment_mask(log_ratios: PerToken, *, bound: float = 0.04) -> PerToken:
-    """[K] 1 for tokens that stay when the largest log-ratios are dropped until their mean square is within a bound.
-
-    Args:
-        log_ratios: [K] of a batch, learner against sampler.
-        bound: τ.
-
-    Source: Zheng et al. 2025 (M2PO), arXiv:2510.01161, §4; τ as in AReaL's documents.
-    """
-    squares, order = log_ratios.detach().double().square().sort()
-    means = squares.cumsum(0) / torch.arange(1, len(squares) + 1, device=squares.device)
-    stay = torch.zeros_like(squares)
-    stay[order] = (means <= bound).to(squares)
-    return stay
