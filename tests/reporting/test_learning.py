@@ -25,6 +25,8 @@ def test_a_row_a_step_with_what_was_lost():
     assert learned_from(first) == "nothing: all groups equal"
     assert learned_from(second) == "most lost: out by void_turns"
     assert learned_from({"from": 1, "to": 1, "success": 1.0, "idle": 0.0, "clipped": 0.01}) == "nearly everything"
+    assert learned_from({"idle": 0.0, "all equal": 0.4, "no credit": 0.5}) == "most lost: all equal"
+    assert learned_from({"idle": 0.0, "all equal": 0.0, "no credit": 0.5}) == "most lost: no credit"
     assert learned_from({"idle": 1.0, "all equal": 0.3}) == "nothing: no credit"
 
 

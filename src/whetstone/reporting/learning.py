@@ -66,8 +66,10 @@ def learned_from(row: Mapping[str, float | int]) -> str:
         why = "all groups equal" if row.get("all equal", 0) == 1 else "no credit"
         return f"nothing: {why}"
     shares = {name: value for name, value in row.items() if name not in ("from", "to", "success", "age", "idle")}
-    name, value = max(shares.items(), key=lambda each: each[1], default=("", 0.0))
-    return f"most lost: {name}" if value >= 0.05 else "nearly everything"
+    causes = {name: value for name, value in shares.items() if value >= 0.05}
+    if causes.keys() - {"no credit"}:  # which is what the others come to
+        causes.pop("no credit", None)
+    return f"most lost: {max(causes, key=lambda name: causes[name])}" if causes else "nearly everything"
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float:
