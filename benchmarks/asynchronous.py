@@ -21,7 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from circumstances import circumstances, warmed_up
+from circumstances import circumstances
+from warm_up import warmed_up
 from whetstone.chat import Message, assistant, user
 from whetstone.environments import Observation, StepResult
 from whetstone.recipe import load_recipe

@@ -22,8 +22,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from circumstances import circumstances, warmed_up
+from circumstances import circumstances
 from crash import fork_server
+from warm_up import warmed_up
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.errors import InfrastructureError
 from whetstone.recipe import load_recipe

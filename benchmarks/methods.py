@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from circumstances import circumstances, warmed_up
+from circumstances import circumstances
+from warm_up import warmed_up
 from whetstone.algorithms import ADVANTAGES, OBJECTIVES
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress

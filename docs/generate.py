@@ -72,6 +72,8 @@ whose run does not produce a column is refused before anything is sampled. Yours
 
 Whether each learns on the demo's task, and what it was given beside: [the table](../benchmarks/results/methods.md).
 
+Whether each learns on the demo's task, and what it was given beside: [the table](../benchmarks/results/methods.md).
+
 The six pieces they are made of: shape the reward (`shaping`), return (`returns.reward_to_go`), baseline and scale over
 a set (`sets.normalised`), blend two levels (a sum), modulate (`modulation`). Groups of one, equal rewards and sets of
 one give exactly 0; statistics are in float64 over all trajectories of a step.

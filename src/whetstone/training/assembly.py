@@ -51,7 +51,7 @@ class Assembly:
     objective: Callable[..., Any]
     """Columns of its parameters' names, each [T] → TokenLoss; or sums [S] → SumLoss"""
     correction: Callable[..., Any] | None
-    """(old log-probs, sampler log-probs, each [T]) → [T] weights"""
+    """Columns of its parameters' names, each [T] → [T] weights"""
 
     def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
         """An engine that draws from the policy in training.

@@ -128,16 +128,21 @@ class Columns:
             return numbers[self["turn"]]
         raise ValueError(f"numbers of a {level} cannot become those of a {to}")
 
+    def at_actions(self, numbers: Tensor) -> list[list[Tensor]]:
+        """Per trajectory and segment, [A] numbers [K] of action tokens in the order they lie in it."""
+        parts = torch.split(numbers, [len(held) for held in self.held])
+        return [
+            [mine[torch.from_numpy(held.segment == k)] for k in range(len(held.segments))]
+            for held, mine in zip(self.held, parts, strict=True)
+        ]
+
     def scattered(self, numbers: Tensor) -> list[list[Tensor]]:
         """Per trajectory and segment, [T] numbers [K] of action tokens where their tokens lie; 0 elsewhere."""
-        found, begin = [], 0
-        for held in self.held:
-            mine = numbers[begin : begin + len(held)]
-            begin += len(held)
+        found = []
+        for held, at_actions in zip(self.held, self.at_actions(numbers), strict=True):
             rows = [torch.zeros(len(segment), dtype=numbers.dtype) for segment in held.segments]
             for k, row in enumerate(rows):
-                here = held.segment == k
-                row[torch.from_numpy(held.place[here])] = mine[torch.from_numpy(here)]
+                row[torch.from_numpy(held.place[held.segment == k])] = at_actions[k]
             found.append(rows)
         return found
 
@@ -474,6 +479,10 @@ _MADE: dict[str, Callable[[Columns], Iterable[float] | Iterable[int] | Tensor]] 
     "reference_logprobs": lambda c: c._reference_logprobs(),
     "model_logprobs": lambda c: c._model_logprobs(),
 }
+
+
+MADE_BY_THE_RUN = frozenset(_MADE) - {"process_rewards"}
+"""Columns that need nothing of a reward; some need another part of the recipe (`needs.py`)."""
 
 
 def with_advantages(segment: Segment, advantages: Tensor) -> Segment:

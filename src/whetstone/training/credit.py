@@ -71,6 +71,10 @@ class Given:
     """The segments of each group that are trained on."""
     columns: Columns
     """What it was made of."""
+    said: Credit
+    """What the estimator said."""
+    modulated: tuple[tuple[Tensor, Level], ...]
+    """(advantages, one of what) behind each modulation."""
     advantages: Tensor
     """[K]"""
     kept: Tensor
@@ -101,15 +105,18 @@ def give_credit(
     said = columns.ask(parts.advantage)
     credit = said if isinstance(said, Credit) else Credit(said)
     advantages, level = credit.advantages.detach().double(), level_of(parts.advantage)
+    modulated = []
     for modulate in parts.modulation:
         wanted = level_of(modulate, "advantages")
         advantages = columns.ask(modulate, advantages=columns.spread(advantages, level, wanted))
         level = wanted
+        modulated.append((advantages, level))
     per_token = columns.spread(advantages, level, "token") * columns.spread(weights, "trajectory", "token")
     columns.replaced("advantages", per_token)
     metrics["credit/mean_size"] = per_token.abs().mean().item() if len(per_token) else 0.0
     metrics["credit/zero_fraction"] = (per_token == 0).double().mean().item() if len(per_token) else 1.0
-    return Given(_by_group(columns, credit, per_token, weights, groups), columns, per_token, weights, metrics)
+    by_group = _by_group(columns, credit, per_token, weights, groups)
+    return Given(by_group, columns, credit, tuple(modulated), per_token, weights, metrics)
 
 
 def _filtered(
@@ -141,8 +148,8 @@ def _by_group(
     found: list[list[Credited]] = [[] for _ in range(groups)]
     spread = columns.scattered(advantages)
     heads = [head for head in columns.heads if not head.startswith("slow_")] if credit.targets else []
-    targets = [columns.scattered(_asked(columns, head, credit.targets.get(head))) for head in heads]
-    values = [columns.scattered(columns.head(head)) for head in heads]
+    targets = [columns.at_actions(_asked(columns, head, credit.targets.get(head))) for head in heads]
+    values = [columns.at_actions(columns.head(head)) for head in heads]
     for i, (held, weight) in enumerate(zip(columns.held, weights.tolist(), strict=True)):
         if weight == 0:
             continue
@@ -151,11 +158,7 @@ def _by_group(
             if not heads:
                 found[held.number].append(Credited(made, placed=(i, k)))
                 continue
-            actions = torch.tensor(segment.action_mask)
-            actions[0] = False  # nothing predicts it
-            target, value = (
-                torch.stack([of_head[i][k][actions] for of_head in each], 1).float() for each in (targets, values)
-            )
+            target, value = (torch.stack([of_head[i][k] for of_head in each], 1).float() for each in (targets, values))
             found[held.number].append(Credited(made, target, value, (i, k)))
     return found
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from whetstone.recipe import Recipe
 from whetstone.tasks import Source
-from whetstone.training.columns import READ_AT
+from whetstone.training.columns import MADE_BY_THE_RUN, READ_AT
 
 _FROM_REWARDS = {
     "process_rewards": "rewards of turns",
@@ -45,12 +45,6 @@ PROVIDERS = {
     "hardness": "tasks with a number for their tag `difficulty`",
 }
 """Columns that need more than a run, and what gives them."""
-ALWAYS = frozenset({
-    "outcomes", "rewards", "group", "lengths", "cut_short", "trajectory", "turn_index", "turn_rewards", "state_keys",
-    "turn_entropies", "grounded", "void", "turn", "token_trajectory", "token_rewards", "entropies", "call_tokens",
-    "old_logprobs", "sampler_logprobs", "draws", "action_keys", "covariance_rank",
-})  # fmt: skip
-"""Columns every run can give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +69,6 @@ def missing(columns: Iterable[str], offer: Offer) -> Iterator[tuple[str, str]]:
 
 def _missing(name: str, offer: Offer) -> str | None:
     recipe = offer.recipe
-    if name in ALWAYS or name == "reference_logprobs":
-        return None
     if name.removeprefix("last_").removeprefix("slow_") in READ_AT:
         return None if recipe.critic is not None else "a critic would say it: set critic: {}"
     if name == "nodes":
@@ -98,7 +90,7 @@ def _missing(name: str, offer: Offer) -> str | None:
         return None if recipe.process_model is not None else "a second model would say it: set process_model: {}"
     if name == "teacher_logprobs":
         return None if recipe.teacher is not None else "set teacher: {path: FOLDER} with the same tokenizer"
-    if name in offer.reward:
+    if name in offer.reward or name in MADE_BY_THE_RUN:
         return None
     what = _FROM_REWARDS.get(name, f"a signal or part named {name}")
     known = f"{_BUILT_IN[name]}, or " if name in _BUILT_IN else ""

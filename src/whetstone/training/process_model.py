@@ -7,13 +7,11 @@ Easy to get wrong: scores are taken before it learns from the same episodes, or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from whetstone.algorithms import TokenLoss
 from whetstone.algorithms.objectives import process_preference
@@ -51,7 +49,7 @@ class ProcessModel:
         segments = [columns.held[i].segments[k] for i, k in placed]
         temperature = columns.temperature
         now = self._learner.logprobs(segments, temperature=temperature)
-        old = _by_segment(columns, columns["old_logprobs"])
+        old = [numbers for of in columns.at_actions(columns["old_logprobs"]) for numbers in of]
         objective = partial(process_preference, beta=self.settings.beta, pool=self.settings.pool)
         sums = sums_of(columns, placed, "trajectory")
         slopes, value, metrics = coefficients(objective, sums, {"learner": now, "old": old})
@@ -73,12 +71,3 @@ class ProcessModel:
         """Go on where `state_dict` was taken."""
         self._learner.policy.model.load_state_dict(state["weights"])
         self._learner.load_state_dict(state["optimizer"])
-
-
-def _by_segment(columns: Columns, numbers: Tensor) -> Sequence[Tensor]:
-    """Per segment, [A] of a column of tokens."""
-    found = []
-    for held, rows in zip(columns.held, columns.scattered(numbers), strict=True):
-        for segment, row in zip(held.segments, rows, strict=True):
-            found.append(row[1:][torch.tensor(segment.action_mask[1:], dtype=torch.bool)])
-    return found

@@ -262,12 +262,8 @@ class _Batch:
 
     def column(self, given: Given, name: str) -> list[Tensor]:
         """A column of the batch at the action tokens of each segment."""
-        numbers = given.columns[name]
-        spread = given.columns.scattered(numbers)
-        found = []
-        for i, k in self.placed:
-            segment = given.columns.held[i].segments[k]
-            found.append(spread[i][k][1:][torch.tensor(segment.action_mask[1:])])
+        at_actions = given.columns.at_actions(given.columns[name])
+        found = [at_actions[i][k] for i, k in self.placed]
         rest = self.segments[len(self.placed) :]
         return [*found, *(torch.zeros(action_tokens(segment)) for segment in rest)]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from whetstone.algorithms import Credit, TokenLoss, bite_of, columns_of, level_of
+from whetstone.algorithms import TokenLoss, bite_of, columns_of, level_of
 from whetstone.errors import RunDirectoryError, did_you_mean
 from whetstone.training.assembly import Assembly
 from whetstone.training.columns import Columns, from_record
@@ -190,21 +190,16 @@ def _credit_of(
         for name in reads
         if name not in ("rewards", "outcomes")
     ]
-    said = columns.ask(estimator)
-    advantages, level = (said.advantages if isinstance(said, Credit) else said), level_of(estimator)
+    level = level_of(estimator)
     name = assembly.resolved.recipe.advantage.name
     read = "advantages" in columns_of(assembly.objective)
     unread = "" if read else f'; objective "{assembly.resolved.recipe.objective.name}" does not read it'
-    chain.append(Told("advantage", row.of(advantages, level), f"by {name}, one a {level}{unread}"))
-    if isinstance(said, Credit):
-        chain += [
-            Told(f"critic's target: {head}", row.of(target, level_of(estimator, head)))
-            for head, target in said.targets.items()
-        ]
-    for part, modulate in zip(assembly.resolved.recipe.modulation, assembly.credit.modulation, strict=True):
-        wanted = level_of(modulate, "advantages")
-        advantages = columns.ask(modulate, advantages=columns.spread(advantages, level, wanted))
-        level = wanted
+    chain.append(Told("advantage", row.of(given.said.advantages, level), f"by {name}, one a {level}{unread}"))
+    chain += [
+        Told(f"critic's target: {head}", row.of(target, level_of(estimator, head)))
+        for head, target in given.said.targets.items()
+    ]
+    for part, (advantages, level) in zip(assembly.resolved.recipe.modulation, given.modulated, strict=True):
         chain.append(Told("modulated", row.of(advantages, level), f"by {part.name}, one a {level}"))
     for filter_name, each in (assembly.credit.filters or {}).items():
         if bite_of(each) != "before_baseline":

@@ -1,0 +1,20 @@
+"""What do benchmarks of learning begin with? The demo's policy behind its warm-up, the same for all sides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.training import train
+from whetstone.training.checkpoint import latest_checkpoint
+
+
+def warmed_up(seed: int, folder: Path, *changes: str) -> Path:
+    """A checkpoint of the demo's policy behind its warm-up, from which methods are compared."""
+    without = [f"{key}=null" for key in ("training", "rollout", "objective", "advantage", "ablations")]
+    overrides = [f"seed={seed}", "evaluation.episodes=10", *without, *changes]
+    train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
+    checkpoint = latest_checkpoint(folder)
+    assert checkpoint is not None
+    return checkpoint
