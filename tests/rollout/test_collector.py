@@ -149,7 +149,10 @@ def test_what_keeps_failing_is_invalid_and_leaves_its_siblings_alone(assembly):
 def test_tasks_may_be_endless_and_groups_come_in_the_order_they_finish(assembly):
     async def main():
         read, order = [], []
-        delays = {0: 0.06, 1: 0.0, 2: 0.0}
+        numbers = {assembly.source.task(i).id: i for i in range(100)}
+        may_finish = {number: asyncio.Event() for number in range(100)}
+        may_finish[1].set()
+        opens = {1: 2, 2: 0}
 
         def tasks():
             for i in itertools.count():
@@ -157,10 +160,12 @@ def test_tasks_may_be_endless_and_groups_come_in_the_order_they_finish(assembly)
                 yield assembly.source.task(i)
 
         async def strategy(task, roller):
-            number = read[-1]
+            number = numbers[task.id]
             group = await Independent(group_size=2)(task, roller)
-            await asyncio.sleep(delays.get(number, 0.2))
+            await may_finish[number].wait()
             order.append(number)
+            if number in opens:
+                may_finish[opens[number]].set()
             return group
 
         collector = replace(assembly.collector(assembly.expert_actor()), max_in_flight=4)
@@ -196,7 +201,9 @@ def test_cancelling_a_collection_closes_every_environment(assembly):
             return [group async for group in collector.groups(plans_of(tasks, seed=0), Independent(group_size=2))]
 
         collecting = asyncio.create_task(whole())
-        await asyncio.sleep(0.02)
+        while len(opened) < 5:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)  # a sixth would begin by now
         status = collector.status()
         collecting.cancel()
         await asyncio.gather(collecting, return_exceptions=True)
