@@ -43,6 +43,10 @@ class FaultBudgetError(WhetstoneError):
     """Servers, sandboxes, rewards or our own code failed too often to go on; the last good state is saved."""
 
 
+class QuotaError(WhetstoneError):
+    """So many groups did not count that an update cannot have those it takes."""
+
+
 class CreditError(WhetstoneError):
     """Credit asks for something that episodes or their rewards do not give."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 from typing import Any
@@ -36,6 +36,8 @@ class EndReason(StrEnum):
     """The action could not be read, and the environment gives no second try."""
     TOOL_STOPPED = "tool_stopped"
     """A tool ended the episode."""
+    STOPPED = "stopped"
+    """A rule of the rollout ended it, such as one for void turns; `Trajectory.marks` says which."""
     TIMEOUT = "timeout"
     """The episode's deadline passed."""
     ABORTED = "aborted"
@@ -72,9 +74,11 @@ class Author(StrEnum):
     ENVIRONMENT = "environment"
     """Prompts, tool results, and what the chat template puts between."""
     SPLICED = "spliced"
-    """Put into the policy's turn from outside; sampler log-probs say with what probability, if known."""
+    """Put into the policy's turns from outside. Trained only where it is known with what probability: then that is
+    its sampler log-prob."""
     PATCHED = "patched"
-    """A sampled span that was corrected after the fact; its sampler log-probs no longer hold."""
+    """A sampled span that was corrected after the fact; trained, but under what it was drawn no longer holds, so there
+    is no sampler log-prob."""
     PARTNER = "partner"
     """Another model in the episode: a simulated user, an opponent."""
 
@@ -186,6 +190,9 @@ class Turn:
     """Whether `context` replaces everything before it: the first turn, and where a template rewrote history."""
     training_context: Tokens | None = None
     """What to train the action under, where that differs from what it was generated under; else None."""
+    aside: bool = False
+    """Whether the action was said to the rollout, such as a summary of what happened so far, and not to the
+    environment."""
     generation_seconds: float = 0.0
     """Time in the engine, queueing included."""
     queue_seconds: float = 0.0
@@ -220,6 +227,28 @@ class Removal(StrEnum):
     """It counts in the group's statistics and trains nothing."""
 
 
+class OffPolicy(StrEnum):
+    """What a ratio compares with, for tokens that were not drawn just now by the policy, under what it reads."""
+
+    RECOMPUTE = "recompute"
+    """The policy before the update, in the context that is trained: the ratio begins at 1 (biased, simple)."""
+    STORED = "stored"
+    """The log-probs kept when the tokens were drawn."""
+    TRUNCATED = "truncated"
+    """As `recompute`, and each token weighs what the recipe's `correction` makes of the kept log-probs."""
+    CROSS_VIEW = "cross_view"
+    """The log-probs kept when the tokens were drawn, under a view that is not trained."""
+    MIXTURE = "mixture"
+    """For spliced tokens the probability with which they were spliced, for the policy's own `recompute`."""
+    NONE = "none"
+    """No ratio: a supervised or preference loss."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether log-probs kept from when they were drawn take the place of the old policy's."""
+        return self in (OffPolicy.STORED, OffPolicy.CROSS_VIEW)
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A contiguous token sequence that one forward pass sees."""
@@ -230,7 +259,7 @@ class Segment:
     tokens: Tokens
     """[T] everything in order."""
     action_mask: tuple[bool, ...]
-    """[T] True exactly on tokens that may be trained: drawn by the policy or written by an expert."""
+    """[T] True exactly on tokens that may be trained; see `TRAINABLE`."""
     turns: tuple[int, ...]
     """[T] the turn each token belongs to."""
     advantages: tuple[float, ...] | None = None
@@ -240,7 +269,29 @@ class Segment:
         return len(self.tokens)
 
 
-TRAINABLE = frozenset({Author.POLICY, Author.EXPERT})
+TRAINABLE = frozenset({Author.POLICY, Author.EXPERT, Author.PATCHED})
+"""Authors whose tokens are trained. Spliced ones are too where a log-prob says how likely they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What was spent on a group, whatever became of it."""
+
+    sampled_tokens: int = 0
+    """Drawn from the policy, those of discarded turns and episodes among them."""
+    reused_tokens: int = 0
+    """Of prefixes that forks share with others, which nobody drew again."""
+    tool_calls: int = 0
+    environment_steps: int = 0
+    """Those that only led an environment back to where an episode parted among them."""
+
+    def __add__(self, other: Costs) -> Costs:
+        return Costs(
+            self.sampled_tokens + other.sampled_tokens,
+            self.reused_tokens + other.reused_tokens,
+            self.tool_calls + other.tool_calls,
+            self.environment_steps + other.environment_steps,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +316,10 @@ class Trajectory:
     """How many first turns it shares with its parent."""
     greedy: bool = False
     """Whether it was played without chance, to compare others with; it is in no other statistic and in no loss."""
+    marks: tuple[str, ...] = ()
+    """What is to be known of how it came about: the rule that stopped it, `hinted`, `replayed`, `view_dropped`, …"""
+    off_policy: OffPolicy = OffPolicy.RECOMPUTE
+    """What the ratios of its tokens compare with."""
     seconds: float = 0.0
     """From reset to end."""
     closing: Tokens | None = None
@@ -320,12 +375,15 @@ class Trajectory:
 
 def _without_author(action: Tokens) -> Tokens:
     """The action as something to read, not to train: in this segment it is context."""
-    return replace(action, authors=(Author.SPLICED,) * len(action))
+    return Tokens.written(action.ids, Author.SPLICED)
 
 
 def _segment(trajectory_id: str, index: int, pieces: Sequence[tuple[int, Tokens]]) -> Segment:
     tokens = Tokens.joined(piece for _, piece in pieces)
-    mask = tuple(author in TRAINABLE for author in tokens.authors)
+    mask = tuple(
+        author in TRAINABLE or (author is Author.SPLICED and not math.isnan(logprob))
+        for author, logprob in zip(tokens.authors, tokens.logprobs, strict=True)
+    )
     turns = tuple(chain.from_iterable((turn,) * len(piece) for turn, piece in pieces))
     return Segment(trajectory_id, index, tokens, mask, turns)
 
@@ -338,6 +396,8 @@ class Group:
     trajectories: tuple[Trajectory, ...]
     number: int = 0
     """Its place among the groups of a run, in the order they were started."""
+    costs: Costs = Costs()
+    """What was spent on it."""
 
     @property
     def rewards(self) -> tuple[float, ...]:

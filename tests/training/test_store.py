@@ -55,7 +55,7 @@ def columns(turns):
 
 def test_a_group_comes_back_bit_for_bit(tmp_path):
     store = opened(tmp_path)
-    store.admit(5, 2)
+    store.admit(5, 2, 5)
     store.keep(group(5))
     store.close()
     kept = opened(tmp_path).load(5, TASK)
@@ -71,7 +71,7 @@ def test_a_group_comes_back_bit_for_bit(tmp_path):
 def test_what_becomes_of_each_group_is_known_again(tmp_path):
     store = opened(tmp_path)
     for number in range(6):
-        store.admit(number, number // 2)
+        store.admit(number, number // 2, number)
     for number in (0, 1, 3, 4):
         store.keep(group(number))
     store.lose(2, "failed")
@@ -92,7 +92,7 @@ def test_what_becomes_of_each_group_is_known_again(tmp_path):
 def test_an_update_that_brings_the_learner_down_loses_its_groups_for_good(tmp_path):
     store = opened(tmp_path)
     for number in range(4):
-        store.admit(number, 0)
+        store.admit(number, 0, number)
         store.keep(group(number))
     store.consume(0, [0, 1])
     for _ in range(3):
@@ -125,7 +125,7 @@ def test_whatever_a_kill_cuts_off_what_is_left_is_a_state_the_run_was_in(tmp_pat
     for what, number in events:
         alive = number in store.admitted and number in store.waiting()
         if what == "admit" and number not in store.admitted:
-            store.admit(number, number // 2)
+            store.admit(number, number // 2, number)
         elif what == "keep" and alive and not store.holds(number):
             store.keep(group(number))
         elif what == "consume" and alive and store.holds(number):
@@ -166,7 +166,7 @@ def test_whatever_a_kill_cuts_off_what_is_left_is_a_state_the_run_was_in(tmp_pat
 def test_damage_in_the_middle_is_said_and_forgets_what_stands_behind(tmp_path):
     store = opened(tmp_path)
     for number in range(4):
-        store.admit(number, 0)
+        store.admit(number, 0, number)
     store.close()
     lines = store.journal_path.read_bytes().splitlines(keepends=True)
     store.journal_path.write_bytes(lines[0] + b"\x00" * len(lines[1]) + b"".join(lines[2:]))
@@ -179,7 +179,7 @@ def test_damage_in_the_middle_is_said_and_forgets_what_stands_behind(tmp_path):
 
 def test_damaged_trajectories_are_named(tmp_path):
     store = opened(tmp_path)
-    store.admit(0, 0)
+    store.admit(0, 0, 0)
     store.keep(group(0))
     path = tmp_path / "trajectories" / "step-000001.jsonl"
     path.write_bytes(path.read_bytes().replace(b"sum/1#0", b"sum/1#X"))
@@ -189,7 +189,7 @@ def test_damaged_trajectories_are_named(tmp_path):
 
 def test_turns_of_an_episode_under_way_come_back_and_those_of_finished_ones_go(tmp_path):
     store = opened(tmp_path)
-    store.admit(0, 0)
+    store.admit(0, 0, 0)
     for episode in ("group-0/sum/1#0", "group-1/sum/1#0", "dropped"):
         store.add(episode, turn(0))
         store.add(episode, turn(4))
@@ -210,7 +210,7 @@ def test_a_disk_that_fills_is_one_line_and_what_was_kept_is_kept(small_disk):
 
     def fill():
         for number in range(1000):
-            store.admit(number, 0)
+            store.admit(number, 0, number)
             store.add(f"group-{number}/x", turn(1))
             store.keep(group(number))
 
@@ -225,7 +225,7 @@ def test_a_disk_that_fills_is_one_line_and_what_was_kept_is_kept(small_disk):
     for number in kept:
         assert len(again.load(number, TASK).trajectories) == 2
     following = max(again.admitted) + 1
-    again.admit(following, 0)
+    again.admit(following, 0, following)
     again.keep(group(following))
     again.close()
     last = opened(small_disk / "run")

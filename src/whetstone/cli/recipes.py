@@ -40,12 +40,18 @@ def _row(name: str) -> dict[str, Any]:
         "environment": recipe.environment.name,
         "tools": ", ".join(recipe.environment.options.get("tools", [])) or "none",
         "reward": recipe.reward.name,
-        "strategy": recipe.rollout.strategy,
+        "strategy": recipe.rollout.strategy.name,
         "advantage": recipe.advantage.name,
         "objective": recipe.objective.name,
     }
     lists = {"shaping": recipe.shaping, "filters": recipe.filters, "modulation": recipe.modulation}
     parts |= {key: ", ".join(part.name for part in listed) for key, listed in lists.items() if listed}
+    rollout = recipe.rollout
+    lists = {key: getattr(rollout, key) for key in ("views", "stops", "rewrites", "inject", "select")}
+    parts |= {key: ", ".join(part.name for part in listed) for key, listed in lists.items() if listed}
+    single = {"curriculum": recipe.curriculum}
+    single |= {key: getattr(rollout, key) for key in ("allocate", "start", "partner", "refill")}
+    parts |= {key: part.name for key, part in single.items() if part is not None}
     if recipe.correction is not None:
         parts["correction"] = recipe.correction.name
     parts |= {key: "yes" for key in ("critic", "process_model", "teacher") if getattr(recipe, key) is not None}

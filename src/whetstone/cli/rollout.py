@@ -41,7 +41,7 @@ async def _sampled(assembly: training.Assembly, count: int, expert: bool) -> lis
         actor = (
             assembly.expert_actor() if expert else assembly.policy_actor(engine, temperature=recipe.rollout.temperature)
         )
-        collector = assembly.collector(actor)
+        collector = assembly.collector(actor, method=None if expert else assembly.method)
         plans = plans_of((assembly.source.task(index) for index in range(count)), seed=recipe.seed)
         return await asyncio.gather(*map(collector.sample, plans))
     finally:

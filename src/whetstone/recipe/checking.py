@@ -81,6 +81,11 @@ def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "training.reference_estimator", "training.reference_kl is 0, so no divergence is estimated"
 
 
+def _overflow_needs_views(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if not recipe.rollout.views:
+        yield "rollout.on_view_overflow", "there are no views (rollout.views)"
+
+
 def _samples_need_temperature(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.evaluation.temperature == 0 and recipe.evaluation.samples > 1:
         yield "evaluation.samples", "at evaluation.temperature: 0 every sample of a task is the same"
@@ -105,8 +110,8 @@ _CARRY_THE_MISMATCH = ("probability_difference", "distilled_now")
 _WITHOUT_ADVANTAGES = ("distilled_now", "dpo", "kto", "refuel", "step_dpo", "supervised")
 _ON_SUMS = ("dpo", "kto", "refuel", "step_dpo")
 _REINFORCEMENT = (
-    "rollout", "advantage", "shaping", "modulation", "filters", "roles", "objective", "aggregation", "correction",
-    "critic",
+    "rollout", "curriculum", "advantage", "shaping", "modulation", "filters", "roles", "objective", "aggregation",
+    "correction", "critic",
 )  # fmt: skip
 _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _advantage_needs,
@@ -115,6 +120,7 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _clip_needs_minibatches,
     _reference_needs_weight,
     _credit_needs_a_reader,
+    _overflow_needs_views,
     _samples_need_temperature,
     _calls_need_tools,
     _ahead_needs_a_distance,

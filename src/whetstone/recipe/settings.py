@@ -125,7 +125,28 @@ class EnvironmentSettings(BaseModel):
 class RolloutSettings(_Settings):
     """How a task's trajectories are sampled for reinforcement."""
 
-    strategy: str = "independent"
+    strategy: Annotated[Part, _named("independent")] = Part(name="independent")
+    """How the trajectories of a task come about: `independent`, `forked`, `entropy_branching`, …"""
+    allocate: Annotated[Part | None, _named()] = None
+    """How much a group may use, such as `horizon_stages`; null: all the same."""
+    start: Annotated[Part | None, _named()] = None
+    """Where episodes begin, such as `expert_prefix`; null: at the beginning."""
+    views: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    """What the policy reads beside what the environment says, such as `demonstrations`, `budget_line`."""
+    on_view_overflow: Literal["drop", "refuse"] = "drop"
+    """What becomes of what a view shows where it does not fit into the context."""
+    stops: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    """What ends an episode early, such as `void_turn`."""
+    rewrites: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    """What becomes of what was said so far, such as `summary`, `rollback`."""
+    partner: Annotated[Part | None, _named()] = None
+    """Who answers in the environment's place, such as `try_again`."""
+    inject: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    """What stored trajectories groups are given, such as `success_replay`."""
+    select: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    """Which trajectories of a step are learned from, such as `resample_on_correct`."""
+    refill: Annotated[Part | None, _named()] = None
+    """Which groups count, such as `informative`; others are sampled in the place of the rest."""
     group_size: int = Field(8, ge=2)
     """Trajectories of one task; credit compares them, so one alone could teach nothing."""
     temperature: float = Field(1.0, gt=0)
@@ -310,6 +331,8 @@ class Recipe(_Settings):
     chat: ChatSettings = ChatSettings()
     tasks: TasksSettings
     environment: EnvironmentSettings = EnvironmentSettings()
+    curriculum: Annotated[Part | None, _named()] = None
+    """Which task comes next, such as `ucb`, `stages`; null: in the source's order."""
     reward: Annotated[Part, _named()]
     rollout: RolloutSettings = RolloutSettings()
     supervised: SupervisedSettings | None = None

@@ -17,7 +17,7 @@ import orjson
 from whetstone.atomic_write import write_text
 from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
-from whetstone.trajectory import Author, CallRecord, EndReason, Removal, Score, Tokens, Trajectory, Turn
+from whetstone.trajectory import Author, CallRecord, EndReason, OffPolicy, Removal, Score, Tokens, Trajectory, Turn
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
@@ -91,6 +91,8 @@ def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
         "parent": trajectory.parent,
         "fork_turn": trajectory.fork_turn,
         "greedy": trajectory.greedy,
+        "marks": list(trajectory.marks),
+        "off_policy": trajectory.off_policy,
         "seconds": round(trajectory.seconds, 6),
         "closing": None if trajectory.closing is None else _tokens(trajectory.closing),
         "messages": [message.to_openai() for message in trajectory.messages],
@@ -116,6 +118,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "reward": turn.reward,
         "calls": [[call.name, call.outcome, round(call.seconds, 6), call.truncated] for call in turn.calls],
         "opens_segment": turn.opens_segment,
+        "aside": turn.aside,
         "training_context": None if turn.training_context is None else _tokens(turn.training_context),
         "seconds": [turn.generation_seconds, turn.queue_seconds, turn.environment_seconds],
     }
@@ -161,6 +164,8 @@ def _read_trajectory(row: Mapping[str, Any], before: Mapping[str, Trajectory]) -
         parent=row["parent"],
         fork_turn=row["fork_turn"],
         greedy=row.get("greedy", False),
+        marks=tuple(row.get("marks", ())),
+        off_policy=OffPolicy(row.get("off_policy", OffPolicy.RECOMPUTE)),
         seconds=row["seconds"],
         closing=None if row.get("closing") is None else _read_tokens(row["closing"]),
     )
@@ -182,6 +187,7 @@ def _read_turn(row: Mapping[str, Any], message: Message, observation: tuple[Mess
         reward=row["reward"],
         calls=tuple(CallRecord(*call) for call in row["calls"]),
         opens_segment=row["opens_segment"],
+        aside=row.get("aside", False),
         training_context=None if row["training_context"] is None else _read_tokens(row["training_context"]),
         generation_seconds=generation,
         queue_seconds=queue,

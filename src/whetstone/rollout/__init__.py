@@ -4,7 +4,20 @@ from whetstone.rollout.actors import ExpertActor, PolicyActor
 from whetstone.rollout.admission import Admission
 from whetstone.rollout.collector import Collector, plans_of
 from whetstone.rollout.consumption import next_batch
-from whetstone.rollout.protocol import Action, Actor, EpisodeRecord, Moment, Plan, Roller, Strategy
+from whetstone.rollout.method import Method
+from whetstone.rollout.protocol import (
+    Action,
+    Actor,
+    EpisodeRecord,
+    Heard,
+    Moment,
+    Numbered,
+    Occasion,
+    Plan,
+    Roller,
+    SoFar,
+    Strategy,
+)
 from whetstone.rollout.runner import Limits, run_episode
 from whetstone.rollout.status import RolloutStatus
 from whetstone.rollout.strategies import STRATEGIES, Independent
@@ -17,13 +30,18 @@ __all__ = [
     "Collector",
     "EpisodeRecord",
     "ExpertActor",
+    "Heard",
     "Independent",
     "Limits",
+    "Method",
     "Moment",
+    "Numbered",
+    "Occasion",
     "Plan",
     "PolicyActor",
     "Roller",
     "RolloutStatus",
+    "SoFar",
     "Strategy",
     "next_batch",
     "plans_of",

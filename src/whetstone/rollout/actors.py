@@ -28,7 +28,8 @@ class PolicyActor:
         sampling = replace(self.sampling, stop_ids=self.stop_ids, seed=moment.seed)
         if moment.greedy:
             sampling = replace(sampling, temperature=0.0)
-        drawn = await self.engine.generate(moment.context.ids, sampling, episode=moment.episode)
+        prompt = (*moment.context.ids, *moment.begun.ids)
+        drawn = await self.engine.generate(prompt, sampling, episode=moment.episode)
         tokens = Tokens.sampled(
             drawn.tokens, logprobs=drawn.logprobs, versions=drawn.versions, entropies=drawn.entropies
         )

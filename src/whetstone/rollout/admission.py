@@ -50,12 +50,19 @@ class Admission:
         self.total = total
         self.live = dict(live or {})
         """Groups let in and not consumed: number → the version at which each was let in."""
+        self.withdrawn = 0
+        """Groups the next update will have to do without."""
         self._changed = asyncio.Event()
+
+    @property
+    def wanted(self) -> int:
+        """Groups the next update takes."""
+        return self.groups_per_update - self.withdrawn
 
     @property
     def started(self) -> int:
         """Groups let in that were not thrown away; an update counts as if it had had all its groups."""
-        return self.version * self.groups_per_update + len(self.live)
+        return self.version * self.groups_per_update + len(self.live) + self.withdrawn
 
     @property
     def room(self) -> int:
@@ -78,9 +85,16 @@ class Admission:
         del self.live[number]
         self._changed.set()
 
+    def withdraw(self, number: int) -> None:
+        """A started group was thrown away, and no other is to take its place before the next update."""
+        del self.live[number]
+        self.withdrawn += 1
+        self._changed.set()
+
     def advance(self, consumed: Iterable[int]) -> None:
         """One more update was made, of these groups."""
         for number in consumed:
             del self.live[number]
         self.version += 1
+        self.withdrawn = 0
         self._changed.set()

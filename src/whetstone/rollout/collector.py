@@ -15,20 +15,22 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from random import Random
+from typing import Any
 
 from whetstone.chat import Chat, Message
 from whetstone.environments.protocol import Environment, Observation, StepResult
-from whetstone.errors import WhetstoneError
+from whetstone.errors import RecipeError, WhetstoneError
 from whetstone.rewards import Reward
 from whetstone.rollout.admission import Admission
-from whetstone.rollout.protocol import Action, Actor, EpisodeRecord, Moment, Plan, Strategy
-from whetstone.rollout.runner import Fork, Limits, run_episode
+from whetstone.rollout.method import Method
+from whetstone.rollout.planned import Asked, PlannedGroup
+from whetstone.rollout.protocol import Action, Actor, EpisodeRecord, Moment, Numbered, Plan, Strategy
+from whetstone.rollout.runner import Around, Fork, Limits, run_episode
 from whetstone.rollout.status import RolloutStatus, Watch
-from whetstone.seeding import derive_random, derive_seed
-from whetstone.trajectory import EndReason, Group, Removal, Task, Trajectory
+from whetstone.seeding import derive_seed
+from whetstone.trajectory import Author, EndReason, Group, Removal, Task, Tokens, Trajectory, Turn
 
 _LONGEST_BACK_OFF = 10.0
 
@@ -37,7 +39,7 @@ _LONGEST_BACK_OFF = 10.0
 class Collector:
     """Everything an episode needs, but the task.
 
-    It is a `Roller`: strategies sample through it.
+    Strategies sample through it, by a `PlannedGroup` each.
     """
 
     environment: Callable[[], Environment]
@@ -58,6 +60,10 @@ class Collector:
     """Where turns are written down as they come about."""
     group_timeout_seconds: float | None = None
     """From a group's first episode; those under way then end by `timeout`, with the turns they have."""
+    method: Method = field(default_factory=Method)
+    """What is done around each episode."""
+    expert: Actor | None = None
+    """Who shows how a task is done, where a start asks for it."""
     _places: asyncio.Semaphore = field(init=False)
     _vacant: asyncio.Event = field(init=False)
     _watch: Watch = field(init=False)
@@ -72,18 +78,23 @@ class Collector:
 
     async def sample(self, plan: Plan, *, index: int = 0) -> Trajectory:
         """One whole episode of the planned group, scored; see `Roller.sample`."""
-        return await self._sampled(plan, index, _Planned(self, plan))
+        planned = PlannedGroup(self, plan)
+        try:
+            return await planned.sample(plan.task, index=index)
+        finally:
+            await planned.close()
 
-    async def _sampled(
-        self,
-        plan: Plan,
-        index: int,
-        group: _Planned,
-        *,
-        parent: Trajectory | None = None,
-        turns: int = 0,
-        greedy: bool = False,
-    ) -> Trajectory:
+    async def group(self, plan: Plan, strategy: Strategy) -> Group:
+        """All trajectories of one plan, and what they cost."""
+        planned = PlannedGroup(self, plan, getattr(strategy, "group_size", 1))
+        try:
+            group = await strategy(plan.task, planned)
+        finally:  # where one raised, the task is at fault: nobody goes on with it
+            await planned.close()
+        return replace(group, number=plan.number, costs=planned.costs)
+
+    async def played(self, plan: Plan, asked: Asked, group: PlannedGroup) -> Trajectory:
+        """An episode, played when there is a place for it, and scored."""
         self._watch.queued += 1
         self._vacant.clear()
         try:
@@ -91,36 +102,51 @@ class Collector:
         finally:
             self._watch.queued -= 1
         self._see_vacancy()
+        around = group.around(asked, self.method)
         try:
             group.began = group.began or time.perf_counter()
-            fork = None if parent is None else Fork(parent.turns[:turns], group.worlds[parent.id])
-            trajectory = await self._played(plan, index, group.began, fork, greedy)
-            group.worlds[trajectory.id] = fork.world if fork is not None else _world(plan, index)
+            fork = await group.fork_of(asked)
+            trajectory = await self._attempts(plan, asked, group, fork, around)
         finally:
+            group.costs += around.costs
             self._places.release()
             self._see_vacancy()
-        if parent is not None and trajectory.turns[:turns] == parent.turns[:turns]:
-            trajectory = replace(trajectory, parent=parent.id, fork_turn=turns)
-        trajectory = await self._scored(trajectory, plan.task)
-        return replace(trajectory, greedy=True, removal=Removal.BEFORE_BASELINE) if greedy else trajectory
+        trajectory = await self._scored(group.placed(trajectory, asked, fork), plan.task)
+        around.siblings.ended.append((len(trajectory.turns), trajectory.solved))
+        return replace(trajectory, greedy=True, removal=Removal.BEFORE_BASELINE) if asked.greedy else trajectory
 
-    async def group(self, plan: Plan, strategy: Strategy) -> Group:
-        """All trajectories of one plan."""
-        return replace(await strategy(plan.task, _Planned(self, plan)), number=plan.number)
+    async def demonstrated(self, plan: Plan, index: int) -> Trajectory:
+        """The expert's episode of the planned task, in a world of this index; not scored.
+
+        Raises:
+            WhetstoneError: There is no expert.
+        """
+        if self.expert is None:
+            raise RecipeError("rollout.start: the task source has no expert to begin behind")
+        return await run_episode(
+            plan.task,
+            environment=self._environment(),
+            actor=self.expert,
+            chat=self.chat,
+            limits=self.limits,
+            id=f"{plan.name}{plan.task.id}#expert-{index}",
+            seed=derive_seed(plan.seed, plan.task.id, index),
+        )
 
     async def groups(
         self,
-        plans: Iterable[Plan],
+        plans: Iterable[Numbered],
         strategy: Strategy | None = None,
         *,
-        play: Callable[[Plan], Awaitable[Group]] | None = None,
+        play: Callable[[Any], Awaitable[Group]] | None = None,
         admission: Admission | None = None,
     ) -> AsyncIterator[Group]:
         """The group of each plan, in the order they finish. `plans` is read as places become free.
 
         Args:
             strategy: How the trajectories of each come about.
-            play: Makes a group where it is more than the strategy's doing; None: it is not.
+            play: Makes a group where it is more than the strategy's doing, of whatever stands in `plans`; called when
+                the group may begin. None: it is not.
             admission: Asked before each group, so that sampling does not run too far ahead of learning.
 
         Raises:
@@ -137,7 +163,7 @@ class Collector:
             open_groups.release()
             finished.put_nowait(group)
 
-        async def by_strategy(plan: Plan) -> Group:
+        async def by_strategy(plan: Any) -> Group:
             assert strategy is not None
             return await self.group(plan, strategy)
 
@@ -150,7 +176,7 @@ class Collector:
                 group = asyncio.ensure_future((play or by_strategy)(plan))
                 running.add(group)
                 group.add_done_callback(hand_on)
-                for _ in range(3):  # until its samples have asked for their places
+                for _ in range(5):  # until its samples have asked for their places
                     await asyncio.sleep(0)
 
         feeder = asyncio.create_task(feed())
@@ -192,27 +218,31 @@ class Collector:
         else:
             self._vacant.clear()
 
-    async def _played(self, plan: Plan, index: int, group_began: float, fork: Fork | None, greedy: bool) -> Trajectory:
+    async def _attempts(
+        self, plan: Plan, asked: Asked, group: PlannedGroup, fork: Fork | None, around: Around
+    ) -> Trajectory:
         """Play the episode, again where what failed was not its own."""
-        task, id = plan.task, f"{plan.name}{plan.task.id}#{index}"
+        task, id = plan.task, f"{plan.name}{plan.task.id}#{asked.index}"
         for attempt in range(self.infrastructure_retries + 1):
             if attempt:
                 await asyncio.sleep(min(_LONGEST_BACK_OFF, self.back_off_seconds * 2 ** (attempt - 1)))
                 if self.record is not None:
                     self.record.drop(id)
             running = self._watch.begin()
+            asked.running.forget()
             try:
                 trajectory = await run_episode(
                     task,
-                    environment=_WatchedEnvironment(self.environment(), self._watch, id),
+                    environment=_WatchedEnvironment(self._environment(), self._watch, id),
                     actor=_WatchedActor(self.actor, self._watch),
                     chat=self.chat,
-                    limits=self._limits(group_began),
+                    limits=self._limits(group, asked),
                     id=id,
-                    seed=derive_seed(plan.seed, task.id, index),
+                    seed=derive_seed(plan.seed, task.id, asked.index),
                     record=self.record,
                     fork=fork,
-                    greedy=greedy,
+                    greedy=asked.greedy,
+                    around=around,
                 )
             except BaseException:
                 self._watch.drop(running)
@@ -226,12 +256,28 @@ class Collector:
         self._watch.end(running, trajectory.action_tokens)
         return trajectory
 
-    def _limits(self, group_began: float) -> Limits:
-        """What an episode may use that begins now, in a group that began then."""
+    def _environment(self) -> Environment:
+        """A fresh one, with the method's partner in it."""
+        made = self.environment()
+        return self.method.partner(made, self._judged) if self.method.partner is not None else made
+
+    async def _judged(self, task: Task, actions: Sequence[Message]) -> float | None:
+        """See `Judge`."""
+        nothing = Tokens.written((), Author.ENVIRONMENT)
+        turns = tuple(Turn(nothing, nothing, message) for message in actions)
+        score = await self.reward(Trajectory("judged", task.id, (), turns, EndReason.TERMINATED), task)
+        return float(score.success) if score.success is not None else score.value
+
+    def _limits(self, group: PlannedGroup, asked: Asked) -> Limits:
+        """What an episode may use that begins now."""
+        limits = self.limits
+        turns = [limits.max_turns if group.allowance.max_turns is None else group.allowance.max_turns]
+        turns += [asked.max_turns] if asked.max_turns is not None else []
+        limits = replace(limits, max_turns=min(turns))
         if self.group_timeout_seconds is None:
-            return self.limits
-        left = self.group_timeout_seconds - (time.perf_counter() - group_began)
-        return replace(self.limits, timeout_seconds=max(0.0, min(self.limits.timeout_seconds, left)))
+            return limits
+        left = self.group_timeout_seconds - (time.perf_counter() - (group.began or time.perf_counter()))
+        return replace(limits, timeout_seconds=max(0.0, min(limits.timeout_seconds, left)))
 
     async def _scored(self, trajectory: Trajectory, task: Task) -> Trajectory:
         if not trajectory.ended.valid:
@@ -269,33 +315,6 @@ def plans_of(tasks: Iterable[Task], *, seed: int, name: str = "") -> Iterator[Pl
         )
 
 
-@dataclass(slots=True)
-class _Planned:
-    """The roller of one group."""
-
-    collector: Collector
-    plan: Plan
-    began: float | None = None
-    """When its first episode had a place."""
-    worlds: dict[str, int] = field(default_factory=dict)
-    """The seed of each episode's environment, by its id."""
-
-    async def sample(self, task: Task, *, index: int, greedy: bool = False) -> Trajectory:
-        return await self.collector._sampled(replace(self.plan, task=task), index, self, greedy=greedy)
-
-    async def fork(self, task: Task, parent: Trajectory, *, turns: int, index: int) -> Trajectory:
-        plan = replace(self.plan, task=task)
-        return await self.collector._sampled(plan, index, self, parent=parent, turns=turns)
-
-    def random(self, index: int) -> Random:
-        return derive_random(self.plan.seed, self.plan.task.id, "strategy", index)
-
-
-def _world(plan: Plan, index: int) -> int:
-    """The seed of the environment of an episode that begins anew."""
-    return derive_seed(derive_seed(plan.seed, plan.task.id, index), "environment")
-
-
 @dataclass(frozen=True, slots=True)
 class _WatchedActor:
     """Counts how many episodes are with their actor, as against their tools."""
@@ -324,9 +343,8 @@ class _WatchedEnvironment:
     watch: Watch
     episode: str
 
-    @property
-    def stateless(self) -> bool:
-        return bool(getattr(self.environment, "stateless", False))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.environment, name)  # what it offers beside the three
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         self.watch.doing[self.episode] = ("its environment (reset)", time.perf_counter())

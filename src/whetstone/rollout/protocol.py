@@ -1,14 +1,23 @@
-"""The seams of the rollout room: who acts in an episode, and how a task's trajectories are sampled."""
+"""The seams of the rollout room: who acts in an episode, and the primitives every method is made of.
+
+    allocate → start → view → { sample, fork with stop, partner, view of each turn } → score → rewrite
+    → inject → select → refill → (advantage, update) → what is remembered
+
+A method names parts for some of these in its recipe. What a part remembers from step to step, it says in `state`, and
+it is in the checkpoint. A part that should also be there when the policy is evaluated has `at_evaluation = True`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from whetstone.chat import Context, Message, ToolSpec
-from whetstone.trajectory import Group, Task, Tokens, Trajectory, Turn
+from whetstone.environments.protocol import Environment
+from whetstone.seeding import derive_random
+from whetstone.trajectory import Author, CallRecord, Group, OffPolicy, Task, Tokens, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +28,15 @@ class Action:
     complete: bool = True
     """Whether the turn was ended by the actor rather than by a limit."""
     queue_seconds: float = 0.0
+
+
+class Numbered(Protocol):
+    """Something with a place among the groups of a run."""
+
+    @property
+    def number(self) -> int:
+        """From 0, in the order they are started."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +50,14 @@ class Plan:
     """Its place among the groups of a run, in the order they are started."""
     name: str = ""
     """Begins the id of each of its trajectories, so that ids differ between groups."""
+    step: int = 0
+    """Updates made when it was planned."""
+    index: int = 0
+    """Which of the source's tasks it is."""
+
+
+NOTHING = Tokens.written((), Author.SPLICED)
+"""No tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +73,8 @@ class Moment:
     seed: int
     greedy: bool = False
     """Whether nothing is left to chance."""
+    begun: Tokens = NOTHING
+    """What its action begins with already."""
 
 
 class Actor(Protocol):
@@ -77,19 +105,92 @@ class EpisodeRecord(Protocol):
         ...
 
 
-class Roller(Protocol):
-    """What a strategy may do: the primitives of rollout. Here so far: sample and fork."""
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """Where in a run an episode is played."""
 
-    async def sample(self, task: Task, *, index: int, greedy: bool = False) -> Trajectory:
+    task: Task
+    seed: int
+    """Of its group."""
+    step: int = 0
+    """Updates made when the group was planned; 0 in an evaluation."""
+    index: int = 0
+    """Which sample of its group it is."""
+    group_size: int = 1
+
+    def random(self, who: str, *where: int | str) -> Random:
+        """Chance for a part of this name, the same whenever this episode, or one of its group, is played again."""
+        return derive_random(self.seed, self.task.id, who, *where)
+
+
+# ------------------------------------------------------------ sample, fork
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """What the action of a fork begins with."""
+
+    kept: Tokens
+    """Of its parent's action at this turn."""
+    put_in: Tokens
+    """Behind it; by `Author.SPLICED`."""
+
+
+class Running(Protocol):
+    """An episode under way."""
+
+    async def turn(self, number: int) -> Turn | None:
+        """Its turn of this number, from 0, with what came back, as soon as it is over; None: it has fewer.
+
+        The last turn of an episode is there when the episode is.
+        """
+        ...
+
+    async def trajectory(self) -> Trajectory:
+        """The whole of it, scored."""
+        ...
+
+
+class Roller(Protocol):
+    """What a strategy may do."""
+
+    @property
+    def occasion(self) -> Occasion:
+        """Of the group."""
+        ...
+
+    def samples(self, usual: int) -> int:
+        """How many trajectories the group is to have: `usual`, unless the recipe allocates otherwise."""
+        ...
+
+    async def sample(
+        self, task: Task, *, index: int, greedy: bool = False, view: View | None = None, max_turns: int | None = None
+    ) -> Trajectory:
         """One whole episode of `task`, scored; `index` tells it from its siblings and decides its seed.
 
         Args:
             greedy: Played without chance, to be compared with and not learned from.
+            view: What it reads beside what every episode of the recipe does.
+            max_turns: After which it pauses, ending by `max_turns`.
         """
         ...
 
-    async def fork(self, task: Task, parent: Trajectory, *, turns: int, index: int) -> Trajectory:
+    async def fork(
+        self,
+        task: Task,
+        parent: Trajectory,
+        *,
+        turns: int,
+        index: int,
+        splice: Splice | None = None,
+        max_turns: int | None = None,
+    ) -> Trajectory:
         """An episode that shares the first `turns` of its parent, the same objects, and goes on by itself; scored."""
+        ...
+
+    def begin(self, task: Task, *, index: int, parent: Running | None = None, turns: int = 0) -> Running:
+        """As `sample` and `fork`, with its turns to be seen as they come about. It runs whether it is waited for or
+        not, and is cut when the group is given up."""
         ...
 
     def random(self, index: int) -> Random:
@@ -102,4 +203,226 @@ class Strategy(Protocol):
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """All trajectories of `task`."""
+        ...
+
+
+# ------------------------------------------------------------ allocate, start, view, stop, rewrite, partner
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How much a group may use; None: what the recipe says of every group."""
+
+    group_size: int | None = None
+    max_turns: int | None = None
+
+
+class Allocation(Protocol):
+    """How much each group may use."""
+
+    def __call__(self, occasion: Occasion, /) -> Allowance:
+        """For a group that begins now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Turns an episode begins behind, in the world they were played in."""
+
+    turns: tuple[Turn, ...]
+    """None of them is trained: each token is written by the environment or spliced."""
+    world: int
+    """The seed of that environment."""
+
+
+class Start(Protocol):
+    """Where the episodes of a group begin, all at the same place."""
+
+    async def __call__(self, occasion: Occasion, guide: Guide, /) -> Begun | None:
+        """The turns in front of them; None: at the beginning."""
+        ...
+
+
+class Guide(Protocol):
+    """What a start may ask for."""
+
+    async def demonstration(self, task: Task) -> tuple[Trajectory, int]:
+        """(an expert's episode of the task, the seed of its environment)
+
+        Raises:
+            RecipeError: The source has no expert.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SoFar:
+    """What a part may know of an episode under way."""
+
+    occasion: Occasion
+    opening: tuple[Message, ...] = ()
+    """As the environment gave it."""
+    turns: tuple[Turn, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
+    context_tokens: int = 0
+    """What the model has in view, the last answer included."""
+    context_length: int = 0
+    """What it could have."""
+    max_turns: int = 0
+
+
+class View(Protocol):
+    """What the policy reads instead of what the environment said."""
+
+    loss: Literal["same", "plain"]
+    """Whether its actions are trained behind what they were drawn behind, or behind what the environment said."""
+    off_policy: OffPolicy
+    """What ratios compare with, where those differ."""
+
+    def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+        """What an episode begins with."""
+        ...
+
+    def observation(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+        """What stands behind an action; `so_far` has it as the last turn."""
+        ...
+
+
+class Stop(Protocol):
+    """Whether an episode is to end."""
+
+    def __call__(self, so_far: SoFar, siblings: Siblings, /) -> bool:
+        """Asked behind every turn that does not end it by itself."""
+        ...
+
+
+@dataclass(slots=True)
+class Siblings:
+    """How far the episodes of a group are. Depends on who is faster, so a stop that reads it has `by_timing = True`."""
+
+    under_way: dict[str, int] = field(default_factory=dict)
+    """Turns of each."""
+    ended: list[tuple[int, bool]] = field(default_factory=list)
+    """(turns, whether it was solved) of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The policy is asked for something by the rollout; its next action is the answer, not one for the environment."""
+
+    text: str
+    drop: int = 0
+    """Last turns taken out before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """The next turn is drawn behind these messages and nothing else."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Turns from one on are replaced by one turn, as if the policy had said this at once."""
+
+    turn: int
+    """The first that is replaced."""
+    message: Message
+    observation: tuple[Message, ...]
+    calls: tuple[CallRecord, ...] = ()
+
+
+Change = Ask | Reopen | Repair
+
+
+class Rewrite(Protocol):
+    """What becomes of what was said so far."""
+
+    async def __call__(self, so_far: SoFar, /) -> Change | None:
+        """Asked behind every turn that does not end the episode, and behind an answer to its `Ask` (a last turn with
+        `aside`); None leaves everything as it is."""
+        ...
+
+
+class Partner(Protocol):
+    """Who answers the policy in the environment's place."""
+
+    def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
+        """An environment around the recipe's own."""
+        ...
+
+
+class Judge(Protocol):
+    """Says of an episode under way what its reward would be."""
+
+    async def __call__(self, task: Task, actions: Sequence[Message], /) -> float | None:
+        """1 and 0 for right and wrong where the reward can tell, else its value; `actions` are those so far."""
+        ...
+
+
+# ------------------------------------------------------------ inject, select, refill
+
+
+class Injection(Protocol):
+    """What stored trajectories a group is given before it is learned from."""
+
+    off_policy: OffPolicy
+
+    def __call__(self, group: Group, draw: Random, /) -> Group:
+        """The group with them."""
+        ...
+
+
+class Selection(Protocol):
+    """Which trajectories of a step are learned from. Removed ones stay where they are and say where that bites."""
+
+    def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
+        """The same groups, in the same order, with removals."""
+        ...
+
+
+class Refill(Protocol):
+    """Which groups count towards those an update takes; others are sampled in the place of the rest."""
+
+    max_tried: int
+    """Groups sampled for an update, in multiples of those it takes, after which it is exhausted."""
+    on_exhaust: Literal["stop", "go_on"]
+    """Whether the run then stops, or the update takes those there are."""
+
+    def __call__(self, group: Group, /) -> bool:
+        """Whether it counts."""
+        ...
+
+
+# ------------------------------------------------------------ what is remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What became of a step."""
+
+    step: int
+    """Updates made, this one included."""
+    groups: tuple[Group, ...]
+    """As they were sampled, those that were not learned from among them."""
+    advantages: Mapping[str, float]
+    """By trajectory, the mean size of its advantages before anything was masked; none for those that had none."""
+    draw: Random
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A part that learns from how steps went: a buffer, a pool, a bandit, a library. It is bounded in size."""
+
+    def hear(self, heard: Heard, /) -> None:
+        """A step is over."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything it remembers, as JSON can hold it."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any], /) -> None:
+        """Remember what `state` said."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Protocol, runtime_checkable
 
 from whetstone.chat import Message, ToolSpec
@@ -18,6 +19,21 @@ class Source(Protocol):
 
     def held_out(self, count: int) -> Sequence[Task]:
         """The first `count` held-out tasks, fewer where there are not so many."""
+        ...
+
+
+class Curriculum(Protocol):
+    """Which task comes next. One that learns from how tasks went also has `hear`, `state` and `load_state`."""
+
+    def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
+        """The index of the task of group `number`.
+
+        Args:
+            first: The first of the source's tasks that may be chosen; those in front of it were demonstrated.
+            number: Groups planned before it.
+            step: Updates made.
+            draw: Chance, the same for the same group.
+        """
         ...
 
 

@@ -16,16 +16,18 @@ from whetstone.chat import FORMATS, Chat
 from whetstone.environments import ENVIRONMENTS, Environment
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
-from whetstone.parts import OptionError, checked_options, find_part, options_of
+from whetstone.parts import find_part
 from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
 from whetstone.recipe import Part, Resolved
 from whetstone.rewards import REWARDS, Reward, provided_by
-from whetstone.rollout import STRATEGIES, Actor, Collector, EpisodeRecord, ExpertActor, Limits, PolicyActor, Strategy
+from whetstone.rollout import Actor, Collector, EpisodeRecord, ExpertActor, Limits, Method, PolicyActor, Strategy
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tools import TOOLS
 from whetstone.training.columns import critic_heads, empty_column
 from whetstone.training.credit import LEVELS, CreditParts
 from whetstone.training.losses import OF_A_PASS
+from whetstone.training.making import checked, found, function_of, part_of
+from whetstone.training.methods import check_method, method_of, strategy_of
 from whetstone.training.needs import Offer, missing
 from whetstone.training.sums import OF_SUMS
 
@@ -46,6 +48,8 @@ class Assembly:
     environment: Callable[[], Environment]
     reward: Reward
     strategy: Strategy
+    method: Method
+    """What is done around it."""
     credit: CreditParts
     """What advantages are made of."""
     objective: Callable[..., Any]
@@ -76,8 +80,17 @@ class Assembly:
         functions = [*(function for _, function in self.credit.every()), self.objective]
         return any(name in columns_of(function) for function in functions for name in names)
 
-    def collector(self, actor: Actor, *, record: EpisodeRecord | None = None) -> Collector:
-        """Runs episodes of this recipe with `actor` in them."""
+    def collector(
+        self, actor: Actor, *, record: EpisodeRecord | None = None, method: Method | None = None
+    ) -> Collector:
+        """Runs episodes of this recipe with `actor` in them.
+
+        Args:
+            method: What is done around them; None: what belongs to the agent, as in an evaluation, where the policy
+                acts, and nothing where an expert does.
+        """
+        if method is None:
+            method = self.method.at_evaluation() if isinstance(actor, PolicyActor) else Method()
         recipe = self.resolved.recipe
         limits = Limits(
             max_turns=recipe.environment.max_turns,
@@ -95,6 +108,8 @@ class Assembly:
             record=record,
             group_timeout_seconds=recipe.rollout.group_timeout_seconds if isinstance(actor, PolicyActor) else None,
             busy_seconds=_busy_seconds(actor.engine) if isinstance(actor, PolicyActor) else None,
+            method=method,
+            expert=self.expert_actor() if isinstance(self.demonstrated, Expert) else None,
         )
 
     def policy_actor(self, engine: Engine, *, temperature: float) -> PolicyActor:
@@ -128,24 +143,19 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
         format = find_part("tool-call format", recipe.chat.format, FORMATS)()
     except RecipeError as error:
         raise resolved.error("chat.format", str(error)) from None
-    seed = {"seed": recipe.seed}
-    source: Source = _made(
-        resolved, "tasks", "source", "task source", recipe.tasks.source, SOURCES, recipe.tasks.options, seed
-    )
+    source: Source = _source(resolved, "tasks", recipe.tasks.options)
     demonstrated = source
     if recipe.supervised is not None and recipe.supervised.tasks:
         options = {**recipe.tasks.options, **recipe.supervised.tasks}
-        demonstrated = _made(
-            resolved, "supervised.tasks", "source", "task source", recipe.tasks.source, SOURCES, options, seed
-        )
+        demonstrated = _source(resolved, "supervised.tasks", options)
     environment = _environment(resolved)
     if policy is None:
         policy = _policy(resolved, source, environment, format)
-    reward = _function(resolved, "reward", recipe.reward, REWARDS)
-    group_size = {"group_size": recipe.rollout.group_size}
-    strategy = _made(resolved, "rollout", "strategy", "strategy", recipe.rollout.strategy, STRATEGIES, {}, group_size)
+    reward = function_of(resolved, "reward", recipe.reward, REWARDS)
+    strategy, method = strategy_of(resolved, source, environment), method_of(resolved, source)
+    check_method(resolved, strategy, method, environment)
     credit = CreditParts(
-        advantage=_function(resolved, "advantage", recipe.advantage, ADVANTAGES),
+        advantage=function_of(resolved, "advantage", recipe.advantage, ADVANTAGES),
         shaping=_functions(resolved, "shaping", recipe.shaping, SHAPING),
         modulation=_functions(resolved, "modulation", recipe.modulation, MODULATION),
         filters=dict(
@@ -156,8 +166,8 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
             )
         ),
     )
-    objective = _function(resolved, "objective", recipe.objective, OBJECTIVES)
-    correction = _function(resolved, "correction", recipe.correction, CORRECTIONS) if recipe.correction else None
+    objective = function_of(resolved, "objective", recipe.objective, OBJECTIVES)
+    correction = function_of(resolved, "correction", recipe.correction, CORRECTIONS) if recipe.correction else None
     if correction is not None:
         _try_on_nothing(resolved, "correction", correction)
     if recipe.training is not None:
@@ -192,6 +202,7 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
         environment=environment,
         reward=reward,
         strategy=strategy,
+        method=method,
         credit=credit,
         objective=objective,
         correction=correction,
@@ -202,41 +213,18 @@ def _busy_seconds(engine: Engine) -> Callable[[], float]:
     return lambda: engine.statistics.busy_seconds
 
 
-def _made(
-    resolved: Resolved,
-    section: str,
-    key: str,
-    kind: str,
-    name: str,
-    built_in: Mapping[str, Any],
-    options: Mapping[str, Any],
-    given: Mapping[str, Any],
-) -> Any:
-    """An instance of the named class with the recipe's options; what is `given` is passed where it is asked for."""
-    part = _found(resolved, f"{section}.{key}", kind, name, built_in)
-    known = options_of(part)
-    passed = {key: value for key, value in given.items() if key in known and key not in options}
-    checked = _checked(resolved, section, part, {**passed, **options})
-    try:
-        return part(**checked)
-    except OptionError as error:
-        raise resolved.error(f"{section}.{error.key}", error.message) from None
-    except RecipeError as error:
-        raise resolved.error(section, str(error)) from None
-
-
-def _function(
-    resolved: Resolved, section: str, part: Part, built_in: Mapping[str, Any], *, kind: str | None = None
-) -> Any:
-    """The named function with the recipe's options bound."""
-    function = _found(resolved, section, kind or section, part.name, built_in)
-    options = _checked(resolved, section, function, part.options)
-    return functools.partial(function, **options) if options else function
+def _source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
+    recipe = resolved.recipe
+    part = Part(name=recipe.tasks.source, **options)
+    source: Source = part_of(
+        resolved, key, "task source", part, SOURCES, {"seed": recipe.seed}, named_at="tasks.source"
+    )
+    return source
 
 
 def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in: Mapping[str, Any]) -> tuple[Any, ...]:
     """The named functions, each with its options bound."""
-    return tuple(_function(resolved, f"{section}.{k}", part, built_in, kind=section) for k, part in enumerate(parts))
+    return tuple(function_of(resolved, f"{section}.{k}", part, built_in, kind=section) for k, part in enumerate(parts))
 
 
 def _check_needs(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any], offer: Offer) -> None:
@@ -294,34 +282,20 @@ def _check_use(resolved: Resolved, reads: set[str]) -> None:
 
 def _environment(resolved: Resolved) -> Callable[[], Environment]:
     settings = resolved.recipe.environment
-    part = _found(resolved, "environment", "environment", settings.name, ENVIRONMENTS)
+    part = found(resolved, "environment", "environment", settings.name, ENVIRONMENTS)
     options = settings.options
     if "tools" in options:
         names = options["tools"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise resolved.error("environment.tools", f"a list of tool names, got {names!r}")
-        options["tools"] = [_found(resolved, "environment.tools", "tool", name, TOOLS) for name in names]
-    checked = _checked(resolved, "environment", part, options)
+        options["tools"] = [found(resolved, "environment.tools", "tool", name, TOOLS) for name in names]
+    arguments = checked(resolved, "environment", part, options)
     try:
-        part(**checked)  # once to see that it can be made; each episode makes its own
+        part(**arguments)  # once to see that it can be made; each episode makes its own
     except RecipeError as error:
         raise resolved.error("environment", str(error)) from None
-    made: Callable[[], Environment] = functools.partial(part, **checked)
+    made: Callable[[], Environment] = functools.partial(part, **arguments)
     return made
-
-
-def _found(resolved: Resolved, key: str, kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
-    try:
-        return find_part(kind, name, built_in)
-    except RecipeError as error:
-        raise resolved.error(key, str(error)) from None
-
-
-def _checked(resolved: Resolved, section: str, part: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return checked_options(part, options)
-    except OptionError as error:
-        raise resolved.error(f"{section}.{error.key}", error.message) from None
 
 
 def _policy(resolved: Resolved, source: Source, environment: Callable[[], Environment], format: Any) -> Policy:

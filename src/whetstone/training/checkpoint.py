@@ -47,6 +47,8 @@ class Position:
     """Time spent in each stage."""
     sampling: dict[str, Any] | None = None
     """Which groups are alive and which comes next, where the recipe alone decides that."""
+    memory: dict[str, Any] | None = None
+    """What the parts of a method remember."""
 
     @property
     def steps(self) -> int:

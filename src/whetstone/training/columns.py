@@ -28,7 +28,7 @@ from whetstone.chat import Chat, assistant
 from whetstone.errors import CreditError
 from whetstone.training.held import Held
 from whetstone.training.learner import Learner
-from whetstone.trajectory import Author, Segment, Tokens
+from whetstone.trajectory import Author, EndReason, Segment, Tokens
 
 READ_AT = {
     "values": "first",
@@ -272,8 +272,9 @@ class Columns:
         for _, held, t in self._turns():
             trajectory = held.trajectory
             turn = trajectory.turns[t]
-            answers = t + 1 == len(trajectory.turns) and not trajectory.ended.cut_short and bool(turn.message.text)
-            yield float(not turn.message.tool_calls and not answers)
+            over = not trajectory.ended.cut_short and trajectory.ended is not EndReason.STOPPED
+            answers = t + 1 == len(trajectory.turns) and over and bool(turn.message.text)
+            yield float(not turn.message.tool_calls and not answers and not turn.aside)
 
     def _cut_short(self) -> Iterable[float]:
         return (float(held.trajectory.ended.cut_short) for held in self.held)

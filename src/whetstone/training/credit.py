@@ -79,6 +79,8 @@ class Given:
     """[K]"""
     kept: Tensor
     """[N] what each trajectory counts for in the loss; 0 for those that only count in statistics."""
+    sizes: dict[str, float]
+    """By trajectory, the mean size of its advantages before anything was masked."""
     metrics: dict[str, float]
 
 
@@ -111,12 +113,23 @@ def give_credit(
         advantages = columns.ask(modulate, advantages=columns.spread(advantages, level, wanted))
         level = wanted
         modulated.append((advantages, level))
-    per_token = columns.spread(advantages, level, "token") * columns.spread(weights, "trajectory", "token")
+    unmasked = columns.spread(advantages, level, "token")
+    per_token = unmasked * columns.spread(weights, "trajectory", "token")
     columns.replaced("advantages", per_token)
     metrics["credit/mean_size"] = per_token.abs().mean().item() if len(per_token) else 0.0
     metrics["credit/zero_fraction"] = (per_token == 0).double().mean().item() if len(per_token) else 1.0
     by_group = _by_group(columns, credit, per_token, weights, groups)
-    return Given(by_group, columns, credit, tuple(modulated), per_token, weights, metrics)
+    sizes = _sizes(columns, unmasked)
+    return Given(by_group, columns, credit, tuple(modulated), per_token, weights, sizes, metrics)
+
+
+def _sizes(columns: Columns, advantages: Tensor) -> dict[str, float]:
+    owner = columns["token_trajectory"]
+    zeros = torch.zeros(len(columns.held), dtype=torch.float64)
+    sums = zeros.index_add(0, owner, advantages.abs())
+    counts = zeros.index_add(0, owner, torch.ones_like(advantages)).clamp(min=1)
+    ids = (held.trajectory.id for held in columns.held)
+    return dict(zip(ids, (sums / counts).tolist(), strict=True))
 
 
 def _filtered(

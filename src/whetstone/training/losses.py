@@ -58,6 +58,8 @@ class UpdateLoss:
     policy_weight: float = 1.0
     reference: PerSegment | None = None
     """Log-probs under the reference."""
+    kept: PerSegment | None = None
+    """[A] where the log-probs kept from when tokens were drawn take the place of the old policy's; None: nowhere."""
     reference_weight: float = 0.0
     reference_estimator: Any = "k2"
     entropy: EntropySettings | None = None
@@ -90,7 +92,7 @@ class UpdateLoss:
         if self.correction is not None:
             weights = _ask(self.correction, columns)
             loss = weights * loss
-            plain = importance_weights(columns["old_logprobs"], micro.sampler_logprobs)
+            plain = importance_weights(columns["old_logprobs"], columns["sampler_logprobs"])
             metrics |= {
                 "correction/weight": weights,
                 "correction/weight_squared": weights.square(),
@@ -121,10 +123,14 @@ class UpdateLoss:
 
     def _columns(self, outputs: TokenOutputs, micro: MicroBatch) -> dict[str, Tensor]:
         count = torch.tensor(micro.counts, device=outputs.logprobs.device)
+        old, drawn = _of(self.old, micro), micro.sampler_logprobs
+        drawn = torch.where(drawn.isnan(), old, drawn)  # what nobody drew has no ratio to whoever drew it
+        if self.kept is not None:
+            old = torch.where(_of(self.kept, micro).to(old.device), drawn, old)
         columns = {
             "learner_logprobs": outputs.logprobs,
-            "old_logprobs": _of(self.old, micro),
-            "sampler_logprobs": micro.sampler_logprobs,
+            "old_logprobs": old,
+            "sampler_logprobs": drawn,
             "advantages": micro.advantages,
             "entropies": outputs.entropies,
             "sequence": torch.arange(len(count), device=count.device).repeat_interleave(count),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import orjson
 
 from whetstone.errors import RunDirectoryError
 from whetstone.reporting import decoded_trajectories, decoded_turn
-from whetstone.trajectory import Group, Task, Turn
+from whetstone.trajectory import Costs, Group, Task, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Place:
     offset: int
     length: int
     checksum: int
+    costs: Costs = field(default_factory=Costs)
+    """What the group cost."""
 
 
 class RunRecord:
@@ -49,10 +51,14 @@ class RunRecord:
         self.journal_path, self.turns_path = run_dir / "store" / "journal.jsonl", run_dir / "store" / "turns.jsonl"
         self.admitted: dict[int, int] = {}
         """Groups ever let in → the version at which each was."""
+        self.tasks: dict[int, int] = {}
+        """Groups ever let in → which of the source's tasks each is of."""
         self.lost: dict[int, str] = {}
         """Groups that came to nothing → why."""
         self.consumed: dict[int, list[int]] = {}
         """Updates → the groups each took."""
+        self.passed_over: dict[int, list[int]] = {}
+        """Updates → the groups that were sampled for each and did not count."""
         self.updated: set[int] = set()
         """Updates that were carried through at least once."""
         self.begun: dict[int, int] = {}
@@ -90,7 +96,7 @@ class RunRecord:
             raise RunDirectoryError(f"{path}: group {number} cannot be read: {error.strerror}") from error
         if len(lines) != place.length or zlib.crc32(lines) != place.checksum:
             raise RunDirectoryError(f"{path}: group {number} is damaged (its checksum does not match the journal's)")
-        return Group(task, tuple(decoded_trajectories(lines.splitlines())), number)
+        return Group(task, tuple(decoded_trajectories(lines.splitlines())), number, place.costs)
 
     def waiting(self) -> list[int]:
         """Groups that were let in and neither consumed nor lost."""
@@ -104,10 +110,10 @@ class RunRecord:
     def _read(self) -> None:
         """What is on record, as far as it can be believed."""
         heard: dict[str, Callable[[dict[str, Any]], None]] = {
-            "admitted": lambda e: self.admitted.__setitem__(e["group"], e["version"]),
+            "admitted": self._heard_admitted,
             "kept": self._heard_kept,
             "lost": lambda e: self.lost.__setitem__(e["group"], e["reason"]),
-            "consumed": lambda e: self.consumed.__setitem__(e["update"], e["groups"]),
+            "consumed": self._heard_consumed,
             "begun": lambda e: self.begun.__setitem__(e["update"], self.begun.get(e["update"], 0) + 1),
             "updated": self._heard_updated,
             "quarantined": self._heard_quarantined,
@@ -121,8 +127,19 @@ class RunRecord:
             if "turn" in row:
                 self._turns.setdefault(row["episode"], []).append(orjson.dumps(row) + b"\n")
 
+    def _heard_admitted(self, event: dict[str, Any]) -> None:
+        self.admitted[event["group"]] = event["version"]
+        if "task" in event:
+            self.tasks[event["group"]] = event["task"]
+
+    def _heard_consumed(self, event: dict[str, Any]) -> None:
+        self.consumed[event["update"]] = event["groups"]
+        self.passed_over[event["update"]] = event.get("passed_over", [])
+
     def _heard_kept(self, event: dict[str, Any]) -> None:
-        place = Place(event["file"], event["offset"], event["length"], event["checksum"])
+        place = Place(
+            event["file"], event["offset"], event["length"], event["checksum"], Costs(*event.get("costs", ()))
+        )
         self._kept[event["group"]] = place
         self._ends[place.file] = max(self._ends.get(place.file, 0), place.offset + place.length)
 
@@ -132,6 +149,7 @@ class RunRecord:
 
     def _heard_quarantined(self, event: dict[str, Any]) -> None:
         self.consumed.pop(event["update"], None)
+        self.passed_over.pop(event["update"], None)
         self.begun.pop(event["update"], None)
 
     def _lines(self, path: Path) -> Iterator[dict[str, Any]]:

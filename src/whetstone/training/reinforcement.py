@@ -27,13 +27,13 @@ from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.inference import Engine
 from whetstone.recipe import TrainingSettings
 from whetstone.rollout import Collector, Plan
-from whetstone.seeding import derive_seed
+from whetstone.seeding import derive_random, derive_seed
 from whetstone.training.assembly import Assembly
 from whetstone.training.learner import Learner
-from whetstone.training.stages import describe_groups, first_task, imitated
+from whetstone.training.one_step import one_step
+from whetstone.training.stages import costs_of, describe_groups, first_task, imitated
 from whetstone.training.store import RunStore
 from whetstone.training.stream import GroupStream, admission_of
-from whetstone.training.updates import learn_from
 from whetstone.trajectory import Group, Segment
 
 _ATTEMPTS = 3
@@ -56,6 +56,7 @@ class Reinforcement:
     Args:
         base_version: The engine's version before the first update of the stage.
         state: What `state` said when the checkpoint was made; None at the beginning.
+        memory: What the method's parts remembered then.
         done: Updates in that checkpoint.
     """
 
@@ -69,14 +70,17 @@ class Reinforcement:
         store: RunStore,
         base_version: int,
         state: Mapping[str, Any] | None = None,
+        memory: Mapping[str, Any] | None = None,
         done: int = 0,
     ) -> None:
+        assembly.method.load_state(memory or {})
         self.assembly, self.learner, self.engine, self.settings, self.store = assembly, learner, engine, settings, store
         self.base_version, self.done = base_version, done
         self.by_recipe = settings.deterministic or settings.admit_ahead == 0
         """Whether a group is sampled under one version alone."""
         self._state = state
         self._consumed: list[int] = []
+        self._passed_over: list[int] = []
         self._busy = engine.statistics.busy_seconds
         self._sampling: _Sampling | None = None
         self._doing: tuple[str, float] = ("nothing", time.perf_counter())
@@ -96,12 +100,13 @@ class Reinforcement:
         began = time.perf_counter()
         shown = await imitated(self.assembly, self.settings, update=update)
         for attempt in range(1, _ATTEMPTS + 1):
-            groups = await self._groups(update)
+            groups, passed_over = await self._groups(update)
             sampled = time.perf_counter()
             self.store.begin(update)
-            metrics = describe_groups(groups) | self._ages(groups)
+            metrics = describe_groups(groups) | costs_of([*groups, *passed_over]) | self._ages(groups)
             try:
-                metrics |= await self._within(_UPDATE, in_arithmetic_thread(self._learn, groups, shown))
+                learning = in_arithmetic_thread(self._learn, groups, passed_over, shown)
+                metrics |= await self._within(_UPDATE, learning)
                 break
             except WhetstoneError:
                 raise
@@ -113,6 +118,7 @@ class Reinforcement:
         self.store.finish(update)
         self.done += 1
         self._consumed = [group.number for group in groups]
+        self._passed_over = [group.number for group in passed_over]
         now = time.perf_counter()
         trajectories = [t for group in groups for t in group.trajectories]
         busy, self._busy = self._busy, self.engine.statistics.busy_seconds
@@ -123,6 +129,7 @@ class Reinforcement:
             "time/environment": sum(turn.environment_seconds for t in trajectories for turn in t.turns)
             / max(1, len(trajectories)),
             "throughput/tokens_per_second": sum(t.action_tokens for t in trajectories) / (now - began),
+            "group/passed_over": float(len(passed_over)),
             "throughput/episodes_per_second": len(trajectories) / (now - began),
         }
         if self._sampling is not None:
@@ -145,6 +152,11 @@ class Reinforcement:
         if not self.by_recipe or self._sampling is None:
             return None
         return self._sampling.stream.state(without=self._consumed)
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What the method's parts remember."""
+        return self.assembly.method.state()
 
     async def close(self) -> None:
         """Sampling stops; what was under way is on record."""
@@ -172,13 +184,13 @@ class Reinforcement:
         else:
             await self.settle()
             await self._publish(version)
-            self._sampling.stream.advance(self._consumed)
-        self._consumed = []
+            self._sampling.stream.advance(self._consumed, self._passed_over)
+        self._consumed, self._passed_over = [], []
 
     def _begun(self, version: int) -> _Sampling:
         assembly, settings = self.assembly, self.settings
         actor = assembly.policy_actor(self.engine, temperature=assembly.resolved.recipe.rollout.temperature)
-        collector = assembly.collector(actor, record=self.store)
+        collector = assembly.collector(actor, record=self.store, method=assembly.method)
         admission, following = admission_of(
             self.store,
             (self._state or _AT_THE_BEGINNING) if self.by_recipe else None,
@@ -197,34 +209,56 @@ class Reinforcement:
             max_staleness=settings.max_staleness,
             in_order=self.by_recipe,
             max_faults=settings.max_faults,
+            refill=assembly.method.refill,
         )
         stream.start()
         return _Sampling(collector, stream)
 
     def _plan(self, number: int) -> Plan:
-        task = self.assembly.source.task(self._first_task + number)
-        seed = derive_seed(self.assembly.resolved.recipe.seed, "rollout", number)
-        return Plan(task, seed=seed, number=number, name=f"group-{number}/")
+        seed, source = self.assembly.resolved.recipe.seed, self.assembly.source
+        index = self.store.tasks.get(number)  # what was chosen before a kill was chosen
+        if index is None and self.assembly.method.curriculum is not None:
+            draw = derive_random(seed, "curriculum", number)
+            index = self.assembly.method.curriculum.choose(source, self._first_task, number, self.done, draw)
+        index = self._first_task + number if index is None else index
+        rolls = derive_seed(seed, "rollout", number)
+        return Plan(source.task(index), rolls, number, f"group-{number}/", self.done, index)
 
-    async def _groups(self, update: int) -> list[Group]:
-        """Those on record, where the update was made before; otherwise what the stream has, put on record."""
+    async def _groups(self, update: int) -> tuple[list[Group], list[Group]]:
+        """(the groups of an update, those that were sampled for it and did not count): those on record, where it was
+        made before; otherwise what the stream has, put on record."""
         numbers = self.store.consumed.get(update)
-        if numbers is not None and self._sampling is None:
-            return [self.store.load(number, self._plan(number).task) for number in numbers]
+        if numbers is not None:
+            beside = [self._on_record(number) for number in self.store.passed_over.get(update, ())]
+            if self._sampling is None:
+                return [self._on_record(number) for number in numbers], beside
+            return await self._sampling.stream.take(numbers), beside
         assert self._sampling is not None
         stream, timeout = self._sampling.stream, self.settings.step_timeout_seconds
-        if numbers is not None:
-            return await stream.take(numbers)
         groups: list[Group] = await self._within("groups", stream.batch(timeout_seconds=timeout))
+        numbers = [group.number for group in groups]
+        beside = [stream.passed_over[number] for number in stream.beside(numbers)]
         await asyncio.to_thread(self.store.sync)
-        self.store.consume(update, [group.number for group in groups])
+        self.store.consume(update, numbers, [group.number for group in beside])
         await asyncio.to_thread(self.store.sync)
-        return groups
+        return groups, beside
 
-    def _learn(self, groups: list[Group], shown: list[Segment]) -> dict[str, float]:
+    def _on_record(self, number: int) -> Group:
+        return self.store.load(number, self._plan(number).task)
+
+    def _learn(self, groups: list[Group], passed_over: list[Group], shown: list[Segment]) -> dict[str, float]:
         before = self.learner.out_of_memory
         try:
-            return learn_from(self.assembly, self.learner, groups, shown, self.settings, version=self.version)
+            return one_step(
+                self.assembly,
+                self.learner,
+                groups,
+                passed_over,
+                shown,
+                self.settings,
+                update=self.done,
+                version=self.version,
+            )
         finally:
             if self.learner.out_of_memory > before:
                 said = f"memory did not suffice; a forward pass has {self.learner.token_budget} tokens from now on"

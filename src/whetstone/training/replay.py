@@ -32,10 +32,11 @@ from whetstone.training.credit import give_credit
 from whetstone.training.held import held_of
 from whetstone.training.learner import Learner
 from whetstone.training.models import learner_for
+from whetstone.training.one_step import one_step
 from whetstone.training.record import RunRecord
 from whetstone.training.run_directory import read_json, run_recipe
 from whetstone.training.stages import first_task, imitated
-from whetstone.training.updates import batch_columns, learn_from
+from whetstone.training.updates import batch_columns
 from whetstone.trajectory import Group, Score, Trajectory
 
 _SHOWN = 3
@@ -100,7 +101,8 @@ class Replay:
 
     def group(self, number: int) -> Group:
         """A group on record."""
-        return self.record.load(number, self.before.source.task(self.first_task + number))
+        index = self.record.tasks.get(number, self.first_task + number)
+        return self.record.load(number, self.before.source.task(index))
 
     async def rescored(self, group: Group) -> Group:
         """With the rewards of the changed recipe; what had none, since its ending is not valid, has none again."""
@@ -183,6 +185,7 @@ class Replay:
         learner = await in_arithmetic_thread(learner_for, assembly, settings, warmed_up)
         if done:
             learner.load_state_dict(optimizer)
+        assembly.method.load_state((position.memory or {}) if done else {})
         return MadeAgain(self, assembly, learner, settings, position.version - done, done)
 
     def _checkpoint(self, before: int | None) -> tuple[Path, int]:
@@ -212,12 +215,12 @@ class MadeAgain:
         """The next update, as metrics."""
         replay, update = self.replay, self.done
         groups = [await replay.rescored(replay.group(number)) for number in replay.record.consumed[update]]
+        numbers = replay.record.passed_over.get(update, [])
+        passed_over = [await replay.rescored(replay.group(number)) for number in numbers]
         shown = await imitated(self.assembly, self.settings, update=update)
         version = self.base_version + update
-        learned = in_arithmetic_thread(
-            learn_from, self.assembly, self.learner, groups, shown, self.settings, version=version
-        )
-        metrics = await learned
+        learned = partial(one_step, self.assembly, self.learner, groups, passed_over, shown, self.settings)
+        metrics = await in_arithmetic_thread(learned, update=update, version=version)
         self.learner.optimizers.advance()
         self.done += 1
         return metrics

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.arithmetic_thread import in_arithmetic_thread
-from whetstone.errors import FaultBudgetError, NonFiniteError
+from whetstone.errors import FaultBudgetError, NonFiniteError, QuotaError
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings, TrainingSettings
 from whetstone.reporting import Journal, Progress, Stage, write_report, write_trajectories
@@ -148,7 +148,7 @@ class _Run:
             except Interrupted:
                 await self._park(name, settings, learner, work)
                 raise
-            except (NonFiniteError, FaultBudgetError) as error:
+            except (NonFiniteError, FaultBudgetError, QuotaError) as error:
                 path = await self._save(settings, learner, work)
                 await self.checkpoints.written()
                 raise type(error)(f"step {number} of {name}: {error}. The state is in {path}") from None
@@ -174,6 +174,7 @@ class _Run:
             store=store,
             base_version=self.position.version - done,
             state=self.position.sampling,
+            memory=self.position.memory,
             done=done,
         )
 
@@ -197,7 +198,7 @@ class _Run:
         self.journal.record(stage, work.done, metrics)
 
     async def _save(self, settings: OptimizerSettings, learner: Learner, work: Work) -> Path:
-        self.position = replace(self.position, sampling=work.state)
+        self.position = replace(self.position, sampling=work.state, memory=work.memory)
         return await self.checkpoints.save(
             self.assembly.policy,
             learner.state_dict(),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -24,7 +25,7 @@ from whetstone.rollout import Collector, Independent, Plan, plans_of
 from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
 from whetstone.training.learner import Learner
-from whetstone.trajectory import Group, Segment, Trajectory
+from whetstone.trajectory import Costs, Group, Segment, Trajectory
 
 
 class Supervised:
@@ -34,6 +35,7 @@ class Supervised:
     """Whatever is under way is short."""
     collector = None
     state = None
+    memory = None
 
     def __init__(
         self, assembly: Assembly, learner: Learner, engine: Engine, settings: SupervisedSettings, *, done: int = 0
@@ -130,6 +132,17 @@ async def evaluate(
     return evaluation_of(groups, temperature=temperature), groups
 
 
+def costs_of(groups: Sequence[Group]) -> dict[str, float]:
+    """What was spent on a group in the mean, whatever became of it."""
+    each = [group.costs for group in groups] or [Costs()]
+    return {
+        "cost/sampled_tokens": fmean(costs.sampled_tokens for costs in each),
+        "cost/reused_tokens": fmean(costs.reused_tokens for costs in each),
+        "cost/tool_calls": fmean(costs.tool_calls for costs in each),
+        "cost/environment_steps": fmean(costs.environment_steps for costs in each),
+    }
+
+
 def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     """What the episodes of a step came to, as metrics; greedy ones are not of the policy as it is sampled."""
     groups = [replace(group, trajectories=tuple(t for t in group.trajectories if not t.greedy)) for group in groups]
@@ -150,4 +163,7 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     metrics |= {f"success/{kind}": rate.success for kind, rate in came_to.kinds.items() if rate.episodes}
     metrics |= {f"ended/{reason}": share for reason, share in came_to.ended.items()}
     metrics |= {f"reward/{name}": value for name, value in came_to.parts.items()}
+    played = [t for group in groups for t in group.trajectories]
+    marks = Counter(mark for t in played for mark in set(t.marks))
+    metrics |= {f"marked/{mark}": count / len(played) for mark, count in sorted(marks.items())}
     return metrics

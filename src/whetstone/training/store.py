@@ -18,6 +18,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,11 @@ class RunStore(RunRecord):
 
     # ------------------------------------------------------------ groups
 
-    def admit(self, number: int, version: int) -> None:
-        """A group was let in."""
+    def admit(self, number: int, version: int, task: int) -> None:
+        """A group was let in, of the source's task of this index."""
         self.admitted[number] = version
-        self._note({"event": "admitted", "group": number, "version": version})
+        self.tasks[number] = task
+        self._note({"event": "admitted", "group": number, "version": version, "task": task})
 
     def keep(self, group: Group) -> None:
         """A group is finished; its trajectories are written before the journal knows of them."""
@@ -69,7 +71,7 @@ class RunStore(RunRecord):
             file.write(lines)
             file.truncate()
         self._ends[path.name] = offset + len(lines)
-        place = Place(path.name, offset, len(lines), zlib.crc32(lines))
+        place = Place(path.name, offset, len(lines), zlib.crc32(lines), group.costs)
         self._kept[group.number] = place
         self._touched.add(path)
         self._note(
@@ -81,22 +83,23 @@ class RunStore(RunRecord):
                 "offset": place.offset,
                 "length": place.length,
                 "checksum": place.checksum,
+                "costs": list(astuple(group.costs)),
             }
         )
         self._over([trajectory.id for trajectory in group.trajectories])
 
     def lose(self, number: int, reason: str) -> None:
-        """A group came to nothing: `failed`, `expired`, `quarantined`."""
+        """A group came to nothing: `failed`, `expired`, `quarantined`, `passed_over`."""
         self.lost[number] = reason
         self._note({"event": "lost", "group": number, "reason": reason})
 
     # ------------------------------------------------------------ updates
 
-    def consume(self, update: int, numbers: Sequence[int]) -> None:
-        """This update takes these groups. To survive a power cut it stands between two calls of `sync`: the first
-        brings the trajectories to disk, the second this."""
-        self.consumed[update] = list(numbers)
-        self._note({"event": "consumed", "update": update, "groups": list(numbers)})
+    def consume(self, update: int, numbers: Sequence[int], passed_over: Sequence[int] = ()) -> None:
+        """This update takes these groups, and those were sampled for it and did not count. To survive a power cut it
+        stands between two calls of `sync`: the first brings the trajectories to disk, the second this."""
+        self.consumed[update], self.passed_over[update] = list(numbers), list(passed_over)
+        self._note({"event": "consumed", "update": update, "groups": list(numbers), "passed_over": list(passed_over)})
 
     def begin(self, update: int) -> None:
         """An update begins; one that never ends is known by this."""
@@ -112,6 +115,7 @@ class RunStore(RunRecord):
     def quarantine(self, update: int) -> list[int]:
         """The groups of this update are never drawn again, and the update takes others. The groups."""
         numbers = self.consumed.pop(update, [])
+        self.passed_over.pop(update, None)
         for number in numbers:
             self.lose(number, "quarantined")
         self.begun.pop(update, None)

@@ -15,11 +15,13 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from whetstone.errors import FaultBudgetError, WhetstoneError
+from whetstone.errors import FaultBudgetError, QuotaError, WhetstoneError
 from whetstone.rollout import Admission, Collector, Plan, Strategy, next_batch
+from whetstone.rollout.protocol import Refill
 from whetstone.training.store import RunStore
 from whetstone.trajectory import EndReason, Group
 
@@ -37,6 +39,7 @@ class GroupStream:
         max_staleness: Updates the oldest token of an update may lie back.
         in_order: Whether an update takes the oldest groups there are, and waits for them, whatever is finished.
         max_faults: Failed episodes among the last thousand above which sampling stops.
+        refill: Which groups count; others are sampled in the place of the rest. None: all do.
     """
 
     def __init__(
@@ -51,10 +54,14 @@ class GroupStream:
         max_staleness: int,
         in_order: bool,
         max_faults: int,
+        refill: Refill | None = None,
     ) -> None:
         self.collector, self.strategy, self.plan, self.store = collector, strategy, plan, store
         self.admission, self.next_number = admission, next_number
         self.max_staleness, self.in_order, self.max_faults = max_staleness, in_order, max_faults
+        self.refill = refill
+        self.passed_over: dict[int, Group] = {}
+        """Groups that were sampled for the next update and did not count."""
         self.expired = 0
         """Groups that were thrown away for their age."""
         self._finished: dict[int, Group] = {}
@@ -64,6 +71,10 @@ class GroupStream:
 
     def start(self) -> None:
         """Sampling begins."""
+        heard = {number for numbers in self.store.passed_over.values() for number in numbers}
+        for number, reason in self.store.lost.items():
+            if reason == "passed_over" and number not in heard:
+                self.passed_over[number] = self.store.load(number, self.plan(number).task)
         self._sampling = asyncio.create_task(self._sample())
 
     async def close(self) -> None:
@@ -118,15 +129,21 @@ class GroupStream:
             if number in self.admission.live:
                 self.admission.reject(number)
 
-    def advance(self, consumed: list[int]) -> None:
-        """One more update was made, of these groups."""
+    def beside(self, numbers: Sequence[int]) -> list[int]:
+        """Groups that were sampled before the last of these and did not count, ascending."""
+        return sorted(number for number in self.passed_over if number < max(numbers, default=-1))
+
+    def advance(self, consumed: list[int], passed_over: Sequence[int] = ()) -> None:
+        """One more update was made, of these groups; those were sampled for it and did not count."""
+        for number in passed_over:
+            self.passed_over.pop(number, None)
         self.admission.advance(consumed)
         for number in consumed:
             del self._finished[number]
 
     async def _chosen(self, *, short: bool) -> list[int]:
         while True:
-            live, size = self.admission.live, self.admission.groups_per_update
+            live, size = self.admission.live, self.admission.wanted
             ready = {number: live[number] for number in self._finished}
             if self.in_order:
                 oldest = sorted(live)[:size]
@@ -156,29 +173,30 @@ class GroupStream:
 
     async def _sample(self) -> None:
         try:
-            async for group in self.collector.groups(self._plans(), play=self._play, admission=self.admission):
+            async for group in self.collector.groups(self._places(), play=self._play, admission=self.admission):
                 if group.number in self.admission.live:
                     self._finished[group.number] = group
                 self._changed.set()
         finally:
             self._changed.set()
 
-    def _plans(self) -> Iterator[Plan]:
+    def _places(self) -> Iterator[_Place]:
         """Those let in before and not consumed, then new ones without end."""
-        yield from map(self.plan, sorted(self.admission.live))
-        yield from (self.plan(number) for number in count(self.next_number) if number not in self.store.lost)
+        yield from map(_Place, sorted(self.admission.live))
+        yield from (_Place(number) for number in count(self.next_number) if number not in self.store.lost)
 
-    async def _play(self, plan: Plan) -> Group:
+    async def _play(self, place: _Place) -> Group:
         """The group from the record, or sampled and put on record."""
-        number = plan.number
+        number = place.number
+        plan = self.plan(number)
         self.next_number = max(self.next_number, number + 1)
         if number in self.store.lost:  # since it was planned
             self.discard([number])
             return Group(plan.task, (), number)
         if number not in self.store.admitted:
-            self.store.admit(number, self.admission.live[number])
+            self.store.admit(number, self.admission.live[number], plan.index)
         if self.store.holds(number):
-            return self.store.load(number, plan.task)
+            return self._counted(self.store.load(number, plan.task))
         try:
             group = await self.collector.group(plan, self.strategy)
         except WhetstoneError:
@@ -192,6 +210,28 @@ class GroupStream:
             failed = not trajectory.ended.valid and trajectory.ended is not EndReason.ABORTED
             self._judge(failed, str(trajectory.ended), f"{trajectory.id}: {trajectory.error}")
         self.store.keep(group)
+        return self._counted(group)
+
+    def _counted(self, group: Group) -> Group:
+        """The group, passed over where it does not count."""
+        if self.refill is None or self.refill(group):
+            return group
+        number = group.number
+        self.store.lose(number, "passed_over")
+        self.passed_over[number] = group
+        if len(self.passed_over) < (self.refill.max_tried - 1) * self.admission.groups_per_update:
+            self.admission.reject(number)
+            return group
+        if self.refill.on_exhaust == "stop" or self.admission.wanted == 1:
+            rewards = [reward for tried in self.passed_over.values() for reward in tried.rewards]
+            mean = sum(rewards) / max(1, len(rewards))
+            raise QuotaError(
+                f"rollout.refill: of {self.admission.groups_per_update} groups for an update, "
+                f"{len(self.passed_over)} that were sampled did not count (mean reward {mean:.3g}); tasks that are "
+                "neither always nor never solved, or a larger rollout.group_size, would; on_exhaust: go_on takes what "
+                "there is"
+            )
+        self.admission.withdraw(number)
         return group
 
     def _judge(self, failed: bool, kind: str, said: str) -> None:
@@ -214,6 +254,13 @@ class GroupStream:
             self.store.lose(number, "expired")
         self.expired += len(late)
         self.discard(late)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A group to be, before it is known of which task."""
+
+    number: int
 
 
 def admission_of(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, columns_of, level_of, token_weights
 from whetstone.algorithms.schedules import mixing_weight, phase_weight
+from whetstone.errors import CreditError
 from whetstone.policies import Critic
 from whetstone.recipe import ImitationSettings, Recipe, TrainingSettings
 from whetstone.seeding import derive_seed
@@ -21,7 +22,7 @@ from whetstone.training.assembly import Assembly
 from whetstone.training.columns import Columns
 from whetstone.training.credit import Credited, Given, give_credit
 from whetstone.training.held import Held, held_of
-from whetstone.training.learner import Learner, action_tokens
+from whetstone.training.learner import Learner, action_places, action_tokens
 from whetstone.training.losses import OF_A_PASS, UpdateLoss
 from whetstone.training.sums import OF_SUMS, coefficients, sums_of
 from whetstone.trajectory import Author, Group, Segment
@@ -29,6 +30,15 @@ from whetstone.trajectory import Author, Group, Segment
 _OF_THE_FIRST = {"sampler/mismatch_mean", "sampler/mismatch_max", "sampler/mismatch_kl", "policy/staleness_kl"}
 _NOTHING_WITHOUT_CREDIT = {"clipped", "cispo", "entropy_balanced", "gmpo", "gspo", "policy_gradient", "sapo"}
 """Objectives whose loss and gradient are exactly 0 where the advantage is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What came of learning from a step's groups."""
+
+    metrics: dict[str, float]
+    advantages: Mapping[str, float]
+    """By trajectory, the mean size of its advantages before anything was masked."""
 
 
 def learn_from(
@@ -39,7 +49,7 @@ def learn_from(
     settings: TrainingSettings,
     *,
     version: int | None = None,
-) -> dict[str, float]:
+) -> Learned:
     """One update per minibatch and epoch, each with its share of the groups.
 
     Args:
@@ -100,7 +110,7 @@ def learn_from(
     squared = metrics.pop("correction/weight_squared", 0.0)
     if squared > 0:  # (Σw)² / (n Σw²): 1 where all count alike
         metrics["correction/effective_fraction"] = metrics["correction/weight"] ** 2 / squared
-    return metrics
+    return Learned(metrics, given.sizes)
 
 
 def batch_columns(assembly: Assembly, learner: Learner | None, held: Sequence[Held]) -> Columns:
@@ -155,9 +165,39 @@ def _batches(
             batch.extra["reference_logprobs"] = batch.reference
         if "teacher_logprobs" in asked:
             batch.extra["teacher_logprobs"] = learner.logprobs(batch.segments, temperature=temperature, of="teacher")
+        batch.kept = _kept(given, batch)
+        if batch.kept is not None and batch.old_known:
+            drawn = batch.column(given, "sampler_logprobs")
+            batch.old = [
+                torch.where(k.to(o.device), d.to(o), o) for k, d, o in zip(batch.kept, drawn, batch.old, strict=True)
+            ]
         for name in asked - OF_A_PASS - batch.extra.keys() - OF_SUMS:
             batch.extra[name] = batch.column(given, name)
     return batches
+
+
+def _kept(given: Given, batch: _Batch) -> list[Tensor] | None:
+    """[A] of each segment, where ratios compare with the log-probs kept when tokens were drawn; None: nowhere.
+
+    Raises:
+        CreditError: They are to, and there are none.
+    """
+    found = []
+    for (i, _), segment in zip(batch.placed, batch.segments, strict=False):
+        trajectory = given.columns.held[i].trajectory
+        places = action_places(segment)
+        spliced = [segment.tokens.authors[place] is Author.SPLICED for place in places]
+        kept = [True] * len(places) if trajectory.off_policy.kept else spliced
+        if any(k and math.isnan(segment.tokens.logprobs[place]) for k, place in zip(kept, places, strict=True)):
+            raise CreditError(
+                f"{trajectory.id}: off_policy {trajectory.off_policy} compares with log-probs from when tokens were "
+                "drawn, and it has none; use off_policy: recompute for it"
+            )
+        found.append(torch.tensor(kept, dtype=torch.bool))
+    if not any(bool(each.any()) for each in found):
+        return None
+    rest = batch.segments[len(found) :]
+    return [*found, *(torch.zeros(action_tokens(segment), dtype=torch.bool) for segment in rest)]
 
 
 def _may_skip(assembly: Assembly, settings: TrainingSettings) -> bool:
@@ -221,6 +261,7 @@ class _Batch:
     old_known: bool = False
     """Whether the log-probs before the step were computed by a pass of their own."""
     reference: list[Tensor] | None = None
+    kept: list[Tensor] | None = None
     extra: dict[str, list[Tensor]] = field(default_factory=dict)
     divisor: int = 1
     """Tokens the loss is divided by."""
@@ -249,6 +290,7 @@ class _Batch:
             extra=self.extra,
             policy_weight=0.0 if critic_only else 1 - shown if mixed else 1.0,
             reference=self.reference,
+            kept=self.kept,
             reference_weight=settings.reference_kl,
             reference_estimator=settings.reference_estimator,
             entropy=entropy,

@@ -29,6 +29,11 @@ class Work(Protocol):
         ...
 
     @property
+    def memory(self) -> dict[str, Any] | None:
+        """What parts of a method remember from step to step."""
+        ...
+
+    @property
     def collector(self) -> Collector | None:
         """What samples; None where nothing does."""
         ...

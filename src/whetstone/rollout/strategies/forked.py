@@ -6,11 +6,10 @@ Easy to get wrong: a fork must not share its parent's chance behind the turn the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
 from whetstone.rollout.protocol import Roller
-from whetstone.trajectory import Group, Task, Trajectory
+from whetstone.trajectory import Group, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +29,11 @@ class Forked:
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """See `Strategy`."""
-        count = (self.group_size + 1) // 2
-        whole = await _all(roller.sample(task, index=i) for i in range(count))
+        size = roller.samples(self.group_size)
+        count = (size + 1) // 2
+        whole = await asyncio.gather(*(roller.sample(task, index=i) for i in range(count)))
         forks = []
-        for index in range(count, self.group_size):
+        for index in range(count, size):
             parent = whole[index % count]
             inner = len(parent.turns) - 1
             if inner < 1 or not parent.ended.valid:
@@ -41,14 +41,4 @@ class Forked:
             else:
                 shared = 1 + roller.random(index).randrange(inner)
                 forks.append(roller.fork(task, parent, turns=shared, index=index))
-        return Group(task, (*whole, *await _all(forks)))
-
-
-async def _all(awaited: Iterable[Awaitable[Trajectory]]) -> list[Trajectory]:
-    running = [asyncio.ensure_future(each) for each in awaited]
-    try:
-        return list(await asyncio.gather(*running))
-    finally:  # where one raised, the task is at fault: nobody goes on with it
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        return Group(task, (*whole, *await asyncio.gather(*forks)))

@@ -23,11 +23,6 @@ class GreedyBaseline:
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """See `Strategy`."""
-        last = self.group_size - 1
-        samples = [asyncio.ensure_future(roller.sample(task, index=i, greedy=i == last)) for i in range(last + 1)]
-        try:
-            return Group(task, tuple(await asyncio.gather(*samples)))
-        finally:
-            for sample in samples:
-                sample.cancel()
-            await asyncio.gather(*samples, return_exceptions=True)
+        last = roller.samples(self.group_size) - 1
+        samples = (roller.sample(task, index=i, greedy=i == last) for i in range(last + 1))
+        return Group(task, tuple(await asyncio.gather(*samples)))

@@ -18,10 +18,5 @@ class Independent:
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """See `Strategy`."""
-        samples = [asyncio.ensure_future(roller.sample(task, index=i)) for i in range(self.group_size)]
-        try:
-            return Group(task, tuple(await asyncio.gather(*samples)))
-        finally:  # where one raised, the task is at fault: nobody goes on with it
-            for sample in samples:
-                sample.cancel()
-            await asyncio.gather(*samples, return_exceptions=True)
+        count = roller.samples(self.group_size)
+        return Group(task, tuple(await asyncio.gather(*(roller.sample(task, index=i) for i in range(count)))))

@@ -1,0 +1,102 @@
+"""What makes one method of this field another? Which parts it names for the thirteen primitives; nothing else.
+
+    sample, fork       strategy                  partner      who answers in the environment's place
+    allocate           how much a group may use  start        where its episodes begin
+    view               what the policy reads     stop         when an episode is to end
+    rewrite            what becomes of history   inject       what stored trajectories a group is given
+    select             what is learned from      refill       which groups count
+    task distribution  curriculum                task generation   a source of tasks
+
+A recipe that names none is the plainest: independent episodes of the source's tasks, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whetstone.rollout.protocol import (
+    Allocation,
+    Heard,
+    Injection,
+    Partner,
+    Refill,
+    Remembers,
+    Rewrite,
+    Selection,
+    Start,
+    Stop,
+    View,
+)
+from whetstone.rollout.reading import Overflow
+from whetstone.tasks import Curriculum
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """The parts around a strategy; each by the name it has in the recipe."""
+
+    curriculum: Curriculum | None = None
+    allocate: Allocation | None = None
+    start: Start | None = None
+    views: Mapping[str, View] | None = None
+    stops: Mapping[str, Stop] | None = None
+    rewrites: Mapping[str, Rewrite] | None = None
+    partner: Partner | None = None
+    inject: Mapping[str, Injection] | None = None
+    select: Mapping[str, Selection] | None = None
+    refill: Refill | None = None
+    overflow: Overflow = "drop"
+
+    def parts(self) -> Iterator[tuple[str, Any]]:
+        """(name, part) of each, in the order of a step."""
+        for key in ("curriculum", "allocate", "start", "partner", "refill"):
+            part = getattr(self, key)
+            if part is not None:
+                yield key, part
+        for key in ("views", "stops", "rewrites", "inject", "select"):
+            for name, part in (getattr(self, key) or {}).items():
+                yield f"{key}.{name}", part
+
+    def at_evaluation(self) -> Method:
+        """What of it is there when the policy is evaluated: what belongs to the agent, not to its training."""
+        kept = {
+            key: {name: part for name, part in (getattr(self, key) or {}).items() if _evaluated(part)}
+            for key in ("views", "stops", "rewrites")
+        }
+        partner = self.partner if _evaluated(self.partner) else None
+        return replace(
+            Method(overflow=self.overflow, partner=partner),
+            views={name: getattr(part, "evaluated", part) for name, part in kept["views"].items()},
+            stops=kept["stops"],
+            rewrites=kept["rewrites"],
+        )
+
+    def hear(self, heard: Heard) -> None:
+        """Tell every part that remembers how a step went."""
+        for _, part in self.parts():
+            if isinstance(part, Remembers):
+                part.hear(heard)
+
+    def state(self) -> dict[str, Any]:
+        """What all of them remember, by name."""
+        return {name: part.state() for name, part in self.parts() if isinstance(part, Remembers)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Remember what `state` said; a part it does not know begins with nothing."""
+        for name, part in self.parts():
+            if isinstance(part, Remembers) and name in state:
+                part.load_state(state[name])
+
+    def metrics(self) -> dict[str, float]:
+        """What parts have to say of themselves, each under its name."""
+        said: dict[str, float] = {}
+        for name, part in self.parts():
+            if hasattr(part, "metrics"):
+                said |= {f"{name.replace('.', '/', 1)}/{key}": value for key, value in part.metrics().items()}
+        return said
+
+
+def _evaluated(part: Any) -> bool:
+    return bool(getattr(part, "at_evaluation", False))

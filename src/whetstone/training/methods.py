@@ -1,0 +1,117 @@
+"""Which parts does a recipe name for the primitives of rollout, and do they go together?
+
+Easy to get wrong: what cannot work must be refused before anything is sampled: a fork of a world that cannot be gone
+back to, a replay without the log-probs its correction needs, a rule that depends on who is faster in a run that must
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from whetstone.environments import Environment
+from whetstone.recipe import Part, Resolved
+from whetstone.rollout import Method, Strategy
+from whetstone.rollout.allocations import ALLOCATIONS
+from whetstone.rollout.injections import INJECTIONS
+from whetstone.rollout.partners import PARTNERS
+from whetstone.rollout.refills import REFILLS
+from whetstone.rollout.rewrites import REWRITES
+from whetstone.rollout.selections import SELECTIONS
+from whetstone.rollout.starts import STARTS
+from whetstone.rollout.stops import STOPS
+from whetstone.rollout.strategies import STRATEGIES
+from whetstone.rollout.views import VIEWS
+from whetstone.tasks import CURRICULA, Source
+from whetstone.training.making import part_of
+from whetstone.trajectory import OffPolicy
+
+
+def strategy_of(resolved: Resolved, source: Source, environment: Callable[[], Environment]) -> Strategy:
+    """How the trajectories of a task come about in this recipe."""
+    part = resolved.recipe.rollout.strategy
+    made: Strategy = part_of(resolved, "rollout.strategy", "strategy", part, STRATEGIES, _given(resolved, source))
+    return made
+
+
+def method_of(resolved: Resolved, source: Source) -> Method:
+    """What a recipe does around its strategy.
+
+    Raises:
+        RecipeError: A name or option is wrong.
+    """
+    recipe, rollout, given = resolved.recipe, resolved.recipe.rollout, _given(resolved, source)
+
+    def one(key: str, kind: str, part: Part | None, built_in: Mapping[str, Any]) -> Any:
+        return None if part is None else part_of(resolved, key, kind, part, built_in, given)
+
+    def some(key: str, kind: str, parts: Sequence[Part], built_in: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for k, part in enumerate(parts):
+            if part.name in found:
+                raise resolved.error(f"rollout.{key}.{k}", f'"{part.name}" stands there twice')
+            found[part.name] = part_of(resolved, f"rollout.{key}.{k}", kind, part, built_in, given)
+        return found
+
+    return Method(
+        curriculum=one("curriculum", "curriculum", recipe.curriculum, CURRICULA),
+        allocate=one("rollout.allocate", "allocation", rollout.allocate, ALLOCATIONS),
+        start=one("rollout.start", "start", rollout.start, STARTS),
+        views=some("views", "view", rollout.views, VIEWS),
+        stops=some("stops", "stop", rollout.stops, STOPS),
+        rewrites=some("rewrites", "rewrite", rollout.rewrites, REWRITES),
+        partner=one("rollout.partner", "partner", rollout.partner, PARTNERS),
+        inject=some("inject", "injection", rollout.inject, INJECTIONS),
+        select=some("select", "selection", rollout.select, SELECTIONS),
+        refill=one("rollout.refill", "refill", rollout.refill, REFILLS),
+        overflow=rollout.on_view_overflow,
+    )
+
+
+def check_method(
+    resolved: Resolved, strategy: Strategy, method: Method, environment: Callable[[], Environment]
+) -> None:
+    """Refuse what cannot go together.
+
+    Raises:
+        RecipeError: Says what, and what would do.
+    """
+    recipe = resolved.recipe
+    forks = "forks" in getattr(strategy, "provides", ())
+    for key, parts in (("rollout.strategy", forks), ("rollout.start", method.start is not None)):
+        if parts and not _can_be_gone_back_to(environment()):
+            said = (
+                f'environment "{recipe.environment.name}" can neither be kept (`snapshot`) nor led through the same '
+                "actions again (`replayable = False`), so no episode can begin in its middle; use independent episodes"
+            )
+            raise resolved.error(key, said)
+    if forks and method.rewrites:
+        raise resolved.error("rollout.rewrites", "episodes that are rewritten cannot be forked; use one or the other")
+    for name, stop in (method.stops or {}).items():
+        if getattr(stop, "by_timing", False) and recipe.training is not None and recipe.training.deterministic:
+            said = f"{name} depends on which of a group's episodes is faster, which training.deterministic forbids"
+            raise resolved.error("rollout.stops", said)
+    for name, injection in (method.inject or {}).items():
+        if injection.off_policy is OffPolicy.TRUNCATED and recipe.correction is None:
+            said = f"{name} says off_policy: truncated, so set correction: truncated, which weighs what is replayed"
+            raise resolved.error("rollout.inject", said)
+
+
+def _can_be_gone_back_to(environment: Environment) -> bool:
+    if getattr(environment, "stateless", False) or hasattr(environment, "snapshot"):
+        return True
+    return bool(getattr(environment, "replayable", True))
+
+
+def _given(resolved: Resolved, source: Source) -> dict[str, Any]:
+    """What any part may ask for by name."""
+    recipe = resolved.recipe
+    training = recipe.training
+    return {
+        "seed": recipe.seed,
+        "group_size": recipe.rollout.group_size,
+        "max_turns": recipe.environment.max_turns,
+        "steps": training.steps if training is not None else 1,
+        "source": source,
+    }
