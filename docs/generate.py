@@ -1,14 +1,18 @@
-"""Writes `methods.md` from docstrings: what each method needs, its formula, when to use it.
+"""Writes `methods.md` and `rollout.md` from docstrings: what each method needs, its formula, when to use it.
 
-python docs/generate.py           writes it
-python docs/generate.py --check   says whether it is up to date, and exits with 1 where it is not
+python docs/generate.py           writes them
+python docs/generate.py --check   says whether they are up to date, and exits with 1 where one is not
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +35,75 @@ from whetstone.algorithms import (
     schedules,
     shaping,
 )
+from whetstone.rollout.allocations import ALLOCATIONS
+from whetstone.rollout.injections import INJECTIONS
+from whetstone.rollout.partners import PARTNERS
+from whetstone.rollout.refills import REFILLS
+from whetstone.rollout.rewrites import REWRITES
+from whetstone.rollout.selections import SELECTIONS
+from whetstone.rollout.starts import STARTS
+from whetstone.rollout.stops import STOPS
+from whetstone.rollout.strategies import STRATEGIES
+from whetstone.rollout.views import VIEWS
+from whetstone.tasks.curricula import CURRICULA
 from whetstone.training import PROVIDERS
 
-PAGE = Path(__file__).parent / "methods.md"
+HERE = Path(__file__).parent
+
+GIVEN = {"group_size", "max_turns", "seed", "steps", "source", "vocabulary"}
+"""What parts are given from elsewhere in the recipe."""
+
+PRIMITIVES: list[tuple[str, str, Mapping[str, Any]]] = [
+    ("Sample and fork", "`rollout.strategy:`, how the trajectories of one task come about.", STRATEGIES),
+    ("Allocate", "`rollout.allocate:`, how much a group may use.", ALLOCATIONS),
+    ("Start", "`rollout.start:`, where the episodes of a group begin.", STARTS),
+    ("View", "`rollout.views:`, a list, in order; what the policy reads beside what the environment said.", VIEWS),
+    ("Stop", "`rollout.stops:`, a list; when an episode is to end before its time.", STOPS),
+    ("Partner", "`rollout.partner:`, who answers in the environment's place.", PARTNERS),
+    ("Rewrite", "`rollout.rewrites:`, a list; what becomes of what was said so far.", REWRITES),
+    ("Inject", "`rollout.inject:`, a list; what stored trajectories are learned from.", INJECTIONS),
+    ("Select", "`rollout.select:`, a list, in order; which trajectories of a step are learned from.", SELECTIONS),
+    ("Refill", "`rollout.refill:`, which groups count; others are sampled in the place of the rest.", REFILLS),
+    ("Task distribution", "`curriculum:`, which task comes next.", CURRICULA),
+]
+
+ROLLOUT = """# Rollout
+
+*Written from the docstrings by `make docs`; change them there.*
+
+Every published way to sample, reshape, choose and schedule trajectories is made of thirteen primitives. A recipe names
+parts for those it needs; one that names none samples independent episodes of the source's tasks.
+
+```yaml
+curriculum: {name: ucb, kinds: [easy, hard]}       # task distribution
+rollout:
+  strategy: {name: entropy_branching, roots: 4}    # sample, fork, and how many of each
+  allocate: {name: horizon_stages, turns: [4, 8], every: 50}
+  start: {name: expert_prefix, until: 40}
+  views: [{name: budget_line, budgets: [3, 6]}]
+  stops: [void_turn]
+  partner: try_again
+  rewrites: [{name: summary, tokens: 2000}]
+  inject: [success_replay]
+  select: [resample_on_correct]
+  refill: informative
+```
+
+In one step: task distribution → allocate → start → view → { sample, fork with stop, partner, view of each turn } →
+score → rewrite → refill → inject → select → advantage → (what is only masked) → update → what is remembered. The second
+half is one function, `training/one_step.py`. Task generation is a task source.
+
+What a part remembers from step to step (a buffer, a bandit, a library) is bounded, in the checkpoint, and a function
+of the groups on record: a run that was killed remembers what it would have. All chance comes from a seed made of run,
+step, group and part. What a part has to say of itself is in `metrics.jsonl` under its name; what was spent on a group,
+whatever became of it, under `cost/`: sampled tokens, tokens of shared prefixes nobody drew again, tool calls,
+environment steps.
+
+Yours is a class with the method its section's protocol asks for (`rollout/protocol.py`), named
+`package.module:Class`. What is remembered needs `hear`, `state` and `load_state`; what is to be there in an evaluation
+too says `at_evaluation = True`.
+
+"""
 
 TOP = """# Methods
 
@@ -72,8 +142,6 @@ whose run does not produce a column is refused before anything is sampled. Yours
 
 Whether each learns on the demo's task, and what it was given beside: [the table](../benchmarks/results/methods.md).
 
-Whether each learns on the demo's task, and what it was given beside: [the table](../benchmarks/results/methods.md).
-
 The six pieces they are made of: shape the reward (`shaping`), return (`returns.reward_to_go`), baseline and scale over
 a set (`sets.normalised`), blend two levels (a sum), modulate (`modulation`). Groups of one, equal rewards and sets of
 one give exactly 0; statistics are in float64 over all trajectories of a step.
@@ -91,13 +159,58 @@ for your own.
 
 
 def main() -> None:
-    """Write the page, or check it."""
-    page = methods_page()
-    if "--check" in sys.argv:
-        if not PAGE.is_file() or PAGE.read_text() != page:
-            sys.exit("docs/methods.md is not what the docstrings say: make docs")
-        return
-    PAGE.write_text(page)
+    """Write the pages, or check them."""
+    for name, page in (("methods.md", methods_page()), ("rollout.md", rollout_page())):
+        if "--check" not in sys.argv:
+            (HERE / name).write_text(page)
+        elif not (HERE / name).is_file() or (HERE / name).read_text() != page:
+            sys.exit(f"docs/{name} is not what the docstrings say: make docs")
+
+
+def rollout_page() -> str:
+    """How trajectories come about, are reshaped, chosen and scheduled."""
+    parts = [ROLLOUT]
+    for title, said, classes in PRIMITIVES:
+        parts.append(f"## {title}\n\n{said}\n\n")
+        parts += [_part(name, part) for name, part in sorted(classes.items())]
+    return "".join(parts).rstrip() + "\n"
+
+
+def _part(name: str, part: type) -> str:
+    text = inspect.getdoc(part) or ""
+    body = re.split(r"\n(?:Args|Raises|Sources?):", text)[0].rstrip()
+    source = re.search(r"\nSources?:(.*?)(?=\n\n|\Z)", text, re.DOTALL)
+    lines = [f"### `{name}`\n\n", _as_markdown(body), "\n"]
+    options = {key: p for key, p in inspect.signature(part).parameters.items() if key not in GIVEN}
+    said = _said_of(part)
+    if options:
+        lines.append("| option | default | |\n| --- | --- | --- |\n")
+        for key, p in options.items():
+            default = "needed" if p.default is p.empty else f"`{_shown(p.default)}`"
+            lines.append(f"| `{key}` | {default} | {said.get(key, '')} |\n")
+        lines.append("\n")
+    if source is not None:
+        lines.append(f"*Source:* {' '.join(source.group(1).split())}\n\n")
+    return "".join(lines)
+
+
+def _said_of(part: type) -> dict[str, str]:
+    """Of each option what stands under the field, or among the arguments."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+    assert isinstance(node, ast.ClassDef)
+    said = {p.arg_name: p.description or "" for p in parse(inspect.getdoc(part) or "").params}
+    for field, below in pairwise(node.body):
+        if not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)):
+            continue
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            said[field.target.id] = str(below.value.value)
+    return {key: " ".join(text.split()).replace("|", "\\|") for key, text in said.items()}
+
+
+def _shown(default: Any) -> str:
+    value = list(default) if isinstance(default, tuple) else default
+    text = str(value)
+    return (text if len(text) <= 60 else text[:57] + "…").replace("|", "\\|")
 
 
 def methods_page() -> str:

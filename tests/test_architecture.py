@@ -12,8 +12,8 @@ SOURCE = ROOT / "src" / "whetstone"
 # a room may import the rooms before it, and the protocol.py of any room
 ORDER = [
     "errors", "seeding", "arithmetic_thread", "atomic_write", "parts", "recipe",
-    "chat", "trajectory", "tools", "sandbox", "tasks", "environments", "policies", "inference", "rewards",
-    "rollout", "algorithms", "evaluation", "reporting", "training", "scaling", "serving", "recipes", "cli",
+    "chat", "trajectory", "trajectory_json", "tools", "sandbox", "tasks", "environments", "policies", "inference",
+    "rewards", "rollout", "algorithms", "evaluation", "reporting", "training", "scaling", "serving", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 OPTIONAL = {"peft", "bitsandbytes"}

@@ -5,9 +5,21 @@ import sys
 from pathlib import Path
 
 from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING
+from whetstone.rollout.allocations import ALLOCATIONS
+from whetstone.rollout.injections import INJECTIONS
+from whetstone.rollout.partners import PARTNERS
+from whetstone.rollout.refills import REFILLS
+from whetstone.rollout.rewrites import REWRITES
+from whetstone.rollout.selections import SELECTIONS
+from whetstone.rollout.starts import STARTS
+from whetstone.rollout.stops import STOPS
+from whetstone.rollout.strategies import STRATEGIES
+from whetstone.rollout.views import VIEWS
+from whetstone.tasks.curricula import CURRICULA
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "methods.md").read_text()
+ROLLOUT = (ROOT / "docs" / "rollout.md").read_text()
 
 
 def test_it_is_what_the_docstrings_say():
@@ -20,6 +32,16 @@ def test_every_method_is_in_it():
     for functions in (ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING):
         for name in functions:
             assert f"### `{name}`" in PAGE
+
+
+def test_every_part_of_the_primitives_is_on_the_other_page():
+    for parts in (
+        *(ALLOCATIONS, CURRICULA, INJECTIONS, PARTNERS, REFILLS, REWRITES),
+        *(SELECTIONS, STARTS, STOPS, STRATEGIES, VIEWS),
+    ):
+        assert parts
+        for name in parts:
+            assert f"### `{name}`" in ROLLOUT
 
 
 def test_its_table_names_what_there_is():

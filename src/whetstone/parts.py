@@ -50,8 +50,13 @@ def options_of(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def checked_options(part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def checked_options(
+    part: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The options with the types the part's signature asks for.
+
+    Args:
+        given: What is passed whatever the recipe says; returned as it is.
 
     Raises:
         RecipeError: An option the part does not have, one missing, or one of the wrong type; `key` says which.
@@ -61,7 +66,7 @@ def checked_options(part: Callable[..., Any], options: Mapping[str, Any]) -> dic
         if key not in known:
             raise OptionError(key, f"no such option{did_you_mean(key, known)}")
     for key, parameter in known.items():
-        if parameter.default is parameter.empty and key not in options:
+        if parameter.default is parameter.empty and key not in options and key not in (given or {}):
             raise OptionError(key, "is needed here and not set")
     hints = get_type_hints(part.__init__ if inspect.isclass(part) else part)
     fields: dict[str, Any] = {key: (hints.get(key, Any), ...) for key in options}
@@ -73,7 +78,7 @@ def checked_options(part: Callable[..., Any], options: Mapping[str, Any]) -> dic
         key = str(problem["loc"][0])
         below = "".join(f".{part}" for part in problem["loc"][1:])
         raise OptionError(key + below, f"{problem['msg'].lower()}, got {problem['input']!r}") from None
-    return {key: getattr(values, key) for key in fields}
+    return {**(given or {}), **{key: getattr(values, key) for key in fields}}
 
 
 class OptionError(RecipeError):

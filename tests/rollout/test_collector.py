@@ -183,11 +183,13 @@ def test_tasks_may_be_endless_and_groups_come_in_the_order_they_finish(assembly)
 
 
 def test_cancelling_a_collection_closes_every_environment(assembly):
-    opened, closed = [], []
+    opened, closed, five = [], [], asyncio.Event()
 
     class Hanging:
         async def reset(self, task, *, seed):
             opened.append(task.id)
+            if len(opened) == 5:
+                five.set()
             await asyncio.sleep(60)
 
         async def close(self):
@@ -201,8 +203,7 @@ def test_cancelling_a_collection_closes_every_environment(assembly):
             return [group async for group in collector.groups(plans_of(tasks, seed=0), Independent(group_size=2))]
 
         collecting = asyncio.create_task(whole())
-        while len(opened) < 5:
-            await asyncio.sleep(0.001)
+        await five.wait()
         await asyncio.sleep(0.02)  # a sixth would begin by now
         status = collector.status()
         collecting.cancel()

@@ -42,7 +42,7 @@ class Foreign:
     """An environment that does one thing at each step, and remembers whether it was closed."""
 
     def __init__(self, *results, prompt="go"):
-        self.results, self.prompt, self.closed, self.hangs = list(results), prompt, 0, False
+        self.results, self.prompt, self.closed, self.hangs = list(results), prompt, 0, asyncio.Event()
 
     async def reset(self, task, *, seed):
         return Observation((user(self.prompt),))
@@ -52,7 +52,7 @@ class Foreign:
         if isinstance(result, Exception):
             raise result
         if result == "hang":
-            self.hangs = True
+            self.hangs.set()
             await asyncio.sleep(60)
         return result
 
@@ -177,8 +177,7 @@ def test_cancelling_closes_the_environment():
                 TASK, environment=environment, actor=Script(assistant("x")), chat=CHAT, limits=LIMITS, id="e", seed=1
             )
         )
-        while not environment.hangs:
-            await asyncio.sleep(0.001)
+        await environment.hangs.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

@@ -62,7 +62,7 @@ class Chat:
             ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE}), False
         )
         self._closing = self._closing.partition(_PROBE)[2]
-        closing_ids = self._encode(self._closing)
+        closing_ids = self.encode(self._closing)
         ends = set(closing_ids[:1]) | {tokenizer.eos_token_id}
         self.stop_ids: frozenset[int] = frozenset(i for i in ends if i is not None)
         """A turn is over when the model draws one of these."""
@@ -76,7 +76,7 @@ class Chat:
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
         """The context an episode begins with: the tools on offer, the opening messages, the model's turn."""
         spoken = self._with_tools(self._foreign(messages), self.format.describe(tools))
-        ids = self._encode(self._render(spoken, True))
+        ids = self.encode(self._render(spoken, True))
         return Context(ids, ids, True, spoken)
 
     def extend(self, context: Context, sampled: Sequence[int], messages: Sequence[Message]) -> Context:
@@ -91,9 +91,9 @@ class Chat:
             cleared = tuple(
                 replace_content(m, self._break_special(m["content"])) if m["role"] == "assistant" else m for m in after
             )
-            ids = self._encode(self._render(cleared, True))
+            ids = self.encode(self._render(cleared, True))
             return Context(ids, ids, True, after)
-        new = self._encode(self._closing + whole[len(so_far) :])
+        new = self.encode(self._closing + whole[len(so_far) :])
         if ended:
             new = new[1:]  # the sampled stop token closed the turn itself
         return Context((*context.ids, *sampled, *new), new, False, after)
@@ -108,9 +108,10 @@ class Chat:
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """A message as the tokens a model would have sampled for it, end of turn included."""
-        return (*self._encode(self.format.write(message, tools)), self._encode(self._closing)[0])
+        return (*self.encode(self.format.write(message, tools)), self.encode(self._closing)[0])
 
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str) -> tuple[int, ...]:
+        """A text as tokens, nothing added."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _render(self, spoken: Spoken, generation_prompt: bool) -> str:

@@ -32,6 +32,9 @@ class StepResult:
     """A closer word for the ending than `terminated` or `truncated`, such as `tool_stopped`."""
     calls: tuple[CallRecord, ...] = ()
     """The tool calls of the action, in order."""
+    instead: Message | None = None
+    """What was carried out in the action's place, if anything: it is what later turns read, and the action itself is
+    trained beside it."""
 
     @property
     def ended(self) -> EndReason | None:
@@ -45,6 +48,10 @@ class StepResult:
 
 class Environment(Protocol):
     """Where an episode happens. One instance serves one episode at a time; `close` runs on every path.
+
+    An episode may part from another in its middle where the environment can be brought there again: `snapshot()` says
+    all there is to know, and `restore(snapshot)` on a fresh one goes back; or the same actions lead there. One of which
+    neither holds says `replayable = False`.
 
     One whose answers depend on the action alone may say so with an attribute `stateless = True`: an episode that was
     cut off by a kill then goes on behind its recorded turns without playing them again.

@@ -4,23 +4,12 @@ from whetstone.reporting.learning import learned_from, learning_rows
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.progress import Progress, Stage
 from whetstone.reporting.report import write_report
-from whetstone.reporting.trajectories import (
-    decoded_trajectories,
-    decoded_turn,
-    encoded_trajectory,
-    encoded_turn,
-    read_trajectories,
-    write_trajectories,
-)
+from whetstone.reporting.trajectories import read_trajectories, write_trajectories
 
 __all__ = [
     "Journal",
     "Progress",
     "Stage",
-    "decoded_trajectories",
-    "decoded_turn",
-    "encoded_trajectory",
-    "encoded_turn",
     "learned_from",
     "learning_rows",
     "read_trajectories",

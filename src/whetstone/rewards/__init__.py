@@ -1,19 +1,29 @@
 """What an episode was worth."""
 
+from whetstone.rewards.attempts import attempts
 from whetstone.rewards.exact_number import exact_number, last_number
 from whetstone.rewards.matched_calls import matched_calls
 from whetstone.rewards.meta_reasoning import meta_reasoning
 from whetstone.rewards.protocol import Reward, provided_by, provides
+from whetstone.rewards.unary_feedback import unary_feedback
 
-REWARDS = {"exact_number": exact_number, "matched_calls": matched_calls, "meta_reasoning": meta_reasoning}
+REWARDS = {
+    "attempts": attempts,
+    "exact_number": exact_number,
+    "matched_calls": matched_calls,
+    "meta_reasoning": meta_reasoning,
+    "unary_feedback": unary_feedback,
+}
 
 __all__ = [
     "REWARDS",
     "Reward",
+    "attempts",
     "exact_number",
     "last_number",
     "matched_calls",
     "meta_reasoning",
     "provided_by",
     "provides",
+    "unary_feedback",
 ]

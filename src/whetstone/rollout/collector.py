@@ -111,7 +111,10 @@ class Collector:
             group.costs += around.costs
             self._places.release()
             self._see_vacancy()
-        trajectory = await self._scored(group.placed(trajectory, asked, fork), plan.task)
+        trajectory = group.placed(trajectory, asked, fork)
+        if trajectory.ended is EndReason.MAX_TURNS and len(trajectory.turns) < group.max_turns:
+            return trajectory  # it only paused
+        trajectory = await self._scored(trajectory, plan.task)
         around.siblings.ended.append((len(trajectory.turns), trajectory.solved))
         return replace(trajectory, greedy=True, removal=Removal.BEFORE_BASELINE) if asked.greedy else trajectory
 
@@ -271,9 +274,8 @@ class Collector:
     def _limits(self, group: PlannedGroup, asked: Asked) -> Limits:
         """What an episode may use that begins now."""
         limits = self.limits
-        turns = [limits.max_turns if group.allowance.max_turns is None else group.allowance.max_turns]
-        turns += [asked.max_turns] if asked.max_turns is not None else []
-        limits = replace(limits, max_turns=min(turns))
+        most = group.max_turns if asked.max_turns is None else min(group.max_turns, asked.max_turns)
+        limits = replace(limits, max_turns=most)
         if self.group_timeout_seconds is None:
             return limits
         left = self.group_timeout_seconds - (time.perf_counter() - (group.began or time.perf_counter()))

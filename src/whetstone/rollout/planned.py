@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Protocol
 
+from whetstone.chat import Chat
 from whetstone.rollout.method import Method
 from whetstone.rollout.protocol import Allowance, Begun, Occasion, Plan, Running, Siblings, Splice, View
-from whetstone.rollout.runner import Around, Fork
+from whetstone.rollout.runner import Around, Fork, Limits
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.trajectory import Costs, Task, Trajectory, Turn
 
@@ -84,6 +85,8 @@ class Plays(Protocol):
     """Who plays what is asked for."""
 
     method: Method
+    chat: Chat
+    limits: Limits
 
     async def played(self, plan: Plan, asked: Asked, group: PlannedGroup) -> Trajectory: ...
 
@@ -115,6 +118,16 @@ class PlannedGroup:
         size = usual if self.allowance.group_size is None else self.allowance.group_size
         self.occasion = replace(self.occasion, group_size=size)
         return size
+
+    @property
+    def max_turns(self) -> int:
+        """See `Roller.max_turns`."""
+        most = self.collector.limits.max_turns
+        return most if self.allowance.max_turns is None else self.allowance.max_turns
+
+    def written(self, text: str) -> tuple[int, ...]:
+        """See `Roller.written`."""
+        return self.collector.chat.encode(text)
 
     def random(self, index: int) -> Random:
         """See `Roller.random`."""

@@ -159,6 +159,15 @@ class Roller(Protocol):
         """Of the group."""
         ...
 
+    @property
+    def max_turns(self) -> int:
+        """Turns an episode of the group may have."""
+        ...
+
+    def written(self, text: str) -> tuple[int, ...]:
+        """A text as the policy's tokens, such as one to splice."""
+        ...
+
     def samples(self, usual: int) -> int:
         """How many trajectories the group is to have: `usual`, unless the recipe allocates otherwise."""
         ...
@@ -171,7 +180,7 @@ class Roller(Protocol):
         Args:
             greedy: Played without chance, to be compared with and not learned from.
             view: What it reads beside what every episode of the recipe does.
-            max_turns: After which it pauses, ending by `max_turns`.
+            max_turns: After which it pauses: it ends by `max_turns` and is not scored.
         """
         ...
 
@@ -274,10 +283,15 @@ class SoFar:
 class View(Protocol):
     """What the policy reads instead of what the environment said."""
 
-    loss: Literal["same", "plain"]
-    """Whether its actions are trained behind what they were drawn behind, or behind what the environment said."""
-    off_policy: OffPolicy
-    """What ratios compare with, where those differ."""
+    @property
+    def loss(self) -> Literal["same", "plain"]:
+        """Whether actions are trained behind what they were drawn behind, or behind what the environment said."""
+        ...
+
+    @property
+    def off_policy(self) -> OffPolicy:
+        """What ratios compare with, where those differ."""
+        ...
 
     def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
         """What an episode begins with."""
@@ -367,7 +381,10 @@ class Judge(Protocol):
 class Injection(Protocol):
     """What stored trajectories a group is given before it is learned from."""
 
-    off_policy: OffPolicy
+    @property
+    def off_policy(self) -> OffPolicy:
+        """What the ratios of stored tokens compare with."""
+        ...
 
     def __call__(self, group: Group, draw: Random, /) -> Group:
         """The group with them."""
@@ -385,10 +402,15 @@ class Selection(Protocol):
 class Refill(Protocol):
     """Which groups count towards those an update takes; others are sampled in the place of the rest."""
 
-    max_tried: int
-    """Groups sampled for an update, in multiples of those it takes, after which it is exhausted."""
-    on_exhaust: Literal["stop", "go_on"]
-    """Whether the run then stops, or the update takes those there are."""
+    @property
+    def max_tried(self) -> int:
+        """Groups sampled for an update, in multiples of those it takes, after which it is exhausted."""
+        ...
+
+    @property
+    def on_exhaust(self) -> Literal["stop", "go_on"]:
+        """Whether the run then stops, or the update takes those there are."""
+        ...
 
     def __call__(self, group: Group, /) -> bool:
         """Whether it counts."""

@@ -9,7 +9,7 @@ the episode and said so, or the task is refused, as the recipe says.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from whetstone.chat import Chat, Context, Message, ToolSpec
@@ -73,6 +73,9 @@ class Reading:
             PromptTooLong: They leave no room for an answer: with the views, where those are not to be dropped.
         """
         self._places.clear()
+        return self._opened(messages, tools, so_far)
+
+    def _opened(self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: SoFar) -> tuple[Message, ...]:
         plain = self.chat.open(messages, tools)
         shown, seen = messages, plain
         for view in self.views:
@@ -112,10 +115,17 @@ class Reading:
         plain = self.chat.extend(place.plain, ids, turn.observation) if place.plain is not None else None
         self._add(turn.message, turn.observation, self.chat.extend(place.seen, ids, turn.observation), plain)
 
-    def reopen(self, messages: tuple[Message, ...], tools: Sequence[ToolSpec]) -> None:
-        """Nothing but these messages is read from here on."""
-        self._places[-1:] = []  # what stood in front of the next action is replaced
-        self._begin(self.chat.open(messages, tools), None, messages)
+    def reopen(self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: SoFar) -> None:
+        """Nothing but these messages, and what views make of them, is read from here on."""
+        del self._places[-1:]  # what stood in front of the next action is replaced
+        self._opened(messages, tools, so_far)
+
+    def instead(self, turn: Turn, ids: Sequence[int], message: Message) -> None:
+        """A turn and what came back, as if this had been said in its place; the action itself is not in the history."""
+        place = self._places[-1]
+        seen = self.chat.extend(place.seen, ids, turn.observation)
+        plain = self.chat.extend(place.plain, ids, turn.observation) if place.plain is not None else None
+        self._add(message, turn.observation, replace(seen, new=seen.ids, opens_segment=True), plain)
 
     def back_to(self, number: int) -> None:
         """What stood in front of action `number` stands in front of the next."""

@@ -248,6 +248,10 @@ class _Episode:
         self.around.costs += Costs(tool_calls=len(result.calls))
         if result.ended is not None and not result.ended.cut_short:
             return result.ended
+        if result.instead is not None:
+            self.reading.instead(turn, self.chat.write(result.instead, self.tools), result.instead)
+            self.marks.append("patched")
+            return result.ended
         shown = self.reading.answer(turn, self._so_far())
         if shown != turn.observation:
             self.turns[-1] = replace(turn, observation=shown)
@@ -274,7 +278,7 @@ class _Episode:
     def _change(self, change: Change, rewrite: Rewrite) -> None:
         self.closing = None
         if isinstance(change, Reopen):
-            self.reading.reopen(change.messages, self.tools)
+            self.reading.reopen(change.messages, self.tools, self._so_far())
         elif isinstance(change, Repair):
             self.reading.back_to(change.turn)
             ids = self.chat.write(change.message, self.tools)
@@ -304,7 +308,7 @@ class _Episode:
             self.reading.back_to(len(self.turns) - 1)
             self.reading.as_it_was(last)
         else:
-            self.reading.reopen((*self.opening, question), self.tools)
+            self.reading.reopen((*self.begins, question), self.tools, self._so_far())
         self.asked = rewrite
 
     def _so_far(self) -> SoFar:

@@ -95,6 +95,20 @@ KINDS: dict[str, Callable[[random.Random, int], Problem]] = {
     "sum_product_sum": _sum_product_sum,
     "sum_of_products": _sum_of_products,
 }
+_HINTS = {
+    "product": "One call does it.",
+    "product_then_sum": "Multiply first, then add or subtract.",
+    "sum_then_product": "The bracket first, then multiply.",
+    "product_of_sums": "Both brackets first, then multiply.",
+    "sum_product_sum": "The bracket first, then multiply, then the rest.",
+    "sum_of_products": "Both products first, then add or subtract.",
+}
+_RUBRIC = (
+    "It calls the calculator for each operation.",
+    "It uses the results as they came.",
+    "It ends with the last result.",
+    {"criterion": "It guesses a number.", "points": -1},
+)
 _HELD_OUT_SHARE = 10
 """One expression in so many is held out."""
 
@@ -149,7 +163,7 @@ class Arithmetic:
         results = [message.text for message in conversation if message.role == "tool"]
         steps: Sequence[str] = task.private["steps"]
         if tools and len(results) < len(steps):
-            (tool,) = tools
+            tool = next(tool for tool in tools if tool.only_text_parameter)
             expression = steps[len(results)].format(*results)
             call = ToolCall(tool.name, json.dumps({tool.only_text_parameter: expression}))
             return assistant("", call)
@@ -162,5 +176,12 @@ class Arithmetic:
                 break
         answer = shown(evaluate(problem.expression))
         tags = {"kind": kind, "difficulty": str(len(problem.steps))}
-        private = {"answer": answer, "steps": problem.steps, "calls": _calls(problem)}
+        private = {
+            "answer": answer,
+            "steps": problem.steps,
+            "calls": _calls(problem),
+            "hint": _HINTS[kind],
+            "rubric": _RUBRIC,
+            "expert_turns": len(problem.steps) + 1,
+        }
         return Task(f"arithmetic/{problem.expression}", f"Compute {problem.expression}", private, tags)

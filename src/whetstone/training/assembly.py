@@ -152,7 +152,8 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
     if policy is None:
         policy = _policy(resolved, source, environment, format)
     reward = function_of(resolved, "reward", recipe.reward, REWARDS)
-    strategy, method = strategy_of(resolved, source, environment), method_of(resolved, source)
+    vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
     check_method(resolved, strategy, method, environment)
     credit = CreditParts(
         advantage=function_of(resolved, "advantage", recipe.advantage, ADVANTAGES),

@@ -459,6 +459,7 @@ _MADE: dict[str, Callable[[Columns], Iterable[float] | Iterable[int] | Tensor]] 
     "roles": lambda c: c._roles(),
     "hardness": lambda c: c._hardness(),
     "cut_short": lambda c: c._cut_short(),
+    "replayed": lambda c: (float("replayed" in held.trajectory.marks) for held in c.held),
     "trajectory": lambda c: (i for i, _, _ in c._turns()),
     "turn_index": lambda c: (t for _, _, t in c._turns()),
     "process_rewards": lambda c: c._process_rewards(),

@@ -56,7 +56,7 @@ def part_of(
     known = options_of(named)
     passed = {name: value for name, value in given.items() if name in known and name not in part.options}
     try:
-        return named(**checked_options(named, {**passed, **part.options}))
+        return named(**checked_options(named, part.options, passed))
     except OptionError as error:
         raise resolved.error(f"{key}.{error.key}", error.message) from None
     except RecipeError as error:

@@ -28,20 +28,21 @@ from whetstone.training.making import part_of
 from whetstone.trajectory import OffPolicy
 
 
-def strategy_of(resolved: Resolved, source: Source, environment: Callable[[], Environment]) -> Strategy:
+def strategy_of(resolved: Resolved, source: Source, vocabulary: int) -> Strategy:
     """How the trajectories of a task come about in this recipe."""
     part = resolved.recipe.rollout.strategy
-    made: Strategy = part_of(resolved, "rollout.strategy", "strategy", part, STRATEGIES, _given(resolved, source))
+    given = _given(resolved, source, vocabulary)
+    made: Strategy = part_of(resolved, "rollout.strategy", "strategy", part, STRATEGIES, given)
     return made
 
 
-def method_of(resolved: Resolved, source: Source) -> Method:
+def method_of(resolved: Resolved, source: Source, vocabulary: int) -> Method:
     """What a recipe does around its strategy.
 
     Raises:
         RecipeError: A name or option is wrong.
     """
-    recipe, rollout, given = resolved.recipe, resolved.recipe.rollout, _given(resolved, source)
+    recipe, rollout, given = resolved.recipe, resolved.recipe.rollout, _given(resolved, source, vocabulary)
 
     def one(key: str, kind: str, part: Part | None, built_in: Mapping[str, Any]) -> Any:
         return None if part is None else part_of(resolved, key, kind, part, built_in, given)
@@ -88,6 +89,10 @@ def check_method(
             raise resolved.error(key, said)
     if forks and method.rewrites:
         raise resolved.error("rollout.rewrites", "episodes that are rewritten cannot be forked; use one or the other")
+    for name, rewrite in (method.rewrites or {}).items():
+        if getattr(rewrite, "stateless_only", False) and not getattr(environment(), "stateless", False):
+            said = f"{name} takes calls back, which a world that remembers them (stateless = False) does not"
+            raise resolved.error("rollout.rewrites", said)
     for name, stop in (method.stops or {}).items():
         if getattr(stop, "by_timing", False) and recipe.training is not None and recipe.training.deterministic:
             said = f"{name} depends on which of a group's episodes is faster, which training.deterministic forbids"
@@ -104,7 +109,7 @@ def _can_be_gone_back_to(environment: Environment) -> bool:
     return bool(getattr(environment, "replayable", True))
 
 
-def _given(resolved: Resolved, source: Source) -> dict[str, Any]:
+def _given(resolved: Resolved, source: Source, vocabulary: int) -> dict[str, Any]:
     """What any part may ask for by name."""
     recipe = resolved.recipe
     training = recipe.training
@@ -114,4 +119,5 @@ def _given(resolved: Resolved, source: Source) -> dict[str, Any]:
         "max_turns": recipe.environment.max_turns,
         "steps": training.steps if training is not None else 1,
         "source": source,
+        "vocabulary": vocabulary,
     }

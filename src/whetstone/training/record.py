@@ -19,8 +19,8 @@ from typing import Any
 import orjson
 
 from whetstone.errors import RunDirectoryError
-from whetstone.reporting import decoded_trajectories, decoded_turn
 from whetstone.trajectory import Costs, Group, Task, Turn
+from whetstone.trajectory_json import decoded_trajectories, decoded_turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,8 @@ class Reinforcement:
             groups, passed_over = await self._groups(update)
             sampled = time.perf_counter()
             self.store.begin(update)
-            metrics = describe_groups(groups) | costs_of([*groups, *passed_over]) | self._ages(groups)
+            played = [*groups, *passed_over]
+            metrics = describe_groups(played) | costs_of(played) | self._ages(groups)
             try:
                 learning = in_arithmetic_thread(self._learn, groups, passed_over, shown)
                 metrics |= await self._within(_UPDATE, learning)

@@ -26,9 +26,9 @@ from typing import Any
 import orjson
 
 from whetstone.atomic_write import saving
-from whetstone.reporting import encoded_trajectory, encoded_turn
 from whetstone.training.record import Place, RunRecord
 from whetstone.trajectory import Group, Turn
+from whetstone.trajectory_json import encoded_trajectory, encoded_turn
 
 _TURNS_KEPT = 64 * 2**20
 """Bytes of turns after which those of finished episodes are left out."""

@@ -131,7 +131,7 @@ class GroupStream:
 
     def beside(self, numbers: Sequence[int]) -> list[int]:
         """Groups that were sampled before the last of these and did not count, ascending."""
-        return sorted(number for number in self.passed_over if number < max(numbers, default=-1))
+        return sorted(number for number in self.passed_over if not numbers or number < max(numbers))
 
     def advance(self, consumed: list[int], passed_over: Sequence[int] = ()) -> None:
         """One more update was made, of these groups; those were sampled for it and did not count."""
@@ -145,6 +145,8 @@ class GroupStream:
         while True:
             live, size = self.admission.live, self.admission.wanted
             ready = {number: live[number] for number in self._finished}
+            if size == 0:
+                return []  # nothing counts; the update learns nothing
             if self.in_order:
                 oldest = sorted(live)[:size]
                 numbers = oldest if len(oldest) == size and self._finished.keys() >= set(oldest) else None
@@ -222,7 +224,7 @@ class GroupStream:
         if len(self.passed_over) < (self.refill.max_tried - 1) * self.admission.groups_per_update:
             self.admission.reject(number)
             return group
-        if self.refill.on_exhaust == "stop" or self.admission.wanted == 1:
+        if self.refill.on_exhaust == "stop":
             rewards = [reward for tried in self.passed_over.values() for reward in tried.rewards]
             mean = sum(rewards) / max(1, len(rewards))
             raise QuotaError(

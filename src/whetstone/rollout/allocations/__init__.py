@@ -1,7 +1,8 @@
 """How much a group may use: samples, turns."""
 
-from typing import Any
+from whetstone.rollout.allocations.by_success import BySuccess
+from whetstone.rollout.allocations.horizon_stages import HorizonStages
 
-ALLOCATIONS: dict[str, Any] = {}
+ALLOCATIONS = {"by_success": BySuccess, "horizon_stages": HorizonStages}
 
-__all__ = ["ALLOCATIONS"]
+__all__ = ["ALLOCATIONS", "BySuccess", "HorizonStages"]

@@ -1,7 +1,7 @@
 """Which groups count towards those an update takes."""
 
-from typing import Any
+from whetstone.rollout.refills.informative import Informative
 
-REFILLS: dict[str, Any] = {}
+REFILLS = {"informative": Informative}
 
-__all__ = ["REFILLS"]
+__all__ = ["REFILLS", "Informative"]

@@ -1,7 +1,9 @@
 """What becomes of what was said so far."""
 
-from typing import Any
+from whetstone.rollout.rewrites.fold import Fold
+from whetstone.rollout.rewrites.rollback import Rollback
+from whetstone.rollout.rewrites.summary import Summary
 
-REWRITES: dict[str, Any] = {}
+REWRITES = {"fold": Fold, "rollback": Rollback, "summary": Summary}
 
-__all__ = ["REWRITES"]
+__all__ = ["REWRITES", "Fold", "Rollback", "Summary"]

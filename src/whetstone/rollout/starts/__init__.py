@@ -1,7 +1,7 @@
 """Where the episodes of a group begin."""
 
-from typing import Any
+from whetstone.rollout.starts.expert_prefix import ExpertPrefix
 
-STARTS: dict[str, Any] = {}
+STARTS = {"expert_prefix": ExpertPrefix}
 
-__all__ = ["STARTS"]
+__all__ = ["STARTS", "ExpertPrefix"]

@@ -1,7 +1,9 @@
 """When an episode is to end before its time."""
 
-from typing import Any
+from whetstone.rollout.stops.lagging import Lagging
+from whetstone.rollout.stops.spent import Spent
+from whetstone.rollout.stops.void_turn import VoidTurn
 
-STOPS: dict[str, Any] = {}
+STOPS = {"lagging": Lagging, "spent": Spent, "void_turn": VoidTurn}
 
-__all__ = ["STOPS"]
+__all__ = ["STOPS", "Lagging", "Spent", "VoidTurn"]

@@ -1,7 +1,10 @@
 """Which task comes next."""
 
-from typing import Any
+from whetstone.tasks.curricula.chosen import Chosen
+from whetstone.tasks.curricula.pool import Pool
+from whetstone.tasks.curricula.stages import StagedTasks
+from whetstone.tasks.curricula.ucb import UpperBound
 
-CURRICULA: dict[str, Any] = {}
+CURRICULA = {"chosen": Chosen, "pool": Pool, "stages": StagedTasks, "ucb": UpperBound}
 
-__all__ = ["CURRICULA"]
+__all__ = ["CURRICULA", "Chosen", "Pool", "StagedTasks", "UpperBound"]

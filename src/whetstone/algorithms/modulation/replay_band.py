@@ -1,0 +1,40 @@
+"""Which stored steps still teach? Those the policy finds neither certain nor improbable."""
+
+from __future__ import annotations
+
+import torch
+
+from whetstone.algorithms.levels import PerToken, PerTrajectory, PerTurn
+
+
+def replay_band(
+    advantages: PerTurn,
+    old_logprobs: PerToken,
+    turn: PerToken,
+    trajectory: PerTurn,
+    replayed: PerTrajectory,
+    *,
+    low: float = 0.5,
+    high: float = 0.95,
+) -> PerTurn:
+    """Advantages of replayed turns whose mean token probability lies in (low, high]; 0 outside (WebRL).
+
+    p = exp(mean log-prob) under the policy now. Turns that were just drawn stay as they are.
+
+    Args:
+        advantages: [M]
+        old_logprobs: [K] under the policy before the update.
+        turn: [K] which turn each token belongs to.
+        trajectory: [M] which trajectory each turn belongs to.
+        replayed: [N] not 0 where it was stored.
+        low: Of p.
+        high: Of p.
+
+    Source: Qi et al. 2024 (WebRL), arXiv:2411.02337, §3.3, its code (`process_data.py`).
+    """
+    zeros = torch.zeros(len(advantages), dtype=torch.float64)
+    sums = zeros.index_add(0, turn, old_logprobs.double())
+    counts = zeros.index_add(0, turn, torch.ones_like(old_logprobs.double())).clamp(min=1)
+    likely = (sums / counts).exp()
+    stays = (replayed[trajectory] == 0) | ((likely > low) & (likely <= high))
+    return advantages.double() * stays.double()

@@ -1,0 +1,79 @@
+"""Fewer and shorter episodes of what is mostly solved.
+
+Easy to get wrong: the limit is of the longest success, so what was solved once can be solved again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from typing import Any
+
+from whetstone.rollout.kinds import key_of, own
+from whetstone.rollout.protocol import Allowance, Heard, Occasion
+
+
+class BySuccess:
+    """Half the samples of tasks solved more often than `rate`, and turns as many as their longest success needs (DART).
+
+    Before a task was played it has all there is.
+
+    Source: Li et al. 2025 (DART), arXiv:2509.23866, §3.3; the numbers are ours.
+
+    Args:
+        by: What tasks count as the same: `task`, or a tag.
+        rate: Success above which fewer samples do.
+        slack: Turns allowed, in multiples of the longest success.
+        least_turns: Turns at least.
+        window: Episodes remembered of each.
+        capacity: Tasks remembered; the one heard of longest ago is forgotten first.
+    """
+
+    def __init__(
+        self,
+        *,
+        group_size: int,
+        max_turns: int,
+        by: str = "task",
+        rate: float = 0.6,
+        slack: float = 1.2,
+        least_turns: int = 5,
+        window: int = 64,
+        capacity: int = 10_000,
+    ) -> None:
+        self.group_size, self.max_turns, self.by, self.rate = group_size, max_turns, by, rate
+        self.slack, self.least_turns, self.window, self.capacity = slack, least_turns, window, capacity
+        self._known: OrderedDict[str, deque[int]] = OrderedDict()
+        """Task → turns of each success, 0 for a failure."""
+
+    def __call__(self, occasion: Occasion, /) -> Allowance:
+        """See `Allocation`."""
+        known = self._known.get(key_of(occasion.task, self.by), ())
+        if not known:
+            return Allowance()
+        solved = sum(turns > 0 for turns in known) / len(known)
+        size = self.group_size if solved <= self.rate else max(2, self.group_size // 2)
+        longest = max(known)
+        if not longest:
+            return Allowance(size)
+        turns = max(self.least_turns, math.ceil(self.slack * longest - 1e-9))
+        return Allowance(size, min(turns, self.max_turns))
+
+    def hear(self, heard: Heard, /) -> None:
+        """See `Remembers`."""
+        for group in heard.groups:
+            key = key_of(group.task, self.by)
+            known = self._known.setdefault(key, deque(maxlen=self.window))
+            known.extend(len(t.turns) if t.solved else 0 for t in own(group))
+            self._known.move_to_end(key)
+        while len(self._known) > self.capacity:
+            self._known.popitem(last=False)
+
+    def state(self) -> dict[str, Any]:
+        """See `Remembers`."""
+        return {"known": [[key, list(turns)] for key, turns in self._known.items()]}
+
+    def load_state(self, state: Mapping[str, Any], /) -> None:
+        """See `Remembers`."""
+        self._known = OrderedDict((key, deque(turns, maxlen=self.window)) for key, turns in state["known"])

@@ -1,0 +1,78 @@
+"""Stored trajectories, by task, bounded in number; the oldest go first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whetstone.trajectory import OffPolicy, Trajectory
+from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A trajectory and the step it was drawn in."""
+
+    trajectory: Trajectory
+    step: int
+
+
+class Buffer:
+    """First in, first out, for each task.
+
+    Args:
+        of_each: Trajectories of a task.
+        capacity: Trajectories in all.
+    """
+
+    def __init__(self, *, of_each: int, capacity: int) -> None:
+        self.of_each, self.capacity = of_each, capacity
+        self._rows: OrderedDict[str, list[Stored]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows.values()))
+
+    def of(self, key: str, *, since: int = 0) -> list[Stored]:
+        """Those of a task drawn in this step or later, the oldest first."""
+        return [row for row in self._rows.get(key, ()) if row.step >= since]
+
+    def add(self, key: str, stored: Stored) -> None:
+        """One more."""
+        rows = self._rows.setdefault(key, [])
+        rows.append(stored)
+        del rows[: -self.of_each]
+        self._rows.move_to_end(key)
+        while len(self) > self.capacity:
+            oldest = min(self._rows, key=lambda name: self._rows[name][0].step)
+            self._rows[oldest].pop(0)
+            if not self._rows[oldest]:
+                del self._rows[oldest]
+
+    def state(self) -> list[Any]:
+        """As JSON can hold it."""
+        return [
+            [key, row.step, encoded_trajectory(row.trajectory).decode()]
+            for key, rows in self._rows.items()
+            for row in rows
+        ]
+
+    def load_state(self, state: Any) -> None:
+        """What `state` said."""
+        self._rows.clear()
+        for key, step, line in state:
+            (trajectory,) = decoded_trajectories([line.encode()])
+            self._rows.setdefault(key, []).append(Stored(trajectory, step))
+
+
+def as_replayed(trajectory: Trajectory, name: str, off_policy: OffPolicy) -> Trajectory:
+    """A stored trajectory as a group holds it: under a name of its own, and known for what it is."""
+    return replace(
+        trajectory,
+        id=f"{name}{trajectory.id}",
+        parent=None,
+        fork_turn=None,
+        removal=None,
+        marks=(*(mark for mark in trajectory.marks if mark != "replayed"), "replayed"),
+        off_policy=off_policy,
+    )

@@ -1,0 +1,27 @@
+"""Which tasks are the same to a part that remembers? Those of one id, or of one tag."""
+
+from __future__ import annotations
+
+from whetstone.errors import TaskError
+from whetstone.trajectory import Group, Task, Trajectory
+
+FROM_ELSEWHERE = frozenset({"replayed", "started_later"})
+"""Marks of trajectories that say nothing of how the policy does a task from its beginning."""
+
+
+def key_of(task: Task, by: str) -> str:
+    """What a task counts as: its id for `task`, else its tag of this name.
+
+    Raises:
+        TaskError: It has no such tag.
+    """
+    if by == "task":
+        return task.id
+    if by not in task.tags:
+        raise TaskError(f'task {task.id}: has no tag "{by}"; it has {", ".join(sorted(task.tags)) or "none"}')
+    return task.tags[by]
+
+
+def own(group: Group) -> list[Trajectory]:
+    """The trajectories of a group that say how the policy does its task."""
+    return [t for t in group.counted if not FROM_ELSEWHERE & set(t.marks)]

@@ -1,0 +1,53 @@
+"""Far from any reward, begin where an expert has already come to; and later nearer and nearer to the beginning.
+
+Easy to get wrong: how often that succeeds says nothing of the task, so such episodes leave every statistic of tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from whetstone.parts import OptionError
+from whetstone.rollout.protocol import Begun, Guide, Occasion
+from whetstone.trajectory import Author, Tokens
+
+
+def share_started(step: int, until: int) -> float:
+    """The share of groups that begin behind an expert's turns: max(0, 1 − g / g0).
+
+    Source: SnapshotRL 2024, arXiv:2403.00673.
+    """
+    return max(0.0, 1 - step / until)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertPrefix:
+    """Groups begin behind the first turns of an expert, late ones first, until `until` updates are made (SnapshotRL).
+
+    All episodes of a group begin at the same place. The expert's turns are read and not trained.
+
+    Source: SnapshotRL 2024, arXiv:2403.00673; the form for language agents is ours.
+    """
+
+    until: int
+    """Updates after which every episode begins at the beginning."""
+
+    def __post_init__(self) -> None:
+        if self.until < 1:
+            raise OptionError("until", f"one update or more, got {self.until}")
+
+    async def __call__(self, occasion: Occasion, guide: Guide, /) -> Begun | None:
+        """See `Start`."""
+        share = share_started(occasion.step, self.until)
+        if occasion.random("start").random() >= share:
+            return None
+        shown, world = await guide.demonstration(occasion.task)
+        inner = len(shown.turns) - 1
+        if not shown.ended.valid or inner < 1:
+            return None
+        count = max(1, math.ceil(share * inner))
+        turns = tuple(
+            replace(turn, action=Tokens.written(turn.action.ids, Author.SPLICED)) for turn in shown.turns[:count]
+        )
+        return Begun(turns, world)

@@ -1,0 +1,28 @@
+"""A budget of tool calls that is spent is spent: one more turn to answer, and the episode is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whetstone.rollout.protocol import Siblings, SoFar
+from whetstone.rollout.views.budget_line import budget_of, used_calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Ends an episode that called again with no calls left; its budget is that of the view `budget_line` (BATS).
+
+    Source: Liu et al. 2025 (BATS), arXiv:2511.17006.
+    """
+
+    budgets: tuple[int, ...]
+    """The same as the view's."""
+
+    @property
+    def at_evaluation(self) -> bool:
+        """A budget belongs to the agent."""
+        return True
+
+    def __call__(self, so_far: SoFar, siblings: Siblings, /) -> bool:
+        """See `Stop`."""
+        return used_calls(so_far) > budget_of(so_far.occasion, self.budgets)

@@ -1,0 +1,101 @@
+"""Episodes that part where the policy is unsure: which turns are parted at, and in what order is that decided?
+
+    roots → turn by turn, path by path in the order they began: is this turn one to part at? → forks, roots again
+
+Paths run on while it is decided, so nobody waits for a slow sibling; a fork begins behind turns that are over. Forks
+share their parent's turns, which are neither drawn nor paid for again.
+
+Easy to get wrong: whoever finishes first must not decide who gets the slots. Decisions are taken in a fixed order, and
+each has a draw of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from whetstone.rollout.protocol import Roller, Running
+from whetstone.trajectory import Group, Task, Turn
+
+Measured = Literal["behind", "before"]
+
+
+@dataclass(slots=True)
+class _Path:
+    running: Running
+    first: float = math.nan
+    """Entropy of the first turn of its root."""
+    in_a_row: int = 0
+    """Turns in a row at which it was parted from."""
+
+
+def entropy_of(
+    turn: Turn, *, tokens: int = 20, statistic: Literal["mean", "sum"] = "mean", scale: float = 1.0
+) -> float:
+    """How unsure the policy was as a turn began: entropy of its first tokens, divided by `scale`; 0 where unknown.
+
+    The papers' text takes the mean of so many tokens; their code the sum over them, of the ten likeliest
+    continuations, over log |V|.
+
+    Source: Dong et al. 2025 (ARPO), arXiv:2507.19849, §3.1, and its code.
+    """
+    known = [entropy for entropy in turn.action.entropies[:tokens] if not math.isnan(entropy)]
+    if not known:
+        return 0.0
+    return sum(known) / (len(known) if statistic == "mean" else 1) / scale
+
+
+async def branched(
+    task: Task,
+    roller: Roller,
+    roots: Sequence[Running],
+    *,
+    size: int,
+    probability: Callable[[float, int], float],
+    entropy: Callable[[Turn], float],
+    beam: int = 2,
+    measured: Measured = "behind",
+) -> Group:
+    """A group of `size` trajectories that grew from `roots`.
+
+    Args:
+        probability: (how much more unsure than at the root's first turn, turns in a row parted at) → chance to part.
+        beam: Paths a turn may become, itself among them.
+        measured: Whether the turn behind a tool's answer is measured, as the papers say, or the one in front of it, as
+            their code does.
+    """
+    paths = [_Path(root) for root in roots]
+    wave, level = list(paths), 1
+    while len(paths) < size:
+        active = []
+        for path in wave:
+            turn = await path.running.turn(level)
+            before = await path.running.turn(level - 1)
+            if turn is not None and before is not None:
+                active.append((path, before, turn))
+        if not active:  # nobody is under way any more: another begins at the beginning
+            paths.append(_Path(roller.begin(task, index=len(paths))))
+            wave, level = paths[-1:], 1
+            continue
+        for path, before, turn in active:
+            if math.isnan(path.first):
+                path.first = entropy(before)
+            if not before.message.tool_calls or len(paths) == size:
+                continue  # only behind a tool's answer
+            more = entropy(turn if measured == "behind" else before) - path.first
+            chance = probability(more, path.in_a_row)
+            number = paths.index(path)
+            parted = False
+            for trial in range(beam - 1):
+                draw = roller.occasion.random("branch", number, level, trial).random()
+                if len(paths) < size and draw < chance:
+                    running = roller.begin(task, index=len(paths), parent=path.running, turns=level)
+                    paths.append(_Path(running, path.first, path.in_a_row + 1))
+                    wave.append(paths[-1])
+                    parted = True
+            path.in_a_row = path.in_a_row + 1 if parted else 0
+        level += 1
+    return Group(task, tuple(await asyncio.gather(*(path.running.trajectory() for path in paths))))

@@ -1,0 +1,71 @@
+"""What can be learned from a task that is never solved? With a hint it may be; and it is trained as if there was none.
+
+Easy to get wrong: a hint that holds the answer teaches nothing but to copy. Such a hint is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whetstone.errors import TaskError
+from whetstone.parts import find_part
+from whetstone.rollout.protocol import Roller
+from whetstone.rollout.views.hint import Hint
+from whetstone.trajectory import Group, OffPolicy, Removal, Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuidedRetry:
+    """Independent episodes; where none succeeds, more with a hint, which training does not show.
+
+    Their ratios compare the policy without the hint with how likely tokens were with it (`cross_view`), or begin at 1
+    (`recompute`).
+
+    Sources: Nath et al. 2025 (Guide), arXiv:2506.13923; Da et al. 2025 (Agent-RLVR), arXiv:2506.11425.
+    """
+
+    group_size: int
+    """Episodes without a hint."""
+    guided: int = 0
+    """Episodes with one; 0: half as many."""
+    hints: str = ""
+    """`package.module:function`, (task, the failed trajectories) → hint; empty: the task's private `hint`."""
+    off_policy: OffPolicy = OffPolicy.CROSS_VIEW
+    keep_failures: bool = False
+    """Whether guided episodes that failed all the same are learned from, or only count in the statistics."""
+
+    async def __call__(self, task: Task, roller: Roller, /) -> Group:
+        """See `Strategy`."""
+        size = roller.samples(self.group_size)
+        plain = tuple(await asyncio.gather(*(roller.sample(task, index=i) for i in range(size))))
+        valid = [trajectory for trajectory in plain if trajectory.ended.valid]
+        if not valid or any(trajectory.solved for trajectory in valid):
+            return Group(task, plain)
+        view = Hint(text=self._hint(task, valid), off_policy=self.off_policy)
+        more = self.guided or max(1, size // 2)
+        guided = await asyncio.gather(*(roller.sample(task, index=size + i, view=view) for i in range(more)))
+        return Group(task, (*plain, *(self._weighed(trajectory) for trajectory in guided)))
+
+    def _hint(self, task: Task, failed: list[Trajectory]) -> str:
+        if self.hints:
+            function: Callable[..., Any] = find_part("hint", self.hints, {})
+            hint = str(function(task, failed))
+        elif "hint" in task.private:
+            hint = str(task.private["hint"])
+        else:
+            raise TaskError(
+                f"task {task.id}: has no hint (private `hint`); "
+                "name a function: rollout.strategy.hints: module:function"
+            )
+        answer = task.private.get("answer")
+        if answer is not None and str(answer) and str(answer) in hint:
+            raise TaskError(f"task {task.id}: its hint holds the answer, {answer}; say how, not what")
+        return hint
+
+    def _weighed(self, trajectory: Trajectory) -> Trajectory:
+        if trajectory.solved or self.keep_failures or trajectory.removal is not None:
+            return trajectory
+        return replace(trajectory, removal=Removal.LOSS_ONLY)

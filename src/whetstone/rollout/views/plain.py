@@ -1,0 +1,31 @@
+"""What most views have in common: what they show is trained as it is read, and what they do not touch stays."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from whetstone.chat import Message
+from whetstone.rollout.protocol import SoFar
+from whetstone.trajectory import OffPolicy
+
+
+class Untouched:
+    """A view that changes nothing."""
+
+    @property
+    def loss(self) -> Literal["same", "plain"]:
+        """Actions are trained behind what they were drawn behind."""
+        return "same"
+
+    @property
+    def off_policy(self) -> OffPolicy:
+        """Nothing differs."""
+        return OffPolicy.RECOMPUTE
+
+    def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+        """As it is."""
+        return messages
+
+    def observation(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+        """As it is."""
+        return messages

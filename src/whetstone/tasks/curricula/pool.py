@@ -1,0 +1,28 @@
+"""The same few tasks, again and again: what replay, and statistics of single tasks, need."""
+
+from __future__ import annotations
+
+from random import Random
+
+from whetstone.parts import OptionError
+from whetstone.tasks.protocol import Source
+
+
+class Pool:
+    """Goes round the first `size` training tasks, in a new order each time round.
+
+    Args:
+        size: Tasks.
+    """
+
+    def __init__(self, *, size: int, seed: int = 0) -> None:
+        if size < 1:
+            raise OptionError("size", f"one task or more, got {size}")
+        self.size, self.seed = size, seed
+
+    def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
+        """See `Curriculum`."""
+        rounds, place = divmod(number, self.size)
+        order = list(range(self.size))
+        Random(f"{self.seed}/{rounds}").shuffle(order)
+        return first + order[place]

@@ -1,0 +1,8 @@
+"""A tool for agents that decide themselves when their history is to be folded."""
+
+from __future__ import annotations
+
+
+def fold_memory() -> str:
+    """Fold what happened so far into a short memory and go on with that alone."""
+    return "folded"
