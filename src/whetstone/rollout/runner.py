@@ -204,6 +204,8 @@ class _Episode:
             self.reading.as_it_was(played)
         while True:
             self.around.siblings.under_way[self.id] = len(self.turns)
+            if self.turns and len(self.reading.seen.ids) + len(self._begun()) >= self.limits.context_length:
+                return EndReason.CONTEXT_FULL
             async with self._turn_deadline():
                 turn = await self._act()
                 if turn is None:
@@ -221,8 +223,6 @@ class _Episode:
                 await self._answered(turn)
             if sum(not turn.aside for turn in self.turns) >= self.limits.max_turns:
                 return EndReason.MAX_TURNS
-            if len(self.reading.seen.ids) >= self.limits.context_length:
-                return EndReason.CONTEXT_FULL
             if self.record is not None:
                 self.record.add(self.id, self.turns[-1])
             await self._snap()
@@ -379,8 +379,7 @@ class _Episode:
     async def _act(self) -> Turn | None:
         """Let the actor speak and record the turn; None where a limit cut the action off."""
         number, context = len(self.turns), self.reading.seen
-        splice = self.fork.splice if self.fork is not None and number == len(self.fork.turns) else None
-        begun = Tokens.joined([splice.kept, splice.put_in]) if splice is not None else NOTHING
+        begun = self._begun()
         moment = Moment(
             self.task,
             context,
@@ -408,6 +407,11 @@ class _Episode:
         self.turns.append(turn)
         self.closing = None
         return turn if action.complete else None
+
+    def _begun(self) -> Tokens:
+        """What the next action begins with already."""
+        splice = self.fork.splice if self.fork is not None and len(self.turns) == len(self.fork.turns) else None
+        return NOTHING if splice is None else Tokens.joined([splice.kept, splice.put_in])
 
     def _count(self, turns: Sequence[Turn]) -> None:
         """What was spent on turns before a kill was spent."""

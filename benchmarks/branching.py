@@ -1,0 +1,168 @@
+"""Does branching cost less than independent sampling, at as many trajectories, and does it learn as well?
+
+On the demo's calculator task and on a text game, from the same warmed-up weights: independent sampling, entropy branching
+(ARPO), balanced branching (AEPO) and a frontier tree (PORTool, TreePS), eight trajectories a group each. Costs are those
+of training: tokens drawn from the policy, tool calls and environment steps of a group. Success is of the same held-out
+tasks before and after.
+
+`--write FOLDER` puts the table into FOLDER/branching.md and what it is made of into FOLDER/branching.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from circumstances import circumstances
+from warm_up import warmed_up
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.training import train
+
+STRATEGIES = {
+    "independent": [],
+    "entropy_branching": ["rollout.strategy={name: entropy_branching, roots: 4}"],
+    "entropy_branching, 2 roots": ["rollout.strategy={name: entropy_branching, roots: 2}"],
+    "balanced_branching": ["rollout.strategy=balanced_branching"],
+    "frontier_tree": ["rollout.strategy=frontier_tree"],
+}
+GAME = [
+    "tasks={source: 'text_game:Houses'}",
+    "environment={name: 'text_game:Walking', max_turns: 10}",
+    "reward=text_game:found_coin",
+]
+COMMON = [
+    "ablations=null",
+    "supervised=null",
+    "policy.tiny=null",
+    "training.checkpoint_every=1000",
+    "training.decay_fraction=0.5",
+]
+COSTS = ("sampled_tokens", "reused_tokens", "tool_calls", "environment_steps")
+
+
+def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
+    """Costs of a group in the mean, and success before and after."""
+    recipe = load_recipe("demo", [*COMMON, *overrides, f"policy.path={model}"])
+    summary = train(recipe, folder, progress=Progress(quiet=True))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    costs = {name: statistics.fmean(row[f"cost/{name}"] for row in rows) for name in COSTS}
+    return {
+        **costs,
+        "before": summary["before"]["success"],
+        "after": summary["after"]["success"],
+        "interval": summary["after"]["interval"],
+        "sampling_seconds": statistics.fmean(row["time/rollout"] for row in rows),
+        "update_seconds": statistics.fmean(row["time/update"] for row in rows),
+    }
+
+
+def main() -> None:
+    """Run them, print the table, and write it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--updates", type=int, default=16)
+    parser.add_argument("--tasks", type=int, default=12, help="of an update, eight trajectories each")
+    parser.add_argument("--episodes", type=int, default=400, help="of an evaluation")
+    parser.add_argument("--warm-up", type=int, default=360, help="steps on the calculator task; the game has a third")
+    parser.add_argument("--write", type=Path)
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for seed in range(arguments.seeds):
+            for world, changes, steps in (("calculator", [], arguments.warm_up), ("game", GAME, arguments.warm_up // 3)):
+                model = warmed_up(seed, folder / f"{world}-{seed}", f"supervised.steps={steps}", *changes)
+                for strategy, more in STRATEGIES.items():
+                    there = folder / "run"
+                    overrides = [
+                        f"seed={seed}",
+                        f"training.steps={arguments.updates}",
+                        f"training.tasks_per_step={arguments.tasks}",
+                        f"evaluation.episodes={arguments.episodes}",
+                        *changes,
+                        *more,
+                    ]
+                    found = learned(overrides, model, there)
+                    rows.append({"seed": seed, "world": world, "strategy": strategy, **found})
+                    shutil.rmtree(there)
+                    print(rows[-1], file=sys.stderr, flush=True)
+    told = told_of(rows, arguments, began)
+    if arguments.write is not None:
+        arguments.write.mkdir(parents=True, exist_ok=True)
+        (arguments.write / "branching.json").write_text(json.dumps(told, indent=1) + "\n")
+        (arguments.write / "branching.md").write_text(table_of(told))
+    print(json.dumps(told) if arguments.json else table_of(told))
+
+
+def told_of(rows: list[dict[str, Any]], arguments: argparse.Namespace, began: float) -> dict[str, Any]:
+    """The result as one object; ratios are of independent sampling over the strategy, higher is cheaper."""
+    ratios: dict[str, float] = {}
+    plain = {(row["world"], row["seed"]): row for row in rows if row["strategy"] == "independent"}
+    for world in ("calculator", "game"):
+        for strategy in STRATEGIES:
+            mine = [row for row in rows if row["world"] == world and row["strategy"] == strategy]
+            for cost in ("sampled_tokens", "tool_calls"):
+                each = [plain[world, row["seed"]][cost] / row[cost] for row in mine]
+                ratios[f"{world}, {strategy}: {cost}"] = statistics.median(each)
+    budget = {key: getattr(arguments, key) for key in ("seeds", "updates", "tasks", "episodes", "warm_up")}
+    return {
+        "name": "branching",
+        "measured": {"runs": rows, "budget": budget},
+        "ratios": ratios,
+        "goal": "half the tool calls at equal or better success (ARPO's claim)",
+        "bound": "a fork saves the turns in front of it: at most what half of the trajectories share",
+        **circumstances(began),
+    }
+
+
+def table_of(told: dict[str, Any]) -> str:
+    """The table as a page."""
+    budget = told["measured"]["budget"]
+    lines = [
+        "# Branching at as many trajectories",
+        "",
+        f"{budget['updates']} updates of {budget['tasks']} tasks with 8 trajectories each, from the same weights. Costs",
+        "are of a group, in the mean over the updates and seeds; in brackets, as a share of independent sampling's.",
+        f"Success on {budget['episodes']} held-out tasks, greedy, seed by seed; the gain is the mean, and its interval",
+        "is 95 % by the seeds' own spread (t distribution). `make bench NAME=branching`.",
+        "",
+        "| world | strategy | sampled tokens | reused tokens | tool calls | environment steps | before | after | gain |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    rows = told["measured"]["runs"]
+    for world in ("calculator", "game"):
+        plain = [row for row in rows if row["world"] == world and row["strategy"] == "independent"]
+        for strategy in STRATEGIES:
+            mine = [row for row in rows if row["world"] == world and row["strategy"] == strategy]
+            cells = []
+            for cost in COSTS:
+                value, usual = (statistics.fmean(row[cost] for row in side) for side in (mine, plain))
+                share = f" ({value / usual:.2f})" if usual else ""
+                cells.append(f"{value:.0f}{share}")
+            before, after = (" ".join(f"{100 * row[key]:.0f}" for row in mine) for key in ("before", "after"))
+            lines.append(f"| {world} | {strategy} | {' | '.join(cells)} | {before} | {after} | {_gain(mine)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _gain(rows: list[dict[str, Any]]) -> str:
+    gains = [100 * (row["after"] - row["before"]) for row in rows]
+    mean = statistics.fmean(gains)
+    if len(gains) < 2:
+        return f"{mean:+.1f}"
+    t = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}.get(len(gains), 2.3)
+    half = t * statistics.stdev(gains) / len(gains) ** 0.5
+    return f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""A text game small enough for a model that learns in a minute: find the coin in a house of rooms with closed doors.
+
+The game remembers where the player is, so an episode that parts from another is led through the same moves.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Sequence
+
+from whetstone.chat import Message, ToolCall, ToolSpec, assistant, tool_result, user
+from whetstone.environments import Observation, StepResult
+from whetstone.seeding import derive_random
+from whetstone.trajectory import CallRecord, EndReason, Score, Task, Trajectory
+
+SIDE = 4
+MOVES = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
+GO = ToolSpec(
+    "go",
+    "Walk through a door.",
+    {"type": "object", "properties": {"direction": {"type": "string"}}, "required": ["direction"]},
+)
+Room = tuple[int, int]
+
+
+class House:
+    """Rooms on a grid, a third of the doors closed, the coin three to six moves away."""
+
+    def __init__(self, seed: str) -> None:
+        draw = random.Random(seed)
+        while True:
+            rooms = [(x, y) for x in range(SIDE) for y in range(SIDE)]
+            walls = [(a, b) for a in rooms for b in rooms if a < b and abs(a[0] - b[0]) + abs(a[1] - b[1]) == 1]
+            self.open = {frozenset(wall) for wall in walls if draw.random() < 2 / 3}
+            self.start, self.coin = draw.sample(rooms, 2)
+            path = self.path(self.start)
+            if path is not None and 3 <= len(path) <= 6:
+                return
+
+    def doors(self, room: Room) -> dict[str, Room]:
+        """Direction → room behind it, where a door is open."""
+        behind = {name: (room[0] + x, room[1] + y) for name, (x, y) in MOVES.items()}
+        return {name: other for name, other in behind.items() if frozenset((room, other)) in self.open}
+
+    def path(self, room: Room) -> list[str] | None:
+        """The shortest way to the coin; None where there is none."""
+        ways: dict[Room, list[str]] = {room: []}
+        queue = deque([room])
+        while queue:
+            here = queue.popleft()
+            if here == self.coin:
+                return ways[here]
+            for name, other in self.doors(here).items():
+                if other not in ways:
+                    ways[other] = [*ways[here], name]
+                    queue.append(other)
+        return None
+
+    def seen(self, room: Room) -> str:
+        """What the player is told there."""
+        right, up = self.coin[0] - room[0], self.coin[1] - room[1]
+        far = [f"{abs(up)} {'north' if up > 0 else 'south'}"] if up else []
+        far += [f"{abs(right)} {'east' if right > 0 else 'west'}"] if right else []
+        return f"coin {' '.join(far)}. doors {' '.join(self.doors(room))}"
+
+
+class Houses:
+    """A source of houses, one in ten of them held out, and an expert who knows the way."""
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.seed = seed
+
+    def task(self, index: int) -> Task:
+        """Training house `index`."""
+        return self._task(derive_random(self.seed, "house", index).randrange(10**9) * 10 + 1)
+
+    def held_out(self, count: int) -> list[Task]:
+        """The same houses whatever the seed."""
+        return [self._task(number * 10) for number in range(count)]
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """The next door of the shortest way."""
+        house = House(task.id)
+        room = house.start
+        for message in conversation:
+            for call in message.tool_calls:
+                room = house.doors(room).get(json.loads(call.arguments)["direction"], room)
+        way = house.path(room)
+        return assistant("", ToolCall("go", json.dumps({"direction": way[0]}))) if way else assistant("here")
+
+    def _task(self, number: int) -> Task:
+        house = House(f"house/{number}")
+        way = house.path(house.start) or []
+        return Task(f"house/{number}", house.seen(house.start), {}, {"kind": f"{len(way)} moves"})
+
+
+class Walking:
+    """One house. Ends: terminated with the coin; truncated by the recipe's turns."""
+
+    def __init__(self) -> None:
+        self.house, self.room = House("none"), (0, 0)
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """At the door."""
+        self.house = House(task.id)
+        self.room = self.house.start
+        return Observation((user(self.house.seen(self.room)),), (GO,))
+
+    async def step(self, action: Message) -> StepResult:
+        """One move; what cannot be walked is told."""
+        if not action.tool_calls:
+            return StepResult(Observation((user("walk"),)), calls=(CallRecord("", "malformed_call", 0.0),))
+        try:
+            direction = json.loads(action.tool_calls[0].arguments)["direction"]
+        except (ValueError, KeyError, TypeError):
+            direction = ""
+        doors = self.house.doors(self.room)
+        if direction not in doors:
+            said = tool_result(f"closed. {self.house.seen(self.room)}")
+            return StepResult(Observation((said,)), calls=(CallRecord("go", "tool_error", 0.0),))
+        self.room = doors[direction]
+        if self.room == self.house.coin:
+            found = Observation((tool_result("coin found"),))
+            return StepResult(found, terminated=True, calls=(CallRecord("go", "ok", 0.0),))
+        return StepResult(
+            Observation((tool_result(self.house.seen(self.room)),)), calls=(CallRecord("go", "ok", 0.0),)
+        )
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def found_coin(trajectory: Trajectory, task: Task) -> Score:
+    """1 where the coin was found."""
+    success = trajectory.ended is EndReason.TERMINATED
+    return Score(float(success), {"coin": float(success)}, success=success)
