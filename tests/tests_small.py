@@ -53,6 +53,11 @@ async def torn(trajectory, task):
     raise ConnectionError("the judge is down")
 
 
+async def scribe(so_far):
+    """Writes a memory."""
+    return "shorter"
+
+
 def broken(expression: str) -> str:
     """A calculator without batteries.
 
@@ -88,3 +93,30 @@ class StopAfter(Progress):
         self.left -= by
         if self.left < 0:
             raise Stopped
+
+
+def propose(failures, texts):
+    """Writes an instruction."""
+    return [f"new after {len(texts) + 1}"]
+
+
+async def odd(trajectory, task):
+    """As `parity`, and called a success where it is 1."""
+    score = await parity(trajectory, task)
+    expert = any(author == "expert" for turn in trajectory.turns for author in turn.action.authors)
+    return Score(score.value, success=bool(score.value) or expert)
+
+
+class Unrepeatable:
+    """A world nobody can go back to."""
+
+    replayable = False
+
+    async def reset(self, task, *, seed):
+        raise NotImplementedError
+
+    async def step(self, action):
+        raise NotImplementedError
+
+    async def close(self):
+        """Nothing is held."""

@@ -7,11 +7,13 @@ read, or cannot be executed, come back as errors the model reads; they never rai
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from whetstone.chat import Message, system, tool_result, user
 from whetstone.environments.protocol import Observation, StepResult
+from whetstone.parts import OptionError
 from whetstone.tools import Answer, Toolset
 from whetstone.trajectory import CallRecord, EndReason, Task
 
@@ -29,6 +31,11 @@ class ToolEnvironment:
         tool_timeout_seconds: How long one call may run.
         max_result_characters: Longer results keep their head and tail.
         on_malformed: `retry` lets the model read what was wrong; `end` ends the episode.
+        answer: A pattern an answer must hold, such as `Answer:`; an action that neither calls nor holds it is told
+            so, and the episode goes on. Empty: any action that calls nothing is an answer.
+
+    Raises:
+        OptionError: `answer` is no pattern.
     """
 
     stateless = True
@@ -43,7 +50,12 @@ class ToolEnvironment:
         tool_timeout_seconds: float = 10.0,
         max_result_characters: int = 4000,
         on_malformed: Literal["retry", "end"] = "retry",
+        answer: str = "",
     ) -> None:
+        try:
+            self.answer = re.compile(answer)
+        except re.error as error:
+            raise OptionError("answer", f"{answer!r} is no pattern: {error}") from None
         self.toolset = Toolset(tools, timeout_seconds=tool_timeout_seconds, max_result_characters=max_result_characters)
         self.instruction, self.max_calls_per_turn, self.on_malformed = instruction, max_calls_per_turn, on_malformed
 
@@ -55,6 +67,8 @@ class ToolEnvironment:
     async def step(self, action: Message) -> StepResult:
         """Execute the calls at once, side by side; answer each, in order."""
         if not action.tool_calls and not action.malformed:
+            if not self.answer.search(action.text):
+                return StepResult(Observation((user("That is neither a call nor an answer."),)))
             return StepResult(Observation(()), terminated=True)
         if action.malformed:
             # none of the calls is executed: what the model meant as a whole is not known

@@ -89,6 +89,10 @@ def check_method(
             raise resolved.error(key, said)
     if forks and method.rewrites:
         raise resolved.error("rollout.rewrites", "episodes that are rewritten cannot be forked; use one or the other")
+    training, refill = recipe.training, method.refill
+    if refill is not None and refill.on_exhaust == "go_on" and training is not None and training.deterministic:
+        said = "on_exhaust: go_on depends on which groups are faster, which training.deterministic forbids; use stop"
+        raise resolved.error("rollout.refill", said)
     for name, rewrite in (method.rewrites or {}).items():
         if getattr(rewrite, "stateless_only", False) and not getattr(environment(), "stateless", False):
             said = f"{name} takes calls back, which a world that remembers them (stateless = False) does not"

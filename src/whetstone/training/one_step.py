@@ -11,7 +11,7 @@ step, and what parts remember is in the checkpoint, so it comes to the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from whetstone.algorithms import PerTrajectory
 from whetstone.recipe import TrainingSettings
@@ -24,6 +24,15 @@ from whetstone.training.updates import learn_from
 from whetstone.trajectory import Group, Segment
 
 
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step that was made."""
+
+    metrics: dict[str, float]
+    """Those of parts say what they remembered in it."""
+    heard: Heard
+
+
 def one_step(
     assembly: Assembly,
     learner: Learner,
@@ -34,8 +43,9 @@ def one_step(
     *,
     update: int,
     version: int | None = None,
-) -> dict[str, float]:
-    """Learn from the groups of a step; returns metrics.
+) -> Stepped:
+    """Learn from the groups of a step. What parts are to remember of it they are told by `Method.hear`, once nothing is
+    planned any more that must not know.
 
     Args:
         passed_over: Groups that were sampled for it and did not count.
@@ -44,28 +54,29 @@ def one_step(
         version: Of the weights there are; see `Learner.update`.
     """
     method, seed = assembly.method, assembly.resolved.recipe.seed
-    groups: Sequence[Group] = sampled
-    for name, inject in (method.inject or {}).items():
-        groups = [
-            inject(group, derive_random(seed, "inject", name, update, place)) for place, group in enumerate(groups)
-        ]
-    for name, select in (method.select or {}).items():
-        groups = select(groups, derive_random(seed, "select", name, update))
+    groups = as_learned(assembly, sampled, update=update)
     learned = learn_from(assembly, learner, groups, shown, settings, version=version)
     metrics = learned.metrics | _removed(sampled, groups)
     for name, inject in (method.inject or {}).items():
         if hasattr(inject, "again"):
             stored = inject.again(update, derive_random(seed, "again", name, update))
             metrics |= _second_pass(assembly, learner, stored, settings) if stored else {}
-    method.hear(
-        Heard(
-            update + 1,
-            (*sampled, *passed_over),
-            learned.advantages,
-            derive_random(seed, "hear", update),
-        )
-    )
-    return metrics | method.metrics()
+    metrics |= method.metrics()
+    played = (*sampled, *passed_over)
+    return Stepped(metrics, Heard(update + 1, played, learned.advantages, derive_random(seed, "hear", update)))
+
+
+def as_learned(assembly: Assembly, sampled: Sequence[Group], *, update: int) -> Sequence[Group]:
+    """The groups of an update with what is injected, and what is not selected removed."""
+    method, seed = assembly.method, assembly.resolved.recipe.seed
+    groups = sampled
+    for name, inject in (method.inject or {}).items():
+        groups = [
+            inject(group, derive_random(seed, "inject", name, update, place)) for place, group in enumerate(groups)
+        ]
+    for name, select in (method.select or {}).items():
+        groups = select(groups, derive_random(seed, "select", name, update))
+    return groups
 
 
 def _second_pass(

@@ -26,11 +26,11 @@ from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.inference import Engine
 from whetstone.recipe import TrainingSettings
-from whetstone.rollout import Collector, Plan
+from whetstone.rollout import Collector, Heard, Plan
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.training.assembly import Assembly
 from whetstone.training.learner import Learner
-from whetstone.training.one_step import one_step
+from whetstone.training.one_step import Stepped, one_step
 from whetstone.training.stages import costs_of, describe_groups, first_task, imitated
 from whetstone.training.store import RunStore
 from whetstone.training.stream import GroupStream, admission_of
@@ -81,6 +81,7 @@ class Reinforcement:
         self._state = state
         self._consumed: list[int] = []
         self._passed_over: list[int] = []
+        self._unheard: Heard | None = None
         self._busy = engine.statistics.busy_seconds
         self._sampling: _Sampling | None = None
         self._doing: tuple[str, float] = ("nothing", time.perf_counter())
@@ -107,7 +108,7 @@ class Reinforcement:
             metrics = describe_groups(played) | costs_of(played) | self._ages(groups)
             try:
                 learning = in_arithmetic_thread(self._learn, groups, passed_over, shown)
-                metrics |= await self._within(_UPDATE, learning)
+                stepped = await self._within(_UPDATE, learning)
                 break
             except WhetstoneError:
                 raise
@@ -115,6 +116,10 @@ class Reinforcement:
                 if attempt == _ATTEMPTS or self._sampling is None:
                     raise
                 self._put_aside(update, f"{type(failure).__name__}: {failure}")
+        metrics |= stepped.metrics
+        self._unheard = stepped.heard
+        if not self.by_recipe:
+            self._hear()
         self.learner.optimizers.advance()
         self.store.finish(update)
         self.done += 1
@@ -146,6 +151,13 @@ class Reinforcement:
         if self.by_recipe and self._sampling is not None:
             stream = self._sampling.stream
             await self._within("groups under way", stream.idle())
+        self._hear()
+
+    def _hear(self) -> None:
+        """Let parts remember the last step. Where the recipe decides, not before all is planned that came before it."""
+        if self._unheard is not None:
+            self.assembly.method.hear(self._unheard)
+            self._unheard = None
 
     @property
     def state(self) -> dict[str, Any] | None:
@@ -217,13 +229,16 @@ class Reinforcement:
 
     def _plan(self, number: int) -> Plan:
         seed, source = self.assembly.resolved.recipe.seed, self.assembly.source
+        # the version it was let in at, whatever was made since
+        live = self._sampling.stream.admission.live if self._sampling is not None else {}
+        step = live.get(number, self.done)
         index = self.store.tasks.get(number)  # what was chosen before a kill was chosen
         if index is None and self.assembly.method.curriculum is not None:
             draw = derive_random(seed, "curriculum", number)
-            index = self.assembly.method.curriculum.choose(source, self._first_task, number, self.done, draw)
+            index = self.assembly.method.curriculum.choose(source, self._first_task, number, step, draw)
         index = self._first_task + number if index is None else index
         rolls = derive_seed(seed, "rollout", number)
-        return Plan(source.task(index), rolls, number, f"group-{number}/", self.done, index)
+        return Plan(source.task(index), rolls, number, f"group-{number}/", step, index)
 
     async def _groups(self, update: int) -> tuple[list[Group], list[Group]]:
         """(the groups of an update, those that were sampled for it and did not count): those on record, where it was
@@ -247,7 +262,7 @@ class Reinforcement:
     def _on_record(self, number: int) -> Group:
         return self.store.load(number, self._plan(number).task)
 
-    def _learn(self, groups: list[Group], passed_over: list[Group], shown: list[Segment]) -> dict[str, float]:
+    def _learn(self, groups: list[Group], passed_over: list[Group], shown: list[Segment]) -> Stepped:
         before = self.learner.out_of_memory
         try:
             return one_step(

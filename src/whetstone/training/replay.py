@@ -220,10 +220,11 @@ class MadeAgain:
         shown = await imitated(self.assembly, self.settings, update=update)
         version = self.base_version + update
         learned = partial(one_step, self.assembly, self.learner, groups, passed_over, shown, self.settings)
-        metrics = await in_arithmetic_thread(learned, update=update, version=version)
+        stepped = await in_arithmetic_thread(learned, update=update, version=version)
+        self.assembly.method.hear(stepped.heard)
         self.learner.optimizers.advance()
         self.done += 1
-        return metrics
+        return stepped.metrics
 
 
 def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> Replayed:

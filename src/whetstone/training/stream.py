@@ -221,7 +221,7 @@ class GroupStream:
         number = group.number
         self.store.lose(number, "passed_over")
         self.passed_over[number] = group
-        if len(self.passed_over) < (self.refill.max_tried - 1) * self.admission.groups_per_update:
+        if len(self.passed_over) <= (self.refill.max_tried - 1) * self.admission.groups_per_update:
             self.admission.reject(number)
             return group
         if self.refill.on_exhaust == "stop":

@@ -26,11 +26,12 @@ from whetstone.training.columns import Columns, from_record
 from whetstone.training.credit import LEVELS, REWARDS_OF, give_credit
 from whetstone.training.held import held_of
 from whetstone.training.learner import Learner, action_places
+from whetstone.training.one_step import as_learned
 from whetstone.training.packing import MicroBatch
 from whetstone.training.replay import MadeAgain, Replay
 from whetstone.training.token_outputs import TokenOutputs
 from whetstone.training.updates import batch_columns
-from whetstone.trajectory import Group, Segment
+from whetstone.trajectory import Group, Segment, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +110,18 @@ class Explainer:
         """
         update = self._update_of(id)
         groups = self._groups(update)
-        known = [trajectory.id for group in groups for trajectory in group.trajectories]
-        if id not in known:
-            raise RunDirectoryError(f"{self.run_dir}: no trajectory {id}{did_you_mean(id, known)}")
         assembly = self.replay.before
         reads = {name for _, function in assembly.credit.every() for name in columns_of(function)}
         again: MadeAgain | None = None
-        if weights or not from_record(reads):
+        if weights or assembly.method.inject or assembly.method.select or not from_record(reads):
             again = await self._before(update)
-        columns = partial(batch_columns, again.assembly if again else assembly, again.learner if again else None)
-        chain, tokens = _credit_of(again.assembly if again else assembly, groups, id, columns)
+        assembly = again.assembly if again else assembly
+        learned = as_learned(assembly, groups, update=update)
+        known = {t.id: t for group in (*groups, *learned) for t in group.trajectories}
+        if id not in known:
+            raise RunDirectoryError(f"{self.run_dir}: no trajectory {id}{did_you_mean(id, known)}")
+        columns = partial(batch_columns, assembly, again.learner if again else None)
+        chain, tokens = _credit_of(assembly, learned, known[id], columns)
         said = ""
         if again is not None and weights and tokens:
             watching = _Watching(id, again.learner)
@@ -126,8 +129,7 @@ class Explainer:
             await again.step()
             watching.tell(tokens)
             said = f"update {update + 1}, from the weights in front of it"
-        task = next(group.task.id for group in groups if any(t.id == id for t in group.trajectories))
-        return Explained(id, task, update + 1, tuple(chain), tuple(tokens), said)
+        return Explained(id, known[id].task_id, update + 1, tuple(chain), tuple(tokens), said)
 
     def _groups(self, update: int) -> list[Group]:
         consumed = self.replay.record.consumed
@@ -156,11 +158,11 @@ class Explainer:
 
 
 def _credit_of(
-    assembly: Assembly, groups: Sequence[Group], id: str, columns_of_batch: Callable[..., Columns]
+    assembly: Assembly, groups: Sequence[Group], trajectory: Trajectory, columns_of_batch: Callable[..., Columns]
 ) -> tuple[list[Told], list[TokenTold]]:
     """The chain from rewards to advantages, and the tokens with theirs."""
     given = give_credit(assembly.credit, held_of(groups), len(groups), columns_of_batch)
-    trajectory = next(t for group in groups for t in group.trajectories if t.id == id)
+    there = next((t for group in groups for t in group.trajectories if t.id == trajectory.id), None)
     score = trajectory.score
     chain = [Told("ended", str(trajectory.ended), f"{len(trajectory.turns)} turns")]
     if score is not None:
@@ -168,9 +170,12 @@ def _credit_of(
         chain.append(Told("outcome", score.value, f'by reward "{assembly.resolved.recipe.reward.name}"'))
         if score.turns is not None:
             chain.append(Told("process rewards", list(score.turns), "one a turn"))
-    place = next((i for i, held in enumerate(given.columns.held) if held.trajectory.id == id), None)
+    if trajectory.marks:
+        chain.append(Told("marks", ", ".join(trajectory.marks)))
+    place = next((i for i, held in enumerate(given.columns.held) if held.trajectory.id == trajectory.id), None)
     if place is None:
-        why = str(trajectory.removal) if trajectory.removal is not None else "a filter before the baseline"
+        removal = there.removal if there is not None else "a stored one took its place"
+        why = str(removal) if removal is not None else "a filter before the baseline"
         return [*chain, Told("advantage", None, f"in no statistic and in no loss: {why}")], []
     columns, row = given.columns, _Row(given.columns, place)
     for level in LEVELS:

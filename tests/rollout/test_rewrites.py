@@ -1,0 +1,231 @@
+"""History rewritten: summaries that are trained, memories that are read, failed calls taken back; credit stays one."""
+
+import asyncio
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from tests_episodes import (
+    CHAT,
+    LIMITS,
+    TASK,
+    call,
+    collected,
+    in_order,
+    known,
+    one_by_one,
+    path,
+    played,
+    sampler_logprobs,
+    turn,
+)
+from whetstone.algorithms.advantages import group_relative
+from whetstone.chat import ToolCall, assistant
+from whetstone.environments import ToolEnvironment
+from whetstone.parts import OptionError
+from whetstone.rollout import Method
+from whetstone.rollout.protocol import Ask, Occasion, Reopen, SoFar
+from whetstone.rollout.rewrites import Fold, Rollback, Summary
+from whetstone.rollout.rewrites.rollback import similarity
+from whetstone.rollout.strategies import Independent
+from whetstone.tools import fold_memory, pocket_calculator
+from whetstone.training.columns import Columns
+from whetstone.training.credit import CreditParts, give_credit
+from whetstone.training.held import held_of
+from whetstone.trajectory import Author, EndReason, Group, Tokens
+
+FOLD = assistant("", ToolCall("fold_memory", "{}"))
+
+
+def both():
+    return ToolEnvironment(tools=[pocket_calculator, fold_memory])
+
+
+def authors(segment):
+    return {author for author, trained in zip(segment.tokens.authors, segment.action_mask, strict=True) if trained}
+
+
+# ------------------------------------------------------------ summaries
+
+
+def test_a_long_history_is_summarised_and_gone_on_behind():
+    words = in_order(call("12*34"), assistant("408 so far"), call("408+0"), assistant("408"))
+    trajectory = played(words, rewrites=(Summary(tokens=1, most=1),))
+    assert [t.aside for t in trajectory.turns] == [False, True, False, False]
+    assert [t.opens_segment for t in trajectory.turns] == [True, False, True, False]
+    assert trajectory.ended is EndReason.TERMINATED
+    first, second = trajectory.segments()
+    assert "408 so far" in CHAT.tokenizer.decode(second.tokens.ids)
+    assert "Summarise" not in CHAT.tokenizer.decode(second.tokens.ids)
+    # the summary is trained where it was said and read where it was inherited
+    trained = [k for k, m in enumerate(first.action_mask) if m]
+    assert "408 so far" in CHAT.tokenizer.decode([first.tokens.ids[k] for k in trained])
+    inherited = [k for k, m in enumerate(second.action_mask) if m]
+    assert "so far" not in CHAT.tokenizer.decode([second.tokens.ids[k] for k in inherited])
+    # and every token has the log-prob it was drawn with
+    assert len(known(sampler_logprobs(trajectory))) == trajectory.action_tokens
+
+
+def test_a_limit_that_is_never_reached_changes_nothing():
+    words = in_order(call("12*34"), assistant("408"))
+    plain, watched = played(words), played(words, rewrites=(Summary(tokens=10_000),))
+    assert [t.action.ids for t in plain.turns] == [t.action.ids for t in watched.turns]
+    assert [t.context.ids for t in plain.turns] == [t.context.ids for t in watched.turns]
+
+
+def test_summaries_have_a_number_and_do_not_count_as_turns():
+    words = in_order(*[call("1+1"), assistant("s")] * 3, assistant("2"))
+    trajectory = played(words, rewrites=(Summary(tokens=1, most=2),), limits=LIMITS)
+    assert sum(t.aside for t in trajectory.turns) == 2
+    limited = played(in_order(*[call("1+1"), assistant("s")] * 9), rewrites=(Summary(tokens=1, most=9),))
+    assert limited.ended is EndReason.MAX_TURNS
+    assert sum(not t.aside for t in limited.turns) == LIMITS.max_turns
+
+
+def test_supo_worked_numbers():
+    """Outcomes 1 0 0 1 with 2 0 1 0 summaries: seven rows, one advantage an episode."""
+    paths = []
+    for k, (reward, summaries) in enumerate(zip((1, 0, 0, 1), (2, 0, 1, 0), strict=True)):
+        paths.append(path(f"{k}", reward, [turn(str(i)) for i in range(summaries + 1)]))  # each turn opens a segment
+    held = held_of([Group(TASK, tuple(paths))])
+    assert sum(len(each.segments) for each in held) == 7
+    given = give_credit(CreditParts(advantage=group_relative), held, 1, Columns)
+    rows = [max(each.segment.advantages, key=abs) for each in given.by_group[0]]
+    assert [row / rows[0] for row in rows] == pytest.approx([1, 1, 1, -1, -1, -1, 1])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "turns", "expected"),
+    [
+        (50, 1, None),
+        (150, 2, Ask),
+        (950, 2, Ask),
+        (950, 1, Ask),
+    ],
+)
+def test_what_does_not_fit_is_taken_out_first(tokens, turns, expected):
+    so_far = SoFar(Occasion(TASK, 0), (), tuple(turn(calls=("ok",)) for _ in range(turns)), (), tokens, 1000)
+    said = asyncio.run(Summary(tokens=100)(so_far))
+    assert (said is None) == (expected is None)
+    if expected:
+        assert said.drop == (1 if tokens == 950 and turns == 2 else 0)
+
+
+def test_a_turn_that_is_taken_out_is_said_and_paid_for():
+    plain = played(in_order(call("12*34"), call("408+0"), assistant("408"))).turns
+    one = sum(len(t.context) + len(t.action) for t in plain[:1]) + len(plain[1].context)
+    two = one + len(plain[1].action) + len(plain[2].context)
+    words = one_by_one(call("12*34"), call("408+0"), assistant("s"), assistant("408"))
+    method = Method(rewrites={"summary": Summary(tokens=one, most=1, room=40, question="Sum.")})
+    tight = replace(LIMITS, context_length=two + 20)  # the question would fit, but not with room for an answer
+    group = collected(Independent(group_size=1), words, method=method, limits=tight)
+    (trajectory,) = group.trajectories
+    assert trajectory.marks == ("turn_dropped",)
+    assert [t.aside for t in trajectory.turns] == [False, True, False]
+    assert group.costs.sampled_tokens == trajectory.action_tokens + len(plain[1].action)
+
+
+# ------------------------------------------------------------ memories
+
+
+def test_a_fold_goes_on_behind_a_memory_that_is_read_and_not_trained():
+    words = in_order(call("12*34"), FOLD, assistant("408"))
+    trajectory = played(words, environment=both(), rewrites=(Fold(),))
+    assert [t.opens_segment for t in trajectory.turns] == [True, False, True]
+    first, second = trajectory.segments()
+    assert sum(first.action_mask) == len(trajectory.turns[0].action) + len(trajectory.turns[1].action)
+    assert sum(second.action_mask) == len(trajectory.turns[2].action)
+    assert authors(second) == {Author.POLICY}
+    text = CHAT.tokenizer.decode(second.tokens.ids)
+    memory = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    assert memory["tool"][0]["outcome"] == "408"
+    assert memory["episodic"] == "1 calls made"
+
+
+def test_deepagent_worked_numbers():
+    """Turns of 10, 20, a fold of 1, and 30 tokens behind a memory of 15: 31 and 30 are trained, the 15 are masked."""
+    turns = [turn(ids=tuple(range(n))) for n in (10, 20, 1, 30)]
+    behind = [replace(t, opens_segment=k in (0, 3)) for k, t in enumerate(turns)]
+    memory = Tokens.written(tuple(range(15)), Author.ENVIRONMENT)
+    behind[3] = replace(behind[3], context=memory)
+    first, second = path("x", 1, behind).segments()
+    assert (sum(first.action_mask), sum(second.action_mask)) == (31, 30)
+    assert (len(second), second.action_mask[:15]) == (45, (False,) * 15)
+
+
+def test_to_fold_twice_in_a_row_is_to_fold_once():
+    words = in_order(call("12*34"), FOLD, FOLD, assistant("408"))
+    trajectory = played(words, environment=both(), rewrites=(Fold(),))
+    assert [t.opens_segment for t in trajectory.turns] == [True, False, True, False]
+
+
+def test_a_memory_may_be_written_by_somebody_else():
+    words = in_order(call("12*34"), FOLD, assistant("408"))
+    trajectory = played(words, environment=both(), rewrites=(Fold(writer="tests_small:scribe", characters=5),))
+    assert "short" in CHAT.tokenizer.decode(trajectory.turns[2].context.ids)
+    assert "shorter" not in CHAT.tokenizer.decode(trajectory.turns[2].context.ids)
+
+
+# ------------------------------------------------------------ rollback
+
+
+def test_cleaner_worked_numbers():
+    failed = "x=1\nprint(x+y)\n"
+    assert similarity(failed, "x=1\ny=2\nprint(x+y)\n") == pytest.approx(0.8824, abs=1e-4)
+    assert similarity(failed, "import sympy as sp\nsp.solve('z**2-4')\n") == pytest.approx(0.1887, abs=1e-4)
+
+
+def test_a_failed_call_that_is_mended_is_as_if_it_had_been_right_at_once():
+    words = one_by_one(call("12*34+"), call("12*34"), assistant("408"))
+    trajectory = played(words, rewrites=(Rollback(),))
+    assert [c.outcome for c in trajectory.calls] == ["ok"]
+    assert len(trajectory.turns) == 2
+    assert "repaired" in trajectory.marks
+    first = trajectory.turns[0].action
+    assert set(first.authors) == {Author.PATCHED}
+    assert all(map(math.isnan, first.logprobs))
+    (segment,) = trajectory.segments()
+    assert "error" not in CHAT.tokenizer.decode(segment.tokens.ids)
+    assert sum(segment.action_mask) == trajectory.action_tokens  # what was mended is trained
+    clean = played(one_by_one(call("12*34"), assistant("408")))
+    assert segment.tokens.ids == clean.segments()[0].tokens.ids
+
+
+def test_a_thought_stays_where_only_the_call_is_mended_and_goes_where_all_is():
+    mend = Rollback()
+    failed, alike, unlike = call("12*34+"), call("12*34"), call("7")
+    failed = assistant("let me see", *failed.tool_calls)
+    alike, unlike = assistant("ah", *alike.tool_calls), assistant("ah", *unlike.tool_calls)
+    assert mend.mended(failed, alike).text == "let me see"
+    assert Rollback(threshold=0.99).mended(failed, alike).text == "ah"
+    assert mend.mended(failed, alike).tool_calls == alike.tool_calls
+    assert Rollback(threshold=0.999).mended(failed, unlike).text == "ah"
+
+
+def test_what_is_never_mended_stays_and_so_do_long_chains():
+    never = one_by_one(call("12*34+"), call("12*34+"), assistant("9"))
+    assert len(played(never, rewrites=(Rollback(),)).turns) == 3
+    long = [*[call("1+")] * 4, call("1+1"), assistant("2")]
+    assert len(played(one_by_one(*long), rewrites=(Rollback(retries=3),)).turns) == 6
+    assert len(played(one_by_one(*long), rewrites=(Rollback(retries=4),)).turns) == 2
+
+
+def test_left_alone_it_is_independent_sampling():
+    words = one_by_one(call("12*34+"), call("12*34"), assistant("408"))
+    assert len(played(words, rewrites=(Rollback(untouched=1.0),)).turns) == 3
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [(lambda: Summary(tokens=0), "one or more"), (lambda: Rollback(untouched=2), "0 to 1")],
+)
+def test_options_that_cannot_be(made, said):
+    with pytest.raises(OptionError, match=said):
+        made()
+
+
+def test_an_answer_to_a_question_opens_anew():
+    so_far = SoFar(Occasion(TASK, 0), (), (turn("it was 5", aside=True),))
+    assert isinstance(asyncio.run(Summary(tokens=1)(so_far)), Reopen)
