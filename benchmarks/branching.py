@@ -72,7 +72,9 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=16)
     parser.add_argument("--tasks", type=int, default=12, help="of an update, eight trajectories each")
     parser.add_argument("--episodes", type=int, default=400, help="of an evaluation")
-    parser.add_argument("--warm-up", type=int, default=360, help="steps on the calculator task; the game has a third")
+    parser.add_argument(
+        "--warm-up", type=int, default=360, help="steps on the calculator task; the game has an eighteenth"
+    )
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     began = time.perf_counter()
@@ -80,7 +82,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for seed in range(arguments.seeds):
-            for world, changes, steps in (("calculator", [], arguments.warm_up), ("game", GAME, arguments.warm_up // 3)):
+            worlds = (("calculator", [], arguments.warm_up), ("game", GAME, arguments.warm_up // 18))
+            for world, changes, steps in worlds:
                 model = warmed_up(seed, folder / f"{world}-{seed}", f"supervised.steps={steps}", *changes)
                 for strategy, more in STRATEGIES.items():
                     there = folder / "run"

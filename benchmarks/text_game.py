@@ -124,9 +124,7 @@ class Walking:
         if self.room == self.house.coin:
             found = Observation((tool_result("coin found"),))
             return StepResult(found, terminated=True, calls=(CallRecord("go", "ok", 0.0),))
-        return StepResult(
-            Observation((tool_result(self.house.seen(self.room)),)), calls=(CallRecord("go", "ok", 0.0),)
-        )
+        return StepResult(Observation((tool_result(self.house.seen(self.room)),)), calls=(CallRecord("go", "ok", 0.0),))
 
     async def close(self) -> None:
         """Nothing is held."""

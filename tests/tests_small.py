@@ -4,6 +4,7 @@ import asyncio
 import random
 from contextlib import contextmanager
 
+from whetstone.algorithms import TokenLoss
 from whetstone.errors import ToolError
 from whetstone.reporting import Progress
 from whetstone.trajectory import Score
@@ -120,3 +121,14 @@ class Unrepeatable:
 
     async def close(self):
         """Nothing is held."""
+
+
+SEEN = []
+"""Columns an objective was shown."""
+
+
+def spied(learner_logprobs, old_logprobs, sampler_logprobs, advantages):
+    """A plain policy gradient that keeps what it was shown."""
+    columns = {"learner_logprobs": learner_logprobs, "old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs}
+    SEEN.append({name: column.detach().clone() for name, column in columns.items()})
+    return TokenLoss(-advantages * learner_logprobs, {})
