@@ -1,9 +1,9 @@
 """Does branching cost less than independent sampling, at as many trajectories, and does it learn as well?
 
-On the demo's calculator task and on a text game, from the same warmed-up weights: independent sampling, entropy branching
-(ARPO), balanced branching (AEPO) and a frontier tree (PORTool, TreePS), eight trajectories a group each. Costs are those
-of training: tokens drawn from the policy, tool calls and environment steps of a group. Success is of the same held-out
-tasks before and after.
+On the demo's calculator task and on a text game, from the same warmed-up weights: independent sampling, entropy
+branching (ARPO), balanced branching (AEPO) and a frontier tree (PORTool, TreePS), eight trajectories a group each.
+Costs are those of training: tokens drawn from the policy, tool calls and environment steps of a group. Success is of
+the same held-out tasks before and after.
 
 `--write FOLDER` puts the table into FOLDER/branching.md and what it is made of into FOLDER/branching.json.
 """
@@ -38,6 +38,7 @@ GAME = [
     "environment={name: 'text_game:Walking', max_turns: 10}",
     "reward=text_game:found_coin",
 ]
+PLAIN: list[str] = []
 COMMON = [
     "ablations=null",
     "supervised=null",
@@ -82,8 +83,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for seed in range(arguments.seeds):
-            worlds = (("calculator", [], arguments.warm_up), ("game", GAME, arguments.warm_up // 18))
-            for world, changes, steps in worlds:
+            worlds = {"calculator": (PLAIN, arguments.warm_up), "game": (GAME, arguments.warm_up // 18)}
+            for world, (changes, steps) in worlds.items():
                 model = warmed_up(seed, folder / f"{world}-{seed}", f"supervised.steps={steps}", *changes)
                 for strategy, more in STRATEGIES.items():
                     there = folder / "run"
@@ -134,12 +135,12 @@ def table_of(told: dict[str, Any]) -> str:
     lines = [
         "# Branching at as many trajectories",
         "",
-        f"{budget['updates']} updates of {budget['tasks']} tasks with 8 trajectories each, from the same weights. Costs",
-        "are of a group, in the mean over the updates and seeds; in brackets, as a share of independent sampling's.",
+        f"{budget['updates']} updates of {budget['tasks']} tasks with 8 trajectories each, from the same weights.",
+        "Costs are of a group, in the mean over updates and seeds; in brackets, as a share of independent sampling's.",
         f"Success on {budget['episodes']} held-out tasks, greedy, seed by seed; the gain is the mean, and its interval",
         "is 95 % by the seeds' own spread (t distribution). `make bench NAME=branching`.",
         "",
-        "| world | strategy | sampled tokens | reused tokens | tool calls | environment steps | before | after | gain |",
+        "| world | strategy | sampled tokens | reused tokens | tool calls | world steps | before | after | gain |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     rows = told["measured"]["runs"]

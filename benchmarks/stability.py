@@ -1,8 +1,8 @@
 """Does leaving out void turns keep gradients calm? SimpleTIR's claim, on a tool with noisy, unseen output.
 
 The demo's policy behind its warm-up meets a calculator that answers a third of all expressions with signs it has never
-read; an answer must be a number. Behind such noise it drifts: turns that neither call nor answer. Trained as it is, with
-void episodes stopped, with them filtered, and with both, from the same weights on the same tasks.
+read; an answer must be a number. Behind such noise it drifts: turns that neither call nor answer. Trained as it is,
+with void episodes stopped, with them filtered, and with both, from the same weights on the same tasks.
 
 A spike is a gradient norm above three times the median of the same run. `--write FOLDER` puts the table into
 FOLDER/stability.md and what it is made of into FOLDER/stability.json.

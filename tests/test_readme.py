@@ -28,6 +28,7 @@ OWN_TASK = [
 def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said):
     (tmp_path / "shop.py").write_text(block("python"))
     (tmp_path / "shop_credit.py").write_text(block("python", 1))
+    (tmp_path / "shop_rollout.py").write_text(block("python", 2))
     (tmp_path / "shop.jsonl").write_text(block("json"))
     (tmp_path / "shop.yaml").write_text(block("yaml"))
     command = [sys.executable, "-m", "whetstone.cli.main", *shlex.split(said), "--json"]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from whetstone.algorithms import TokenLoss
 from whetstone.errors import ToolError
 from whetstone.reporting import Progress
-from whetstone.trajectory import Score
+from whetstone.trajectory import Score, Task
 
 SMALL = [
     "policy.tiny.hidden=16",
@@ -132,3 +132,22 @@ def spied(learner_logprobs, old_logprobs, sampler_logprobs, advantages):
     columns = {"learner_logprobs": learner_logprobs, "old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs}
     SEEN.append({name: column.detach().clone() for name, column in columns.items()})
     return TokenLoss(-advantages * learner_logprobs, {})
+
+
+def harder(heard, draw):
+    """A sensible and a senseless task of each that was played."""
+    for group in heard.groups:
+        kind = group.task.tags["kind"]
+        private = {**group.task.private, "answer": 5}
+        yield Task(f"harder/{kind}", "Compute 2+3", private, {**group.task.tags})
+        yield Task(f"senseless/{kind}", "", private, {**group.task.tags})
+
+
+def sensible(task):
+    """Whether there is a question."""
+    return bool(task.prompt)
+
+
+def unkeepable(heard, draw):
+    """A task nobody can write down."""
+    return [Task("odd", "?", {"answer": object()})]

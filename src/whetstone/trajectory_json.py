@@ -14,7 +14,18 @@ from typing import Any
 import orjson
 
 from whetstone.chat.message import Message
-from whetstone.trajectory import Author, CallRecord, EndReason, OffPolicy, Removal, Score, Tokens, Trajectory, Turn
+from whetstone.trajectory import (
+    Author,
+    CallRecord,
+    EndReason,
+    OffPolicy,
+    Removal,
+    Score,
+    Task,
+    Tokens,
+    Trajectory,
+    Turn,
+)
 
 
 def encoded_trajectory(trajectory: Trajectory) -> bytes:
@@ -33,6 +44,16 @@ def decoded_trajectories(lines: Iterable[bytes]) -> list[Trajectory]:
         trajectory = read_trajectory(orjson.loads(line), read)
         read[trajectory.id] = trajectory
     return list(read.values())
+
+
+def encoded_task(task: Task) -> dict[str, Any]:
+    """A task as JSON can hold it; what is private must be such."""
+    return {"id": task.id, "prompt": task.prompt, "private": dict(task.private), "tags": dict(task.tags)}
+
+
+def decoded_task(row: Mapping[str, Any]) -> Task:
+    """What `encoded_task` made of it."""
+    return Task(row["id"], row["prompt"], row["private"], row["tags"])
 
 
 def encoded_turn(turn: Turn) -> dict[str, Any]:

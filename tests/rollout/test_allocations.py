@@ -10,7 +10,7 @@ from whetstone.parts import OptionError
 from whetstone.rollout import Method, Occasion, Plan
 from whetstone.rollout.allocations import BySuccess, HorizonStages
 from whetstone.rollout.protocol import Allowance
-from whetstone.rollout.starts import ExpertPrefix
+from whetstone.rollout.starts import ExpertPrefix, OwnPrefix
 from whetstone.rollout.starts.expert_prefix import share_started
 from whetstone.rollout.strategies import EntropyBranching, Independent
 from whetstone.trajectory import Author, EndReason, Group, Task
@@ -131,6 +131,28 @@ def test_it_moves_to_the_beginning_and_ends_there(started):
     assert shares == sorted(shares, reverse=True)
 
 
-def test_a_start_wants_updates():
+def test_own_successes_are_begun_behind_once_there_are_any():
+    right = in_order(call("12*34"), call("408+0"), assistant("408"))
+    start = OwnPrefix(until=10)
+    method = Method(start=start)
+    first = collected(Independent(group_size=2), right, method=method)
+    assert all(t.marks == () for t in first.trajectories)  # nothing is known yet
+    start.hear(heard(first))
+    again = OwnPrefix(until=10)
+    again.load_state(start.state())
+    for known in (start, again):
+        begun = collected(Independent(group_size=2), right, method=Method(start=known))
+        for trajectory in begun.trajectories:
+            assert trajectory.marks == ("started_later",)
+            assert [{*t.action.authors} for t in trajectory.turns] == [{Author.SPLICED}] * 2 + [{Author.POLICY}]
+            assert trajectory.turns[0].action.ids == first.trajectories[0].turns[0].action.ids
+    start.hear(heard(begun))
+    assert len(start.buffer) == 2  # what began in the middle is no success of the whole
+    late = collected(Independent(group_size=2), right, method=method, plan=Plan(TASK, 3, name="g/", step=10))
+    assert all(t.marks == () for t in late.trajectories)
+
+
+@pytest.mark.parametrize("start", [ExpertPrefix, OwnPrefix])
+def test_a_start_wants_updates(start):
     with pytest.raises(OptionError, match="one update or more"):
-        ExpertPrefix(until=0)
+        start(until=0)

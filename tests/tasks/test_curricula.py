@@ -9,7 +9,7 @@ from whetstone.errors import TaskError
 from whetstone.parts import OptionError
 from whetstone.seeding import derive_random
 from whetstone.tasks import Arithmetic
-from whetstone.tasks.curricula import Chosen, Pool, StagedTasks, UpperBound
+from whetstone.tasks.curricula import Chosen, GeneratedTasks, Pool, StagedTasks, UpperBound
 from whetstone.tasks.curricula.chosen import filled, learning_impact, solvable
 from whetstone.tasks.curricula.stages import split_of, stage_of
 from whetstone.tasks.curricula.ucb import upper_bounds, weights_of
@@ -133,6 +133,39 @@ def test_arpo_gui_keeps_what_was_solved_once():
     assert solvable([0, 3, 16, 0, 1]) == [1, 2, 4]
 
 
+# ------------------------------------------------------------ made tasks
+
+
+def test_made_tasks_pass_gates_are_bounded_and_drawn_as_often_as_asked():
+    made = GeneratedTasks(generator="tests_small:harder", gates=["tests_small:sensible"], share=0.25, capacity=2)
+    found = [made.choose(SOURCE, 100, n, 0, derive_random("g", n)) for n in range(9)]
+    assert found == list(range(100, 109))  # nothing is made yet
+    made.hear(heard(of("product", 0, 0)))
+    assert [task.id for task in made.pool] == ["harder/product"]
+    assert made.metrics() == {"made": 1.0, "turned_away": 1.0}
+    made.hear(heard(of("product", 0, 0)))
+    assert len(made.pool) == 1  # known already
+    for kind in KINDS:
+        made.hear(heard(of(kind, 0, 0)))
+    assert [task.id for task in made.pool] == [f"harder/{kind}" for kind in KINDS[1:]]
+    drawn = [made.choose(SOURCE, 0, n, 0, derive_random("g", n)) for n in range(400)]
+    assert 60 < sum(isinstance(each, Task) for each in drawn) < 140
+    again = GeneratedTasks(generator="tests_small:harder", gates=["tests_small:sensible"], capacity=2)
+    again.load_state(made.state())
+    assert (again.pool, again.turned_away) == (made.pool, made.turned_away)
+
+
+def test_a_share_of_nothing_is_the_source_alone():
+    made = GeneratedTasks(generator="tests_small:harder", share=0)
+    made.hear(heard(of("product", 0, 0)))
+    assert made.choose(SOURCE, 100, 7, 0, derive_random(0)) == 107
+
+
+def test_a_made_task_that_cannot_be_kept_is_named():
+    with pytest.raises(TaskError, match="made task odd: cannot be kept as JSON"):
+        GeneratedTasks(generator="tests_small:unkeepable").hear(heard(of("product", 0)))
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
@@ -142,6 +175,7 @@ def test_arpo_gui_keeps_what_was_solved_once():
         (lambda: StagedTasks(stages=[["a"]], every=0), "one update or more"),
         (lambda: StagedTasks(stages=[["a"]], every=1, replay=1), "below 1"),
         (lambda: Pool(size=0), "one task or more"),
+        (lambda: GeneratedTasks(generator="tests_small:harder", share=2), "0 to 1"),
         (lambda: Chosen(), "either a list"),
         (lambda: Chosen(path="nowhere.json"), "nowhere.json"),
         (lambda: Chosen(indices=[-1]), "zero or more"),

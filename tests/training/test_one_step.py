@@ -25,6 +25,8 @@ METHODS = {
     "refilled": ["rollout.refill={name: informative, of: reward, max_tried: 20}"],
     "selected": ["rollout.select=[{name: balanced, keep: 3}, {name: surprising, quantile: 0.3}]"],
     "instructions": ["rollout.views=[{name: instructions, texts: [a, b, c]}]", "policy.tiny.context_length=384"],
+    "made tasks": ["curriculum={name: generated, generator: 'tests_small:harder', gates: ['tests_small:sensible']}"],
+    "own starts": ["curriculum={name: pool, size: 3}", "rollout.start={name: own_prefix, until: 50}"],
     "allocated": ["rollout.allocate={name: by_success, by: kind, least_turns: 2}"],
     "branching": ["rollout.strategy={name: entropy_branching, roots: 2}"],
 }

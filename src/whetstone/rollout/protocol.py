@@ -52,8 +52,8 @@ class Plan:
     """Begins the id of each of its trajectories, so that ids differ between groups."""
     step: int = 0
     """Updates made when it was planned."""
-    index: int = 0
-    """Which of the source's tasks it is."""
+    chosen: int | Task = 0
+    """Which of the source's tasks it is, or the task that was made."""
 
 
 NOTHING = Tokens.written((), Author.SPLICED)

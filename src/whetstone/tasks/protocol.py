@@ -25,8 +25,8 @@ class Source(Protocol):
 class Curriculum(Protocol):
     """Which task comes next. One that learns from how tasks went also has `hear`, `state` and `load_state`."""
 
-    def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
-        """The index of the task of group `number`.
+    def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int | Task:
+        """The task of group `number`: an index of the source's, or one that was made.
 
         Args:
             first: The first of the source's tasks that may be chosen; those in front of it were demonstrated.

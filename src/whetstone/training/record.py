@@ -20,7 +20,7 @@ import orjson
 
 from whetstone.errors import RunDirectoryError
 from whetstone.trajectory import Costs, Group, Task, Turn
-from whetstone.trajectory_json import decoded_trajectories, decoded_turn
+from whetstone.trajectory_json import decoded_task, decoded_trajectories, decoded_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class RunRecord:
         self.journal_path, self.turns_path = run_dir / "store" / "journal.jsonl", run_dir / "store" / "turns.jsonl"
         self.admitted: dict[int, int] = {}
         """Groups ever let in → the version at which each was."""
-        self.tasks: dict[int, int] = {}
-        """Groups ever let in → which of the source's tasks each is of."""
+        self.tasks: dict[int, int | Task] = {}
+        """Groups ever let in → which of the source's tasks each is of, or the task that was made for it."""
         self.lost: dict[int, str] = {}
         """Groups that came to nothing → why."""
         self.consumed: dict[int, list[int]] = {}
@@ -130,7 +130,8 @@ class RunRecord:
     def _heard_admitted(self, event: dict[str, Any]) -> None:
         self.admitted[event["group"]] = event["version"]
         if "task" in event:
-            self.tasks[event["group"]] = event["task"]
+            said = event["task"]
+            self.tasks[event["group"]] = said if isinstance(said, int) else decoded_task(said)
 
     def _heard_consumed(self, event: dict[str, Any]) -> None:
         self.consumed[event["update"]] = event["groups"]

@@ -34,7 +34,7 @@ from whetstone.training.one_step import Stepped, one_step
 from whetstone.training.stages import costs_of, describe_groups, first_task, imitated
 from whetstone.training.store import RunStore
 from whetstone.training.stream import GroupStream, admission_of
-from whetstone.trajectory import Group, Segment
+from whetstone.trajectory import Group, Segment, Task
 
 _ATTEMPTS = 3
 """How often an update may take the process down with it before its groups are quarantined."""
@@ -232,13 +232,13 @@ class Reinforcement:
         # the version it was let in at, whatever was made since
         live = self._sampling.stream.admission.live if self._sampling is not None else {}
         step = live.get(number, self.done)
-        index = self.store.tasks.get(number)  # what was chosen before a kill was chosen
-        if index is None and self.assembly.method.curriculum is not None:
+        chosen = self.store.tasks.get(number)  # what was chosen before a kill was chosen
+        if chosen is None and self.assembly.method.curriculum is not None:
             draw = derive_random(seed, "curriculum", number)
-            index = self.assembly.method.curriculum.choose(source, self._first_task, number, step, draw)
-        index = self._first_task + number if index is None else index
-        rolls = derive_seed(seed, "rollout", number)
-        return Plan(source.task(index), rolls, number, f"group-{number}/", step, index)
+            chosen = self.assembly.method.curriculum.choose(source, self._first_task, number, step, draw)
+        chosen = self._first_task + number if chosen is None else chosen
+        task = chosen if isinstance(chosen, Task) else source.task(chosen)
+        return Plan(task, derive_seed(seed, "rollout", number), number, f"group-{number}/", step, chosen)
 
     async def _groups(self, update: int) -> tuple[list[Group], list[Group]]:
         """(the groups of an update, those that were sampled for it and did not count): those on record, where it was

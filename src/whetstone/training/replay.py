@@ -37,7 +37,7 @@ from whetstone.training.record import RunRecord
 from whetstone.training.run_directory import read_json, run_recipe
 from whetstone.training.stages import first_task, imitated
 from whetstone.training.updates import batch_columns
-from whetstone.trajectory import Group, Score, Trajectory
+from whetstone.trajectory import Group, Score, Task, Trajectory
 
 _SHOWN = 3
 _BY_THE_CLOCK = ("time/", "throughput/", "memory/")
@@ -101,8 +101,8 @@ class Replay:
 
     def group(self, number: int) -> Group:
         """A group on record."""
-        index = self.record.tasks.get(number, self.first_task + number)
-        return self.record.load(number, self.before.source.task(index))
+        chosen = self.record.tasks.get(number, self.first_task + number)
+        return self.record.load(number, chosen if isinstance(chosen, Task) else self.before.source.task(chosen))
 
     async def rescored(self, group: Group) -> Group:
         """With the rewards of the changed recipe; what had none, since its ending is not valid, has none again."""

@@ -27,8 +27,8 @@ import orjson
 
 from whetstone.atomic_write import saving
 from whetstone.training.record import Place, RunRecord
-from whetstone.trajectory import Group, Turn
-from whetstone.trajectory_json import encoded_trajectory, encoded_turn
+from whetstone.trajectory import Group, Task, Turn
+from whetstone.trajectory_json import encoded_task, encoded_trajectory, encoded_turn
 
 _TURNS_KEPT = 64 * 2**20
 """Bytes of turns after which those of finished episodes are left out."""
@@ -55,11 +55,12 @@ class RunStore(RunRecord):
 
     # ------------------------------------------------------------ groups
 
-    def admit(self, number: int, version: int, task: int) -> None:
-        """A group was let in, of the source's task of this index."""
+    def admit(self, number: int, version: int, task: int | Task) -> None:
+        """A group was let in, of the source's task of this index, or of one that was made."""
         self.admitted[number] = version
         self.tasks[number] = task
-        self._note({"event": "admitted", "group": number, "version": version, "task": task})
+        said = encoded_task(task) if isinstance(task, Task) else task
+        self._note({"event": "admitted", "group": number, "version": version, "task": said})
 
     def keep(self, group: Group) -> None:
         """A group is finished; its trajectories are written before the journal knows of them."""

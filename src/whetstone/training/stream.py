@@ -196,7 +196,7 @@ class GroupStream:
             self.discard([number])
             return Group(plan.task, (), number)
         if number not in self.store.admitted:
-            self.store.admit(number, self.admission.live[number], plan.index)
+            self.store.admit(number, self.admission.live[number], plan.chosen)
         if self.store.holds(number):
             return self._counted(self.store.load(number, plan.task))
         try:

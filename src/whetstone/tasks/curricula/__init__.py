@@ -1,10 +1,11 @@
 """Which task comes next."""
 
 from whetstone.tasks.curricula.chosen import Chosen
+from whetstone.tasks.curricula.generated import GeneratedTasks
 from whetstone.tasks.curricula.pool import Pool
 from whetstone.tasks.curricula.stages import StagedTasks
 from whetstone.tasks.curricula.ucb import UpperBound
 
-CURRICULA = {"chosen": Chosen, "pool": Pool, "stages": StagedTasks, "ucb": UpperBound}
+CURRICULA = {"chosen": Chosen, "generated": GeneratedTasks, "pool": Pool, "stages": StagedTasks, "ucb": UpperBound}
 
-__all__ = ["CURRICULA", "Chosen", "Pool", "StagedTasks", "UpperBound"]
+__all__ = ["CURRICULA", "Chosen", "GeneratedTasks", "Pool", "StagedTasks", "UpperBound"]

@@ -1,0 +1,89 @@
+"""Tasks that were made from those before, behind gates, among the source's own.
+
+    what failed, what was solved → generator → gates → a pool, bounded → a share of the groups
+
+The generator is a hook: yours, and those to come. A made task needs what a reward needs to judge it; a gate is where
+that is checked.
+
+Easy to get wrong: without a gate the hardest tasks to make are the broken ones. Gates are parts of their own, and how
+many each turned away is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from whetstone.errors import TaskError
+from whetstone.parts import OptionError, find_part
+from whetstone.tasks.protocol import Source
+from whetstone.trajectory import Task
+from whetstone.trajectory_json import decoded_task, encoded_task
+
+if TYPE_CHECKING:
+    from whetstone.rollout.protocol import Heard
+
+
+class GeneratedTasks:
+    """The source's tasks, and a share of made ones (WebRL's and self-play's hook). A share of 0 is the source alone.
+
+    Sources: Qi et al. 2024 (WebRL), arXiv:2411.02337, §3.2 (from failures, behind gates); 2605.22217 (gates decide
+    whether self-play is stable).
+
+    Args:
+        generator: `package.module:function`, (heard, random) → tasks; asked behind every step.
+        gates: `package.module:function` each, task → whether it may enter, asked in this order.
+        share: Of groups whose task is a made one, once there are any.
+        capacity: Made tasks kept; the oldest go first.
+    """
+
+    def __init__(self, *, generator: str, gates: Sequence[str] = (), share: float = 0.5, capacity: int = 1000) -> None:
+        if not 0 <= share <= 1:
+            raise OptionError("share", f"0 to 1, got {share:g}")
+        if capacity < 1:
+            raise OptionError("capacity", f"one task or more, got {capacity}")
+        self.generator: Callable[[Heard, Random], Sequence[Task]] = find_part("generator", generator, {})
+        self.gates: dict[str, Callable[[Task], bool]] = {name: find_part("gate", name, {}) for name in gates}
+        self.share, self.capacity = share, capacity
+        self.pool: list[Task] = []
+        self.turned_away = dict.fromkeys(self.gates, 0)
+
+    def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int | Task:
+        """See `Curriculum`."""
+        return draw.choice(self.pool) if self.pool and draw.random() < self.share else first + number
+
+    def hear(self, heard: Heard, /) -> None:
+        """See `Remembers`."""
+        known = {task.id for task in self.pool}
+        for task in self.generator(heard, heard.draw):
+            try:
+                orjson.dumps(encoded_task(task))  # it is kept in the journal and in checkpoints
+            except TypeError as error:
+                raise TaskError(f"made task {task.id}: cannot be kept as JSON: {error}") from None
+            if task.id not in known and self._enters(task):
+                known.add(task.id)
+                self.pool.append(task)
+        del self.pool[: -self.capacity]
+
+    def _enters(self, task: Task) -> bool:
+        for name, gate in self.gates.items():
+            if not gate(task):
+                self.turned_away[name] += 1
+                return False
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """See `Remembers`."""
+        return {"pool": [encoded_task(task) for task in self.pool], "turned_away": self.turned_away}
+
+    def load_state(self, state: Mapping[str, Any], /) -> None:
+        """See `Remembers`."""
+        self.pool = [decoded_task(row) for row in state["pool"]]
+        self.turned_away |= state["turned_away"]
+
+    def metrics(self) -> dict[str, float]:
+        """How many there are, and how many gates turned away."""
+        return {"made": float(len(self.pool)), "turned_away": float(sum(self.turned_away.values()))}
