@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=12, help="of an update, eight episodes each")
     parser.add_argument("--episodes", type=int, default=300, help="of an evaluation")
     parser.add_argument("--warm-up", type=int, default=300)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     began = time.perf_counter()

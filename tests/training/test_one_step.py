@@ -190,6 +190,11 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
             ["rollout.views=[{name: budget_lin, budgets: [1]}]"],
             'no view named "budget_lin"; did you mean "budget_line"',
         ),
+        (
+            ["curriculum={name: ucb, kinds: [prodct]}"],
+            'none is of kind "prodct"; there are product, ',
+        ),
+        (["curriculum={name: stages, stages: [[product], [odd]], every: 1}"], 'none is of kind "odd"'),
         (["rollout.stops=[void_turn, void_turn]"], '"void_turn" stands there twice'),
         (["rollout.on_view_overflow=refuse"], "has no effect: there are no views"),
         (["rollout.partner={name: try_again, attempt: 3}"], "no such option"),

@@ -50,6 +50,12 @@ _CURVES = (
     ),
     (
         "reinforcement",
+        {"sampled": "cost/sampled_tokens", "shared by forks": "cost/reused_tokens"},
+        False,
+        "Tokens of a group: drawn from the policy, whatever became of them, and those that forks did not draw again.",
+    ),
+    (
+        "reinforcement",
         {"entropy (nats per token)": "policy/entropy"},
         False,
         "How undecided the policy is. A fall to 0 while success stands still is a policy that stopped exploring.",

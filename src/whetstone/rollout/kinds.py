@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whetstone.errors import TaskError
+from whetstone.tasks import tag_of
 from whetstone.trajectory import Group, Task, Trajectory
 
 FROM_ELSEWHERE = frozenset({"replayed", "started_later"})
@@ -15,11 +15,7 @@ def key_of(task: Task, by: str) -> str:
     Raises:
         TaskError: It has no such tag.
     """
-    if by == "task":
-        return task.id
-    if by not in task.tags:
-        raise TaskError(f'task {task.id}: has no tag "{by}"; it has {", ".join(sorted(task.tags)) or "none"}')
-    return task.tags[by]
+    return task.id if by == "task" else tag_of(task, by)
 
 
 def own(group: Group) -> list[Trajectory]:

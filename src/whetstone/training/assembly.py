@@ -154,7 +154,7 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
     reward = function_of(resolved, "reward", recipe.reward, REWARDS)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
-    check_method(resolved, strategy, method, environment)
+    check_method(resolved, strategy, method, source, environment)
     credit = CreditParts(
         advantage=function_of(resolved, "advantage", recipe.advantage, ADVANTAGES),
         shaping=_functions(resolved, "shaping", recipe.shaping, SHAPING),

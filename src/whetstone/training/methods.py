@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from whetstone.environments import Environment
+from whetstone.errors import TaskError
 from whetstone.recipe import Part, Resolved
 from whetstone.rollout import Method, Strategy
 from whetstone.rollout.allocations import ALLOCATIONS
@@ -71,7 +72,7 @@ def method_of(resolved: Resolved, source: Source, vocabulary: int) -> Method:
 
 
 def check_method(
-    resolved: Resolved, strategy: Strategy, method: Method, environment: Callable[[], Environment]
+    resolved: Resolved, strategy: Strategy, method: Method, source: Source, environment: Callable[[], Environment]
 ) -> None:
     """Refuse what cannot go together.
 
@@ -79,6 +80,12 @@ def check_method(
         RecipeError: Says what, and what would do.
     """
     recipe = resolved.recipe
+    check = getattr(method.curriculum, "check", None)
+    if check is not None:
+        try:
+            check(source, 0)
+        except TaskError as error:
+            raise resolved.error("curriculum", str(error)) from None
     forks = "forks" in getattr(strategy, "provides", ())
     for key, parts in (("rollout.strategy", forks), ("rollout.start", method.start is not None)):
         if parts and not _can_be_gone_back_to(environment()):

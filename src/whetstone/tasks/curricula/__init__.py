@@ -1,6 +1,7 @@
 """Which task comes next."""
 
 from whetstone.tasks.curricula.chosen import Chosen
+from whetstone.tasks.curricula.drawing import tag_of
 from whetstone.tasks.curricula.generated import GeneratedTasks
 from whetstone.tasks.curricula.pool import Pool
 from whetstone.tasks.curricula.stages import StagedTasks
@@ -8,4 +9,4 @@ from whetstone.tasks.curricula.ucb import UpperBound
 
 CURRICULA = {"chosen": Chosen, "generated": GeneratedTasks, "pool": Pool, "stages": StagedTasks, "ucb": UpperBound}
 
-__all__ = ["CURRICULA", "Chosen", "GeneratedTasks", "Pool", "StagedTasks", "UpperBound"]
+__all__ = ["CURRICULA", "Chosen", "GeneratedTasks", "Pool", "StagedTasks", "UpperBound", "tag_of"]

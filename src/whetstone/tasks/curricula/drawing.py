@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 from whetstone.errors import TaskError
@@ -14,17 +13,20 @@ _RANGE = 2**20
 _TRIES = 20_000
 
 
-def drawn(source: Source, first: int, draw: Random, fits: Callable[[Task], bool], *, what: str) -> int:
-    """The index of a task that fits, at or behind `first`.
+def drawn(source: Source, first: int, draw: Random, by: str, value: str) -> int:
+    """The index of a task with this value of a tag, at or behind `first`.
 
     Raises:
         TaskError: Of many tries none does.
     """
+    seen = set()
     for _ in range(_TRIES):
         index = first + draw.randrange(_RANGE)
-        if fits(source.task(index)):
+        found = tag_of(source.task(index), by)
+        if found == value:
             return index
-    raise TaskError(f"of {_TRIES} training tasks none is {what}; does the source have such tasks?")
+        seen.add(found)
+    raise TaskError(f'of {_TRIES} training tasks none is of {by} "{value}"; there are {", ".join(sorted(seen)[:9])}')
 
 
 def tag_of(task: Task, by: str) -> str:

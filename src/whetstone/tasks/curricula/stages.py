@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from whetstone.parts import OptionError
-from whetstone.tasks.curricula.drawing import drawn, tag_of
+from whetstone.tasks.curricula.drawing import drawn
 from whetstone.tasks.protocol import Source
 
 if TYPE_CHECKING:
@@ -75,13 +75,23 @@ class StagedTasks:
         self.began = 0
         self.recent: list[float] = []
 
+    def check(self, source: Source, first: int) -> None:
+        """Whether there are tasks for every stage.
+
+        Raises:
+            TaskError: Of one there are none.
+        """
+        for stage in self.stages:
+            for wanted in stage:
+                drawn(source, first, Random(wanted), self.by, wanted)
+
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
         """See `Curriculum`."""
         of_stage = self.stages[self.stage]
         if self.stage and draw.random() < self.replay:
             of_stage = [value for stage in self.stages[: self.stage] for value in stage]
         wanted = draw.choice(of_stage)
-        return drawn(source, first, draw, lambda task: tag_of(task, self.by) == wanted, what=f'of {self.by} "{wanted}"')
+        return drawn(source, first, draw, self.by, wanted)
 
     def hear(self, heard: Heard, /) -> None:
         """See `Remembers`."""

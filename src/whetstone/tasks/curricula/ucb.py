@@ -72,11 +72,20 @@ class UpperBound:
         bounds = upper_bounds(learnability, list(self.counts.values()))
         return dict(zip(self.kinds, weights_of(bounds, self.temperature), strict=True))
 
+    def check(self, source: Source, first: int) -> None:
+        """Whether there are tasks of every kind.
+
+        Raises:
+            TaskError: Of one there are none.
+        """
+        for kind in self.kinds:
+            drawn(source, first, Random(kind), self.by, kind)
+
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
         """See `Curriculum`."""
         weights = self.weights
         (kind,) = draw.choices(list(weights), list(weights.values()))
-        return drawn(source, first, draw, lambda task: tag_of(task, self.by) == kind, what=f'of {self.by} "{kind}"')
+        return drawn(source, first, draw, self.by, kind)
 
     def hear(self, heard: Heard, /) -> None:
         """See `Remembers`."""
