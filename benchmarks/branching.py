@@ -47,6 +47,7 @@ COMMON = [
     "training.decay_fraction=0.5",
 ]
 COSTS = ("sampled_tokens", "reused_tokens", "tool_calls", "environment_steps")
+SHOWN = (*COSTS, "sampling_seconds")
 
 
 def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
@@ -136,12 +137,13 @@ def table_of(told: dict[str, Any]) -> str:
         "# Branching at as many trajectories",
         "",
         f"{budget['updates']} updates of {budget['tasks']} tasks with 8 trajectories each, from the same weights.",
-        "Costs are of a group, in the mean over updates and seeds; in brackets, as a share of independent sampling's.",
+        "Costs are of a group, in the mean over updates and seeds; seconds are those all groups of an update took to",
+        "be sampled; in brackets, as a share of independent sampling's.",
         f"Success on {budget['episodes']} held-out tasks, greedy, seed by seed; the gain is the mean, and its interval",
         "is 95 % by the seeds' own spread (t distribution). `make bench NAME=branching`.",
         "",
-        "| world | strategy | sampled tokens | reused tokens | tool calls | world steps | before | after | gain |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| world | strategy | sampled tokens | reused | tool calls | world steps | seconds | before | after | gain |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     rows = told["measured"]["runs"]
     for world in ("calculator", "game"):
@@ -149,10 +151,10 @@ def table_of(told: dict[str, Any]) -> str:
         for strategy in STRATEGIES:
             mine = [row for row in rows if row["world"] == world and row["strategy"] == strategy]
             cells = []
-            for cost in COSTS:
+            for cost in SHOWN:
                 value, usual = (statistics.fmean(row[cost] for row in side) for side in (mine, plain))
                 share = f" ({value / usual:.2f})" if usual else ""
-                cells.append(f"{value:.0f}{share}")
+                cells.append(f"{value:.{2 if value < 10 else 0}f}{share}")
             before, after = (" ".join(f"{100 * row[key]:.0f}" for row in mine) for key in ("before", "after"))
             lines.append(f"| {world} | {strategy} | {' | '.join(cells)} | {before} | {after} | {_gain(mine)} |")
     return "\n".join(lines) + "\n"

@@ -55,7 +55,7 @@ def one_by_one(*said):
     return lambda moment: left.pop(0) if len(left) > 1 else left[0]
 
 
-def played(speak, *, environment=None, task=TASK, limits=LIMITS, occasion=None, **around):
+def played(speak, *, environment=None, task=TASK, limits=LIMITS, occasion=None, record=None, **around):
     """One episode by itself."""
     actor = speak if isinstance(speak, Says) else Says(speak)
     return asyncio.run(
@@ -67,6 +67,7 @@ def played(speak, *, environment=None, task=TASK, limits=LIMITS, occasion=None, 
             limits=limits,
             id="e",
             seed=1,
+            record=record,
             around=Around(occasion or Occasion(task, 1), **around),
         )
     )

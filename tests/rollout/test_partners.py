@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests_episodes import CHAT, TASK, call, collected, in_order, one_by_one
+from tests_episodes import CHAT, TASK, call, collected, in_order, one_by_one, played
 from whetstone.chat import assistant
+from whetstone.environments import ToolEnvironment
 from whetstone.parts import OptionError
 from whetstone.rewards import attempts, unary_feedback
 from whetstone.rewards.unary_feedback import unary_return
@@ -12,6 +13,7 @@ from whetstone.rollout.partners import LogReplay, SecondAttempt, TryAgain
 from whetstone.rollout.partners.log_replay import same_action
 from whetstone.rollout.strategies import Independent
 from whetstone.tasks import Arithmetic
+from whetstone.tools import pocket_calculator
 from whetstone.trajectory import EndReason
 
 ONE = Independent(group_size=1)
@@ -124,6 +126,40 @@ def test_without_patches_left_it_is_over():
     assert len(trajectory.turns) == 1
     assert len(followed(in_order(call("1+1")), 1).turns) == 2
     assert followed(in_order(call("1+1")), -1).ended is EndReason.TERMINATED
+
+
+class Record:
+    """Turns that were played before a kill."""
+
+    def __init__(self, turns):
+        self.turns, self.dropped = tuple(turns), 0
+
+    def played(self, episode):
+        return self.turns
+
+    def add(self, episode, turn):
+        pass
+
+    def drop(self, episode):
+        self.turns, self.dropped = (), self.dropped + 1
+
+
+def test_a_patched_episode_that_was_cut_off_ends_as_it_would_have():
+    def errs(moment):
+        return call("1+1") if moment.turn == 0 else expert(moment)
+
+    task = SOURCE.held_out(1)[0]
+
+    def world():
+        return LogReplay(source=SOURCE)(ToolEnvironment(tools=[pocket_calculator]), None)
+
+    whole = played(errs, environment=world(), task=task)
+    assert whole.marks == ("patched",)
+    record = Record(whole.turns[:1])
+    again = played(errs, environment=world(), task=task, record=record)
+    assert record.dropped == 1  # its history is not in its turns
+    assert [t.context.ids for t in again.turns] == [t.context.ids for t in whole.turns]
+    assert again.marks == whole.marks
 
 
 def test_actions_are_compared_by_what_they_do():

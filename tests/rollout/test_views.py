@@ -287,6 +287,26 @@ def test_zones_are_bounded():
     assert {entry.score for entry in view.zones["golden"]} == {7, 8, 9}
 
 
+SILENT = {
+    "demonstrations": Demonstrations(examples=["a"], counts=((0, 0),)),
+    "rubric": Rubric(steps=10, shared="binary", shown=0),
+    "lessons": Lessons(),
+    "experience": Experience(),
+    "instructions": Instructions(texts=[""]),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_what_shows_nothing_is_as_if_it_was_not_there(name):
+    plain = collected(Independent(group_size=3), WORDS, task=SCAFFOLDED)
+    viewed = collected(Independent(group_size=3), WORDS, task=SCAFFOLDED, method=Method(views={name: SILENT[name]}))
+    for ours, theirs in zip(viewed.trajectories, plain.trajectories, strict=True):
+        assert ours.opening == theirs.opening
+        assert [t.context for t in ours.turns] == [t.context for t in theirs.turns]
+        assert [t.action.ids for t in ours.turns] == [t.action.ids for t in theirs.turns]
+        assert all(t.training_context is None for t in ours.turns)
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [

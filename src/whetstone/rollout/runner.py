@@ -372,8 +372,8 @@ class _Episode:
             so_far = replace(self._so_far(), turns=(*played[:number], replace(played[number], observation=messages)))
             for view in self.around.views:
                 messages = view.observation(messages, so_far)
-            if answer.ended is not None or messages != played[number].observation:
-                return False
+            if answer.ended is not None or answer.instead is not None or messages != played[number].observation:
+                return False  # or what stands in the history is not what was said
         return True
 
     async def _act(self) -> Turn | None:

@@ -5,6 +5,9 @@
 Paths run on while it is decided, so nobody waits for a slow sibling; a fork begins behind turns that are over. Forks
 share their parent's turns, which are neither drawn nor paid for again.
 
+Where the published code begins one more episode at a time once all paths are over, here the same share begins as at
+first: one at a time, a group would take as long as all of them together.
+
 Easy to get wrong: whoever finishes first must not decide who gets the slots. Decisions are taken in a fixed order, and
 each has a draw of its own.
 """
@@ -76,9 +79,10 @@ async def branched(
             before = await path.running.turn(level - 1)
             if turn is not None and before is not None:
                 active.append((path, before, turn))
-        if not active:  # nobody is under way any more: another begins at the beginning
-            paths.append(_Path(roller.begin(task, index=len(paths))))
-            wave, level = paths[-1:], 1
+        if not active:  # nobody is under way any more: of what is left as many begin anew as did at first
+            fresh = math.ceil((size - len(paths)) * len(roots) / size)
+            wave, level = [_Path(roller.begin(task, index=len(paths) + k)) for k in range(fresh)], 1
+            paths += wave
             continue
         for path, before, turn in active:
             if math.isnan(path.first):
