@@ -35,13 +35,14 @@ def evaluate(
     """Evaluate RUN_OR_RECIPE: a run directory at its last checkpoint, or a recipe's policy as it stands."""
     run_dir = Path(run_or_recipe)
     if run_dir.is_dir():
-        resolved, policy = training.run_recipe(run_dir).with_overrides(overrides), training.final_policy(run_dir)
+        resolved = training.run_recipe(run_dir).with_overrides(overrides)
+        policy, memory = training.final_agent(run_dir)
     else:
-        resolved, policy = load_recipe(run_or_recipe, overrides), None
+        resolved, policy, memory = load_recipe(run_or_recipe, overrides), None, None
     given = {"episodes": episodes, "samples": samples, "temperature": temperature}
     changes: dict[str, Any] = {f"evaluation.{key}": value for key, value in given.items() if value is not None}
     resolved = resolved.with_changes(changes)
-    came_to = asyncio.run(_evaluated(resolved, training.assemble(resolved, policy), seed))
+    came_to = asyncio.run(_evaluated(resolved, training.assemble(resolved, policy, memory), seed))
     if as_json:
         click.echo(json.dumps(came_to.to_json()))
     else:

@@ -24,10 +24,11 @@ def rollout(run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: 
     """Play episodes of RUN_OR_RECIPE on training tasks and show them as conversations."""
     run_dir = Path(run_or_recipe)
     if run_dir.is_dir():
-        resolved, policy = training.run_recipe(run_dir).with_overrides(overrides), training.final_policy(run_dir)
+        resolved = training.run_recipe(run_dir).with_overrides(overrides)
+        policy, memory = training.final_agent(run_dir)
     else:
-        resolved, policy = load_recipe(run_or_recipe, overrides), None
-    for trajectory in asyncio.run(_sampled(training.assemble(resolved, policy), count, expert)):
+        resolved, policy, memory = load_recipe(run_or_recipe, overrides), None, None
+    for trajectory in asyncio.run(_sampled(training.assemble(resolved, policy, memory), count, expert)):
         if as_json:
             click.echo(json.dumps(_as_json(trajectory)))
         else:

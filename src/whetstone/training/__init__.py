@@ -6,7 +6,7 @@ from whetstone.training.learner import Learner
 from whetstone.training.needs import PROVIDERS
 from whetstone.training.preflight import Check, Verdict, preflight
 from whetstone.training.replay import Replay, Replayed
-from whetstone.training.run import final_policy, headline, train
+from whetstone.training.run import final_agent, final_policy, headline, train
 from whetstone.training.run_directory import run_recipe
 from whetstone.training.stages import evaluate
 from whetstone.training.why import Explained, Explainer
@@ -24,6 +24,7 @@ __all__ = [
     "Verdict",
     "assemble",
     "evaluate",
+    "final_agent",
     "final_policy",
     "headline",
     "preflight",

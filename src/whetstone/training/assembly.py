@@ -129,11 +129,12 @@ class Assembly:
         return ExpertActor(self.demonstrated, self.chat)
 
 
-def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
+def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[str, Any] | None = None) -> Assembly:
     """Make every part a recipe names.
 
     Args:
         policy: Taken instead of the recipe's own, such as one from a checkpoint.
+        memory: What parts of the method remember, from there too.
 
     Raises:
         WhetstoneError: A name, option, file or folder is wrong; the message says where it was written.
@@ -154,6 +155,7 @@ def assemble(resolved: Resolved, policy: Policy | None = None) -> Assembly:
     reward = function_of(resolved, "reward", recipe.reward, REWARDS)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
+    method.load_state(memory or {})
     check_method(resolved, strategy, method, source, environment)
     credit = CreditParts(
         advantage=function_of(resolved, "advantage", recipe.advantage, ADVANTAGES),

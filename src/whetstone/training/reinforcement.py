@@ -56,7 +56,6 @@ class Reinforcement:
     Args:
         base_version: The engine's version before the first update of the stage.
         state: What `state` said when the checkpoint was made; None at the beginning.
-        memory: What the method's parts remembered then.
         done: Updates in that checkpoint.
     """
 
@@ -70,10 +69,8 @@ class Reinforcement:
         store: RunStore,
         base_version: int,
         state: Mapping[str, Any] | None = None,
-        memory: Mapping[str, Any] | None = None,
         done: int = 0,
     ) -> None:
-        assembly.method.load_state(memory or {})
         self.assembly, self.learner, self.engine, self.settings, self.store = assembly, learner, engine, settings, store
         self.base_version, self.done = base_version, done
         self.by_recipe = settings.deterministic or settings.admit_ahead == 0

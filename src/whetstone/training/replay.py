@@ -178,14 +178,13 @@ class Replay:
         """
         path, done = self._checkpoint(before)
         policy, optimizer, position = await in_arithmetic_thread(load_checkpoint, path)
-        assembly = await in_arithmetic_thread(assemble, self.changed, policy)
+        assembly = await in_arithmetic_thread(assemble, self.changed, policy, position.memory if done else None)
         settings = self.changed.recipe.training
         assert settings is not None  # there are updates
         warmed_up = checkpoint_path(self.run_dir, self.warm_up_steps) if self.warm_up_steps else None
         learner = await in_arithmetic_thread(learner_for, assembly, settings, warmed_up)
         if done:
             learner.load_state_dict(optimizer)
-        assembly.method.load_state((position.memory or {}) if done else {})
         return MadeAgain(self, assembly, learner, settings, position.version - done, done)
 
     def _checkpoint(self, before: int | None) -> tuple[Path, int]:

@@ -94,6 +94,7 @@ class _Run:
         """
         with Interruption() as self.interruption:
             self.assembly = await in_arithmetic_thread(lambda: assemble(self.resolved, self._restored()))
+            self.assembly.method.load_state(self.position.memory or {})
             self.engine = await in_arithmetic_thread(self.assembly.engine, heard=self.progress.say)
             await self._publish(self.position.version)
             try:
@@ -174,7 +175,6 @@ class _Run:
             store=store,
             base_version=self.position.version - done,
             state=self.position.sampling,
-            memory=self.position.memory,
             done=done,
         )
 
@@ -286,7 +286,15 @@ def _throughput(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {stage: sum(values) / len(values) for stage, values in rates.items()}
 
 
+def final_agent(run_dir: Path) -> tuple[Policy | None, Mapping[str, Any] | None]:
+    """(the policy, what parts of the method remember) of a run's last checkpoint; nothing before the first."""
+    path = latest_checkpoint(run_dir)
+    if path is None:
+        return None, None
+    policy, _, position = load_checkpoint(path)
+    return policy, position.memory
+
+
 def final_policy(run_dir: Path) -> Policy | None:
     """The policy of a run's last checkpoint; None before the first."""
-    path = latest_checkpoint(run_dir)
-    return load_checkpoint(path)[0] if path is not None else None
+    return final_agent(run_dir)[0]
