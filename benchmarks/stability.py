@@ -2,7 +2,8 @@
 
 The demo's policy behind its warm-up meets a calculator that answers a third of all expressions with signs it has never
 read; an answer must be a number. Behind such noise it drifts: turns that neither call nor answer. Trained as it is,
-with void episodes stopped, with them filtered, and with both, from the same weights on the same tasks.
+with void episodes stopped, and with them filtered as well, from the same weights on the same tasks. What an update's
+loss is divided by is the same for all, or leaving out half of the episodes would make the others count twice.
 
 A spike is a gradient norm above three times the median of the same run. `--write FOLDER` puts the table into
 FOLDER/stability.md and what it is made of into FOLDER/stability.json.
@@ -29,7 +30,6 @@ from whetstone.training import train
 VARIANTS = {
     "as it is": [],
     "stopped": ["rollout.stops=[void_turn]"],
-    "filtered": ["filters=[void_turns]"],
     "stopped and filtered": ["rollout.stops=[void_turn]", "filters=[void_turns]"],
 }
 NOISY = ["environment={tools: ['noisy_tool:pocket_calculator'], answer: '^\\s*-?\\d+\\s*$', max_turns: 6}"]
@@ -39,6 +39,8 @@ COMMON = [
     "policy.tiny=null",
     "training.checkpoint_every=1000",
     "training.minibatches=2",
+    # by the number of tokens, fewer episodes would be louder ones
+    "aggregation={mode: constant, tokens: 48}",
 ]
 SPIKE = 3.0
 
@@ -128,10 +130,10 @@ def table_of(told: dict[str, Any]) -> str:
         "",
         f"{budget['updates']} updates of {budget['tasks']} tasks with 8 episodes each at a rate of",
         f"{budget['learning_rate']:g}, from the same weights; seed by seed. A spike is a norm above three times the",
-        "run's median. `make bench NAME=stability`.",
+        "run's median. The loss is divided by a constant, the same for all. `make bench NAME=stability`.",
         "",
-        "| variant | median norm | largest / median | spikes | void episodes | before | after |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| variant | median norm | largest norm | largest / median | spikes | void episodes | before | after |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for variant in VARIANTS:
         mine = [row for row in told["measured"]["runs"] if row["variant"] == variant]
@@ -140,7 +142,8 @@ def table_of(told: dict[str, Any]) -> str:
         spikes = " ".join(str(row["spikes"]) for row in mine)
         void = " ".join(f"{100 * max(row['filtered_fraction'], row['stopped_fraction']):.0f} %" for row in mine)
         before, after = (" ".join(f"{100 * row[key]:.0f}" for row in mine) for key in ("before", "after"))
-        lines.append(f"| {variant} | {median} | {largest} | {spikes} | {void} | {before} | {after} |")
+        norms = " ".join(f"{max(row['norms']):.2f}" for row in mine)
+        lines.append(f"| {variant} | {median} | {norms} | {largest} | {spikes} | {void} | {before} | {after} |")
     return "\n".join(lines) + "\n"
 
 

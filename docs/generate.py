@@ -99,6 +99,9 @@ step, group and part. What a part has to say of itself is in `metrics.jsonl` und
 whatever became of it, under `cost/`: sampled tokens, tokens of shared prefixes nobody drew again, tool calls,
 environment steps.
 
+What branching costs and whether it learns as well: [the table](../benchmarks/results/branching.md); whether void turns
+make gradients jump: [another](../benchmarks/results/stability.md).
+
 Yours is a class with the method its section's protocol asks for (`rollout/protocol.py`), named
 `package.module:Class`. What is remembered needs `hear`, `state` and `load_state`; what is to be there in an evaluation
 too says `at_evaluation = True`.
