@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
+from publishing import publish, with_publishing
 from warm_up import warmed_up
 from whetstone.algorithms import ADVANTAGES, OBJECTIVES
 from whetstone.recipe import load_recipe
@@ -121,15 +122,13 @@ def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Run them, print the table, and write it where asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
+    parser = with_publishing(argparse.ArgumentParser(description=__doc__))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--updates", type=int, default=24)
     parser.add_argument("--tasks", type=int, default=12, help="of an update, eight episodes each")
     parser.add_argument("--episodes", type=int, default=300, help="of an evaluation")
     parser.add_argument("--warm-up", type=int, default=360)
     parser.add_argument("--only", nargs="*", help="names of methods")
-    parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
@@ -161,12 +160,7 @@ def main() -> None:
                     shutil.copytree(found, teacher)
                 shutil.rmtree(there)
                 print(rows[-1], file=sys.stderr, flush=True)
-    told = told_of(rows, arguments, began)
-    if arguments.write is not None:
-        arguments.write.mkdir(parents=True, exist_ok=True)
-        (arguments.write / "methods.json").write_text(json.dumps(told, indent=1) + "\n")
-        (arguments.write / "methods.md").write_text(table_of(told))
-    print(json.dumps(told) if arguments.json else table_of(told))
+    publish(told_of(rows, arguments, began), table_of, arguments)
 
 
 def told_of(rows: list[dict[str, Any]], arguments: argparse.Namespace, began: float) -> dict[str, Any]:

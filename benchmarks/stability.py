@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
+from publishing import publish, with_publishing
 from warm_up import warmed_up
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
@@ -67,15 +68,13 @@ def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Run them, print the table, and write it where asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
+    parser = with_publishing(argparse.ArgumentParser(description=__doc__))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--updates", type=int, default=40)
     parser.add_argument("--tasks", type=int, default=12, help="of an update, eight episodes each")
     parser.add_argument("--episodes", type=int, default=300, help="of an evaluation")
     parser.add_argument("--warm-up", type=int, default=300)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
@@ -98,12 +97,7 @@ def main() -> None:
                 shutil.rmtree(there)
                 shown = {key: value for key, value in rows[-1].items() if key != "norms"}
                 print(shown, file=sys.stderr, flush=True)
-    told = told_of(rows, arguments, began)
-    if arguments.write is not None:
-        arguments.write.mkdir(parents=True, exist_ok=True)
-        (arguments.write / "stability.json").write_text(json.dumps(told, indent=1) + "\n")
-        (arguments.write / "stability.md").write_text(table_of(told))
-    print(json.dumps(told) if arguments.json else table_of(told))
+    publish(told_of(rows, arguments, began), table_of, arguments)
 
 
 def told_of(rows: list[dict[str, Any]], arguments: argparse.Namespace, began: float) -> dict[str, Any]:
