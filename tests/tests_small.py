@@ -151,3 +151,13 @@ def sensible(task):
 def unkeepable(heard, draw):
     """A task nobody can write down."""
     return [Task("odd", "?", {"answer": object()})]
+
+
+class Bare:
+    """Tasks that are a question and an answer."""
+
+    def task(self, index):
+        return Task(f"bare/{index}", f"Compute {index}+1", {"answer": index + 1}, {"kind": "bare"})
+
+    def held_out(self, count):
+        return [self.task(10**6 + index) for index in range(count)]

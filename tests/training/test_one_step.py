@@ -30,7 +30,13 @@ METHODS = {
     "allocated": ["rollout.allocate={name: by_success, by: kind, least_turns: 2}"],
     "branching": ["rollout.strategy={name: entropy_branching, roots: 2}"],
 }
+BARE = ["tasks={source: 'tests_small:Bare'}", "supervised=null"]
 AHEAD = ["training.admit_ahead=1", "training.max_staleness=1", "training.deterministic=true"]
+
+
+def without_warm_up(changes):
+    """All of it, but what is said of a warm-up that there is none of."""
+    return [*(each for each in BASE if "supervised=null" not in changes or "supervised" not in each), *changes]
 
 
 def metrics(run_dir):
@@ -195,6 +201,15 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
             'none is of kind "prodct"; there are product, ',
         ),
         (["curriculum={name: stages, stages: [[product], [odd]], every: 1}"], 'none is of kind "odd"'),
+        (
+            ["rollout.select=[{name: surprising, by: colour}]"],
+            r'rollout\.select\.surprising: task .* has no tag "colour"',
+        ),
+        (["tasks={source: 'tests_small:Bare'}", "supervised=null", "rollout.strategy=guided_retry"], "has no hint"),
+        (
+            ["tasks={source: 'tests_small:Bare'}", "supervised=null", "rollout.views=[rubric]"],
+            "has no private `rubric`",
+        ),
         (["rollout.stops=[void_turn, void_turn]"], '"void_turn" stands there twice'),
         (["rollout.on_view_overflow=refuse"], "has no effect: there are no views"),
         (["rollout.partner={name: try_again, attempt: 3}"], "no such option"),
@@ -203,7 +218,7 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
 )
 def test_what_cannot_be_is_refused_before_anything_is_sampled(tmp_path, small_demo, changes, said):
     with pytest.raises(RecipeError, match=said):
-        train(small_demo(*BASE, *changes), tmp_path / "run", progress=QUIET)
+        train(small_demo(*without_warm_up(changes)), tmp_path / "run", progress=QUIET)
 
 
 def test_removals_by_selection_stay_where_they_are(tmp_path, small_demo):

@@ -16,6 +16,7 @@ from whetstone.recipe import Part, Resolved
 from whetstone.rollout import Method, Strategy
 from whetstone.rollout.allocations import ALLOCATIONS
 from whetstone.rollout.injections import INJECTIONS
+from whetstone.rollout.kinds import key_of
 from whetstone.rollout.partners import PARTNERS
 from whetstone.rollout.refills import REFILLS
 from whetstone.rollout.rewrites import REWRITES
@@ -80,12 +81,15 @@ def check_method(
         RecipeError: Says what, and what would do.
     """
     recipe = resolved.recipe
-    check = getattr(method.curriculum, "check", None)
-    if check is not None:
+    for name, part in (("strategy", strategy), *method.parts()):
+        key = name if name == "curriculum" else f"rollout.{name}"
         try:
-            check(source, 0)
+            if hasattr(part, "check"):
+                part.check(source, 0)
+            if hasattr(part, "by"):
+                key_of(source.task(0), part.by)
         except TaskError as error:
-            raise resolved.error("curriculum", str(error)) from None
+            raise resolved.error(key, str(error)) from None
     forks = "forks" in getattr(strategy, "provides", ())
     for key, parts in (("rollout.strategy", forks), ("rollout.start", method.start is not None)):
         if parts and not _can_be_gone_back_to(environment()):

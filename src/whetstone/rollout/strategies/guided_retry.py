@@ -14,6 +14,7 @@ from whetstone.errors import TaskError
 from whetstone.parts import find_part
 from whetstone.rollout.protocol import Roller
 from whetstone.rollout.views.hint import Hint
+from whetstone.tasks.protocol import Source
 from whetstone.trajectory import Group, OffPolicy, Removal, Task, Trajectory
 
 
@@ -36,6 +37,15 @@ class GuidedRetry:
     off_policy: OffPolicy = OffPolicy.CROSS_VIEW
     keep_failures: bool = False
     """Whether guided episodes that failed all the same are learned from, or only count in the statistics."""
+
+    def check(self, source: Source, first: int) -> None:
+        """Whether there are hints.
+
+        Raises:
+            TaskError: A task has none, and no function gives one.
+        """
+        if not self.hints:
+            self._hint(source.task(first), [])
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """See `Strategy`."""

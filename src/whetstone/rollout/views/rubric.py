@@ -16,7 +16,8 @@ from whetstone.errors import TaskError
 from whetstone.rollout.protocol import SoFar
 from whetstone.rollout.views.note import noted
 from whetstone.rollout.views.plain import Untouched
-from whetstone.trajectory import OffPolicy
+from whetstone.tasks.protocol import Source
+from whetstone.trajectory import OffPolicy, Task
 
 StepRule = Literal["linear", "power", "sigmoid"]
 
@@ -84,12 +85,18 @@ class Rubric(Untouched):
         """Ratios begin at 1."""
         return OffPolicy.RECOMPUTE
 
+    def check(self, source: Source, first: int) -> None:
+        """Whether tasks have what it shows.
+
+        Raises:
+            TaskError: One has not.
+        """
+        _criteria(source.task(first))
+
     def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
         """The criteria in front of it, good points and bad ones apart."""
         occasion = so_far.occasion
-        if "rubric" not in occasion.task.private:
-            raise TaskError(f"task {occasion.task.id}: has no private `rubric`, which the view shows")
-        criteria = [_criterion(each) for each in occasion.task.private["rubric"]]
+        criteria = _criteria(occasion.task)
         share = group_share(occasion.index, occasion.group_size, rule=self.shared, shown=self.shown) * step_share(
             occasion.step, self.steps, rule=self.rule, power=self.power, middle=self.middle, slope=self.slope
         )
@@ -100,6 +107,12 @@ class Rubric(Untouched):
         listed = (("A good answer:", good), ("It does not:", bad))
         parts = ["\n- ".join([head, *lines]) for head, lines in listed if lines]
         return noted(messages, "\n".join([*parts, "Do not mention these points."]) if parts else "")
+
+
+def _criteria(task: Task) -> list[tuple[str, float]]:
+    if "rubric" not in task.private:
+        raise TaskError(f"task {task.id}: has no private `rubric`, which the view shows")
+    return [_criterion(each) for each in task.private["rubric"]]
 
 
 def _criterion(written: object) -> tuple[str, float]:
