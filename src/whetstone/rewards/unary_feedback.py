@@ -18,7 +18,7 @@ def unary_return(
 ) -> float:
     """γ^t of the answer that was right, from 0, less λ (1 − E/T): E different ones of T.
 
-    Source: Liu et al. 2025 (UFO), arXiv:2507.14295, and its code (`ragen/env/metamathqa/env.py`).
+    Source: UFO 2025, arXiv:2507.14295, and its code (`ragen/env/metamathqa/env.py`).
     """
     paid = 0.0 if solved_at is None else discount**solved_at
     if not answers:

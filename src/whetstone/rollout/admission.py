@@ -9,7 +9,7 @@ Easy to get wrong: groups count as started until the update they went into is ov
 during it, under weights about to be replaced. And a run that resumes at version v has started v · groups_per_update
 groups and those it still holds, not none.
 
-Source: Fu et al. 2025 (AReaL), arXiv:2505.24298, staleness-aware admission.
+Source: AReaL 2025, arXiv:2505.24298, staleness-aware admission.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def high_entropy_turns(advantages: PerTurn, turn_entropies: PerTurn, *, share: f
     Raises:
         ValueError: A share that is none.
 
-    Source: Li et al. 2025 (DART), arXiv:2509.23866, §3.4.
+    Source: DART 2025, arXiv:2509.23866
     """
     if not 0 < share <= 1:
         raise ValueError(f"share: above 0 and at most 1, got {share:g}")

@@ -30,7 +30,7 @@ def replay_band(
         low: Of p.
         high: Of p.
 
-    Source: Qi et al. 2024 (WebRL), arXiv:2411.02337, §3.3, its code (`process_data.py`).
+    Source: WebRL 2024, arXiv:2411.02337, its code (`process_data.py`).
     """
     zeros = torch.zeros(len(advantages), dtype=torch.float64)
     sums = zeros.index_add(0, turn, old_logprobs.double())

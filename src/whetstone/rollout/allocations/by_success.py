@@ -19,7 +19,7 @@ class BySuccess:
 
     Before a task was played it has all there is.
 
-    Source: Li et al. 2025 (DART), arXiv:2509.23866, §3.3; the numbers are ours.
+    Source: DART 2025, arXiv:2509.23866; the numbers are ours.
 
     Args:
         by: What tasks count as the same: `task`, or a tag.

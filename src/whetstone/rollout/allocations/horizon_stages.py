@@ -18,7 +18,7 @@ class HorizonStages:
 
     One stage of the environment's own `max_turns` is a fixed horizon.
 
-    Source: Xi et al. 2025 (AgentGym-RL), arXiv:2509.08755, §3.3.
+    Source: AgentGym-RL 2025, arXiv:2509.08755
     """
 
     turns: Sequence[int]

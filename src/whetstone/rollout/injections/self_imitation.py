@@ -26,7 +26,7 @@ from whetstone.trajectory import Group, OffPolicy, Score, Task
 def recalibrated(rewards: Sequence[float], usual: float) -> list[float]:
     """A' = R − P50 of the history of group means; below 0 it is not learned from.
 
-    Source: Qin et al. 2025 (SPEAR), arXiv:2509.22601, §4.2, and its code.
+    Source: SPEAR 2025, arXiv:2509.22601, and its code.
     """
     return [reward - usual for reward in rewards]
 
@@ -34,7 +34,7 @@ def recalibrated(rewards: Sequence[float], usual: float) -> list[float]:
 def ascent(step: int, *, steps: int = 200) -> float:
     """What the second pass counts for: (1 − cos(π g / T)) / 2 up to T, then 1.
 
-    Source: Qin et al. 2025 (SPEAR), arXiv:2509.22601, §4.1, and its code.
+    Source: SPEAR 2025, arXiv:2509.22601, and its code.
     """
     return 1.0 if step >= steps else (1 - math.cos(math.pi * step / steps)) / 2
 
@@ -45,7 +45,7 @@ class SelfImitation:
     With weight 0 it is as if it was not there. Covariance clipping is the modulation `clip_cov`; the reward for using
     tools, falling over the steps, is a reward's business.
 
-    Source: Qin et al. 2025, arXiv:2509.22601, and its code (`ray_trainer_hybrid.py`).
+    Source: SPEAR 2025, arXiv:2509.22601, and its code (`ray_trainer_hybrid.py`).
 
     Args:
         size: Stored trajectories a second pass takes at most.

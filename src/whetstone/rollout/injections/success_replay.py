@@ -26,8 +26,8 @@ class SuccessReplay:
     ARPO-GUI's form: any stored success of the task, where std < 0.05 and mean < 0.2. DART's: the newest, where the
     mean is 0 (`below: 0.0001`, `pick: newest`). With `below: 0` nothing is ever replayed.
 
-    Sources: Lu et al. 2025 (ARPO for GUI agents), arXiv:2505.16282, and its code (`replay_buffer.py`); Li et al. 2025
-    (DART), arXiv:2509.23866, its code (`trainable_filter.py`).
+    Sources: ARPO for GUI agents 2025, arXiv:2505.16282, and its code (`replay_buffer.py`); DART 2025, arXiv:2509.23866,
+    its code (`trainable_filter.py`).
 
     Args:
         below: Mean reward of a group under which it counts as failed.

@@ -24,7 +24,7 @@ class LogReplay:
 
     Without patches it ends at the first error. The reward `matched_calls` and the estimator `ui_s1` go with it.
 
-    Source: Lu et al. 2025 (UI-S1), arXiv:2509.11543, and its code (`universal_multiround.py`).
+    Source: UI-S1 2025, arXiv:2509.11543, and its code (`universal_multiround.py`).
 
     Args:
         source: Where the expert is.

@@ -19,10 +19,11 @@ class SecondAttempt:
 
     The reward `attempts` pays each; the shaping `self_correction` pays what the second adds.
 
-    Source: Kumar et al. 2024 (SCoRe), arXiv:2409.12917, §4.
+    Source: SCoRe 2024, arXiv:2409.12917
     """
 
     sentence: str = "There may be an error in the answer above. Correct it where there is one, and answer once more."
+    """What the first answer is told."""
 
     @property
     def at_evaluation(self) -> bool:

@@ -21,11 +21,13 @@ class TryAgain:
 
     With one attempt it is the environment itself. The reward `unary_feedback` goes with it.
 
-    Source: Liu et al. 2025 (UFO), arXiv:2507.14295, and its code.
+    Source: UFO 2025, arXiv:2507.14295, and its code.
     """
 
     attempts: int = 5
+    """Answers in an episode."""
     sentence: str = "That is not correct. Think again and answer once more."
+    """What a wrong one is told."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1:

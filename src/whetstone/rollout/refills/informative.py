@@ -19,11 +19,13 @@ class Informative:
 
     UI-S1 asks for 0.3. A group of one always counts.
 
-    Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, §3.2, and its code.
+    Source: DAPO 2025, arXiv:2503.14476, and its code.
     """
 
     spread: float = 0.0
+    """Standard deviation above which a group counts."""
     of: Literal["success", "reward"] = "success"
+    """Of what."""
     max_tried: int = 10
     """Groups sampled for an update, in multiples of those it takes, after which it is exhausted."""
     on_exhaust: Literal["stop", "go_on"] = "stop"

@@ -37,7 +37,7 @@ def remembered(so_far: SoFar) -> str:
 class Fold:
     """Where the policy calls the tool `fold_memory`, it goes on behind its task and a memory of what was (DeepAgent).
 
-    Source: Li et al. 2025 (DeepAgent), arXiv:2510.21618, §3.2; segments as in SUPO are ours.
+    Source: DeepAgent 2025, arXiv:2510.21618; segments as in SUPO are ours.
 
     Args:
         writer: Writes the memory: `package.module:function` of `SoFar`, which may be async; empty: a plain listing.

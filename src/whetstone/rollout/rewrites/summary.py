@@ -24,7 +24,7 @@ class Summary:
 
     Where the limit is never reached, it is as if it was not there.
 
-    Source: Lu et al. 2025 (SUPO), arXiv:2510.06727, §3; what is taken out, and when, is ours.
+    Source: SUPO 2025, arXiv:2510.06727; what is taken out, and when, is ours.
     """
 
     tokens: int
@@ -34,7 +34,9 @@ class Summary:
     room: int = 64
     """Tokens left free in the context for question and summary."""
     question: str = "Summarise what you found out so far and what is left to do. Nothing else will be kept."
+    """What the policy is asked."""
     heading: str = "What happened so far:"
+    """In front of the summary."""
 
     def __post_init__(self) -> None:
         if self.tokens < 1:

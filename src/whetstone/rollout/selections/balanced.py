@@ -16,10 +16,11 @@ class Balanced:
 
     Groups no larger than that stay whole.
 
-    Source: Li et al. 2025 (DART), arXiv:2509.23866, its code (`trainable_filter.py`).
+    Source: DART 2025, arXiv:2509.23866, its code (`trainable_filter.py`).
     """
 
     keep: int = 8
+    """Of each group."""
 
     def __post_init__(self) -> None:
         if self.keep < 2:

@@ -13,10 +13,11 @@ from whetstone.trajectory import Group, Removal
 class PairCaps:
     """At most `most` successes and `most` failures of each group, the first of either (Agent-RLVR).
 
-    Source: Da et al. 2025 (Agent-RLVR), arXiv:2506.11425; the cap is ours.
+    Source: Agent-RLVR 2025, arXiv:2506.11425; the cap is ours.
     """
 
     most: int = 2
+    """Of either."""
 
     def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
         """See `Selection`."""

@@ -17,7 +17,7 @@ from whetstone.trajectory import Group, Removal, Trajectory
 def quotas(positive: int, negative: int, keep: int, *, least: tuple[int, int] = (2, 2)) -> tuple[int, int]:
     """(successes, failures) to keep of a group, in its own proportion, but at least so many of either.
 
-    Source: Shang et al. 2025 (rStar2-Agent), arXiv:2508.20722, §3.2, and its code (`down_sample/roc.py`).
+    Source: rStar2-Agent 2025, arXiv:2508.20722, and its code (`down_sample/roc.py`).
     """
     total = positive + negative
     few_positive, few_negative = min(least[0], positive), min(least[1], negative)
@@ -55,14 +55,16 @@ class ResampleOnCorrect:
     """Keeps `keep` of each group: the cleanest successes, and the first failures (GRPO-RoC). A group as large as that
     stays whole, which is GRPO; one without a difference in rewards goes whole.
 
-    Source: Shang et al. 2025 (rStar2-Agent), arXiv:2508.20722, §3.2, and its code.
+    Source: rStar2-Agent 2025, arXiv:2508.20722, and its code.
     """
 
     group_size: int
     keep: int = 0
     """0: half of the group."""
     least_positive: int = 2
+    """Successes kept at least, where there are so many."""
     least_negative: int = 2
+    """Failures kept at least."""
     answer: str = ""
     """A pattern for an answer in a turn; empty: a turn without a call."""
 

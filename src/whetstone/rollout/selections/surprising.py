@@ -24,7 +24,7 @@ from whetstone.trajectory import Group, Removal
 def surprising(rewards: Sequence[float], values: Sequence[float], *, quantile: float = 0.9) -> list[int]:
     """Which trajectories are learned from: rewarded, and R − V at or above the quantile of the batch.
 
-    Source: Bai et al. 2024 (DigiRL), arXiv:2406.11896, its code (`trainer.py`); that R > 0 is ours.
+    Source: DigiRL 2024, arXiv:2406.11896, its code (`trainer.py`); that R > 0 is ours.
     """
     if not rewards:
         return []
@@ -38,7 +38,7 @@ class Surprising:
 
     At quantile 0 every success is. How often tasks succeed is counted rather than foretold by a classifier.
 
-    Source: Bai et al. 2024 (DigiRL), arXiv:2406.11896, §4.2.
+    Source: DigiRL 2024, arXiv:2406.11896
 
     Args:
         quantile: Of the batch's scores.

@@ -21,14 +21,17 @@ class Lagging:
     (a) longer than `times` the expert's, or the median of the group's successes; (b) most of the group is over, and
     this one is longer than `times_longest` the longest of them; (c) the same answer `standstill` times in a row.
 
-    Source: Zhang et al. 2025 (ActiveVLN), arXiv:2509.12618; the rule is ours, its text was not readable in detail.
+    Source: ActiveVLN 2025, arXiv:2509.12618; the rule is ours, its text was not readable in detail.
     """
 
     times: float = 2.0
+    """The expert's turns, or those of the usual success, for (a)."""
     share: float = 0.75
     """Of the group that must be over for (b)."""
     times_longest: float = 1.5
+    """The longest of those that are over, for (b)."""
     standstill: int = 5
+    """Equal answers in a row, for (c)."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:

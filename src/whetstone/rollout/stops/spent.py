@@ -12,7 +12,7 @@ from whetstone.rollout.views.budget_line import budget_of, used_calls
 class Spent:
     """Ends an episode that called again with no calls left; its budget is that of the view `budget_line` (BATS).
 
-    Source: Liu et al. 2025 (BATS), arXiv:2511.17006.
+    Source: BATS 2025, arXiv:2511.17006.
     """
 
     budgets: tuple[int, ...]

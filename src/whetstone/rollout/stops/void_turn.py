@@ -15,7 +15,7 @@ from whetstone.rollout.protocol import Siblings, SoFar
 class VoidTurn:
     """Ends an episode behind a turn without a call that could be read, when the environment did not (SimpleTIR).
 
-    Source: Xue et al. 2025, arXiv:2509.02479, §3.2, and its code.
+    Source: SimpleTIR 2025, arXiv:2509.02479, and its code.
     """
 
     def __call__(self, so_far: SoFar, siblings: Siblings, /) -> bool:

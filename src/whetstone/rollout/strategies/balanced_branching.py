@@ -20,7 +20,7 @@ from whetstone.trajectory import Group, Task
 def root_count(size: int, more: float, *, sharpness: float = 0.5) -> int:
     """Episodes from the start, of `size`: int(N σ(β (H_root − mean H))) + 1, at most N.
 
-    Source: Dong et al. 2025 (AEPO), arXiv:2510.14545, §3.1, and its code.
+    Source: AEPO 2025, arXiv:2510.14545, and its code.
     """
     return min(size, int(size / (1 + math.exp(-sharpness * more))) + 1)
 
@@ -28,7 +28,7 @@ def root_count(size: int, more: float, *, sharpness: float = 0.5) -> int:
 def balanced_probability(more: float, in_a_row: int, *, base: float = 0.5, weight: float = 0.2) -> float:
     """The chance to part: clip(1 − p/f + w ΔH, 0, 1), f = 1 − 0.05 c after c turns in a row that were parted at.
 
-    Source: Dong et al. 2025 (AEPO), arXiv:2510.14545, its code.
+    Source: AEPO 2025, arXiv:2510.14545, its code.
     """
     left = 1 - 0.05 * in_a_row
     return 0.0 if left <= 0 else min(1.0, max(0.0, 1 - base / left + weight * more))
@@ -40,18 +40,25 @@ class BalancedBranching:
 
     The pilot is the first trajectory of the group, where the published code throws it away.
 
-    Source: Dong et al. 2025, arXiv:2510.14545, and its code.
+    Source: AEPO 2025, arXiv:2510.14545, and its code.
     """
 
     group_size: int
+    """Trajectories of each task."""
     sharpness: float = 3.0
     """β of the number of roots. The published 0.5 hardly moves it."""
     base: float = 0.5
+    """How likely a turn is not parted at that is as unsure as the first."""
     weight: float = 0.2
+    """How much a difference of entropy takes from it."""
     beam: int = 2
+    """Paths a turn may become."""
     statistic: Literal["mean", "sum"] = "mean"
+    """Over the first tokens of a turn; the published code takes the sum."""
     tokens: int = 20
+    """Of a turn, whose entropy is looked at."""
     measured: Measured = "behind"
+    """The turn behind a tool's answer is looked at; `before`, as in the published code: the one that called."""
     vocabulary: int = 1
     """Entropies are divided by its logarithm; 1: they are not."""
 

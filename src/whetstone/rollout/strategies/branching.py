@@ -43,7 +43,7 @@ def entropy_of(
     The papers' text takes the mean of so many tokens; their code the sum over them, of the ten likeliest
     continuations, over log |V|.
 
-    Source: Dong et al. 2025 (ARPO), arXiv:2507.19849, §3.1, and its code.
+    Source: ARPO 2025, arXiv:2507.19849, and its code.
     """
     known = [entropy for entropy in turn.action.entropies[:tokens] if not math.isnan(entropy)]
     if not known:

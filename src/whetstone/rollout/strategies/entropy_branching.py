@@ -20,7 +20,7 @@ from whetstone.trajectory import Group, Task
 def fork_probability(more: float, *, base: float = 0.5, weight: float = 0.2) -> float:
     """The chance to part where the entropy is so much higher than at the beginning: clip(α + β ΔH, 0, 1).
 
-    Source: Dong et al. 2025 (ARPO), arXiv:2507.19849, §3.1.
+    Source: ARPO 2025, arXiv:2507.19849
     """
     return min(1.0, max(0.0, base + weight * more))
 
@@ -31,7 +31,7 @@ class EntropyBranching:
 
     As many roots as trajectories is independent sampling.
 
-    Source: Dong et al. 2025, arXiv:2507.19849, and its code.
+    Source: ARPO 2025, arXiv:2507.19849, and its code.
     """
 
     group_size: int
@@ -41,11 +41,15 @@ class EntropyBranching:
     beam: int = 2
     """Paths a turn may become."""
     base: float = 0.5
+    """How likely a turn is parted at that is as unsure as the first."""
     weight: float = 0.2
+    """How much a difference of entropy adds to it."""
     statistic: Literal["mean", "sum"] = "mean"
+    """Over the first tokens of a turn; the published code takes the sum."""
     tokens: int = 20
     """Of a turn, whose entropy is looked at."""
     measured: Measured = "behind"
+    """The turn behind a tool's answer is looked at; `before`, as in the published code: the one that called."""
     vocabulary: int = 1
     """Entropies are divided by its logarithm; 1: they are not."""
 

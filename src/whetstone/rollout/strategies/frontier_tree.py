@@ -23,7 +23,7 @@ from whetstone.trajectory import EndReason, Group, Task, Trajectory
 class FrontierTree:
     """Every open path is continued `width` times, turn by turn; so many stay as the group has room for.
 
-    Sources: Wu et al. 2025 (PORTool), arXiv:2510.26020 (candidates, cut back to n); TreePS-RAG 2026, arXiv:2601.06922
+    Sources: PORTool 2025, arXiv:2510.26020 (candidates, cut back to n); TreePS-RAG 2026, arXiv:2601.06922
     (near-duplicate siblings are pruned: `duplicates: observations`).
     """
 

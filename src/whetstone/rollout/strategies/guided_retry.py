@@ -25,7 +25,7 @@ class GuidedRetry:
     Their ratios compare the policy without the hint with how likely tokens were with it (`cross_view`), or begin at 1
     (`recompute`).
 
-    Sources: Nath et al. 2025 (Guide), arXiv:2506.13923; Da et al. 2025 (Agent-RLVR), arXiv:2506.11425.
+    Sources: Guide 2025, arXiv:2506.13923; Agent-RLVR 2025, arXiv:2506.11425.
     """
 
     group_size: int
@@ -35,6 +35,7 @@ class GuidedRetry:
     hints: str = ""
     """`package.module:function`, (task, the failed trajectories) → hint; empty: the task's private `hint`."""
     off_policy: OffPolicy = OffPolicy.CROSS_VIEW
+    """What their ratios compare with; `none` where a preference is learned."""
     keep_failures: bool = False
     """Whether guided episodes that failed all the same are learned from, or only count in the statistics."""
 

@@ -30,7 +30,7 @@ def splice_logprobs(pool: Sequence[Sequence[int]], chosen: Sequence[int]) -> lis
 
     Among the sentences that begin alike, the share that goes on with this token.
 
-    Source: Jiang et al. 2025 (REX-RAG), arXiv:2508.08149, its code (`exploration_distribution.py`).
+    Source: REX-RAG 2025, arXiv:2508.08149, its code (`exploration_distribution.py`).
     """
     behind: Counter[tuple[int, ...]] = Counter()
     for sentence in pool:
@@ -48,7 +48,7 @@ def splice_logprobs(pool: Sequence[Sequence[int]], chosen: Sequence[int]) -> lis
 class Probed:
     """Independent episodes, and from those that answer wrongly, with some chance, a second path (REX-RAG).
 
-    Source: Jiang et al. 2025, arXiv:2508.08149, and its code.
+    Source: REX-RAG 2025, arXiv:2508.08149, and its code.
     """
 
     group_size: int
@@ -56,6 +56,7 @@ class Probed:
     chance: float = 0.5
     """That a wrong answer is probed. 0 is independent sampling."""
     sentences: tuple[str, ...] = _SENTENCES
+    """Of which one is spliced in."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.chance <= 1:

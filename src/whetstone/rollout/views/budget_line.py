@@ -25,7 +25,7 @@ _ADVICE: dict[Regime, str] = {
 def regime(left: float) -> Regime:
     """What a share of the budget that is left calls for: from 0.7, 0.3, 0.1, and below.
 
-    Source: Liu et al. 2025 (BATS), arXiv:2511.17006; the boundaries as remembered there.
+    Source: BATS 2025, arXiv:2511.17006; the boundaries as remembered there.
     """
     if left >= 0.7:
         return "high"
@@ -45,7 +45,7 @@ def used_calls(so_far: SoFar) -> int:
 class BudgetLine(Untouched):
     """Calls made and left, behind every tool's answer (BATS). The stop `spent` ends what goes on without any.
 
-    Source: Liu et al. 2025, arXiv:2511.17006; budgets drawn for each group are ours.
+    Source: BATS 2025, arXiv:2511.17006; budgets drawn for each group are ours.
 
     Args:
         budgets: Tool calls an episode may make; each group draws one.

@@ -50,7 +50,7 @@ def admitted(level: list[Entry], entry: Entry, capacity: int) -> list[Entry]:
 def routine(counts: Mapping[str, int], *, share: float = 0.7) -> str | None:
     """What nearly always comes next, and so needs no looking up; None where nothing does.
 
-    Source: SIT-Graph 2025, §3; the share is ours.
+    Source: SIT-Graph 2025; the share is ours.
     """
     if not counts:
         return None

@@ -16,7 +16,9 @@ class Hint:
     """The same text for whoever is given it; a strategy decides who. See `GuidedRetry`."""
 
     text: str
+    """In front of the task."""
     off_policy: OffPolicy = OffPolicy.CROSS_VIEW
+    """What ratios compare with."""
 
     @property
     def loss(self) -> Literal["same", "plain"]:

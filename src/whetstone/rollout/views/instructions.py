@@ -24,7 +24,7 @@ from whetstone.trajectory import Group, Trajectory
 def softmax(weights: Sequence[float], temperature: float) -> list[float]:
     """Chances in proportion to exp(w / τ).
 
-    Source: INSPO 2025, arXiv:2512.01945, §3.
+    Source: INSPO 2025, arXiv:2512.01945
     """
     most = max(weights)
     raised = [math.exp((weight - most) / temperature) for weight in weights]

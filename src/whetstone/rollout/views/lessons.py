@@ -54,7 +54,7 @@ def revised(library: Sequence[str], proposed: Sequence[Operation], plan: Sequenc
 
     What names an unknown lesson is ignored. Lessons that were merged go; the rest keep their order, merged ones last.
 
-    Source: Cai et al. 2025 (training-free GRPO), arXiv:2510.08191, its code (`math/experience.py`).
+    Source: Training-free GRPO 2025, arXiv:2510.08191, its code (`math/experience.py`).
     """
     entries = {f"G{k}": text for k, text in enumerate(library)}
     changes = [each for each in proposed if isinstance(each, Modify)]
@@ -83,7 +83,7 @@ def contrast(group: Group, library: Sequence[str]) -> list[Operation]:
 class Lessons(Untouched):
     """Numbered lessons in front of the task, from groups that were half right (training-free GRPO).
 
-    Source: Cai et al. 2025 (Youtu-Agent practice), arXiv:2510.08191, and its code.
+    Source: Youtu-Agent practice 2025, arXiv:2510.08191, and its code.
 
     Args:
         writer: `package.module:function`, (group, library) → operations; empty: the calls that worked.

@@ -25,7 +25,7 @@ StepRule = Literal["linear", "power", "sigmoid"]
 def group_share(index: int, size: int, *, rule: Literal["linear", "binary"] = "linear", shown: int = 1) -> float:
     """λ_group of a sample, from 0: (G − 1 − i)/(G − 1), or 1 for the first `shown`; 1 for a group of one.
 
-    Source: Zhou et al. 2025 (RuscaRL), arXiv:2508.16949, and its code.
+    Source: RuscaRL 2025, arXiv:2508.16949, and its code.
     """
     if size == 1:
         return 1.0
@@ -37,7 +37,7 @@ def step_share(
 ) -> float:
     """λ_step, with x = step / (steps − 1) from 0 to 1: 1 − x, (1 − x)^n, or 1 / (1 + exp((x − x0) s)).
 
-    Source: Zhou et al. 2025 (RuscaRL), arXiv:2508.16949, and its code.
+    Source: RuscaRL 2025, arXiv:2508.16949, and its code.
     """
     x = min(1.0, max(0.0, step / (steps - 1) if steps > 1 else 1.0))
     if rule == "linear":
@@ -51,12 +51,16 @@ class Rubric(Untouched):
     Tasks have a private `rubric`: a list of texts, or of mappings with `criterion` and `points`. Where `shared` is
     binary with `shown` 0, nothing is shown.
 
-    Source: Zhou et al. 2025, arXiv:2508.16949, and its code (`vllm_rollout_spmd.py`).
+    Source: RuscaRL 2025, arXiv:2508.16949, and its code (`vllm_rollout_spmd.py`).
 
     Args:
         steps: Updates in all.
         shared: Linear over the group, or the first `shown` samples.
+        shown: How many those are.
         rule: How it falls over the updates.
+        power: Of the rule `power`.
+        middle: Of the rule `sigmoid`: the share of the updates at which half is shown.
+        slope: Of the rule `sigmoid`.
         trained: Whether training shows it too.
     """
 

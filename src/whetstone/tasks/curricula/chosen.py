@@ -25,7 +25,7 @@ def learning_impact(curves: Sequence[Sequence[float]]) -> list[float]:
     Args:
         curves: [tasks, epochs] share of samples that were right.
 
-    Source: Li et al. 2025 (LIMR), arXiv:2502.11886, §2.2, and its code (`lim/lim_selection.py`).
+    Source: LIMR 2025, arXiv:2502.11886, and its code (`lim/lim_selection.py`).
     """
     values = np.asarray(curves, dtype=float)
     mean = values.mean(0)
@@ -38,7 +38,7 @@ def learning_impact(curves: Sequence[Sequence[float]]) -> list[float]:
 def filled(curve: Sequence[float | None]) -> list[float] | None:
     """A curve with epochs that are missing taken from the next one; None where that is missing too.
 
-    Source: Li et al. 2025 (LIMR), arXiv:2502.11886, its code.
+    Source: LIMR 2025, arXiv:2502.11886, its code.
     """
     found: list[float] = []
     for k, value in enumerate(curve):
@@ -53,7 +53,7 @@ def filled(curve: Sequence[float | None]) -> list[float] | None:
 def solvable(successes: Sequence[int]) -> list[int]:
     """The tasks that were solved at least once.
 
-    Source: Lu et al. 2025 (ARPO for GUI agents), arXiv:2505.16282, §3.3.
+    Source: ARPO for GUI agents 2025, arXiv:2505.16282
     """
     return [index for index, count in enumerate(successes) if count > 0]
 

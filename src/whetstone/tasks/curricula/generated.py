@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class GeneratedTasks:
     """The source's tasks, and a share of made ones (WebRL's and self-play's hook). A share of 0 is the source alone.
 
-    Sources: Qi et al. 2024 (WebRL), arXiv:2411.02337, §3.2 (from failures, behind gates); 2605.22217 (gates decide
+    Sources: WebRL 2024, arXiv:2411.02337 (from failures, behind gates); 2605.22217 (gates decide
     whether self-play is stable).
 
     Args:

@@ -29,7 +29,7 @@ def stage_of(length: int) -> str:
 def split_of(plain: bool, with_tool: bool) -> str:
     """What a question is for, by whether it is solved without the tool, and with it.
 
-    Source: Dong et al. 2025 (Tool-Star), arXiv:2505.16410, §3.2, as remembered there.
+    Source: Tool-Star 2025, arXiv:2505.16410, as remembered there.
     """
     if plain:
         return "imitate_plain"
@@ -41,7 +41,7 @@ class StagedTasks:
 
     One stage of all tags is drawing at random.
 
-    Source: CRAFT-GUI 2025, arXiv:2508.11360; Dong et al. 2025 (Tool-Star), arXiv:2505.16410; replay and when a stage
+    Source: CRAFT-GUI 2025, arXiv:2508.11360; Tool-Star 2025, arXiv:2505.16410; replay and when a stage
     ends are ours.
 
     Args:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def upper_bounds(learnability: Sequence[float], counts: Sequence[int]) -> list[float]:
     """U_j = L_j + sqrt(2 ln(N + 1) / (n_j + 1)), N = Σ n.
 
-    Source: Wang et al. 2025 (DUMP), arXiv:2504.09710, §3.2, and its code.
+    Source: DUMP 2025, arXiv:2504.09710, and its code.
     """
     total = sum(counts)
     return [
@@ -35,7 +35,7 @@ def upper_bounds(learnability: Sequence[float], counts: Sequence[int]) -> list[f
 def weights_of(bounds: Sequence[float], temperature: float) -> list[float]:
     """softmax(U / τ).
 
-    Source: Wang et al. 2025 (DUMP), arXiv:2504.09710, §3.2, and its code.
+    Source: DUMP 2025, arXiv:2504.09710, and its code.
     """
     most = max(bounds)
     raised = [math.exp((bound - most) / temperature) for bound in bounds]
@@ -45,7 +45,7 @@ def weights_of(bounds: Sequence[float], temperature: float) -> list[float]:
 class UpperBound:
     """Kinds of task drawn by the upper bound of what they teach (DUMP). A temperature without end draws evenly.
 
-    Source: Wang et al. 2025, arXiv:2504.09710, and its code (`curriculum_learning.py`).
+    Source: DUMP 2025, arXiv:2504.09710, and its code (`curriculum_learning.py`).
 
     Args:
         kinds: Values of the tag; each can be drawn.
