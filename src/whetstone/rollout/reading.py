@@ -37,12 +37,20 @@ class Reading:
         views: Applied in this order; each sees what those before it made.
         context_length: Tokens the model can have in view.
         overflow: What becomes of a view that does not fit.
+        history: Whether `back_to` may be asked for; else only the last context is held.
     """
 
     def __init__(
-        self, chat: Chat, views: Sequence[View] = (), *, context_length: int, overflow: Overflow = "drop"
+        self,
+        chat: Chat,
+        views: Sequence[View] = (),
+        *,
+        context_length: int,
+        overflow: Overflow = "drop",
+        history: bool = False,
     ) -> None:
         self.chat, self.views, self.context_length, self.overflow = chat, tuple(views), context_length, overflow
+        self.history = history
         self.conversation: list[Message] = []
         """Everything said, as the policy saw it."""
         self.dropped = False
@@ -153,9 +161,15 @@ class Reading:
         return True
 
     def _begin(self, seen: Context, plain: Context | None, messages: Sequence[Message]) -> None:
-        self._places.append(_Place(seen, plain, len(messages)))
         self.conversation[:] = messages
+        self._stand(seen, plain)
 
     def _add(self, said: Message, messages: Sequence[Message], seen: Context, plain: Context | None) -> None:
         self.conversation += [said, *messages]
+        self._stand(seen, plain)
+
+    def _stand(self, seen: Context, plain: Context | None) -> None:
+        """This stands in front of the next action. Contexts grow: those before are held only where they are needed."""
+        if not self.history:
+            self._places.clear()
         self._places.append(_Place(seen, plain, len(self.conversation)))

@@ -184,7 +184,13 @@ class _Episode:
         self.record = record if not around.rewrites else None
         self.fork, self.greedy, self.around = fork, greedy, around
         self.world = fork.world if fork is not None else derive_seed(seed, "environment")
-        self.reading = Reading(chat, around.views, context_length=limits.context_length, overflow=around.overflow)
+        self.reading = Reading(
+            chat,
+            around.views,
+            context_length=limits.context_length,
+            overflow=around.overflow,
+            history=bool(around.rewrites),
+        )
         self.begins: tuple[Message, ...] = ()
         """The opening as the environment gave it."""
         self.opening: tuple[Message, ...] = ()
