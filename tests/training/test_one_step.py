@@ -210,6 +210,7 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
             ["tasks={source: 'tests_small:Bare'}", "supervised=null", "rollout.views=[rubric]"],
             "has no private `rubric`",
         ),
+        (["filters=[void_turns, void_turns]"], '"void_turns" stands there twice'),
         (["rollout.stops=[void_turn, void_turn]"], '"void_turn" stands there twice'),
         (["rollout.on_view_overflow=refuse"], "has no effect: there are no views"),
         (["rollout.partner={name: try_again, attempt: 3}"], "no such option"),

@@ -157,6 +157,9 @@ def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[s
     strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
     method.load_state(memory or {})
     check_method(resolved, strategy, method, source, environment)
+    for k, part in enumerate(recipe.filters):
+        if part.name in {other.name for other in recipe.filters[:k]}:
+            raise resolved.error(f"filters.{k}", f'"{part.name}" stands there twice')
     credit = CreditParts(
         advantage=function_of(resolved, "advantage", recipe.advantage, ADVANTAGES),
         shaping=_functions(resolved, "shaping", recipe.shaping, SHAPING),

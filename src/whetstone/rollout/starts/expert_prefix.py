@@ -6,11 +6,12 @@ Easy to get wrong: how often that succeeds says nothing of the task, so such epi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from whetstone.parts import OptionError
 from whetstone.rollout.protocol import Begun, Guide, Occasion
-from whetstone.trajectory import Author, Tokens
+from whetstone.trajectory import Author, Tokens, Turn
 
 
 def share_started(step: int, until: int) -> float:
@@ -47,7 +48,9 @@ class ExpertPrefix:
         if not shown.ended.valid or inner < 1:
             return None
         count = max(1, math.ceil(share * inner))
-        turns = tuple(
-            replace(turn, action=Tokens.written(turn.action.ids, Author.SPLICED)) for turn in shown.turns[:count]
-        )
-        return Begun(turns, world)
+        return Begun(spliced(shown.turns[:count]), world)
+
+
+def spliced(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Turns to begin behind: their actions are read, and not trained."""
+    return tuple(replace(turn, action=Tokens.written(turn.action.ids, Author.SPLICED)) for turn in turns)

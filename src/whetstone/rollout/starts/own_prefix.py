@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from whetstone.parts import OptionError
 from whetstone.rollout.injections.buffer import Buffer, Stored
 from whetstone.rollout.kinds import own
 from whetstone.rollout.protocol import Begun, Guide, Heard, Occasion
-from whetstone.rollout.starts.expert_prefix import share_started
-from whetstone.trajectory import Author, Tokens
+from whetstone.rollout.starts.expert_prefix import share_started, spliced
 
 
 class OwnPrefix:
@@ -52,8 +50,7 @@ class OwnPrefix:
         count = math.ceil(share * (len(turns) - 1))
         if count < 1:
             return None
-        spliced = (replace(turn, action=Tokens.written(turn.action.ids, Author.SPLICED)) for turn in turns[:count])
-        return Begun(tuple(spliced), occasion.seed)
+        return Begun(spliced(turns[:count]), occasion.seed)
 
     def hear(self, heard: Heard, /) -> None:
         """See `Remembers`."""
