@@ -219,17 +219,17 @@ def test_youtu_worked_numbers():
 def test_lessons_come_from_groups_that_were_half_right_and_are_bounded():
     view = Lessons(most=2)
     view.hear(heard(group(1, 1), group(0, 0)))
-    assert view.library == []
+    assert view.entries == []
     assert read(view, at()) == "go"
     solved = path("a", 1, [turn(calls=("ok",)), turn("4")])
     tasks = [Task(f"t{k}", f"Compute {k}") for k in range(3)]
     for task in tasks:
         view.hear(heard(Group(task, (solved, path("b", 0)))))
-    assert [text[:14] for text in view.library] == ["For: Compute 1", "For: Compute 2"]
+    assert [text[:14] for text in view.entries] == ["For: Compute 1", "For: Compute 2"]
     assert read(view, at()).startswith("Lessons from before:\n[0] For: Compute 1")
     again = Lessons(most=2)
     again.load_state(view.state())
-    assert again.library == view.library
+    assert again.entries == view.entries
 
 
 # ------------------------------------------------------------ experience

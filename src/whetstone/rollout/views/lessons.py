@@ -101,11 +101,11 @@ class Lessons(Untouched):
         self.writer: Callable[..., Sequence[Operation]] = find_part("writer", writer, {}) if writer else contrast
         self.planner: Callable[..., Sequence[Operation]] | None = find_part("planner", planner, {}) if planner else None
         self.most = most
-        self.library = list(texts)
+        self.entries = list(texts)
 
     def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
         """The lessons in front of it."""
-        lines = [f"[{k}] {text}" for k, text in enumerate(self.library)]
+        lines = [f"[{k}] {text}" for k, text in enumerate(self.entries)]
         return noted(messages, "\n".join(["Lessons from before:", *lines]) if lines else "")
 
     def hear(self, heard: Heard, /) -> None:
@@ -114,18 +114,18 @@ class Lessons(Untouched):
         for group in heard.groups:
             success = [float(t.solved) for t in own(group)]
             if success and 0 < fmean(success) < 1:
-                proposed += self.writer(group, self.library)
-        plan = self.planner(self.library, proposed) if self.planner is not None and proposed else ()
-        self.library = revised(self.library, proposed, plan)[-self.most :]
+                proposed += self.writer(group, self.entries)
+        plan = self.planner(self.entries, proposed) if self.planner is not None and proposed else ()
+        self.entries = revised(self.entries, proposed, plan)[-self.most :]
 
     def state(self) -> dict[str, Any]:
         """See `Remembers`."""
-        return {"library": self.library}
+        return {"library": self.entries}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
         """See `Remembers`."""
-        self.library = list(state["library"])
+        self.entries = list(state["library"])
 
     def metrics(self) -> dict[str, float]:
         """How many there are."""
-        return {"count": float(len(self.library))}
+        return {"count": float(len(self.entries))}
