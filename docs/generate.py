@@ -199,15 +199,14 @@ def _part(name: str, part: type) -> str:
 
 def _said_of(part: type) -> dict[str, str]:
     """Of each option what stands under the field, or among the arguments."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+    assert isinstance(node, ast.ClassDef)
     said = {p.arg_name: p.description or "" for p in parse(inspect.getdoc(part) or "").params}
-    for declared in part.__mro__[:-1]:
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(declared))).body
-        assert isinstance(node, ast.ClassDef)
-        for field, below in pairwise(node.body):
-            if not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)):
-                continue
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                said[field.target.id] = str(below.value.value)
+    for field, below in pairwise(node.body):
+        if not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)):
+            continue
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            said[field.target.id] = str(below.value.value)
     return {key: " ".join(text.split()).replace("|", "\\|") for key, text in said.items()}
 
 

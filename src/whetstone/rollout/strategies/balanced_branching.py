@@ -10,9 +10,10 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
+from typing import Literal
 
 from whetstone.rollout.protocol import Roller
-from whetstone.rollout.strategies.branching import Branching, branched
+from whetstone.rollout.strategies.branching import Measured, branched, entropy_of
 from whetstone.trajectory import Group, Task
 
 
@@ -34,7 +35,7 @@ def balanced_probability(more: float, in_a_row: int, *, base: float = 0.5, weigh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BalancedBranching(Branching):
+class BalancedBranching:
     """A pilot episode decides how many begin at the start; the others part on the way, less often in a row (AEPO).
 
     The pilot is the first trajectory of the group, where the published code throws it away.
@@ -42,19 +43,38 @@ class BalancedBranching(Branching):
     Source: AEPO 2025, arXiv:2510.14545, and its code.
     """
 
+    group_size: int
+    """Trajectories of each task."""
     sharpness: float = 3.0
     """β of the number of roots. The published 0.5 hardly moves it."""
     base: float = 0.5
     """How likely a turn is not parted at that is as unsure as the first."""
     weight: float = 0.2
     """How much a difference of entropy takes from it."""
+    beam: int = 2
+    """Paths a turn may become."""
+    statistic: Literal["mean", "sum"] = "mean"
+    """Over the first tokens of a turn; the published code takes the sum."""
+    tokens: int = 20
+    """Of a turn, whose entropy is looked at."""
+    measured: Measured = "behind"
+    """The turn behind a tool's answer is looked at; `before`, as in the published code: the one that called."""
+    vocabulary: int = 1
+    """Entropies are divided by its logarithm; 1: they are not."""
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """What its groups carry."""
+        return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """See `Strategy`."""
         size = roller.samples(self.group_size)
+        scale = math.log(self.vocabulary) if self.vocabulary > 1 else 1.0
+        entropy = partial(entropy_of, tokens=self.tokens, statistic=self.statistic, scale=scale)
         pilot = roller.begin(task, index=0)
         turns = (await pilot.trajectory()).turns
-        more = self.entropy(turns[0]) - fmean(self.entropy(turn) for turn in turns) if turns else 0.0
+        more = entropy(turns[0]) - fmean(entropy(turn) for turn in turns) if turns else 0.0
         count = root_count(size, more, sharpness=self.sharpness)
         return await branched(
             task,
@@ -62,7 +82,7 @@ class BalancedBranching(Branching):
             [pilot, *(roller.begin(task, index=i) for i in range(1, count))],
             size=size,
             probability=partial(balanced_probability, base=self.base, weight=self.weight),
-            entropy=self.entropy,
+            entropy=entropy,
             beam=self.beam,
             measured=self.measured,
         )

@@ -51,34 +51,6 @@ def entropy_of(
     return sum(known) / (len(known) if statistic == "mean" else 1) / scale
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branching:
-    """What strategies that part where the policy is unsure have in common: how that is measured."""
-
-    group_size: int
-    """Trajectories of each task."""
-    beam: int = 2
-    """Paths a turn may become."""
-    statistic: Literal["mean", "sum"] = "mean"
-    """Over the first tokens of a turn; the published code takes the sum."""
-    tokens: int = 20
-    """Of a turn, whose entropy is looked at."""
-    measured: Measured = "behind"
-    """The turn behind a tool's answer is looked at; `before`, as in the published code: the one that called."""
-    vocabulary: int = 1
-    """Entropies are divided by its logarithm; 1: they are not."""
-
-    @property
-    def provides(self) -> frozenset[str]:
-        """What its groups carry."""
-        return frozenset({"forks"})
-
-    def entropy(self, turn: Turn) -> float:
-        """How unsure the policy was as a turn began."""
-        scale = math.log(self.vocabulary) if self.vocabulary > 1 else 1.0
-        return entropy_of(turn, tokens=self.tokens, statistic=self.statistic, scale=scale)
-
-
 async def branched(
     task: Task,
     roller: Roller,

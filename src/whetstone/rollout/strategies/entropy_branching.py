@@ -6,11 +6,14 @@ the published code, it is another's.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 from whetstone.parts import OptionError
 from whetstone.rollout.protocol import Roller
-from whetstone.rollout.strategies.branching import Branching, branched
+from whetstone.rollout.strategies.branching import Measured, branched, entropy_of
 from whetstone.trajectory import Group, Task
 
 
@@ -23,7 +26,7 @@ def fork_probability(more: float, *, base: float = 0.5, weight: float = 0.2) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntropyBranching(Branching):
+class EntropyBranching:
     """Some episodes from the start; more part from them behind tool calls, where the policy is unsure (ARPO).
 
     As many roots as trajectories is independent sampling.
@@ -31,12 +34,24 @@ class EntropyBranching(Branching):
     Source: ARPO 2025, arXiv:2507.19849, and its code.
     """
 
+    group_size: int
+    """Trajectories of each task."""
     roots: int = 0
     """Of them from the start; 0: half."""
+    beam: int = 2
+    """Paths a turn may become."""
     base: float = 0.5
     """How likely a turn is parted at that is as unsure as the first."""
     weight: float = 0.2
     """How much a difference of entropy adds to it."""
+    statistic: Literal["mean", "sum"] = "mean"
+    """Over the first tokens of a turn; the published code takes the sum."""
+    tokens: int = 20
+    """Of a turn, whose entropy is looked at."""
+    measured: Measured = "behind"
+    """The turn behind a tool's answer is looked at; `before`, as in the published code: the one that called."""
+    vocabulary: int = 1
+    """Entropies are divided by its logarithm; 1: they are not."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.roots <= self.group_size:
@@ -44,17 +59,23 @@ class EntropyBranching(Branching):
         if self.beam < 2:
             raise OptionError("beam", f"two or more, or nothing would part; got {self.beam}")
 
+    @property
+    def provides(self) -> frozenset[str]:
+        """What its groups carry."""
+        return frozenset({"forks"})
+
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """See `Strategy`."""
         size = roller.samples(self.group_size)
         roots = min(size, self.roots or (size + 1) // 2)
+        scale = math.log(self.vocabulary) if self.vocabulary > 1 else 1.0
         return await branched(
             task,
             roller,
             [roller.begin(task, index=i) for i in range(roots)],
             size=size,
             probability=lambda more, _: fork_probability(more, base=self.base, weight=self.weight),
-            entropy=self.entropy,
+            entropy=partial(entropy_of, tokens=self.tokens, statistic=self.statistic, scale=scale),
             beam=self.beam,
             measured=self.measured,
         )
