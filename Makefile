@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all check format docs bench clean
+.PHONY: setup system demo test test-all check format docs bench clean
 
 setup: $(READY)
 
@@ -15,14 +15,20 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+# programs that tests use, where this machine lets us install them; tests that need one say so where it is missing
+system:
+	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && { apt-get install -y -qq bubblewrap || { apt-get update -qq && apt-get install -y -qq bubblewrap; }; } >/dev/null 2>&1; } \
+	  || echo "bubblewrap is not installed: the tests of its isolation are skipped"
+
 # trains the recipe `demo` into runs/demo; a run that was stopped goes on, a finished one is shown again
 demo: $(READY)
 	$(BIN)/whetstone train demo --run-dir runs/demo $(if $(wildcard runs/demo/recipe.yaml),--resume)
 
-test: $(READY)
+test: $(READY) system
 	$(BIN)/pytest -m "not slow" -n 2
 
-test-all: $(READY)
+test-all: $(READY) system
 	$(BIN)/pytest -n 2
 
 check: $(READY)

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "whetstone"
 # a room may import the rooms before it, and the protocol.py of any room
 ORDER = [
-    "errors", "seeding", "arithmetic_thread", "atomic_write", "parts", "recipe",
-    "chat", "trajectory", "trajectory_json", "tools", "sandbox", "tasks", "environments", "policies", "inference",
+    "errors", "seeding", "arithmetic_thread", "atomic_write", "shortening", "parts",
+    "recipe", "sandbox", "chat", "trajectory", "trajectory_json", "tools", "tasks", "environments", "policies", "inference",
     "rewards", "rollout", "algorithms", "evaluation", "reporting", "training", "scaling", "serving", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -63,6 +64,17 @@ def test_algorithms_know_nothing_but_tensors_and_trajectories(path):
     for line, module, _ in imports(path):
         if module.startswith("whetstone"):
             assert room_of(module) in ("algorithms", "trajectory"), f"{path}:{line}: algorithms import {module}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "sandbox" / "guest").glob("*.py")), ids=lambda path: path.stem)
+def test_what_runs_inside_the_sandbox_needs_nothing_of_ours(path):
+    for line, module, _ in imports(path):
+        ours = module.startswith("whetstone")
+        assert (
+            module == "pyseccomp"
+            or (ours and module.startswith("whetstone.sandbox.guest"))
+            or (module.split(".")[0] in sys.stdlib_module_names)
+        ), f"{path}:{line}: {module} is not there inside"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

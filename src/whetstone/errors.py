@@ -55,6 +55,10 @@ class SaveError(WhetstoneError):
     """Something could not be written (disk full, read-only); what existed before is untouched."""
 
 
+class SandboxError(WhetstoneError):
+    """Foreign code cannot be run here as it was asked for: no isolation, or one this machine does not offer."""
+
+
 class ToolError(Exception):
     """Raised by a tool when the model asked for something impossible; the model reads the text."""
 

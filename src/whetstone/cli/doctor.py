@@ -19,6 +19,8 @@ import torch
 
 from whetstone.inference import rows_are_summed_alike
 from whetstone.recipe import Resolved, load_recipe
+from whetstone.sandbox import Isolation, offers
+from whetstone.sandbox.cgroups import parents
 from whetstone.training import Verdict, preflight
 
 
@@ -84,10 +86,17 @@ def examine() -> dict[str, dict[str, Any]]:
             "repeatable": "bit for bit whatever the batch" if rows_are_summed_alike() else "up to rounding",
         },
         "packages": {name: _package(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
+        "sandbox": {
+            **{offer.isolation.value: offer.missing or "yes" for offer in offers()},
+            "chosen": next(
+                (o.isolation.value for o in offers() if not o.missing and o.isolation is not Isolation.UNSAFE),
+                "none; `unsafe` has to be written out",
+            ),
+            "control_groups": "yes" if parents() else "not writable: memory is limited for each process by itself",
+        },
         "optional": {
             "vllm": _package("vllm", "an engine for GPUs: pip install vllm"),
             "ray": _package("ray", "more than one machine: pip install ray"),
-            "bubblewrap": _program("bwrap", "isolation of untrusted code: apt-get install bubblewrap"),
             "chromium": _program("chromium", "browser environments: apt-get install chromium chromium-driver"),
             "java": _program("java", "ScienceWorld: apt-get install default-jre-headless"),
         },

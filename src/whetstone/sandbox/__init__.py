@@ -1,0 +1,9 @@
+"""Processes that run untrusted code and cannot hurt the machine."""
+
+from whetstone.sandbox.isolation import Isolation, Offer, offers
+from whetstone.sandbox.limits import Limits
+from whetstone.sandbox.pool import Sandbox
+from whetstone.sandbox.protocol import Ending, Outcome
+from whetstone.sandbox.session import Session
+
+__all__ = ["Ending", "Isolation", "Limits", "Offer", "Outcome", "Sandbox", "Session", "offers"]

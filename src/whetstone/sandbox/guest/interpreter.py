@@ -1,0 +1,247 @@
+"""The process that runs foreign code: Python as in a notebook, shell commands, and reading and writing files.
+
+It is not trusted, since what it runs can change it: it can say anything to the host, and the host believes only that
+it was said. What it cannot do is decided before it starts.
+
+Easy to get wrong: `numpy` keeps its random state over a fork, so without a seed of its own every session would draw
+the same numbers; `random` does not, so without one no session could be repeated.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import contextlib
+import io
+import linecache
+import os
+import random
+import resource
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from types import CodeType, TracebackType
+from typing import Any
+
+from whetstone.sandbox.guest import wire
+
+_MOST_FRAMES = 8
+_MOST_IMAGES, _IMAGE_BYTES = 4, 4 << 20
+_MOST_VALUE_CHARACTERS = 100_000
+
+
+def serve(host: socket.socket, output: int, folder: str, options: Mapping[str, Any]) -> None:
+    """Answer requests until there are no more."""
+    nothing = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.closerange(nothing, nothing + 1)
+    os.close(output)
+    sys.stdin = io.TextIOWrapper(io.FileIO(0), encoding="utf-8", errors="replace")
+    sys.stdout, sys.stderr = _printer(1, by_line=False), _printer(2, by_line=True)
+    os.chdir(folder)
+    os.environ.update(HOME=folder, PWD=folder)
+    _seed(options["seed"])
+    requests: dict[str, Callable[..., dict[str, Any]]] = {
+        "python": _Python(host).run,
+        "shell": _Shell(folder).run,
+        "read": _read,
+        "write": _write,
+        "apply": _apply,
+    }
+    while (request := wire.receive_frame(host)) is not None:
+        number, what = request.pop("number"), request.pop("do")
+        _bury()
+        used = _processor_seconds()
+        _limit_processor(used, request.pop("cpu_seconds"))
+        began = time.perf_counter()
+        try:
+            answer = requests[what](**request)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}", "kind": _kind(error)}
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        answer |= {"number": number, "seconds": time.perf_counter() - began, "cpu": _processor_seconds() - used}
+        host.sendall(wire.frame(answer))
+
+
+class _Python:
+    """A notebook: names live from call to call, the value of the last expression is shown."""
+
+    def __init__(self, host: socket.socket) -> None:
+        self.host = host
+        self.names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+        self.calls = 0
+
+    def run(self, code: str) -> dict[str, Any]:
+        self.calls += 1
+        name = f"<call {self.calls}>"
+        linecache.cache[name] = (len(code), None, f"{code}\n".splitlines(keepends=True), name)
+        try:
+            value = self._executed(code, name)
+            shown = None if value is None else self._shown(value)
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                return {"error": f"SystemExit: {stop.code}", "kind": "error"}
+            return {"images": _plots()}
+        except BaseException as error:
+            return {"error": _explained(error), "kind": _kind(error), "images": _plots()}
+        images = _plots()
+        if value is not None and (picture := _as_image(value)) is not None:
+            images, shown = [*images, picture][:_MOST_IMAGES], None
+        return {"value": shown, "images": images}
+
+    def _executed(self, code: str, name: str) -> Any:
+        tree = ast.parse(code, name)
+        last: CodeType | None = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr):
+            last = compile(ast.Expression(tree.body.pop().value), name, "eval")  # type: ignore[attr-defined]
+        exec(compile(tree, name, "exec"), self.names)
+        return eval(last, self.names) if last is not None else None
+
+    def _shown(self, value: Any) -> str:
+        self.names["_"] = value
+        return str(repr(value))[:_MOST_VALUE_CHARACTERS]
+
+
+class _Shell:
+    """Commands; files and the current folder last from one to the next, variables do not."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def run(self, command: str) -> dict[str, Any]:
+        at, end = os.pipe()
+        os.set_inheritable(end, True)
+        try:
+            done = subprocess.run(
+                ["/bin/sh", "-c", f'trap "pwd >&{end}" EXIT\n{command}'],
+                cwd=self.folder if os.path.isdir(self.folder) else None,
+                close_fds=True,
+                pass_fds=(end,),
+                check=False,
+            )
+            os.close(end)
+            end = -1
+            os.set_blocking(at, False)
+            with contextlib.suppress(BlockingIOError):
+                self.folder = os.read(at, 4096).decode(errors="replace").strip() or self.folder
+        finally:
+            os.close(at)
+            if end >= 0:
+                os.close(end)
+        return {"exit_code": done.returncode}
+
+
+def _read(path: str, most: int) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"{path} has more than {most} bytes")
+    return {"data": base64.b64encode(data).decode()}
+
+
+def _write(path: str, data: str) -> dict[str, Any]:
+    if folder := os.path.dirname(path):
+        os.makedirs(folder, exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(base64.b64decode(data))
+    return {}
+
+
+def _apply(module: str, function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a function of ours on this side, where a wrong path can do no harm."""
+    found = getattr(__import__(module, fromlist=[function]), function)
+    return {"value": found(**arguments)}
+
+
+def _printer(file: int, *, by_line: bool) -> io.TextIOWrapper:
+    raw = io.BufferedWriter(io.FileIO(file, "w", closefd=False), 1 << 16)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=by_line)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def _bury() -> None:
+    """Strike off what earlier calls started and the supervisor ended; it counts as a process until then."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _processor_seconds() -> float:
+    used = time.process_time()
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used + children.ru_utime + children.ru_stime
+
+
+def _limit_processor(used: float, most: float) -> None:
+    """The next call's share. The kernel counts whole seconds; the host's clock is the sharper one."""
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used + most) + 1, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def _kind(error: BaseException) -> str:
+    return "memory" if isinstance(error, MemoryError) else "error"
+
+
+def _explained(error: BaseException) -> str:
+    """What a person would read of a traceback: the lines of these calls, the last of a library, the error."""
+    explained = traceback.TracebackException(type(error), error, _beyond_us(error.__traceback__), compact=True)
+    for link in _chain(explained):
+        frames = [f for f in link.stack if f.filename.startswith(("<call ", "/work/"))]
+        if link.stack and link.stack[-1] not in frames:
+            frames.append(link.stack[-1])
+        if len(frames) > _MOST_FRAMES:
+            frames = frames[:2] + frames[-(_MOST_FRAMES - 2) :]
+        link.stack = traceback.StackSummary.from_list(frames)
+    return "".join(explained.format()).rstrip()
+
+
+def _chain(explained: traceback.TracebackException) -> list[traceback.TracebackException]:
+    links, seen = [], 0
+    current: traceback.TracebackException | None = explained
+    while current is not None and seen < 5:
+        links.append(current)
+        seen += 1
+        current = current.__cause__ or current.__context__
+    return links
+
+
+def _beyond_us(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+def _plots() -> list[str]:
+    """Open figures as PNG, which closes them."""
+    plotting = sys.modules.get("matplotlib.pyplot")
+    if plotting is None:
+        return []
+    images = []
+    try:
+        for number in plotting.get_fignums()[:_MOST_IMAGES]:
+            file = io.BytesIO()
+            plotting.figure(number).savefig(file, format="png", bbox_inches="tight")
+            images.append(file.getvalue())
+        plotting.close("all")
+    except Exception:
+        return []
+    return [base64.b64encode(image).decode() for image in images if len(image) <= _IMAGE_BYTES]
+
+
+def _as_image(value: Any) -> str | None:
+    """A picture of Pillow as PNG."""
+    if "PIL.Image" not in sys.modules or not isinstance(value, sys.modules["PIL.Image"].Image):
+        return None
+    file = io.BytesIO()
+    value.save(file, format="PNG")
+    return base64.b64encode(file.getvalue()).decode() if len(file.getvalue()) <= _IMAGE_BYTES else None

@@ -1,0 +1,206 @@
+"""The first process of a session: starts its interpreters, ends what they leave behind, and goes when told to.
+
+Being the first of its world of processes, it cannot be killed from inside, and when it ends the kernel ends all others.
+
+Easy to get wrong: a process that forks faster than others can be listed. So leftovers are killed until none is found,
+and after a few rounds everything is, the interpreter too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from whetstone.sandbox.guest import interpreter, kernel, wire
+
+NOT_STARTED = 1000
+"""What is told in place of an exit code where there was no process to be had."""
+_ROUNDS, _MOMENT_SECONDS = 50, 0.001
+
+
+def serve(host: socket.socket, folders: Sequence[str], household: Household) -> None:
+    """Until the other side is gone.
+
+    Args:
+        folders: Those it may write to; work begins in the first.
+    """
+    with contextlib.suppress(OSError):  # the other side may be gone in the middle of a word
+        _serve(host, folders, household)
+    household.end()
+
+
+def _serve(host: socket.socket, folders: Sequence[str], household: Household) -> None:
+    kernel.set_dumpable(False)  # what it started may not look into it
+    awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    wire.send_packet(host, {"hello": os.getpid()})
+    worker: int | None = None
+    poll = select.poll()
+    poll.register(host, select.POLLIN)
+    poll.register(awake, select.POLLIN)
+    while True:
+        ready = {file for file, _ in poll.poll()}
+        if awake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(awake, 4096)
+        for child, status in _ended():
+            if child == worker:
+                worker = None
+                wire.send_packet(host, {"died": os.waitstatus_to_exitcode(status)})
+        if host.fileno() not in ready:
+            continue
+        message, files = wire.receive_packet(host)
+        if message is None:
+            return
+        if message["do"] == "start":
+            worker = _start(host, (awake, wake), files, folders[0], message, scoped=household.scoped)
+        elif message["do"] == "sweep":
+            swept, survived = household.sweep(worker) if worker is not None else (0, False)
+            worker = worker if survived else None
+            wire.send_packet(host, {"swept": swept, "survived": survived})
+        elif message["do"] == "end":
+            household.end()
+            worker = None
+            wire.send_packet(host, {"ended": True, "clean": _emptied(folders) if message["empty"] else True})
+
+
+def _start(
+    host: socket.socket, own: tuple[int, int], files: list[int], folder: str, message: dict[str, Any], *, scoped: bool
+) -> int | None:
+    """The id of a new interpreter; None where there are too many processes."""
+    channel, output = files
+    try:
+        child = os.fork()
+    except OSError:
+        child = -1
+        wire.send_packet(host, {"died": NOT_STARTED})
+    if child == 0:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            host.close()
+            for file in own:
+                os.close(file)
+            kernel.set_dumpable(True)
+            if scoped:
+                kernel.landlock([("/", None)])  # within what is allowed already; signals no longer reach the supervisor
+            interpreter.serve(socket.socket(fileno=channel), output, folder, message)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.close(channel)
+    os.close(output)
+    return child if child > 0 else None
+
+
+class Household:
+    """The processes of a session but this one: who they are, and how they are ended.
+
+    Made before this process gives up what it needs to look.
+
+    Args:
+        alone: Whether there is a world of processes of its own: then all that can be seen are its.
+        scoped: Whether signals reach its own alone.
+    """
+
+    def __init__(self, *, alone: bool, scoped: bool) -> None:
+        self.alone, self.scoped = alone, scoped
+        kernel.adopt_orphans()
+        self._children = -1 if alone else os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
+
+    def sweep(self, survivor: int) -> tuple[int, bool]:
+        """(how many others were ended, whether the survivor is among the living)"""
+        known: set[int] = set()
+        for _ in range(_ROUNDS):
+            found = [pid for pid in self._others() if pid != survivor]
+            if not found:
+                return len(known), True
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            known |= set(found)
+            time.sleep(_MOMENT_SECONDS)
+            _reap(len(found))
+        self.end()
+        return len(known), False
+
+    def end(self) -> None:
+        """Everyone."""
+        while True:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if self.alone or self.scoped:
+                    os.kill(-1, signal.SIGKILL)
+            for pid in () if self.alone or self.scoped else self._others():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+    def _others(self) -> Iterator[int]:
+        if self.alone:
+            me = os.getpid()
+            yield from (
+                int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != me and _lives(name)
+            )
+            return
+        for word in os.pread(self._children, 1 << 16, 0).split():
+            yield from _family(int(word))
+
+
+def _lives(pid: str) -> bool:
+    """Whether it is more than a name that its parent has not yet struck off."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _family(pid: int) -> Iterator[int]:
+    """A process and those it has started, as far as they can be seen."""
+    yield pid
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
+        for word in file.read().split():
+            yield from _family(int(word))
+
+
+def _reap(most: int) -> None:
+    """Take leave of the dead, so that they are not found again; those of others are theirs to bury, then ours."""
+    for _ in range(most):
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+
+
+def _ended() -> Iterator[tuple[int, int]]:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended
+
+
+def _emptied(folders: Sequence[str]) -> bool:
+    """Whether nothing is left in them."""
+    try:
+        for folder in folders:
+            for entry in os.scandir(folder):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    os.unlink(entry.path)
+    except (OSError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,265 @@
+"""How is foreign code kept in? The layers this machine offers, and how a fork server is started behind them.
+
+Easy to get wrong: a layer that is silently missing. What is chosen is said (`whetstone doctor`), what was asked for and
+is not there is an error, and running without isolation has to be written out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from whetstone.errors import SandboxError
+from whetstone.sandbox.cgroups import parents
+from whetstone.sandbox.guest import kernel
+from whetstone.sandbox.limits import Limits
+
+GUEST = Path(__file__).parent / "guest"
+WORK = "/work"
+"""The folder foreign code starts in, where it has a file system of its own."""
+_MAPPED_USERS = 65536
+_FOLDERS = "whetstone-session"
+_START = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from whetstone.sandbox.guest.zygote import main; "
+    "sys.argv[0] = 'zygote'; main()"
+)
+
+
+class Isolation(StrEnum):
+    """How far foreign code is kept from the machine."""
+
+    NAMESPACES = "namespaces"
+    """Bubblewrap: worlds of their own for processes, files, network and users; Landlock, a filter of system calls and
+    limits inside."""
+    LANDLOCK = "landlock"
+    """Landlock, a filter of system calls and limits: the machine's processes can be neither seen nor signalled, files
+    neither read nor written, but the network stack and process numbers are shared."""
+    UNSAFE = "unsafe"
+    """Limits on a process and nothing else: foreign code can read and write what the user can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one layer would do here."""
+
+    isolation: Isolation
+    missing: str = ""
+    """Why it cannot be had, and what would bring it; empty where it can."""
+
+
+@functools.cache
+def offers() -> tuple[Offer, ...]:
+    """Every layer, strongest first."""
+    return (
+        Offer(Isolation.NAMESPACES, _why_no_namespaces()),
+        Offer(Isolation.LANDLOCK, _why_no_landlock()),
+        Offer(Isolation.UNSAFE),
+    )
+
+
+def choose(wanted: str) -> Isolation:
+    """The layer to use.
+
+    Args:
+        wanted: `auto` for the strongest there is, or the name of one.
+
+    Raises:
+        SandboxError: It cannot be had here; the message says what would bring it.
+    """
+    if wanted == "auto":
+        for offer in offers():
+            if not offer.missing and offer.isolation is not Isolation.UNSAFE:
+                return offer.isolation
+        reasons = "; ".join(f"{o.isolation}: {o.missing}" for o in offers() if o.missing)
+        raise SandboxError(f"no isolation for foreign code here ({reasons}); `unsafe` runs it without")
+    found = next((offer for offer in offers() if offer.isolation == wanted), None)
+    if found is None:
+        raise SandboxError(f'no isolation named "{wanted}"; there are: auto, {", ".join(Isolation)}')
+    if found.missing:
+        raise SandboxError(f"isolation {wanted}: {found.missing}")
+    return found.isolation
+
+
+def own_users(isolation: Isolation) -> bool:
+    """Whether each session can be a user of its own: only a superuser may become another."""
+    if isolation is Isolation.UNSAFE or os.getuid() != 0:
+        return False
+    first, _, count = (int(word) for word in Path("/proc/self/uid_map").read_text().split()[:3])
+    if first != 0 or count < _MAPPED_USERS:
+        return False
+    return isolation is Isolation.NAMESPACES or _closed_to_others() is None
+
+
+def counted_together(isolation: Isolation) -> int:
+    """Processes and threads that count against the limit of a session, and are not its own."""
+    if isolation is Isolation.NAMESPACES or own_users(isolation):
+        return 0
+    count = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            words = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+            if int(words["Uid"].split()[0]) == os.getuid():  # who owns the file is not always who owns the process
+                count += int(words.get("Threads", "1"))
+    return count
+
+
+def temporary() -> str:
+    """Where temporary files go: a folder nothing of this Python lies in, since it is covered by an empty one."""
+    return "/var/tmp" if any(path.startswith("/tmp/") for path in readable()) else "/tmp"
+
+
+def readable() -> list[str]:
+    """What foreign code may read: the system's programs and libraries, and this Python with its packages."""
+    prefixes = {
+        sys.prefix,
+        sys.base_prefix,
+        sys.exec_prefix,
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("purelib"),
+    }
+    system = ["/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin"]
+    settings = ["ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "fonts", "localtime", "mime.types"]
+    inside = [*system, *(f"/etc/{name}" for name in settings)]
+    inside += sorted(prefix for prefix in prefixes if not f"{prefix}/".startswith("/usr/"))
+    return [path for path in inside if os.path.lexists(path)]
+
+
+def command(isolation: Isolation, channel: int, control: int) -> list[str]:
+    """What starts the fork server; its two sockets are inherited under these numbers."""
+    python = [sys.executable, "-I", "-X", "frozen_modules=on", "-c", _START]
+    numbers = [str(channel), str(control)]
+    if isolation is not Isolation.NAMESPACES:
+        return [*python, str(GUEST.parents[2]), *numbers]
+    return [*_bubblewrap(), "--", *python, "/sandbox", *numbers]
+
+
+def environment() -> dict[str, str]:
+    """All of the environment foreign code sees."""
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")}
+    return {
+        **threads,
+        "PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",  # so that a repeated session is the same session
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MPLBACKEND": "Agg",
+        "MPLCONFIGDIR": f"{temporary()}/matplotlib",
+        "TMPDIR": temporary(),
+    }
+
+
+def _bubblewrap() -> list[str]:
+    program = shutil.which("bwrap")
+    assert program is not None  # it was tried before it was chosen
+    arguments = [program, "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
+    arguments += ["--unshare-cgroup-try", "--as-pid-1", "--hostname", "sandbox", "--new-session", "--clearenv"]
+    if own_users(Isolation.NAMESPACES):
+        # the server makes worlds and changes users; what it becomes has none of these
+        for name in ("SYS_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "SYS_RESOURCE"):
+            arguments += ["--cap-add", f"CAP_{name}"]
+    else:
+        arguments += ["--unshare-user", "--cap-add", "ALL"]
+    for name, value in environment().items():
+        arguments += ["--setenv", name, value]
+    # before the rest, some of which may lie in them
+    arguments += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/var/tmp"]
+    # what lies above a bound path would be closed to other users
+    above = {str(folder) for path in readable() for folder in Path(path).parents} - {"/", "/tmp", "/var/tmp"}
+    for folder in sorted(above):
+        arguments += ["--perms", "0755", "--dir", folder]
+    for path in readable():
+        if os.path.islink(path) and path.count("/") == 1:
+            arguments += ["--symlink", os.readlink(path), path]
+        else:
+            arguments += ["--ro-bind", path, path]
+    package = GUEST.parents[1]
+    arguments += ["--ro-bind", str(package / "__init__.py"), "/sandbox/whetstone/__init__.py"]
+    arguments += ["--ro-bind", str(GUEST / "__init__.py"), "/sandbox/whetstone/sandbox/__init__.py"]
+    arguments += ["--ro-bind", str(GUEST), "/sandbox/whetstone/sandbox/guest"]
+    return [*arguments, "--dir", WORK, "--chdir", "/"]
+
+
+def _why_no_namespaces() -> str:
+    if not sys.platform.startswith("linux"):
+        return "needs Linux"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed: apt-get install bubblewrap"
+    try:
+        tried = subprocess.run(
+            [*_bubblewrap(), "--", sys.executable, "-I", "-c", "import pyseccomp"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap does not start: {error}"
+    if tried.returncode != 0:
+        return f"bubblewrap does not start here: {(tried.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+    return ""
+
+
+def _why_no_landlock() -> str:
+    if not sys.platform.startswith("linux"):
+        return "needs Linux"
+    if kernel.landlock_version() < 6:
+        return "the kernel's Landlock keeps no signals in (it does from 6.12 on)"
+    if os.getuid() == 0 and not own_users(Isolation.LANDLOCK) and not parents():
+        return f"a superuser's processes are not counted, and others may not look into {_closed_to_others()}"
+    return ""
+
+
+def _closed_to_others() -> str | None:
+    """The first folder on the way to this Python that another user may not pass."""
+    for path in map(Path, readable()):
+        for folder in (path, *path.parents):
+            if folder.is_dir() and not folder.stat().st_mode & stat.S_IXOTH:
+                return str(folder)
+    return None
+
+
+def private_folder() -> str:
+    """A folder for a session where it cannot have a file system of its own."""
+    return tempfile.mkdtemp(prefix=f"{_FOLDERS}-{os.getpid()}-")
+
+
+def too_full(folder: str, limits: Limits) -> bool:
+    """Whether there is more in a folder than may be."""
+    size = count = 0
+    for parent, folders, files in os.walk(folder):
+        count += len(folders) + len(files)
+        for name in files:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(parent, name)).st_size
+        if size > limits.bounds.folder or count > limits.files:
+            return True
+    return False
+
+
+def remove_folder(folder: str) -> bool:
+    """Whether a session's folder is gone, whatever rights foreign code has given to what is in it."""
+    for _ in range(2):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            return True
+        for parent, _, _ in os.walk(folder):
+            with contextlib.suppress(OSError):
+                os.chmod(parent, 0o700)
+    return False
+
+
+def remove_leftover_folders() -> None:
+    """Folders of processes that are gone, which could not remove them themselves."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}-*-*"):
+        if not Path(f"/proc/{folder.name.split('-')[-2]}").exists():
+            remove_folder(str(folder))

@@ -1,0 +1,244 @@
+"""Where sessions come from: a fork server behind the strongest isolation there is, started once and used by all.
+
+Easy to get wrong: two event loops. The server belongs to none; a session belongs to the one it was opened in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import os
+import secrets
+import socket
+import subprocess
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from whetstone.errors import InfrastructureError
+from whetstone.sandbox.cgroups import ControlGroup, parents, remove_leftovers
+from whetstone.sandbox.guest.wire import frame, receive_frame, send_packet
+from whetstone.sandbox.isolation import (
+    WORK,
+    Isolation,
+    choose,
+    command,
+    counted_together,
+    environment,
+    own_users,
+    private_folder,
+    readable,
+    remove_folder,
+    remove_leftover_folders,
+    temporary,
+    too_full,
+)
+from whetstone.sandbox.limits import Limits
+from whetstone.sandbox.session import Session
+
+PRELOAD = (
+    "ast", "bisect", "collections", "copy", "csv", "datetime", "decimal", "fractions", "functools", "heapq", "io",
+    "itertools", "json", "math", "random", "re", "statistics", "string", "subprocess", "textwrap", "typing", "numpy",
+    "numpy.random",
+)  # fmt: skip
+_FIRST_USER, _USERS = 40000, 20000
+_START_SECONDS = 60.0
+_numbers = itertools.count()
+
+
+class Sandbox:
+    """Sessions for foreign code.
+
+    Args:
+        isolation: `auto` for the strongest this machine offers, or the name of one; `unsafe` has to be written out.
+        limits: What each session may use.
+        preload: Modules every interpreter has imported already; those that are missing are passed over.
+        max_running: Calls running at once, of all sessions; others wait, outside of their time.
+
+    Raises:
+        SandboxError: The isolation cannot be had here.
+    """
+
+    def __init__(
+        self,
+        *,
+        isolation: str = "auto",
+        limits: Limits | None = None,
+        preload: Sequence[str] = PRELOAD,
+        max_running: int = 64,
+    ) -> None:
+        self.isolation = choose(isolation)
+        self.limits, self.preload, self.max_running = limits or Limits(), tuple(preload), max_running
+        self.sessions: set[Session] = set()
+        """Those that are open."""
+        self.restarts = 0
+        """How often the server was started again after it had ended."""
+        self._server: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._starting: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self._places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
+        self._places = weakref.WeakKeyDictionary()
+        self._leftovers: list[Callable[[], bool]] = []
+        self._users = _users() if own_users(self.isolation) else None
+
+    def session(self, *, persistent: bool = True, seed: int = 0, limits: Limits | None = None) -> Session:
+        """A new session for the running event loop; its first call starts it, and the server where it is not there."""
+        place = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.max_running))
+        own = limits or self.limits
+        group: ControlGroup | None = None
+        folders: list[str] = []
+
+        async def open_session(theirs: socket.socket) -> None:
+            folder, user = WORK, next(self._users) if self._users is not None else None
+            if self.isolation is not Isolation.NAMESPACES:
+                folder = private_folder()
+                folders.append(folder)
+                if user is not None:
+                    os.chown(folder, user, user)
+            others = counted_together(self.isolation)  # and those that are just being started
+            most = own.bounds.processes + (others and others + 3 * len(self.sessions))
+            bounds = asdict(own.bounds) | {"processes": most}
+            await self._open({"bounds": bounds, "user": user, "folder": folder}, theirs)
+
+        def admit(process: int) -> None:
+            nonlocal group
+            if self.isolation is not Isolation.UNSAFE and parents():
+                group = ControlGroup(next(_numbers), memory=own.together, processes=own.bounds.processes)
+                group.admit(process)
+
+        def closed(session: Session) -> None:
+            nonlocal group
+            if not session.open:
+                self.sessions.discard(session)
+            self._leftovers += [functools.partial(remove_folder, folder) for folder in folders]
+            if group is not None:
+                self._leftovers.append(group.remove)
+            group = None
+            folders.clear()
+            self._clear()
+
+        def watched() -> bool:
+            return any(too_full(folder, own) for folder in folders)
+
+        session = Session(
+            open_session,
+            limits=own,
+            persistent=persistent,
+            seed=seed,
+            place=place,
+            admit=admit,
+            out_of_memory=lambda: group.out_of_memory if group is not None else 0,
+            watched=None if self.isolation is Isolation.NAMESPACES else watched,
+            closed=closed,
+        )
+        self.sessions.add(session)
+        return session
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, persistent: bool = True, seed: int = 0) -> AsyncIterator[Session]:
+        """A session for the length of a block."""
+        session = self.session(persistent=persistent, seed=seed)
+        try:
+            yield session
+        finally:
+            session.close()
+
+    def close(self) -> None:
+        """End all sessions and the server."""
+        for session in list(self.sessions):
+            session.close()
+        self._end_server()
+        for _ in range(200):
+            if not self._clear():
+                return
+            time.sleep(0.01)  # processes take a moment to end
+
+    def _clear(self) -> int:
+        """Remove what ended sessions have left; how much could not be yet."""
+        self._leftovers = [remove for remove in self._leftovers if not remove()]
+        return len(self._leftovers)
+
+    async def _open(self, wanted: dict[str, Any], theirs: socket.socket) -> None:
+        """Have the server start a session; where it has just died, another one.
+
+        Raises:
+            InfrastructureError: Neither does.
+        """
+        for last in (False, True):
+            await self._ready()
+            assert self._control is not None
+            try:
+                send_packet(self._control, wanted, [theirs.fileno()])
+                break
+            except OSError as error:
+                if last:
+                    raise InfrastructureError(f"the sandbox's server is gone: {error}") from None
+                assert self._server is not None
+                self._server.kill()
+                self._server.wait()
+
+    async def _ready(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with self._starting.setdefault(loop, asyncio.Lock()):
+            if self._server is not None and self._server.poll() is not None:
+                self._end_server()
+                self.restarts += 1
+            if self._server is None:
+                await self._start()
+
+    async def _start(self) -> None:
+        remove_leftovers()
+        remove_leftover_folders()
+        channel, theirs = socket.socketpair()
+        control, their_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, their_control:
+            self._server = _started(self.isolation, theirs.fileno(), their_control.fileno())
+        self._control = control
+        safe = self.isolation is not Isolation.UNSAFE
+        settings = {
+            "preload": self.preload,
+            "namespaces": self.isolation is Isolation.NAMESPACES,
+            "landlock": safe,
+            "seccomp": safe,
+            "temporary": temporary(),
+            "readable": ["/"] if self.isolation is Isolation.NAMESPACES else readable(),
+        }
+        channel.settimeout(_START_SECONDS)
+        try:
+            channel.sendall(frame(settings))
+            ready = await asyncio.get_running_loop().run_in_executor(None, receive_frame, channel)
+        except OSError:
+            ready = None
+        finally:
+            channel.close()
+        if ready is None:
+            code = self._server.poll()
+            self._end_server()
+            raise InfrastructureError(f"the sandbox's server does not start (exit code {code})")
+
+    def _end_server(self) -> None:
+        if self._control is not None:
+            self._control.close()  # the server takes that as its end
+            self._control = None
+        if self._server is not None:
+            try:
+                self._server.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait()
+            self._server = None
+
+
+def _users() -> Iterator[int]:
+    """Users nobody else is, from a place of one's own on: others on this machine may have sessions, too."""
+    first = secrets.randbelow(_USERS)
+    return (_FIRST_USER + (first + number) % _USERS for number in itertools.count())
+
+
+def _started(isolation: Isolation, *sockets: int) -> subprocess.Popen[bytes]:
+    arguments = command(isolation, *sockets)
+    return subprocess.Popen(arguments, pass_fds=sockets, env=environment(), stdin=subprocess.DEVNULL, cwd="/")

@@ -1,0 +1,470 @@
+"""What foreign code tries, and what becomes of it: each attack has one outcome, and the machine goes on as before."""
+
+import asyncio
+import os
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests_sandbox import QUICK, levels, run, server
+from whetstone.sandbox import Ending, Isolation, Limits
+from whetstone.sandbox.cgroups import parents
+
+NAMESPACES = Isolation.NAMESPACES
+
+
+@pytest.fixture(params=levels())
+def isolation(request):
+    return request.param
+
+
+def still_works(isolation):
+    return run(isolation, "6 * 7").value == "42"
+
+
+def processes_named(name):
+    """Processes on this machine with this word in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if name.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def gone(name):
+    """Whether such processes end within moments, and none is left."""
+    for _ in range(100):
+        if not processes_named(name):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_fork_bomb_is_refused_processes_and_swept(isolation):
+    outcome = run(isolation, "import os, time\nwhile True:\n    if os.fork() == 0:\n        time.sleep(60)")
+    assert outcome.ending is Ending.ERROR
+    assert "Resource temporarily unavailable" in outcome.error
+    if isolation is NAMESPACES:  # elsewhere children of the interpreter are out of sight until it ends
+        assert 5 <= outcome.swept <= QUICK.processes
+    assert still_works(isolation)
+
+
+def test_a_fork_bomb_of_the_shell_ends_with_its_time(isolation):
+    outcome = run(isolation, "b() { b | b & b; }; b", do="shell")
+    assert outcome.ending in (Ending.OK, Ending.TIMEOUT, Ending.CRASHED, Ending.OUTPUT)
+    assert still_works(isolation)
+
+
+def test_a_fork_bomb_that_never_stands_still_is_ended(isolation):
+    code = """
+import os
+if os.fork() == 0:
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            pass
+        if os.getpid() % 3 == 0:
+            os._exit(0)
+"""
+    outcome = run(isolation, code)
+    assert outcome.ending in (Ending.OK, Ending.CRASHED)
+    assert still_works(isolation)
+
+
+def test_a_memory_bomb_gets_a_memory_error_and_the_interpreter_lives(isolation):
+    first, second = run(isolation, "x = 1\ny = bytearray(10**10)", "x")
+    assert (first.ending, second.value) == (Ending.MEMORY, "1")
+    assert "MemoryError" in first.error
+
+
+def test_a_memory_bomb_of_many_small_things_ends_with_memory(isolation):
+    assert run(isolation, "x = []\nwhile True:\n    x.append('a' * 10**6)").ending is Ending.MEMORY
+    assert still_works(isolation)
+
+
+def test_memory_of_several_processes_counts_together_where_groups_are_there(isolation):
+    code = (
+        "import os, time\n"
+        "for _ in range(8):\n"
+        "    if os.fork() == 0:\n"
+        "        x = bytearray(190 << 20)\n"
+        "        for i in range(0, len(x), 4096):\n"
+        "            x[i] = 1\n"
+        "        time.sleep(1.5)\n"
+        "        os._exit(0)\n"
+        "statuses = [os.wait()[1] for _ in range(8)]\n"
+        "any(statuses)"
+    )
+    if not parents():
+        pytest.skip("control groups are not writable here: run as a superuser, or have them delegated")
+    outcome = run(isolation, code, limits=replace(QUICK, wall_seconds=30.0))
+    assert outcome.value == "True" or outcome.ending is Ending.MEMORY, outcome
+    assert still_works(isolation)
+
+
+def test_filling_the_disk_ends_at_the_folders_size(isolation):
+    code = "import itertools\nfor i in itertools.count():\n    open(f'f{i}', 'wb').write(bytes(4 << 20))"
+    for place in ("", "/tmp/", "/var/tmp/", "/dev/shm/"):
+        outcome = run(isolation, code.replace("f{i}", f"{place}f{{i}}"))
+        if isolation is not NAMESPACES and not place:
+            assert outcome.ending is Ending.DISK
+            continue
+        assert outcome.ending is Ending.ERROR
+        assert "No space left" in outcome.error or "Permission denied" in outcome.error
+
+
+def test_one_big_file_ends_at_its_size(isolation):
+    outcome = run(isolation, "f = open('f', 'wb')\nwhile True:\n    f.write(bytes(1 << 20))")
+    assert outcome.ending is Ending.ERROR
+    assert "File too large" in outcome.error
+
+
+def test_a_million_files_end_at_their_number(isolation):
+    outcome = run(isolation, "import itertools\nfor i in itertools.count():\n    open(f'f{i}', 'w')")
+    if isolation is NAMESPACES:
+        assert outcome.ending is Ending.ERROR
+        assert "No space left" in outcome.error
+    else:
+        assert outcome.ending is Ending.DISK
+
+
+def test_endless_output_is_ended_and_keeps_its_head_and_tail(isolation):
+    outcome = run(isolation, "while True:\n    print('all work and no play')")
+    assert outcome.ending is Ending.OUTPUT
+    assert outcome.output.startswith("all work")
+    assert "left out" in outcome.output
+    assert len(outcome.output) <= QUICK.output_characters + 100
+
+
+def test_endless_output_past_pythons_own_streams_is_ended(isolation):
+    assert run(isolation, "import os\nwhile True:\n    os.write(2, b'x' * 65536)").ending is Ending.OUTPUT
+    assert run(isolation, "yes", do="shell").ending is Ending.OUTPUT
+
+
+def test_an_endless_loop_ends_with_its_time_though_signals_are_blocked(isolation):
+    code = (
+        "import signal\n"
+        "for s in range(1, 65):\n"
+        "    try: signal.signal(s, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n"
+        "while True: pass"
+    )
+    first, second = run(isolation, code, "'next'", limits=Limits(wall_seconds=0.5))
+    assert (first.ending, first.restarted) == (Ending.TIMEOUT, True)
+    assert "longer than 0.5 s" in first.error
+    assert second.value == "'next'"
+
+
+def test_sleeping_for_ever_ends_with_its_time(isolation):
+    code = "import time\nwhile True:\n    try:\n        time.sleep(1000)\n    except BaseException:\n        pass"
+    assert run(isolation, code, limits=Limits(wall_seconds=0.3)).ending is Ending.TIMEOUT
+
+
+def test_computing_for_ever_ends_with_its_share(isolation):
+    outcome = run(isolation, "while True: pass", limits=Limits(wall_seconds=20, cpu_seconds=1))
+    assert outcome.ending is Ending.CPU
+
+
+def test_files_of_the_machine_cannot_be_read(isolation):
+    with tempfile.NamedTemporaryFile("w") as secret:
+        secret.write("the answer is 17")
+        secret.flush()
+        Path(secret.name).chmod(0o644)
+        paths = [secret.name, "/etc/passwd", "/etc/shadow", str(Path(__file__)), "/root/.bashrc", "/proc/1/environ"]
+        for path in paths:
+            outcome = run(isolation, f"open({path!r}).read()")
+            assert outcome.ending is Ending.ERROR, path
+            assert "FileNotFoundError" in outcome.error or "PermissionError" in outcome.error, path
+
+
+def test_the_machines_environment_is_not_there(isolation, monkeypatch):
+    monkeypatch.setenv("API_KEY", "sk-secret")
+    outcome = run(isolation, "import os\n'API_KEY' in os.environ, sorted(os.environ)")
+    assert outcome.value.startswith("(False")
+    assert "USER" not in outcome.value
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=1)",
+        "import urllib.request\nurllib.request.urlopen('http://127.0.0.1:{port}', timeout=1)",
+        "import socket\nsocket.create_connection(('1.1.1.1', 80), timeout=1)",
+        "import socket\nsocket.socket(socket.AF_INET6, socket.SOCK_DGRAM).sendto(b'x', ('::1', {port}))",
+        "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
+        "import socket\nsocket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+        "import socket\nsocket.socket(socket.AF_UNIX).connect('\\0whetstone-test')",
+        "import socket\nsocket.socket(socket.AF_VSOCK).connect((2, 1))",
+    ],
+)
+def test_neither_loopback_nor_the_network_is_reached(isolation, code):
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket(socket.AF_UNIX) as abstract:
+        try:
+            abstract.bind("\0whetstone-test")
+            abstract.listen()
+        except OSError:
+            pass  # another worker of this test listens there
+        listening.settimeout(0.2)
+        outcome = run(isolation, code.format(port=listening.getsockname()[1]))
+        with pytest.raises(TimeoutError):
+            listening.accept()
+    assert outcome.ending is Ending.ERROR
+    assert "Error" in outcome.error
+
+
+def test_names_are_not_looked_up(isolation):
+    outcome = run(isolation, "import socket\nsocket.getaddrinfo('example.com', 80)")
+    assert outcome.ending is Ending.ERROR
+
+
+def test_the_interpreter_cannot_be_written_to(isolation):
+    import json
+
+    marker = Path(json.__file__)
+    before = marker.read_bytes()
+    for path in (str(marker), sys.executable, os.path.join(os.path.dirname(json.__file__), "planted.py"), "/usr/bin/x"):
+        outcome = run(isolation, f"open({path!r}, 'a').write('#')")
+        assert outcome.ending is Ending.ERROR, path
+        assert any(word in outcome.error for word in ("Read-only", "Permission denied", "Text file busy")), (
+            outcome.error
+        )
+    assert marker.read_bytes() == before
+
+
+def test_links_and_dots_lead_nowhere(isolation):
+    here = Path(__file__)
+    code = f"""
+import os
+os.symlink({str(here)!r}, 'link')
+os.symlink('/', 'root')
+found = []
+for path in ['link', 'root{here}', '../../../../../..{here}', '/proc/self/root{here}', '/proc/self/cwd/../..{here}']:
+    try:
+        found.append(open(path).read()[:20])
+    except OSError as error:
+        found.append(type(error).__name__)
+found
+"""
+    outcome = run(isolation, code)
+    assert outcome.ending is Ending.OK, outcome.error
+    assert set(eval(outcome.value)) <= {"FileNotFoundError", "PermissionError"}
+
+
+def test_a_link_in_the_folder_is_not_followed_by_reading_from_outside(isolation):
+    async def read():
+        session = server(isolation).session()
+        await session.python(f"import os\nos.symlink({__file__!r}, 'link')")
+        outcome = await session.read("link")
+        session.close()
+        return outcome
+
+    assert asyncio.run(read()).ending is Ending.ERROR
+
+
+def test_the_parent_can_be_neither_traced_nor_read(isolation):
+    code = f"""
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+said = []
+for pid in (1, os.getppid(), {os.getpid()}):
+    said.append(libc.ptrace(16, pid, 0, 0))
+    for name in ('mem', 'environ', 'fd/0', 'root/etc/passwd', 'cwd'):
+        try:
+            os.readlink(f'/proc/{{pid}}/{{name}}') if name == 'cwd' else open(f'/proc/{{pid}}/{{name}}', 'rb').read(1)
+            said.append(name)
+        except OSError:
+            said.append(-1)
+    buffer = ctypes.create_string_buffer(8)
+    said.append(libc.process_vm_readv(pid, buffer, 1, buffer, 1, 0))
+set(said)
+"""
+    outcome = run(isolation, code)
+    assert outcome.value == "{-1}", outcome
+
+
+def test_neither_the_parent_nor_the_host_can_be_killed(isolation):
+    code = f"""
+import os, signal
+said = []
+for pid in (1, {os.getpid()}, {os.getppid()}):
+    try:
+        os.kill(pid, signal.SIGTERM if pid == 1 else 0)
+        said.append('sent')
+    except OSError as error:
+        said.append(type(error).__name__)
+said
+"""
+    outcome, after = run(isolation, code, "'alive'")
+    assert set(eval(outcome.value)) <= {"PermissionError", "ProcessLookupError"}
+    assert after.value == "'alive'"
+
+
+def test_killing_everyone_kills_only_its_own(isolation):
+    outcome = run(isolation, "import os, signal\nos.kill(-1, signal.SIGKILL)\n'sent'")
+    assert outcome.ending in (Ending.OK, Ending.CRASHED, Ending.ERROR)
+    assert still_works(isolation)
+
+
+def test_the_supervisor_cannot_be_killed(isolation):
+    async def kill():
+        session = server(isolation).session()
+        other = server(isolation).session()
+        await other.python("x = 5")
+        outcome = await session.python("import os\ntry:\n    os.kill(os.getppid(), 9)\nexcept OSError:\n    pass\n1")
+        kept = await other.python("x")
+        session.close()
+        other.close()
+        return outcome, kept
+
+    outcome, kept = asyncio.run(kill())
+    assert (outcome.value, kept.value) == ("1", "5")
+
+
+def test_exhausting_descriptors_is_an_error_of_its_own(isolation):
+    first, second = run(isolation, "x = []\nwhile True:\n    x.append(open('/dev/null'))", "del x\n2")
+    assert first.ending is Ending.ERROR
+    assert "Too many open files" in first.error
+    assert second.value == "2"
+
+
+def test_daemons_left_behind_are_ended_with_the_call(isolation):
+    name = f"whetstone-daemon-{isolation}-{os.getpid()}"
+    code = f"""
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(1000)', {name!r}])
+    os._exit(0)
+os.wait()
+time.sleep(0.3)
+"""
+
+    async def leave():
+        session = server(isolation).session()
+        outcome = await session.python(code)
+        assert outcome.ending is Ending.OK, outcome.error
+        assert outcome.swept >= 1
+        assert gone(name)
+        session.close()
+
+    asyncio.run(leave())
+
+
+def test_daemons_are_ended_with_the_session_that_was_cut_off(isolation):
+    name = f"whetstone-hang-{isolation}-{os.getpid()}"
+    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(1000)', {name!r}])"
+
+    async def cut_off():
+        session = server(isolation).session()
+        call = asyncio.create_task(session.python(code))
+        for _ in range(100):
+            if processes_named(name):
+                break
+            await asyncio.sleep(0.05)
+        assert processes_named(name)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(cut_off())
+    assert gone(name)
+
+
+def test_output_that_is_no_text_comes_back_as_text(isolation):
+    outcome = run(isolation, r"import os; os.write(1, b'\xff\xfe caf\xc3\xa9 \x00 \x1b[31m'); '\udcff'")
+    assert outcome.ending is Ending.OK
+    assert "café" in outcome.output
+    outcome.output.encode()
+    outcome.value.encode()
+
+
+def test_huge_integers_and_values_stay_on_the_other_side(isolation):
+    outcome = run(isolation, "10 ** 100000")
+    assert outcome.ending is Ending.ERROR
+    assert "Exceeds the limit" in outcome.error
+    assert len(run(isolation, "'x' * 10**7").value) <= QUICK.output_characters + 100
+
+
+def test_a_forged_answer_is_only_text(isolation):
+    forge = """
+import os, json, struct
+frames = [{frame}]
+for fd in range(3, 20):
+    for f in frames:
+        try: os.write(fd, f)
+        except OSError: pass
+import time; time.sleep(0.2)
+"""
+    pickled = "b'\\x00\\x00\\x00\\x10' + b'cos\\nsystem\\n(S\\'true\\''[:16]"
+    assert run(isolation, forge.format(frame=pickled)).ending is Ending.CRASHED
+    endless = "struct.pack('!I', 2**32 - 1) + b'x'"
+    assert run(isolation, forge.format(frame=endless)).ending is Ending.CRASHED
+    wrong = (
+        "(lambda b: struct.pack('!I', len(b)) + b)(json.dumps({'number': 1, 'value': 10**400, 'images': [7]}).encode())"
+    )
+    assert run(isolation, forge.format(frame=wrong)).ending is Ending.CRASHED
+    plausible = "(lambda b: struct.pack('!I', len(b)) + b)(json.dumps({'number': 1, 'value': 'mine'}).encode())"
+    assert run(isolation, forge.format(frame=plausible)).value == "mine"
+    assert still_works(isolation)
+
+
+def test_objects_that_lie_about_themselves_cost_one_call(isolation):
+    code = "class Liar:\n    def __repr__(self): raise SystemExit('no')\nLiar()"
+    assert run(isolation, code).ending is Ending.ERROR
+    code = "class Odd(Exception):\n    def __str__(self): return 1\nraise Odd"
+    assert run(isolation, code).ending is Ending.ERROR
+    assert run(isolation, "def f(): f()\nf()").ending is Ending.ERROR
+    assert still_works(isolation)
+
+
+def test_a_fault_of_the_interpreter_costs_the_interpreter_and_nothing_else(isolation):
+    first, second = run(isolation, "import ctypes\nctypes.string_at(0)", "1 + 1")
+    assert (first.ending, first.restarted, second.value) == (Ending.CRASHED, True, "2")
+    assert "SIGSEGV" in first.error
+    assert run(isolation, "import os\nos._exit(7)").ending is Ending.CRASHED
+    assert run(isolation, "import sys\nsys.exit(3)").error == "SystemExit: 3"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "libc.unshare(0x10000000)",
+        "libc.mount(b'none', b'/work', b'tmpfs', 0, None)",
+        "libc.syscall(321, 0, 0, 0)",  # bpf
+        "libc.syscall(425, 1, 0)",  # io_uring_setup
+        "libc.syscall(298, 0, 0, -1, -1, 0)",  # perf_event_open
+        "libc.setuid(12345)",
+        "libc.chroot(b'/work')",
+        "libc.personality(0x0040000)",
+    ],
+)
+def test_the_kernel_refuses_what_leads_out(isolation, code):
+    outcome = run(isolation, f"import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n{code}, os.getuid()")
+    assert outcome.value.startswith("(-1"), outcome
+
+
+def test_sessions_do_not_see_one_another(isolation):
+    async def two():
+        first, second = server(isolation).session(), server(isolation).session()
+        await first.python("open('mine', 'w').write('secret')\nimport os\nwhere = os.getcwd()")
+        where = eval((await first.python("where")).value)
+        try:
+            return await second.python(f"import os\nos.listdir('.'), open({where!r} + '/mine').read()")
+        finally:
+            first.close()
+            second.close()
+
+    outcome = asyncio.run(two())
+    assert outcome.ending is Ending.ERROR
+    assert "FileNotFoundError" in outcome.error or "PermissionError" in outcome.error

@@ -1,0 +1,40 @@
+"""What the tests of the sandbox share: one server for each kind of isolation there is, and one way to run something."""
+
+import asyncio
+import functools
+
+import pytest
+
+from whetstone.sandbox import Isolation, Limits, Sandbox, offers
+
+QUICK = Limits(wall_seconds=2.0, cpu_seconds=1.0, memory_mb=200, processes=12, folder_mb=16, file_mb=8, files=200)
+MISSING = {offer.isolation: offer.missing for offer in offers()}
+
+
+@functools.cache
+def server(isolation):
+    return Sandbox(isolation=isolation, limits=QUICK)
+
+
+def levels(*wanted):
+    """The kinds of isolation, those missing here skipped with what would bring them."""
+    return [
+        pytest.param(
+            level, marks=[pytest.mark.skip(reason=f"{level}: {MISSING[level]}")] if MISSING[level] else [], id=level
+        )
+        for level in wanted or (Isolation.NAMESPACES, Isolation.LANDLOCK)
+    ]
+
+
+def run(isolation, *codes, persistent=True, do="python", limits=None):
+    """The outcomes of calls of one session, in order; of one, that one."""
+
+    async def calls():
+        session = server(isolation).session(persistent=persistent, limits=limits)
+        try:
+            return [await getattr(session, do)(code) for code in codes]
+        finally:
+            session.close()
+
+    outcomes = asyncio.run(calls())
+    return outcomes[0] if len(outcomes) == 1 else outcomes
