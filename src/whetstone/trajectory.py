@@ -158,16 +158,18 @@ class CallRecord:
     """The tool asked for; empty where the call could not be read."""
     outcome: str
     """`ok`, `tool_error`, `invalid_arguments`, `unknown_tool`, `malformed_call`, `too_many_calls`, `timeout`,
-    `stopped`."""
+    `stopped`, `budget_exhausted`, `refused_by_policy`."""
     seconds: float
     """How long the tool ran; 0 where it did not."""
     truncated: bool = False
     """Whether the result was cut to the environment's limit."""
+    cost: float = 0.0
+    """What the call cost, in the unit of the budget; 0 where there is none."""
 
     @property
     def well_formed(self) -> bool:
         """Whether the call named a tool on offer with arguments it accepts, whatever the tool then did."""
-        return self.outcome in ("ok", "tool_error", "timeout", "stopped")
+        return self.outcome in ("ok", "tool_error", "timeout", "stopped", "budget_exhausted", "refused_by_policy")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -318,6 +320,8 @@ class Trajectory:
     """Whether it was played without chance, to compare others with; it is in no other statistic and in no loss."""
     marks: tuple[str, ...] = ()
     """What is to be known of how it came about: the rule that stopped it, `hinted`, `replayed`, `view_dropped`, …"""
+    declared: tuple[tuple[str, str], ...] = ()
+    """By name, how its world works where models get used to it, such as `python: persistent`."""
     off_policy: OffPolicy = OffPolicy.RECOMPUTE
     """What the ratios of its tokens compare with."""
     seconds: float = 0.0

@@ -14,6 +14,7 @@ Easy to get wrong: encode(decode(ids)) is often not ids; and a tool result that 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,6 +58,8 @@ class Chat:
             )
         special = [str(token.content) for token in tokenizer.added_tokens_decoder.values()]
         look_alikes = sorted({*special, *format.markers}, key=len, reverse=True)
+        # words are in there, too, where a tokenizer was made with some of its own: those are text
+        self._special_ids = frozenset(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
         self._look_alike = re.compile("|".join(map(re.escape, look_alikes)))
         self._closing = self._render(
             ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE}), False
@@ -122,11 +125,22 @@ class Chat:
 
     def _foreign(self, messages: Sequence[Message]) -> Spoken:
         """Messages from outside, as the format shows them, with every look-alike of a special token broken up."""
-        for message in messages:
-            if any(isinstance(part, Image) for part in message.content):
-                raise PolicyError("the message holds an image, and this policy reads text only")
-        safe = [replace(message, content=(Text(self._break_special(message.text)),)) for message in messages]
+        safe = [replace(message, content=(Text(self._safe(_in_text(message))),)) for message in messages]
         return tuple({"role": m.role, "content": m.text} for m in self.format.results(safe))
+
+    def _safe(self, text: str) -> str:
+        """The text with every look-alike of a special token broken up, however the tokenizer reads it.
+
+        Raises:
+            PolicyError: No way to write it was found in which the tokenizer sees no special token.
+        """
+        # some tokenizers read other letters as the same: full-width signs, or nothing where there is a zero-width space
+        folded = unicodedata.normalize("NFKC", text)
+        spaced = self._look_alike.sub(lambda match: " ".join(match.group()), folded)
+        for candidate in (self._break_special(text), self._break_special(folded), spaced):
+            if self._special_ids.isdisjoint(self.encode(candidate)):
+                return candidate
+        raise PolicyError("a text from outside holds what the tokenizer takes for its own special tokens")
 
     def _break_special(self, text: str) -> str:
         """A zero-width space behind the first character: a person reads the same, the tokenizer does not."""
@@ -148,6 +162,20 @@ class Chat:
         except Exception:  # each template library raises its own; refusing is all it can mean here
             return False
         return _PROBE in shown
+
+
+def _in_text(message: Message) -> str:
+    """What a policy that reads text alone is shown.
+
+    Raises:
+        PolicyError: Somebody asks about an image, which it cannot see; that a tool has made one can be said.
+    """
+    if message.role != "tool" and any(isinstance(part, Image) for part in message.content):
+        raise PolicyError("the message holds an image, and this policy reads text only")
+    shown = ""
+    for part in message.content:
+        shown += part.text if isinstance(part, Text) else "\n[image]" if shown else "[image]"
+    return shown
 
 
 def replace_content(message: dict[str, str], content: str) -> dict[str, str]:

@@ -15,7 +15,9 @@ class Observation:
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
-    """The tools on offer from here on; read at reset."""
+    """The tools on offer from here on; empty behind an action where they are those of before."""
+    declared: tuple[tuple[str, str], ...] = ()
+    """By name, how the world works where models get used to it; read at reset."""
 
 
 @dataclass(frozen=True, slots=True)

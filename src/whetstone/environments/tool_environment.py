@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from whetstone.chat import Message, system, tool_result, user
@@ -25,7 +25,8 @@ class ToolEnvironment:
     `malformed_action` on an unreadable call where `on_malformed` is `end`.
 
     Args:
-        tools: Typed functions; none at all leaves the model to answer by itself.
+        tools: Typed functions, and classes of tools, made anew for each episode; none at all leaves the model to answer
+            by itself.
         instruction: A system message for every task; none by default.
         max_calls_per_turn: Calls one action may hold; an action with more is refused whole.
         tool_timeout_seconds: How long one call may run.
@@ -38,13 +39,10 @@ class ToolEnvironment:
         OptionError: `answer` is no pattern.
     """
 
-    stateless = True
-    """An answer depends on the calls alone, so an episode can go on behind recorded turns."""
-
     def __init__(
         self,
         *,
-        tools: Sequence[Callable[..., Any]] = (),
+        tools: Sequence[Any] = (),
         instruction: str = "",
         max_calls_per_turn: int = 8,
         tool_timeout_seconds: float = 10.0,
@@ -57,12 +55,25 @@ class ToolEnvironment:
         except re.error as error:
             raise OptionError("answer", f"{answer!r} is no pattern: {error}") from None
         self.toolset = Toolset(tools, timeout_seconds=tool_timeout_seconds, max_result_characters=max_result_characters)
+        self._offered = self.toolset.specs
         self.instruction, self.max_calls_per_turn, self.on_malformed = instruction, max_calls_per_turn, on_malformed
 
+    @property
+    def stateless(self) -> bool:
+        """Whether answers depend on the calls alone, so that an episode can go on behind recorded turns."""
+        return self.toolset.stateless
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the same calls lead to the same place again."""
+        return self.toolset.replayable
+
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """The task's prompt, behind the instruction if there is one. Nothing here is random."""
+        """The task's prompt, behind the instruction if there is one. What is random in tools comes from the seed."""
+        await self.toolset.open(task, seed=seed)
+        self._offered = self.toolset.specs
         opening = (system(self.instruction), user(task.prompt)) if self.instruction else (user(task.prompt),)
-        return Observation(opening, self.toolset.specs)
+        return Observation(opening, self._offered, tuple(self.toolset.declared.items()))
 
     async def step(self, action: Message) -> StepResult:
         """Execute the calls at once, side by side; answer each, in order."""
@@ -84,11 +95,16 @@ class ToolEnvironment:
             return StepResult(Observation((tool_result(refusal),)), calls=records)
         results: list[Answer] = await asyncio.gather(*map(self.toolset.call, action.tool_calls))
         messages = tuple(
-            tool_result(answer.text, call_id=call.id) for call, answer in zip(action.tool_calls, results, strict=True)
+            Message("tool", answer.content, tool_call_id=call.id)
+            for call, answer in zip(action.tool_calls, results, strict=True)
         )
+        offered = self.toolset.specs
+        changed, self._offered = offered if offered != self._offered else (), offered
         records = tuple(answer.record for answer in results)
         stopped = any(record.outcome == "stopped" for record in records)
-        return StepResult(Observation(messages), reason=EndReason.TOOL_STOPPED if stopped else None, calls=records)
+        ended = EndReason.TOOL_STOPPED if stopped else None
+        return StepResult(Observation(messages, changed), reason=ended, calls=records)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Let go of what tools hold."""
+        await self.toolset.close()

@@ -150,6 +150,7 @@ async def run_episode(
         tuple(episode.turns),
         ended,
         error,
+        declared=episode.declared,
         marks=(*episode.marks, *(("view_dropped",) if episode.reading.dropped else ())),
         off_policy=episode.reading.off_policy,
         seconds=time.perf_counter() - started,
@@ -195,6 +196,7 @@ class _Episode:
         """The opening as the environment gave it."""
         self.opening: tuple[Message, ...] = ()
         self.tools: tuple[ToolSpec, ...] = ()
+        self.declared: tuple[tuple[str, str], ...] = ()
         self.turns: list[Turn] = []
         self.marks: list[str] = []
         self.asked: Rewrite | None = None
@@ -236,7 +238,7 @@ class _Episode:
 
     async def _open(self) -> None:
         first = await self.environment.reset(self.task, seed=self.world)
-        self.begins, self.tools = first.messages, first.tools
+        self.begins, self.tools, self.declared = first.messages, first.tools, first.declared
         self.opening = self.reading.open(first.messages, first.tools, self._so_far())
 
     async def _step(self, turn: Turn) -> EndReason | None:
@@ -252,6 +254,7 @@ class _Episode:
             environment_seconds=time.perf_counter() - began,
         )
         self.around.costs += Costs(tool_calls=len(result.calls))
+        self.tools = result.observation.tools or self.tools
         if result.ended is not None and not result.ended.cut_short:
             return result.ended
         if result.instead is not None:
@@ -374,6 +377,7 @@ class _Episode:
         for number in range(behind, len(played)):
             self.around.costs += Costs(environment_steps=1)
             answer = await self.environment.step(played[number].message)
+            self.tools = answer.observation.tools or self.tools
             messages = answer.observation.messages
             so_far = replace(self._so_far(), turns=(*played[:number], replace(played[number], observation=messages)))
             for view in self.around.views:

@@ -5,5 +5,6 @@ from whetstone.sandbox.limits import Limits
 from whetstone.sandbox.pool import Sandbox
 from whetstone.sandbox.protocol import Ending, Outcome
 from whetstone.sandbox.session import Session
+from whetstone.sandbox.shared import shared_sandbox
 
-__all__ = ["Ending", "Isolation", "Limits", "Offer", "Outcome", "Sandbox", "Session", "offers"]
+__all__ = ["Ending", "Isolation", "Limits", "Offer", "Outcome", "Sandbox", "Session", "offers", "shared_sandbox"]

@@ -182,6 +182,8 @@ def _bubblewrap() -> list[str]:
             arguments += ["--symlink", os.readlink(path), path]
         else:
             arguments += ["--ro-bind", path, path]
+    for folder in ("/sandbox", "/sandbox/whetstone", "/sandbox/whetstone/sandbox"):
+        arguments += ["--perms", "0755", "--dir", folder]
     package = GUEST.parents[1]
     arguments += ["--ro-bind", str(package / "__init__.py"), "/sandbox/whetstone/__init__.py"]
     arguments += ["--ro-bind", str(GUEST / "__init__.py"), "/sandbox/whetstone/sandbox/__init__.py"]

@@ -100,9 +100,9 @@ class Session:
         """Run a command of the shell; files and the current folder last, where the session is persistent."""
         return await self._call("shell", wall_seconds, command=command)
 
-    async def apply(self, module: str, function: str, **arguments: Any) -> Outcome:
-        """What a function of a module under `guest` says, run where foreign code runs; a string."""
-        return await self._call("apply", None, module=module, function=function, arguments=arguments)
+    async def folder(self, function: str, **arguments: str | int) -> Outcome:
+        """What a function of `guest/folder.py` says, run where foreign code runs."""
+        return await self._call("folder", None, function=function, arguments=arguments)
 
     async def read(self, path: str, *, most: int = 16 << 20) -> Outcome:
         """A file's bytes, in `data`."""

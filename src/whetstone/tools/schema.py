@@ -10,8 +10,8 @@ import functools
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Any, get_args, get_type_hints
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -27,29 +27,27 @@ class Tool:
 
     spec: ToolSpec
     function: Callable[..., Any]
-    arguments: type[BaseModel]
-    """Validates the arguments of a call."""
-
-    def bind(self, arguments: str) -> dict[str, Any]:
-        """The keyword arguments in a JSON text, checked against the signature.
-
-        Raises:
-            ToolError: Not an object, an argument missing, unknown or of the wrong type; the text says which.
-        """
-        try:
-            values = self.arguments.model_validate_json(arguments, strict=True)
-        except ValidationError as error:
-            raise ToolError(f"{self.spec.name}: {_in_one_line(error)}") from None
-        return {name: getattr(values, name) for name in self.arguments.model_fields}
+    bind: Callable[[str], dict[str, Any]]
+    """The keyword arguments in a JSON text, checked; raises ToolError, whose text says what is wrong."""
+    keeps_time: bool = False
+    """Whether it ends by itself when its time is over; then nobody else cuts it off."""
 
 
-@functools.lru_cache(maxsize=1024)  # every episode makes its toolset anew; a schema costs two milliseconds
 def tool_from_function(function: Callable[..., Any]) -> Tool:
-    """The tool a typed function is: name, schema and description from the function itself.
+    """The tool a typed function or method is: name, schema and description from the function itself.
+
+    Of `Annotated[str, "the name of a town"]` the text is the parameter's description, where the docstring has none.
 
     Raises:
         RecipeError: A parameter has no type, a type JSON cannot express, or is positional-only or variadic.
     """
+    if inspect.ismethod(function):  # every episode has an object of its own, all of them the same schema
+        return replace(_tool_of(function.__func__, True), function=function)
+    return _tool_of(function, False)
+
+
+@functools.lru_cache(maxsize=1024)  # every episode makes its toolset anew; a schema costs two milliseconds
+def _tool_of(function: Callable[..., Any], method: bool) -> Tool:
     name = getattr(function, "__name__", type(function).__name__)
     documentation = docstring_parser.parse(inspect.getdoc(function) or "")
     about = {p.arg_name: p.description for p in documentation.params}
@@ -57,13 +55,15 @@ def tool_from_function(function: Callable[..., Any]) -> Tool:
     inner = function.func if isinstance(function, functools.partial) else function
     hints = get_type_hints(inner if inspect.isroutine(inner) else type(inner).__call__, include_extras=True)
     fields: dict[str, Any] = {}
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in list(inspect.signature(function).parameters.values())[int(method) :]:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise RecipeError(f"tool {name}: parameter {parameter} cannot be passed by name; write it out")
         if parameter.name not in hints:
             raise RecipeError(f"tool {name}: parameter {parameter.name} has no type; the type is what the model reads")
+        hint = hints[parameter.name]
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hints[parameter.name], Field(default, description=about.get(parameter.name)))
+        said = about.get(parameter.name) or next((m for m in get_args(hint)[1:] if isinstance(m, str)), None)
+        fields[parameter.name] = (hint, Field(default, description=said) if said else Field(default))
     try:
         arguments = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
         schema = arguments.model_json_schema()
@@ -74,7 +74,15 @@ def tool_from_function(function: Callable[..., Any]) -> Tool:
         field_schema.pop("title", None)
     schema.setdefault("properties", {})
     description = "\n".join(filter(None, (documentation.short_description, documentation.long_description)))
-    return Tool(ToolSpec(name, description, schema), function, arguments)
+    return Tool(ToolSpec(name, description, schema), function, functools.partial(_bound, name, arguments))
+
+
+def _bound(name: str, model: type[BaseModel], arguments: str) -> dict[str, Any]:
+    try:
+        values = model.model_validate_json(arguments, strict=True)
+    except ValidationError as error:
+        raise ToolError(f"{name}: {_in_one_line(error)}") from None
+    return {field: getattr(values, field) for field in model.model_fields}
 
 
 def _in_one_line(error: ValidationError) -> str:

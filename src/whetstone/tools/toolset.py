@@ -1,7 +1,7 @@
 """How is a tool call executed? Looked up, checked, run within a deadline, and answered, always.
 
-Whatever a tool does (raise, hang, return a megabyte), the call comes back as one short text and a
-`CallRecord` that says what happened.
+Whatever a tool does (raise, hang, return a megabyte, speak in escape sequences), the call comes back as short content
+and a `CallRecord` that says what happened.
 
 Easy to get wrong: an async deadline cannot interrupt a plain function, so those run in a thread.
 A hung one is left behind in it (`threads.py`).
@@ -10,34 +10,49 @@ A hung one is left behind in it (`threads.py`).
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.chat import ToolCall, ToolSpec
+from pydantic import BaseModel
+
+from whetstone.chat import Image, Text, ToolCall, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError, ToolError, ToolStop, did_you_mean
+from whetstone.shortening import shortened
+from whetstone.tools.plain_text import plain
+from whetstone.tools.protocol import LIFETIME, Episode, Result
 from whetstone.tools.schema import Tool, tool_from_function
 from whetstone.tools.threads import run_in_thread
-from whetstone.trajectory import CallRecord
+from whetstone.trajectory import CallRecord, Task
+
+_MOST_IMAGES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a call came back with."""
 
-    text: str
+    content: tuple[Text | Image, ...]
     record: CallRecord
+
+    @property
+    def text(self) -> str:
+        """The text of it."""
+        return "".join(part.text for part in self.content if isinstance(part, Text))
 
 
 class Toolset:
     """The tools on offer in an episode.
 
     Args:
-        functions: Typed functions, sync or async.
-        timeout_seconds: How long one call may run.
+        tools: Typed functions, sync or async, and classes whose methods are tools; see `protocol.py`. Of a class an
+            object is made here, and it is open from `open` to `close`.
+        timeout_seconds: How long one call may run, where the tool does not see to it itself.
         max_result_characters: Longer results keep their head and tail.
 
     Raises:
@@ -46,22 +61,78 @@ class Toolset:
 
     def __init__(
         self,
-        functions: Iterable[Callable[..., Any]],
+        tools: Iterable[Any],
         *,
         timeout_seconds: float = 10.0,
         max_result_characters: int = 4000,
     ) -> None:
         self.timeout_seconds, self.max_result_characters = timeout_seconds, max_result_characters
+        self.holders: list[Any] = []
+        """What keeps something for the length of an episode."""
+        self.counts: Counter[str] = Counter()
+        """How often each tool was called so far."""
+        self._opened = False
+        self._alone: list[Tool] = []
         self._tools: dict[str, Tool] = {}
-        for tool in map(tool_from_function, functions):
-            if tool.spec.name in self._tools:
-                raise RecipeError(f'two tools are named "{tool.spec.name}"; the model could not tell them apart')
-            self._tools[tool.spec.name] = tool
+        for item in tools:
+            if _is_class(item):
+                self.holders.append(item())
+            elif isinstance(item, Tool):
+                self._alone.append(item)
+            elif callable(item) and not _holds_tools(item):
+                self._alone.append(tool_from_function(item))
+            else:
+                self.holders.append(item)
+        self._agree()
+        self._list()
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """What the model is told of each tool."""
         return tuple(tool.spec for tool in self._tools.values())
+
+    @property
+    def stateless(self) -> bool:
+        """Whether an answer depends on its call alone."""
+        return all(getattr(holder, "stateless", False) for holder in self.holders)
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the same calls lead to the same place again."""
+        return all(getattr(holder, "replayable", True) for holder in self.holders)
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """By name, how tools work, where models get used to it."""
+        return {name: said for holder in self.holders for name, said in getattr(holder, "declared", {}).items()}
+
+    async def open(self, task: Task, *, seed: int) -> None:
+        """Begin an episode.
+
+        Raises:
+            InfrastructureError: What a tool stands on is not there.
+        """
+        if self._opened:
+            await self.close()
+        self._opened = True
+        self.counts.clear()
+        episode = Episode(task, seed, calls=lambda: self.counts)
+        for holder in self.holders:
+            if hasattr(holder, "open"):
+                await _awaited(holder.open(episode))
+        self._list()
+
+    async def close(self) -> None:
+        """Let go of everything; the first failure is raised when all have been asked."""
+        self._opened, failures = False, []
+        for holder in reversed(self.holders):
+            if hasattr(holder, "close"):
+                try:
+                    await _awaited(holder.close())
+                except Exception as error:
+                    failures.append(error)
+        if failures:
+            raise failures[0]
 
     async def call(self, call: ToolCall) -> Answer:
         """Execute one call. Never raises for what the model or the tool did wrong.
@@ -77,44 +148,131 @@ class Toolset:
             arguments = tool.bind(call.arguments)
         except ToolError as error:
             return _refused(call, "invalid_arguments", str(error))
+        cost = 0.0
+        for holder in self.holders:
+            if hasattr(holder, "charge"):
+                said, cost = holder.charge(call.name)
+                if said:
+                    return _refused(call, "budget_exhausted", said)
+        self.counts[call.name] += 1
         started = time.perf_counter()
-        outcome, text = await self._run(tool, arguments)
-        shown, truncated = _within(text, self.max_result_characters)
+        result = await self._run(tool, arguments)
+        content, truncated = self._within(result.content)
         seconds = time.perf_counter() - started
-        return Answer(shown, CallRecord(call.name, outcome, seconds, truncated))
+        if any(getattr(holder, "changing", False) for holder in self.holders):
+            self._list()
+        return Answer(content, CallRecord(call.name, result.outcome, seconds, truncated, cost))
 
-    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, str]:
-        """(outcome, text)"""
+    def _agree(self) -> None:
+        """See that tools which share something are given it alike.
+
+        Raises:
+            RecipeError: They are not; the message says in what they differ.
+        """
+        known: dict[str, tuple[Any, str]] = {}
+        for holder in self.holders:
+            name = type(holder).__name__.lower()
+            for option, value in getattr(holder, "must_agree", {}).items():
+                other, whose = known.setdefault(option, (value, name))
+                if other != value:
+                    raise RecipeError(f"{whose} and {name} share a sandbox and differ in `{option}`: {other}, {value}")
+
+    def _list(self) -> None:
+        """Read anew which tools there are.
+
+        Raises:
+            RecipeError: Two share a name.
+        """
+        self._tools = {}
+        for tool in (*self._alone, *(tool for holder in self.holders for tool in tools_of(holder))):
+            if tool.spec.name in self._tools:
+                raise RecipeError(f'two tools are named "{tool.spec.name}"; the model could not tell them apart')
+            self._tools[tool.spec.name] = tool
+
+    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> Result:
+        seconds = None if tool.keeps_time else self.timeout_seconds
         try:
-            async with asyncio.timeout(self.timeout_seconds) as deadline:
+            async with asyncio.timeout(seconds) as deadline:
                 if inspect.iscoroutinefunction(tool.function):
                     result = await tool.function(**arguments)
                 else:
                     result = await run_in_thread(tool.function, arguments)
                     if inspect.isawaitable(result):
                         result = await result
-            return "ok", result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+            return _as_result(result)
         except TimeoutError as error:
             if deadline.expired():
-                return "timeout", f"error: {tool.spec.name} did not answer within {self.timeout_seconds:g} s"
-            return "tool_error", f"error: {error or 'TimeoutError'}"
+                return _failed("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
+            return _failed("tool_error", str(error) or "TimeoutError")
         except ToolStop as stop:
-            return "stopped", str(stop)
+            return Result((Text(str(stop)),), "stopped")
         except ToolError as error:
-            return "tool_error", f"error: {error}"
+            return _failed("tool_error", str(error))
         except InfrastructureError:
             raise
         except Exception as error:  # a tool is foreign code: its failure is the model's to read, and is recorded
-            return "tool_error", f"error: {type(error).__name__}: {error}"
+            return _failed("tool_error", f"{type(error).__name__}: {error}")
+
+    def _within(self, content: tuple[Text | Image, ...]) -> tuple[tuple[Text | Image, ...], bool]:
+        """The content with as much text as may be, all of it plain, and no more images than anybody looks at."""
+        kept: list[Text | Image] = []
+        room, truncated, images = self.max_result_characters, False, 0
+        for part in content:
+            if isinstance(part, Image):
+                images += 1
+                if images <= _MOST_IMAGES:
+                    kept.append(part)
+                truncated = truncated or images > _MOST_IMAGES
+                continue
+            text, cut = shortened(plain(part.text), room)
+            kept.append(replace(part, text=text))
+            room, truncated = max(room - len(text), 0), truncated or cut
+        return tuple(kept), truncated
+
+
+def tools_of(holder: Any) -> list[Tool]:
+    """The tools of an object: those it names, or its public methods.
+
+    Raises:
+        RecipeError: A method cannot be a tool.
+    """
+    if hasattr(holder, "tools"):
+        return [tool if isinstance(tool, Tool) else tool_from_function(tool) for tool in holder.tools()]
+    names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))  # as they are written
+    methods = [getattr(holder, name) for name in names if not name.startswith("_") and name not in LIFETIME]
+    return [tool_from_function(method) for method in methods if inspect.ismethod(method)]
+
+
+def _is_class(item: Any) -> bool:
+    return inspect.isclass(item.func if isinstance(item, functools.partial) else item)
+
+
+def _holds_tools(item: Any) -> bool:
+    return not inspect.isroutine(item) and any(hasattr(item, name) for name in ("tools", "open"))
+
+
+def _as_result(value: Any) -> Result:
+    """What a tool returned, as content."""
+    if isinstance(value, Result):
+        return value
+    if isinstance(value, str):
+        return Result((Text(value),))
+    if isinstance(value, Text | Image):
+        return Result((value,))
+    if isinstance(value, tuple | list) and value and all(isinstance(part, Text | Image) for part in value):
+        return Result(tuple(value))
+    if isinstance(value, BaseModel):
+        return Result((Text(value.model_dump_json()),))
+    return Result((Text(json.dumps(value, ensure_ascii=False, default=str)),))
+
+
+def _failed(outcome: Any, reason: str) -> Result:
+    return Result((Text(f"error: {reason}"),), outcome)
 
 
 def _refused(call: ToolCall, outcome: str, reason: str) -> Answer:
-    return Answer(f"error: {reason}", CallRecord(call.name, outcome, 0.0))
+    return Answer((Text(plain(f"error: {reason}")),), CallRecord(call.name, outcome, 0.0))
 
 
-def _within(text: str, limit: int) -> tuple[str, bool]:
-    """The text, or its head and tail around a note of how much is missing."""
-    if len(text) <= limit:
-        return text, False
-    head, tail = text[: limit * 2 // 3], text[len(text) - limit // 3 :]
-    return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out …]\n{tail}", True
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

@@ -7,6 +7,7 @@ checked here, before anything is sampled.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -291,10 +292,9 @@ def _environment(resolved: Resolved) -> Callable[[], Environment]:
     part = found(resolved, "environment", "environment", settings.name, ENVIRONMENTS)
     options = settings.options
     if "tools" in options:
-        names = options["tools"]
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise resolved.error("environment.tools", f"a list of tool names, got {names!r}")
-        options["tools"] = [found(resolved, "environment.tools", "tool", name, TOOLS) for name in names]
+        if not isinstance(options["tools"], list):
+            raise resolved.error("environment.tools", f"a list of tools, got {options['tools']!r}")
+        options["tools"] = [_tool(resolved, number, named) for number, named in enumerate(options["tools"])]
     arguments = checked(resolved, "environment", part, options)
     try:
         part(**arguments)  # once to see that it can be made; each episode makes its own
@@ -302,6 +302,22 @@ def _environment(resolved: Resolved) -> Callable[[], Environment]:
         raise resolved.error("environment", str(error)) from None
     made: Callable[[], Environment] = functools.partial(part, **arguments)
     return made
+
+
+def _tool(resolved: Resolved, number: int, named: Any) -> Any:
+    """A function, or a class with the options a recipe gives it."""
+    key = f"environment.tools.{number}"
+    options = dict(named) if isinstance(named, Mapping) else {"name": named}
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise resolved.error("environment.tools", f"a tool is a name, or a mapping with its name, got {named!r}")
+    part = found(resolved, "environment.tools", "tool", name, TOOLS)
+    if inspect.isclass(part):
+        return functools.partial(part, **checked(resolved, key, part, options))
+    if options:
+        said = f"{name} is a function and has no options: {', '.join(options)}"
+        raise resolved.error("environment.tools", said)
+    return part
 
 
 def _policy(resolved: Resolved, source: Source, environment: Callable[[], Environment], format: Any) -> Policy:

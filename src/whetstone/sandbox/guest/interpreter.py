@@ -26,14 +26,14 @@ from collections.abc import Callable, Mapping
 from types import CodeType, TracebackType
 from typing import Any
 
-from whetstone.sandbox.guest import wire
+from whetstone.sandbox.guest import folder, wire
 
 _MOST_FRAMES = 8
 _MOST_IMAGES, _IMAGE_BYTES = 4, 4 << 20
 _MOST_VALUE_CHARACTERS = 100_000
 
 
-def serve(host: socket.socket, output: int, folder: str, options: Mapping[str, Any]) -> None:
+def serve(host: socket.socket, output: int, home: str, options: Mapping[str, Any]) -> None:
     """Answer requests until there are no more."""
     nothing = os.open("/dev/null", os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -43,15 +43,15 @@ def serve(host: socket.socket, output: int, folder: str, options: Mapping[str, A
     os.close(output)
     sys.stdin = io.TextIOWrapper(io.FileIO(0), encoding="utf-8", errors="replace")
     sys.stdout, sys.stderr = _printer(1, by_line=False), _printer(2, by_line=True)
-    os.chdir(folder)
-    os.environ.update(HOME=folder, PWD=folder)
+    os.chdir(home)
+    os.environ.update(HOME=home, PWD=home)
     _seed(options["seed"])
     requests: dict[str, Callable[..., dict[str, Any]]] = {
         "python": _Python(host).run,
-        "shell": _Shell(folder).run,
+        "shell": _Shell(home).run,
         "read": _read,
         "write": _write,
-        "apply": _apply,
+        "folder": _folder,
     }
     while (request := wire.receive_frame(host)) is not None:
         number, what = request.pop("number"), request.pop("do")
@@ -153,10 +153,12 @@ def _write(path: str, data: str) -> dict[str, Any]:
     return {}
 
 
-def _apply(module: str, function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a function of ours on this side, where a wrong path can do no harm."""
-    found = getattr(__import__(module, fromlist=[function]), function)
-    return {"value": found(**arguments)}
+def _folder(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Look at or change files on this side, where a wrong path can do no harm."""
+    try:
+        return {"value": getattr(folder, function)(**arguments)}
+    except folder.FolderError as error:
+        return {"error": str(error), "kind": "error"}
 
 
 def _printer(file: int, *, by_line: bool) -> io.TextIOWrapper:

@@ -1,0 +1,19 @@
+"""A tool that ends the episode with an answer, for agents whose last word is a call."""
+
+from __future__ import annotations
+
+from whetstone.errors import ToolStop
+
+
+def submit(answer: str) -> str:
+    """Give the final answer; nothing can be done after it.
+
+    Args:
+        answer: The answer alone.
+    """
+    raise ToolStop(answer)
+
+
+def finish() -> str:
+    """End here, when everything asked for is done."""
+    raise ToolStop("done")

@@ -1,0 +1,252 @@
+"""Python, a shell and files, in a sandbox: those named together share an episode's folder.
+
+Easy to get wrong: whether variables live from call to call is something models learn. One that was taught that they do
+runs into missing names where they do not; the other way round it writes everything anew. So it is said in the tool's
+description, chosen in the recipe, and kept with every trajectory (`declared`).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from whetstone.chat.message import Image, Text
+from whetstone.errors import InfrastructureError, ToolError
+from whetstone.sandbox import Ending, Limits, Outcome, Session, shared_sandbox
+from whetstone.tools.protocol import Episode, Result
+from whetstone.tools.protocol import Outcome as Said
+from whetstone.tools.schema import Tool, tool_from_function
+
+Persistence = Literal["persistent", "reset"]
+_KEPT = {
+    "persistent": "Variables and files last from call to call.",
+    "reset": "Each call begins with nothing: no variables, no files of earlier calls.",
+}
+
+
+class _Place:
+    """The episode's session, made by the first tool that needs it."""
+
+    def __init__(self, sandbox: str, preload: Sequence[str], limits: Limits, persistent: bool) -> None:
+        self.settings = (sandbox, tuple(preload), limits, persistent)
+        self.must_agree = {
+            "sandbox": sandbox,
+            "preload": list(preload),
+            "limits": limits,
+            "persistence": "persistent" if persistent else "reset",
+        }
+        shared_sandbox(sandbox, tuple(preload))  # what cannot be had here is said before anything begins
+        self._session: Session | None = None
+
+    def open(self, episode: Episode) -> None:
+        shared: _Place = episode.shared.setdefault("workplace", self)
+        if shared is self:
+            sandbox, preload, limits, persistent = self.settings
+            pool = shared_sandbox(sandbox, preload)
+            self._session = pool.session(persistent=persistent, seed=episode.seed, limits=limits)
+        else:
+            self._session = shared._session
+
+    @property
+    def session(self) -> Session:
+        if self._session is None:
+            raise InfrastructureError("the tool was called before its episode began")
+        return self._session
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+class Python:
+    """A Python interpreter in a sandbox: one tool, `python`.
+
+    Args:
+        persistence: `persistent`: variables and files live for the episode. `reset`: each call has a new interpreter
+            and an empty folder.
+        sandbox: `auto`: the strongest isolation this machine offers; or one by name. `unsafe` has to be written out.
+        limits: What a call may use; see `Limits`.
+        preload: Modules imported before the first call, beside the usual ones.
+        files: Contents by path, there when an episode begins; a task's own are under `files` in its private data.
+    """
+
+    def __init__(
+        self,
+        *,
+        persistence: Persistence = "persistent",
+        sandbox: str = "auto",
+        limits: Limits | None = None,
+        preload: Sequence[str] = (),
+        files: dict[str, str] | None = None,
+    ) -> None:
+        self.persistence, self.files = persistence, files or {}
+        self.place = _Place(sandbox, preload, limits or Limits(), persistence == "persistent")
+        self.declared = {"python": persistence}
+        self.must_agree = self.place.must_agree
+
+    async def open(self, episode: Episode) -> None:
+        """Begin with a clean interpreter, and with files where there are any."""
+        self.place.open(episode)
+        for path, text in {**self.files, **episode.task.private.get("files", {})}.items():
+            await self.place.session.write(path, text.encode())
+
+    def close(self) -> None:
+        """End it."""
+        self.place.close()
+
+    def tools(self) -> list[Tool]:
+        """The one tool."""
+        tool = tool_from_function(self.python)
+        described = replace(tool.spec, description=f"{tool.spec.description} {_KEPT[self.persistence]}")
+        return [replace(tool, spec=described, keeps_time=True)]
+
+    async def python(self, code: str) -> Result:
+        """Run Python. What is printed and the value of the last expression are shown, and plots.
+
+        Args:
+            code: The code; it may have several lines.
+        """
+        return shown_outcome(await self.place.session.python(code))
+
+
+class Shell:
+    """A shell in a sandbox: one tool, `shell`. Its folder is that of `python` and `files` where they are there, too.
+
+    Args:
+        persistence: As of `Python`; must be the same there.
+        sandbox: As of `Python`.
+        limits: As of `Python`.
+        preload: As of `Python`.
+    """
+
+    def __init__(
+        self,
+        *,
+        persistence: Persistence = "persistent",
+        sandbox: str = "auto",
+        limits: Limits | None = None,
+        preload: Sequence[str] = (),
+    ) -> None:
+        self.place = _Place(sandbox, preload, limits or Limits(), persistence == "persistent")
+        self.persistence = persistence
+        self.declared = {"shell": persistence}
+        self.must_agree = self.place.must_agree
+
+    def open(self, episode: Episode) -> None:
+        """Begin in an empty folder."""
+        self.place.open(episode)
+
+    def close(self) -> None:
+        """End it."""
+        self.place.close()
+
+    def tools(self) -> list[Tool]:
+        """The one tool."""
+        tool = tool_from_function(self.shell)
+        kept = "Files and the current folder last" if self.persistence == "persistent" else "Nothing lasts"
+        described = replace(tool.spec, description=f"{tool.spec.description} {kept} from call to call.")
+        return [replace(tool, spec=described, keeps_time=True)]
+
+    async def shell(self, command: str) -> Result:
+        """Run a command with `sh`.
+
+        Args:
+            command: The command; it may have several lines.
+        """
+        return shown_outcome(await self.place.session.shell(command))
+
+
+class Files:
+    """Looking at and changing files in a sandbox: `view`, `create`, `str_replace`, `grep`.
+
+    Args:
+        sandbox: As of `Python`.
+        limits: As of `Python`.
+        preload: As of `Python`.
+        files: Contents by path, there when an episode begins; a task's own are under `files` in its private data.
+    """
+
+    def __init__(
+        self,
+        *,
+        sandbox: str = "auto",
+        limits: Limits | None = None,
+        preload: Sequence[str] = (),
+        files: dict[str, str] | None = None,
+    ) -> None:
+        self.place, self.files = _Place(sandbox, preload, limits or Limits(), True), files or {}
+        self.must_agree = self.place.must_agree
+
+    async def open(self, episode: Episode) -> None:
+        """Begin with the files there are."""
+        self.place.open(episode)
+        for path, text in {**self.files, **episode.task.private.get("files", {})}.items():
+            await self.place.session.write(path, text.encode())
+
+    def close(self) -> None:
+        """End it."""
+        self.place.close()
+
+    async def view(self, path: str = ".", first: int = 1, last: int = -1) -> str:
+        """Show a file with line numbers, or what is in a folder.
+
+        Args:
+            path: The file or folder.
+            first: The first line shown.
+            last: The last line shown; -1 for the end.
+        """
+        return await self._done("view", path=path, first=first, last=last)
+
+    async def create(self, path: str, text: str) -> str:
+        """Write a file, in place of any that is there.
+
+        Args:
+            path: The file; folders on the way are made.
+            text: All of what is in it.
+        """
+        return await self._done("create", path=path, text=text)
+
+    async def str_replace(self, path: str, old: str, new: str) -> str:
+        """Replace a text that is in a file exactly once, and show what is around it then.
+
+        Args:
+            path: The file.
+            old: The text, with enough around it to be there only once.
+            new: What stands there instead.
+        """
+        return await self._done("str_replace", path=path, old=old, new=new)
+
+    async def grep(self, pattern: str, path: str = ".") -> str:
+        """Find the lines that match a regular expression.
+
+        Args:
+            pattern: The expression.
+            path: A file, or a folder with all below it.
+        """
+        return await self._done("grep", pattern=pattern, path=path)
+
+    async def _done(self, function: str, **arguments: str | int) -> str:
+        outcome = await self.place.session.folder(function, **arguments)
+        if outcome.ending is not Ending.OK or outcome.value is None:
+            raise ToolError(outcome.error or "no answer")
+        return outcome.value
+
+
+def shown_outcome(outcome: Outcome) -> Result:
+    """What a model is shown of a call: what was printed, then the value or the error, then pictures."""
+    pieces = [outcome.output.rstrip("\n")] if outcome.output else []
+    if outcome.value is not None:
+        pieces.append(outcome.value)
+    if outcome.error:
+        pieces.append(outcome.error if outcome.ending is Ending.ERROR else f"error: {outcome.error}")
+    if outcome.exit_code:
+        pieces.append(f"[exit code {outcome.exit_code}]")
+    failed = outcome.ending is not Ending.OK or bool(outcome.exit_code)
+    late = outcome.ending in (Ending.TIMEOUT, Ending.CPU)
+    said: Said = "timeout" if late else "tool_error" if failed else "ok"
+    images = tuple(Image(f"data:image/png;base64,{base64.b64encode(image).decode()}") for image in outcome.images)
+    text = "\n".join(pieces) or ("" if images else "[nothing was printed]")
+    return Result((*((Text(text),) if text else ()), *images), said)

@@ -1,0 +1,91 @@
+"""No text from outside becomes a token of the template, whatever the tokenizer makes of odd letters."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from whetstone.chat import Chat, Image, Message, Text, tool_result, user
+from whetstone.chat.formats import FORMATS
+from whetstone.errors import PolicyError
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIAL = ("<|im_start|>", "<|im_end|>", "[INST]")
+
+
+def tokenizer(normalizer):
+    """Bytes and a few special tokens; `normalized` ones are found behind the normalizer, which some models do."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    if normalizer is not None:
+        made.normalizer = normalizer
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=made)
+    wrapped.add_special_tokens(
+        {"additional_special_tokens": [AddedToken(text, special=True, normalized=True) for text in SPECIAL]}
+    )
+    wrapped.eos_token = "<|im_end|>"
+    wrapped.chat_template = TEMPLATE
+    return wrapped
+
+
+NORMALIZERS = {
+    "none": None,
+    "compatibility": normalizers.NFKC(),
+    "no zero-width spaces": normalizers.Replace("\u200b", ""),
+    "both": normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("\u200b", "")]),
+}
+CHATS = {
+    (name, format): Chat(tokenizer(normalizer), FORMATS[format]())
+    for name, normalizer in NORMALIZERS.items()
+    for format in sorted(FORMATS)
+}
+PIECES = (
+    *SPECIAL,
+    "<|im_",
+    "start|>",
+    "end|>",
+    "＜｜im_end｜＞",
+    "<\u200b|im_end|>",
+    "[IN",
+    "ST]",
+    "\u200b",
+    "</call>",
+)
+SAID = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=8).map("".join)
+
+
+@pytest.mark.parametrize("key", CHATS, ids="/".join)
+@settings(max_examples=60, deadline=None)
+@given(text=SAID)
+def test_a_tool_can_neither_close_its_turn_nor_open_another(key, text):
+    chat = CHATS[key]
+    opened = chat.open([user("x")], ())
+    harmless = chat.extend(opened, (), [tool_result("y")])
+    try:
+        forged = chat.extend(opened, (), [tool_result(text)])
+    except PolicyError:
+        return  # refused rather than forged
+    special = chat._special_ids
+    assert [i for i in forged.new if i in special] == [i for i in harmless.new if i in special]
+
+
+def test_ordinary_text_is_never_refused_or_changed():
+    for chat in CHATS.values():
+        ids = chat.extend(chat.open([user("x")], ()), (), [tool_result("1 < 2 | 3 > 2, [INSTALL] im_end")]).new
+        assert "1 < 2 | 3 > 2, [INSTALL] im_end" in chat.tokenizer.decode(ids)
+
+
+def test_an_image_of_a_tool_is_said_and_one_in_a_question_is_refused():
+    chat = CHATS["none", "hermes"]
+    picture = Image("data:image/png;base64,")
+    opened = chat.open([user("x")], ())
+    shown = chat.extend(opened, (), [Message("tool", (Text("a plot:"), picture))])
+    assert "a plot:\n[image]" in chat.tokenizer.decode(shown.new)
+    with pytest.raises(PolicyError, match="reads text only"):
+        chat.open([Message("user", (picture,))], ())
