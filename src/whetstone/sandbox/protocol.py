@@ -57,5 +57,3 @@ class Outcome:
     """Waiting before that, for a place or a session."""
     cpu_seconds: float = 0.0
     """Computed, as the other side measured it."""
-    swept: int = 0
-    """Processes it left behind, which were ended."""

@@ -35,6 +35,7 @@ from whetstone.shortening import shortened
 
 _START_SECONDS, _END_SECONDS = 30.0, 10.0
 _LOOK_SECONDS = 0.2
+_CLEARING: dict[str, dict[str, Any]] = {"ended": {"do": "end", "empty": True}, "swept": {"do": "sweep"}}
 _MOST_FRAME_BYTES = 64 << 20
 _CHUNK = 1 << 16
 _CREDENTIALS = struct.Struct("3i")
@@ -87,6 +88,12 @@ class Session:
         self._early: list[_Happened] = []
         self._number = 0
         self._killed_for_memory = 0
+        self._owed = ""
+        """What the supervisor has still to say of the last call's leftovers."""
+        self._lost = ""
+        """What the next call is told instead of being made."""
+        self.swept = 0
+        """Processes that calls left behind and that were ended."""
 
     async def python(self, code: str, *, wall_seconds: float | None = None) -> Outcome:
         """Run Python as a notebook does.
@@ -134,7 +141,7 @@ class Session:
         if self._control is not None:
             self._loop.remove_reader(self._control)
             self._control.close()  # the supervisor takes that as its end
-            self._control = None
+            self._control, self._owed = None, ""
             self._closed(self)
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(("gone", None))
@@ -145,11 +152,14 @@ class Session:
         asked = time.perf_counter()
         async with self._one_at_a_time, self._place:
             try:
+                await self._cleared()
+                if self._lost:
+                    outcome, self._lost = Outcome(Ending.CRASHED, error=self._lost, restarted=True), ""
+                    return outcome
                 await self._ready()
                 queued = time.perf_counter() - asked
                 outcome = await self._answered(do, arguments, wall_seconds or self.limits.wall_seconds)
-                if not self.persistent:
-                    await self._start_over()
+                self._clear(outcome)
                 return replace(outcome, queue_seconds=queued)
             except BaseException:
                 self.close()  # cancelled or broken in the middle: nobody knows what it is doing
@@ -157,6 +167,8 @@ class Session:
 
     async def _answered(self, do: str, arguments: dict[str, Any], wall_seconds: float) -> Outcome:
         self._number += 1
+        self._drain()  # what the last call's leftovers have printed is nobody's
+        self._early = [(happened, what) for happened, what in self._early if happened in ("died", "gone")]
         self._printed = Printed(self.limits.output_characters)
         assert self._channel is not None
         request = {"do": do, "number": self._number, "cpu_seconds": self.limits.cpu_seconds, **arguments}
@@ -173,8 +185,6 @@ class Session:
             if watching is not None:
                 watching.cancel()
         outcome = await self._settled(happened, what)
-        if outcome.ending.keeps_state and self.persistent:
-            outcome = await self._swept(outcome)
         self._drain()
         value, most = outcome.value, self.limits.output_characters
         return replace(
@@ -214,33 +224,58 @@ class Session:
                 ending, words = Ending.MEMORY, f"it used more than {self.limits.memory_mb} MiB and was ended"
         return Outcome(ending, error="; ".join(filter(None, (words, restarted))), restarted=True)
 
-    async def _swept(self, outcome: Outcome) -> Outcome:
-        said = await self._ask({"do": "sweep"}, "swept")
-        if said["survived"] is not True:
-            self._drop_interpreter(keep_output=True)
-            words = "what it started could not be ended without the interpreter, whose variables are gone"
-            return replace(outcome, ending=Ending.CRASHED, error=words, restarted=True, swept=int(said["swept"]))
-        return replace(outcome, swept=int(said["swept"]))
+    async def settled(self) -> int:
+        """Wait until what calls left behind is ended; how many processes that were, since the session began."""
+        async with self._one_at_a_time:
+            await self._cleared()
+            return self.swept
 
-    async def _start_over(self) -> None:
-        """An empty folder and no interpreter."""
-        said = await self._ask({"do": "end", "empty": True}, "ended")
-        self._drop_interpreter()
-        if said["clean"] is not True:
-            self.close()
+    def _clear(self, outcome: Outcome) -> None:
+        """Have what a call left behind ended, while the caller thinks about its answer."""
+        if self._control is None:
+            return
+        if not self.persistent:
+            self._owed = "ended"
+        elif outcome.ending.keeps_state:
+            self._owed = "swept"
+        if self._owed:
+            try:
+                send_packet(self._control, _CLEARING[self._owed])
+            except OSError:
+                raise InfrastructureError("the sandbox is gone") from None
+
+    async def _cleared(self) -> None:
+        """Until that is done."""
+        owed, self._owed = self._owed, ""
+        if not owed or self._control is None:
+            return
+        said = await self._told(owed)
+        if owed == "ended":
+            self._drop_interpreter()
+            if said["clean"] is not True:
+                self.close()
+            return
+        self.swept += int(said["swept"])
+        if said["survived"] is not True:
+            self._drop_interpreter()
+            self._lost = (
+                "what an earlier call had started could not be ended without the interpreter; it was started again and "
+                "its variables are gone"
+            )
 
     async def _end_all(self) -> None:
-        await self._ask({"do": "end", "empty": False}, "ended")
+        assert self._control is not None
+        with contextlib.suppress(OSError):  # what is gone does not answer, either
+            send_packet(self._control, {"do": "end", "empty": False})
+        await self._told("ended")
 
-    async def _ask(self, question: dict[str, Any], answer: str) -> dict[str, Any]:
+    async def _told(self, answer: str) -> dict[str, Any]:
         """What the supervisor says to a question; deaths it tells of meanwhile are expected.
 
         Raises:
             InfrastructureError: It does not answer.
         """
-        assert self._control is not None
-        try:
-            send_packet(self._control, question)
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
                 while True:
                     happened, what = await self._next()
@@ -248,8 +283,6 @@ class Session:
                         break
                     if happened == "told" and answer in what:
                         return dict(what)
-        except (TimeoutError, OSError):
-            pass
         self.kill()
         raise InfrastructureError("the sandbox did not answer")
 
