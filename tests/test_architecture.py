@@ -18,7 +18,7 @@ ORDER = [
     "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
-OPTIONAL = {"peft", "bitsandbytes"}
+OPTIONAL = {"peft", "bitsandbytes", "duckdb", "mcp", "psycopg", "tantivy", "usearch"}
 """Packages of extras: they may be imported inside a function."""
 
 

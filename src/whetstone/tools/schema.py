@@ -32,6 +32,10 @@ class Tool:
     keeps_time: bool = False
     """Whether it ends by itself when its time is over; then nobody else cuts it off."""
 
+    def named(self, name: str) -> Tool:
+        """The same tool under another name."""
+        return replace(self, spec=replace(self.spec, name=name))
+
 
 def tool_from_function(function: Callable[..., Any]) -> Tool:
     """The tool a typed function or method is: name, schema and description from the function itself.

@@ -1,0 +1,49 @@
+"""Texts as vectors, by any encoder in a Hugging Face folder: the mean of its last states, of length one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+_MOST_TOKENS = 512
+_BATCH = 32
+
+
+@functools.cache
+def encoder_in(folder: str) -> Encoder:
+    """The encoder of a folder, loaded once."""
+    return Encoder(folder)
+
+
+class Encoder:
+    """[N] texts to [N, D] vectors of length one.
+
+    Args:
+        folder: With a tokenizer and a model.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.model = AutoModel.from_pretrained(folder).eval()
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+
+    def __call__(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        found = [self._batch(texts[first : first + _BATCH]) for first in range(0, len(texts), _BATCH)]
+        return np.concatenate(found)
+
+    @torch.inference_mode()
+    def _batch(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        tokens = self.tokenizer(
+            list(texts), padding=True, truncation=True, max_length=_MOST_TOKENS, return_tensors="pt"
+        )
+        states = self.model(**{k: v for k, v in tokens.items() if k != "token_type_ids"}).last_hidden_state
+        mask = tokens["attention_mask"].unsqueeze(-1)
+        means = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
+        vectors: npt.NDArray[np.float32] = torch.nn.functional.normalize(means, dim=-1).float().numpy()
+        return vectors

@@ -1,0 +1,200 @@
+"""Where is a corpus looked up? In an index that is built once, on disk, and read from there by every process.
+
+Words by BM25 (Tantivy), vectors where an embedding is given (usearch), and both together by their ranks. Files are
+mapped into memory, so that an index of millions of passages costs a process next to nothing until it is asked.
+
+Easy to get wrong: an index of yesterday's corpus. Each is named by what it was made of and how.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from whetstone.errors import RecipeError
+from whetstone.tools.corpus import Passage, files_of, passages_of
+
+Embedding = Callable[[Sequence[str]], npt.NDArray[np.float32]]
+"""[N] texts to [N, D] vectors."""
+RANK_CONSTANT = 60
+_BATCH = 256
+_MOST_QUERY_WORDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage that was found."""
+
+    passage: Passage
+    score: float
+
+
+def built_index(
+    corpus: Path, *, words: int, embedding: Embedding | None, name: str, folder: Path | None = None
+) -> Index:
+    """The index of a corpus, made if it is not there yet.
+
+    Args:
+        words: Most words of a passage.
+        embedding: Texts to vectors; None for words alone.
+        name: What tells one embedding from another.
+        folder: Where indexes are kept; None: with the user's caches.
+
+    Raises:
+        TaskError: The corpus cannot be read.
+        RecipeError: The library is not installed.
+    """
+    made_of = hashlib.sha256(f"{corpus.resolve()} {words} {name} {_tantivy().__version__}".encode())
+    for path in files_of(corpus):
+        state = path.stat()
+        made_of.update(f"{path} {state.st_size} {state.st_mtime_ns}".encode())
+    parent = folder or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "whetstone" / "indexes"
+    place = parent / made_of.hexdigest()[:24]
+    if not place.is_dir():
+        build(place, passages_of(corpus, words=words), embedding)
+    return opened(place, embedding)
+
+
+def build(place: Path, passages: Iterable[Passage], embedding: Embedding | None = None) -> None:
+    """Write an index; others see it whole or not at all."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=".building-"))
+    try:
+        (aside / "words").mkdir()
+        index = _tantivy().Index(_schema(), path=str(aside / "words"))
+        writer = index.writer(heap_size=256 << 20, num_threads=1)
+        vectors: Any = None
+        number = 0
+        for batch in _batches(passages):
+            for passage in batch:
+                fields = {"id": passage.id, "title": passage.title, "text": passage.text, "number": number}
+                writer.add_document(_tantivy().Document.from_dict(fields, _schema()))
+                number += 1
+            if embedding is not None:
+                found = embedding([f"{passage.title}\n{passage.text}" for passage in batch])
+                if vectors is None:
+                    vectors = _usearch().Index(ndim=found.shape[1], metric="cos")
+                vectors.add(np.arange(number - len(batch), number), found)
+        writer.commit()
+        writer.wait_merging_threads()
+        if vectors is not None:
+            vectors.save(str(aside / "vectors"))
+        try:
+            aside.rename(place)
+        except OSError:
+            if not place.is_dir():  # somebody else has made it meanwhile
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@functools.cache
+def opened(place: Path, embedding: Embedding | None = None) -> Index:
+    """An index that is there; the same one for all who ask."""
+    return Index(place, embedding)
+
+
+class Index:
+    """Passages by what is said in them.
+
+    Args:
+        place: A folder `build` has written.
+        embedding: As it was built with; None for words alone.
+    """
+
+    def __init__(self, place: Path, embedding: Embedding | None) -> None:
+        self._index = _tantivy().Index.open(str(place / "words"))
+        self._searcher = self._index.searcher()
+        self._vectors = _usearch().Index.restore(str(place / "vectors"), view=True) if embedding is not None else None
+        self._embedding = embedding
+
+    def __len__(self) -> int:
+        return int(self._searcher.num_docs)
+
+    def by_words(self, query: str, count: int) -> list[Hit]:
+        """The best by BM25; a query without a word finds nothing."""
+        words = re.findall(r"\w+", query)[:_MOST_QUERY_WORDS]
+        if not words:
+            return []
+        parsed = self._index.parse_query(" ".join(word.lower() for word in words), ["title", "text"])
+        return [Hit(self._passage(place), score) for score, place in self._searcher.search(parsed, count).hits]
+
+    def by_vectors(self, query: str, count: int) -> list[Hit]:
+        """The nearest by cosine."""
+        assert self._vectors is not None
+        assert self._embedding is not None
+        found = self._vectors.search(self._embedding([query])[0], count)
+        by_key = ((int(key), 1.0 - float(distance)) for key, distance in zip(found.keys, found.distances, strict=True))
+        return [Hit(passage, score) for key, score in by_key if (passage := self._numbered(key)) is not None]
+
+    def by_both(self, query: str, count: int) -> list[Hit]:
+        """The best by their ranks in both lists: the sum of 1 / (60 + rank).
+
+        Source: reciprocal rank fusion, 2009, https://doi.org/10.1145/1571941.1572114.
+        """
+        scores: dict[str, float] = {}
+        passages: dict[str, Passage] = {}
+        for hits in (self.by_words(query, 4 * count), self.by_vectors(query, 4 * count)):
+            for rank, hit in enumerate(hits, 1):
+                scores[hit.passage.id] = scores.get(hit.passage.id, 0.0) + 1 / (RANK_CONSTANT + rank)
+                passages[hit.passage.id] = hit.passage
+        best = sorted(scores, key=lambda id: (-scores[id], id))[:count]
+        return [Hit(passages[id], scores[id]) for id in best]
+
+    def passage(self, id: str) -> Passage | None:
+        """The passage of this id; None where there is none."""
+        query = _tantivy().Query.term_query(self._index.schema, "id", id)
+        hits = self._searcher.search(query, 1).hits
+        return self._passage(hits[0][1]) if hits else None
+
+    def _numbered(self, number: int) -> Passage | None:
+        query = _tantivy().Query.term_query(self._index.schema, "number", number)
+        hits = self._searcher.search(query, 1).hits
+        return self._passage(hits[0][1]) if hits else None
+
+    def _passage(self, place: Any) -> Passage:
+        document = self._searcher.doc(place)
+        return Passage(document.get_first("id"), document.get_first("title") or "", document.get_first("text") or "")
+
+
+def _schema() -> Any:
+    builder = _tantivy().SchemaBuilder()
+    builder.add_text_field("id", stored=True, tokenizer_name="raw")
+    builder.add_text_field("title", stored=True, tokenizer_name="en_stem")
+    builder.add_text_field("text", stored=True, tokenizer_name="en_stem")
+    builder.add_unsigned_field("number", indexed=True)
+    return builder.build()
+
+
+def _batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
+    iterator = iter(passages)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch
+
+
+def _tantivy() -> Any:
+    try:
+        import tantivy
+    except ImportError:
+        raise RecipeError("search needs Tantivy: pip install 'whetstone[search]'") from None
+    return tantivy
+
+
+def _usearch() -> Any:
+    try:
+        import usearch.index
+    except ImportError:
+        raise RecipeError("searching vectors needs usearch: pip install 'whetstone[search]'") from None
+    return usearch.index

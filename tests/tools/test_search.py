@@ -1,0 +1,175 @@
+"""A folder becomes passages, passages an index, and the index answers from disk."""
+
+import asyncio
+import json
+import pydoc_data.topics
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whetstone.chat import ToolCall
+from whetstone.errors import InfrastructureError, RecipeError, TaskError
+from whetstone.tools import HttpSearch, Search, Toolset
+from whetstone.tools.corpus import pieces
+from whetstone.tools.index import built_index
+
+
+def letters(texts):
+    """Vectors of how often each letter is there."""
+    counted = [[text.lower().count(chr(97 + i)) for i in range(26)] for text in texts]
+    return np.asarray(counted, dtype=np.float32) + 1e-3
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "tea.md").write_text("# Tea\n\nGreen tea is steamed.\n\nBlack tea is oxidised.\n")
+    (folder / "rice.html").write_text(
+        "<html><head><title>Rice</title><style>b{}</style></head><body><p>Basmati &amp; jasmine smell.</p>"
+        "<script>steal()</script><p>Risotto needs arborio.</p></body></html>"
+    )
+    (folder / "more.jsonl").write_text('{"id": "d7", "title": "Salt", "text": "Sea salt dries in the sun."}\n')
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    return folder
+
+
+def called(search, *calls):
+    toolset = Toolset([search])
+    return [asyncio.run(toolset.call(ToolCall(name, json.dumps(arguments)))).text for name, arguments in calls]
+
+
+def test_words_find_passages_and_open_shows_them_whole(corpus, tmp_path):
+    search = Search(corpus=str(corpus), words=4, index=str(tmp_path / "indexes"))
+    first, second, opened, missing, nothing = called(
+        search,
+        ("search", {"query": "oxidised black"}),
+        ("search", {"query": "sun-dried SALT?"}),
+        ("open", {"id": "tea.md#1"}),
+        ("open", {"id": "tea.md#9"}),
+        ("search", {"query": "?!"}),
+    )
+    assert first.startswith("[tea.md#2] tea.md\nBlack tea is oxidised.")
+    assert second.startswith("[d7#0] Salt\nSea salt")
+    assert opened == "tea.md\n\n# Tea\n\nGreen tea is steamed.\n\nBlack tea is oxidised."
+    assert "there is no passage" in missing
+    assert nothing == "nothing found"
+
+
+def test_pages_are_read_without_their_markup(corpus, tmp_path):
+    search = Search(corpus=str(corpus), index=str(tmp_path / "indexes"))
+    (found,) = called(search, ("search", {"query": "arborio"}))
+    assert found == "[rice.html#0] Rice\nBasmati & jasmine smell. Risotto needs arborio."
+    assert called(search, ("search", {"query": "steal"})) == ["nothing found"]
+
+
+@pytest.mark.parametrize("query", ['title:"', "a AND (", "+++", "id:*", "\\", "^2", "x" * 5000, "NOT", "[a TO b]"])
+def test_a_query_has_no_syntax_to_get_wrong(corpus, tmp_path, query):
+    search = Search(corpus=str(corpus), index=str(tmp_path / "indexes"))
+    toolset = Toolset([search])
+    answer = asyncio.run(toolset.call(ToolCall("search", json.dumps({"query": query}))))
+    assert answer.record.outcome == "ok", answer
+
+
+def test_an_index_is_built_once_and_again_when_the_corpus_changes(corpus, tmp_path):
+    folder = tmp_path / "indexes"
+
+    def index():
+        return built_index(corpus, words=50, embedding=None, name="", folder=folder)
+
+    first = index()
+    assert index() is first
+    assert len(list(folder.iterdir())) == 1
+    (corpus / "new.txt").write_text("Pepper is a berry.")
+    second = index()
+    assert len(second) == len(first) + 1
+    assert second.by_words("pepper", 1)[0].passage.id == "new.txt#0"
+
+
+def test_vectors_find_what_words_do_not_and_ranks_put_both_together(corpus, tmp_path):
+    options = {"corpus": str(corpus), "words": 4, "index": str(tmp_path / "i"), "embedding": f"{__name__}:letters"}
+    by_vectors = Search(mode="vectors", **options)
+    assert called(by_vectors, ("search", {"query": "oxidised tea is black", "count": 1}))[0].startswith("[tea.md#2]")
+    assert called(by_vectors, ("search", {"query": "blackteaisoxidised", "count": 1}))[0].startswith("[tea.md#2]")
+    hits = Search(**options).index.by_both("black tea is oxidised", 3)
+    assert hits[0].passage.id == "tea.md#2"
+    # first in both lists: 1/61 + 1/61
+    assert hits[0].score == pytest.approx(2 / 61)
+    with pytest.raises(RecipeError, match="needs an `embedding`"):
+        Search(corpus=str(corpus), mode="both")
+
+
+@given(st.lists(st.text("ab ", min_size=0, max_size=30), max_size=8), st.integers(1, 6))
+def test_passages_keep_every_word_in_order_and_their_length(paragraphs, words):
+    text = "\n\n".join(paragraphs)
+    cut = list(pieces(text, words))
+    assert " ".join(cut).split() == text.split()
+    assert all(1 <= len(piece.split()) <= words for piece in cut)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [("a.png", "x", "there is no file that ends in"), ("a.jsonl", '{"id": 1}', "a.jsonl:1: a document has"),
+     ("b.jsonl", "[1]", "not a JSON object")],
+)  # fmt: skip
+def test_a_corpus_that_cannot_be_read_is_said(tmp_path, name, content, said):
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    (folder / name).write_text(content)
+    with pytest.raises(TaskError, match=said):
+        Search(corpus=str(folder), index=str(tmp_path / "i"))
+    assert not list((tmp_path / "i").glob("*")) if (tmp_path / "i").exists() else True
+    with pytest.raises(TaskError, match="no such folder"):
+        Search(corpus=str(tmp_path / "nowhere"))
+
+
+def test_the_interpreters_own_documentation_is_a_corpus(tmp_path):
+    folder = tmp_path / "python"
+    folder.mkdir()
+    for topic, text in pydoc_data.topics.topics.items():
+        (folder / f"{topic}.rst").write_text(text)
+    search = Search(corpus=str(folder), index=str(tmp_path / "i"))
+    for query, topic in (
+        ("try except finally clause", "try.rst"),
+        ("format specification mini-language alignment", "formatstrings.rst"),
+        ("lambda anonymous functions", "lambda.rst"),
+        ("yield expression generator", "yield.rst"),
+    ):
+        assert f"[{topic}" in called(search, ("search", {"query": query, "count": 5}))[0], query
+
+
+class Server(BaseHTTPRequestHandler):
+    answer: object = None
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.dumps(self.answer(asked)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda asked: {"results": [{"title": "T", "text": asked["query"]}]},
+        lambda asked: {"result": [[{"document": {"title": "T", "contents": asked["query"]}}]]},
+    ],
+)
+def test_a_search_server_is_asked_and_one_that_is_gone_is_no_observation(answer):
+    server = HTTPServer(("127.0.0.1", 0), type("Its", (Server,), {"answer": staticmethod(answer)}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    search = HttpSearch(url=f"http://127.0.0.1:{server.server_port}/")
+    assert called(search, ("search", {"query": "tea"})) == ["T\ntea"]
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(InfrastructureError, match="search server"):
+        called(search, ("search", {"query": "tea"}))

@@ -1,0 +1,145 @@
+"""A database answers in compact tables, within its limits, and an episode changes nothing for others."""
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from whetstone.chat import ToolCall
+from whetstone.errors import RecipeError
+from whetstone.tools import Toolset
+from whetstone.tools.sql import Sql, as_table
+from whetstone.trajectory import Task
+
+CHINOOK = Path(__file__).parents[3] / "shared" / "data" / "chinook" / "chinook.sqlite"
+MAKE = "CREATE TABLE item (name TEXT, price INTEGER)"
+
+
+@pytest.fixture(params=["sqlite", "duckdb"])
+def database(request, tmp_path):
+    path = tmp_path / f"shop.{request.param}"
+    connection = sqlite3.connect(path) if request.param == "sqlite" else duckdb.connect(str(path))
+    connection.execute(MAKE)
+    connection.execute("INSERT INTO item VALUES ('tea', 4), ('rice', 7), (NULL, 1)")
+    connection.commit()
+    connection.close()
+    return path
+
+
+def asked(sql, *queries):
+    toolset = Toolset([sql])
+
+    async def episode():
+        await toolset.open(Task("t", "?"), seed=0)
+        try:
+            return [await toolset.call(ToolCall(name, json.dumps(arguments))) for name, arguments in queries]
+        finally:
+            await toolset.close()
+
+    return asyncio.run(episode())
+
+
+def text_of(sql, query):
+    return asked(sql, ("sql", {"query": query}))[0].text
+
+
+def test_rows_come_as_a_compact_table(database):
+    assert text_of(Sql(url=str(database)), "SELECT * FROM item ORDER BY price") == (
+        "name | price\nNULL | 1\ntea | 4\nrice | 7\n[3 rows]"
+    )
+    assert text_of(Sql(url=str(database), max_rows=1), "SELECT price FROM item ORDER BY 1").endswith(
+        "1\n[1 rows, there are more]"
+    )
+
+
+def test_cells_cannot_break_out_of_their_table():
+    table = as_table(["a"], [["x | y\nz"], [b"\x00\x01"], ["l" * 500]], more=False)
+    assert table.splitlines()[:3] == ["a", "x ¦ y⏎z", "[2 bytes]"]
+    assert len(table) < 260
+
+
+def test_nothing_can_be_written_where_it_is_read_only(database):
+    sql = Sql(url=str(database))
+    for query in ("DELETE FROM item", "DROP TABLE item", "CREATE TABLE x (a INTEGER)", "PRAGMA query_only = OFF"):
+        answer = asked(sql, ("sql", {"query": query}), ("sql", {"query": "DELETE FROM item"}))[1]
+        assert answer.record.outcome == "tool_error", query
+    assert "[3 rows]" in text_of(sql, "SELECT * FROM item")
+    assert sql.stateless
+
+
+def test_where_it_may_be_changed_each_episode_changes_its_own(database):
+    sql = Sql(url=str(database), read_only=False)
+    assert not sql.stateless
+    deleted = asked(sql, ("sql", {"query": "DELETE FROM item"}), ("sql", {"query": "SELECT * FROM item"}))
+    assert deleted[1].text.endswith("[0 rows]")
+    assert "[3 rows]" in text_of(sql, "SELECT * FROM item")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ATTACH 'other.db' AS other",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "COPY item TO '/tmp/stolen.csv'",
+        "SELECT load_extension('x')",
+        "SET enable_external_access = true",
+        "INSTALL httpfs",
+        "SELECT zeroblob(2000000000)",
+        "SELECT 1; SELECT 2; DROP TABLE item",
+        "SELEC 1",
+        "",
+    ],
+)
+def test_what_leads_out_of_the_database_is_refused(database, query):
+    if query.startswith("SELECT 1;") and database.suffix == ".duckdb":
+        pytest.skip("DuckDB runs several statements, and refuses to change anything in each")
+    answer = asked(Sql(url=str(database)), ("sql", {"query": query}))[0]
+    if query:
+        assert answer.record.outcome == "tool_error", answer
+
+
+def test_a_query_without_end_is_interrupted(database):
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    sql = Sql(url=str(database), timeout_seconds=0.3)
+    first, second = asked(sql, ("sql", {"query": endless}), ("sql", {"query": "SELECT 5 AS five"}))
+    assert "longer than 0.3 s" in first.text
+    assert second.text.startswith("five\n5")
+
+
+def test_the_schema_tells_what_there_is(database):
+    whole, one, none = asked(
+        Sql(url=str(database)), ("schema", {}), ("schema", {"table": "item"}), ("schema", {"table": "items"})
+    )
+    assert whole.text == "item(name, price)"
+    assert "price INTEGER" in one.text
+    assert 'there is no table "items"; there are: item' in none.text
+
+
+def test_a_file_that_is_not_there_is_said_at_once():
+    with pytest.raises(RecipeError, match="there is no file nowhere"):
+        Sql(url="nowhere.sqlite")
+
+
+@pytest.mark.skipif(not CHINOOK.is_file(), reason=f"{CHINOOK.name} is not beside the project")
+def test_questions_over_a_music_shop():
+    sql = Sql(url=str(CHINOOK))
+    query = (
+        "SELECT ar.Name, COUNT(*) AS tracks FROM Track t JOIN Album al ON t.AlbumId = al.AlbumId "
+        "JOIN Artist ar ON al.ArtistId = ar.ArtistId GROUP BY ar.Name ORDER BY tracks DESC LIMIT 2"
+    )
+    answers = asked(
+        sql,
+        ("sql", {"query": query}),
+        ("sql", {"query": "SELECT COUNT(*) AS n FROM Customer WHERE Country = 'Brazil'"}),
+        ("sql", {"query": "SELECT * FROM Track"}),
+        ("schema", {}),
+    )
+    assert answers[0].text == "Name | tracks\nIron Maiden | 213\nU2 | 135\n[2 rows]"
+    assert answers[1].text == "n\n5\n[1 row]"
+    assert answers[2].text.endswith("[50 rows, there are more]") or answers[2].record.truncated
+    assert "Album(AlbumId, Title, ArtistId)\n" in answers[3].text
+    assert len(answers[3].text.splitlines()) == 11
