@@ -16,6 +16,11 @@ class ToolCallFormat(Protocol):
         """Texts with a meaning of their own; in foreign text they are broken up so that nothing is forged."""
         ...
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts behind which a turn is over, whatever the model would go on to say."""
+        ...
+
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """What the system message says of the tools on offer; empty where there are none."""
         ...

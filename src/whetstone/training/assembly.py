@@ -72,7 +72,13 @@ class Assembly:
         rows = recipe.rollout.max_in_flight
         # another over the same model draws from the weights that were last loaded
         return RestartingEngine(
-            lambda version: LocalEngine(model, context_length=self.policy.context_length, rows=rows, version=version),
+            lambda version: LocalEngine(
+                model,
+                context_length=self.policy.context_length,
+                rows=rows,
+                version=version,
+                detokenize=self.policy.tokenizer.decode,
+            ),
             heard=heard,
         )
 
@@ -115,7 +121,8 @@ class Assembly:
 
     def policy_actor(self, engine: Engine, *, temperature: float) -> PolicyActor:
         """The policy as it is sampled in this recipe."""
-        sampling = Sampling(max_new_tokens=self.resolved.recipe.rollout.max_new_tokens, temperature=temperature)
+        most = self.resolved.recipe.rollout.max_new_tokens
+        sampling = Sampling(max_new_tokens=most, temperature=temperature, stop_strings=self.chat.format.stops)
         return PolicyActor(engine, sampling, self.chat.stop_ids)
 
     def expert_actor(self) -> ExpertActor:

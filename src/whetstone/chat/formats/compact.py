@@ -33,6 +33,7 @@ class Compact:
     """`<call>calculator(12*34)</call>`; answers come as `<result>408</result>`."""
 
     markers = ("<call>", "</call>", "<result>", "</result>")
+    stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """One line a tool: its name, its parameters with their types, the first line of its description."""

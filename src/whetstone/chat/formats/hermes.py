@@ -6,10 +6,10 @@ Easy to get wrong: calls inside a `<think>` block are thoughts, not calls; and r
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 
+from whetstone.chat.formats.json_call import parsed, read_call, schemas, written
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, user
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
@@ -19,15 +19,15 @@ class Hermes:
     """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
 
     markers = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+    stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """The tools as JSON schemas, one a line, and how to call them."""
         if not tools:
             return ""
-        schemas = "\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)
         return (
             "# Tools\n\nYou may call functions to help with the task. Their signatures, as JSON:\n"
-            f"<tools>\n{schemas}\n</tools>\n\n"
+            f"<tools>\n{schemas(tools)}\n</tools>\n\n"
             "For each call, answer with a JSON object inside tags:\n"
             '<tool_call>\n{"name": <function name>, "arguments": <object of arguments>}\n</tool_call>'
         )
@@ -36,9 +36,7 @@ class Hermes:
         """The message's text, then its calls, each in tags of its own."""
         pieces = [message.text] if message.text else []
         for call in message.tool_calls:
-            body = json.dumps({"name": call.name, "arguments": json.loads(call.arguments)}, ensure_ascii=False)
-            if "</tool_call>" in body:
-                raise ValueError(f"{call.name}: an argument holds </tool_call>, which this format cannot express")
+            body = written(call, arguments="arguments", forbidden=("</tool_call>",))
             pieces.append(f"<tool_call>\n{body}\n</tool_call>")
         return "\n".join(pieces)
 
@@ -80,12 +78,5 @@ class Hermes:
 
 def _read_call(inside: str) -> ToolCall | str:
     """The call, or what is wrong with it."""
-    try:
-        call = json.loads(inside)
-    except (ValueError, RecursionError) as error:
-        return f"a <tool_call> holds a JSON object: {error}"
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
-        return 'a <tool_call> holds an object with "name" and "arguments"'
-    arguments = call["arguments"]
-    # some models write the arguments as a string of JSON; it is the same call
-    return ToolCall(call["name"], arguments if isinstance(arguments, str) else json.dumps(arguments))
+    value, wrong = parsed(inside)
+    return f"a <tool_call> holds a JSON object: {wrong}" if wrong else read_call(value, arguments=("arguments",))

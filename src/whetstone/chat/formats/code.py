@@ -1,0 +1,76 @@
+"""How does a model act by writing code? A fenced block in its turn is run; its turn without one is the answer.
+
+Easy to get wrong: several blocks in a turn. They are run one after the other as one piece of code, so that what the
+first defines the second can use. A block that is not closed was cut off.
+
+Source: CodeAct 2024, arXiv:2402.01030.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from whetstone.chat.formats.json_call import message_of
+from whetstone.chat.message import Message, ToolCall, ToolSpec, user
+
+_BLOCK = re.compile(r"^```(?:python|py)[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_OPENING = re.compile(r"^```(?:python|py)[ \t]*$", re.MULTILINE)
+
+
+class Code:
+    """A block fenced with ```` ```python ````; what it prints comes in one fenced with ```` ```output ````.
+
+    The tool that runs it is the one called `python`, or the first that takes one text.
+    """
+
+    markers = ("```",)
+    stops: tuple[str, ...] = ()
+
+    def describe(self, tools: Sequence[ToolSpec]) -> str:
+        """How to act, and what the tool says of itself."""
+        tool = _runner(tools)
+        if tool is None:
+            return ""
+        return (
+            "To act, write Python in a block:\n```python\nprint(6 * 7)\n```\n"
+            f"It is run and you are shown what it prints. {tool.description}\nTo answer, write no block."
+        )
+
+    def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
+        """The message's text, then its call as a block.
+
+        Raises:
+            ValueError: There are several calls, one of another tool, or code that holds a fence.
+        """
+        if not message.tool_calls:
+            return message.text
+        if len(message.tool_calls) > 1:
+            raise ValueError("a turn in this format holds one block")
+        arguments = list(json.loads(message.tool_calls[0].arguments).values())
+        if len(arguments) != 1 or not isinstance(arguments[0], str) or "```" in arguments[0]:
+            raise ValueError("a call in this format is one text without a fence")
+        code = arguments[0] if arguments[0].endswith("\n") else arguments[0] + "\n"
+        return f"{message.text}{chr(10) if message.text else ''}```python\n{code}```"
+
+    def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
+        """The blocks as one call; the rest is what the model says."""
+        blocks = [match[1] for match in _BLOCK.finditer(text)]
+        rest = _BLOCK.sub("", text)
+        if _OPENING.search(rest):
+            return message_of(rest, ["a block was not closed with ```"])
+        if not blocks:
+            return message_of(text, [])
+        tool = _runner(tools)
+        name, parameter = (tool.name, tool.only_text_parameter) if tool is not None else ("python", "code")
+        return message_of(rest.rstrip("\n"), [ToolCall(name, json.dumps({str(parameter): "".join(blocks)}))])
+
+    def results(self, messages: Sequence[Message]) -> list[Message]:
+        """Each answer in a block of its own."""
+        return [user(f"```output\n{m.text}\n```") if m.role == "tool" else m for m in messages]
+
+
+def _runner(tools: Sequence[ToolSpec]) -> ToolSpec | None:
+    one_text = [tool for tool in tools if tool.only_text_parameter is not None]
+    return next((tool for tool in one_text if tool.name == "python"), one_text[0] if one_text else None)

@@ -1,0 +1,56 @@
+"""A call as a JSON object, which several formats wrap in signs of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from whetstone.chat.message import Message, Text, ToolCall, ToolSpec
+
+
+def read_call(value: Any, *, arguments: Sequence[str]) -> ToolCall | str:
+    """The call in a parsed JSON value, or what is wrong with it.
+
+    Args:
+        arguments: Keys under which arguments may stand; the first is named where there is none of them.
+    """
+    key = next((key for key in arguments if isinstance(value, dict) and key in value), None)
+    if key is None or not isinstance(value.get("name"), str):
+        return f'a call is an object with "name" and "{arguments[0]}"'
+    given = value[key]
+    # some models write the arguments as a string of JSON; it is the same call
+    return ToolCall(value["name"], given if isinstance(given, str) else json.dumps(given))
+
+
+def parsed(text: str) -> tuple[Any, str]:
+    """(the JSON value, nothing), or (nothing, what is wrong)"""
+    try:
+        return json.loads(text), ""
+    except (ValueError, RecursionError) as error:
+        return None, str(error)
+
+
+def written(call: ToolCall, *, arguments: str, forbidden: Sequence[str] = ()) -> str:
+    """The call as a JSON object.
+
+    Raises:
+        ValueError: It holds a sign of the format, which could not be read back.
+    """
+    body = json.dumps({"name": call.name, arguments: json.loads(call.arguments)}, ensure_ascii=False)
+    for sign in forbidden:
+        if sign in body:
+            raise ValueError(f"{call.name}: an argument holds {sign}, which this format cannot express")
+    return body
+
+
+def schemas(tools: Sequence[ToolSpec]) -> str:
+    """The tools as JSON schemas, one a line."""
+    return "\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)
+
+
+def message_of(text: str, found: Sequence[ToolCall | str]) -> Message:
+    """An assistant message that says this and calls what was found; texts among it are what could not be read."""
+    calls = tuple(call for call in found if isinstance(call, ToolCall))
+    malformed = tuple(wrong for wrong in found if isinstance(wrong, str))
+    return Message("assistant", (Text(text),) if text else (), calls, malformed=malformed)

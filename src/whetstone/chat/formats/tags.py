@@ -1,0 +1,74 @@
+"""How do models trained to search call tools? In a tag of the tool's name: `<search>who wrote it</search>`.
+
+Tools that take one text are called so; `<code>` stands for `python`. Answers come in `<information>`.
+
+Easy to get wrong: a model that goes on behind its tag and makes up what it is told. Sampling stops at the end of a tag.
+
+Source: Search-R1 2025, arXiv:2503.09516.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from whetstone.chat.formats.json_call import message_of
+from whetstone.chat.message import Message, ToolCall, ToolSpec, user
+
+_OTHER_NAMES = {"code": "python"}
+_STOPS = ("search", "code", "python", "sql", "shell")
+
+
+class Tags:
+    """`<search>text</search>`; answers come as `<information>text</information>`."""
+
+    markers = ("<information>", "</information>", *(f"<{n}>" for n in _STOPS), *(f"</{n}>" for n in _STOPS))
+    stops = tuple(f"</{name}>" for name in _STOPS)
+
+    def describe(self, tools: Sequence[ToolSpec]) -> str:
+        """One line a tool."""
+        lines = [
+            f"<{tool.name}>{p}</{tool.name}>: {tool.description}" for tool in tools if (p := tool.only_text_parameter)
+        ]
+        if not lines:
+            return ""
+        return "\n".join(["You may call tools:", *lines, "You are then told <information>…</information>."])
+
+    def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
+        """The message's text, then its call.
+
+        Raises:
+            ValueError: There are several calls, or one of a tool that takes more than one text.
+        """
+        if not message.tool_calls:
+            return message.text
+        if len(message.tool_calls) > 1:
+            raise ValueError("a turn in this format holds one call")
+        (call,) = message.tool_calls
+        values = list(json.loads(call.arguments).values())
+        if len(values) != 1 or not isinstance(values[0], str) or f"</{call.name}>" in values[0]:
+            raise ValueError(f"{call.name}: a call in this format is one text without its own tag")
+        return f"{message.text}<{call.name}>{values[0]}</{call.name}>"
+
+    def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
+        """The first tag of a tool behind the last thought, and what is said before it."""
+        names = {tool.name: tool.name for tool in tools if tool.only_text_parameter is not None}
+        names |= {other: name for other, name in _OTHER_NAMES.items() if name in names}
+        if not names:
+            return message_of(text, [])
+        thought = text.rfind("</think>") + len("</think>") if "</think>" in text else 0
+        opening = re.search("|".join(f"<({re.escape(name)})>" for name in names), text[thought:])
+        if opening is None:
+            return message_of(text, [])
+        tag = opening.group()[1:-1]
+        inside, closed, _ = text[thought + opening.end() :].partition(f"</{tag}>")
+        said = text[: thought + opening.start()]
+        if not closed:
+            return message_of(said, [f"a <{tag}> was not closed with </{tag}>"])
+        parameter = next(tool.only_text_parameter for tool in tools if tool.name == names[tag])
+        return message_of(said, [ToolCall(names[tag], json.dumps({str(parameter): inside.strip()}))])
+
+    def results(self, messages: Sequence[Message]) -> list[Message]:
+        """Each answer in tags, in a message of its own."""
+        return [user(f"<information>{m.text}</information>") if m.role == "tool" else m for m in messages]
