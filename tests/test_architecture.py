@@ -18,7 +18,7 @@ ORDER = [
     "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
-OPTIONAL = {"peft", "bitsandbytes", "duckdb", "mcp", "psycopg", "tantivy", "usearch"}
+OPTIONAL = {"peft", "bitsandbytes", "duckdb", "mcp", "mcp_types", "psycopg", "tantivy", "usearch"}
 """Packages of extras: they may be imported inside a function."""
 
 

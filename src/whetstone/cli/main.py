@@ -14,6 +14,7 @@ import click
 
 from whetstone.cli.doctor import doctor
 from whetstone.cli.evaluate import evaluate
+from whetstone.cli.mcp import mcp
 from whetstone.cli.recipes import recipes
 from whetstone.cli.replay import replay
 from whetstone.cli.rollout import rollout
@@ -28,7 +29,7 @@ def cli() -> None:
     """Train language-model agents that use tools, by reinforcement learning."""
 
 
-for command in (train, evaluate, rollout, replay, why, recipes, doctor):
+for command in (train, evaluate, rollout, replay, why, recipes, mcp, doctor):
     cli.add_command(command)
 
 

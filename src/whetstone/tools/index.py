@@ -103,22 +103,34 @@ def build(place: Path, passages: Iterable[Passage], embedding: Embedding | None 
 @functools.cache
 def opened(place: Path, embedding: Embedding | None = None) -> Index:
     """An index that is there; the same one for all who ask."""
-    return Index(place, embedding)
+    vectors = _usearch().Index.restore(str(place / "vectors"), view=True) if embedding is not None else None
+    return Index(_tantivy().Index.open(str(place / "words")), vectors, embedding)
+
+
+def in_memory(texts: Iterable[tuple[str, str]]) -> Index:
+    """An index of (id, text) that is nowhere but in memory."""
+    index = _tantivy().Index(_schema())
+    writer = index.writer(heap_size=64 << 20, num_threads=1)
+    for number, (id, text) in enumerate(texts):
+        fields = {"id": id, "title": "", "text": text, "number": number}
+        writer.add_document(_tantivy().Document.from_dict(fields, _schema()))
+    writer.commit()
+    index.reload()
+    return Index(index)
 
 
 class Index:
     """Passages by what is said in them.
 
     Args:
-        place: A folder `build` has written.
-        embedding: As it was built with; None for words alone.
+        words: Tantivy's index.
+        vectors: usearch's; None for words alone.
+        embedding: As the vectors were made with.
     """
 
-    def __init__(self, place: Path, embedding: Embedding | None) -> None:
-        self._index = _tantivy().Index.open(str(place / "words"))
-        self._searcher = self._index.searcher()
-        self._vectors = _usearch().Index.restore(str(place / "vectors"), view=True) if embedding is not None else None
-        self._embedding = embedding
+    def __init__(self, words: Any, vectors: Any = None, embedding: Embedding | None = None) -> None:
+        self._index, self._searcher = words, words.searcher()
+        self._vectors, self._embedding = vectors, embedding
 
     def __len__(self) -> int:
         return int(self._searcher.num_docs)

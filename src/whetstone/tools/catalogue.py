@@ -1,0 +1,178 @@
+"""Thousands of tools, of which few are in view: the agent looks for those it needs and puts away those it does not.
+
+Three ways, after MemTool: the agent alone decides (`agent`: `find_tools` and `remove_tools`), the catalogue decides by
+the task before the first turn (`task`), or both (`both`: chosen by the task at first, more by the agent).
+
+Easy to get wrong: what a find puts on offer is told in the find's own answer, so that the context only grows; the list
+at its beginning is that of the first turn.
+
+Source: MemTool 2025, arXiv:2507.21428; Toolshed 2024, arXiv:2410.14594, for what is looked through.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from whetstone.chat.message import ToolSpec
+from whetstone.errors import RecipeError, TaskError, ToolError
+from whetstone.parts import find_part
+from whetstone.tools.described import spec_of, tool_from_schema
+from whetstone.tools.index import in_memory
+from whetstone.tools.protocol import Episode
+from whetstone.tools.schema import Tool, tool_from_function
+from whetstone.tools.simulated import Answers, read_lines
+
+
+class Catalogue:
+    """Tools behind `find_tools`.
+
+    Args:
+        file: JSON Lines with a tool each, in the OpenAI shape; `answers` says what they answer.
+        functions: Tools of our own, `package.module:function` each, beside or instead of a file.
+        answers: JSON Lines that answer for the tools of the file; see `Simulated`.
+        ways: Who decides which are in view.
+        most: How many may be in view at once.
+        count: How many a search brings.
+
+    Raises:
+        RecipeError: There is no tool, or two of one name.
+        TaskError: A file cannot be read.
+    """
+
+    changing = True
+
+    def __init__(
+        self,
+        *,
+        file: str | None = None,
+        functions: Sequence[str] = (),
+        answers: str | None = None,
+        ways: Literal["agent", "task", "both"] = "agent",
+        most: int = 16,
+        count: int = 5,
+    ) -> None:
+        self.ways, self.most, self.count = ways, most, count
+        self.known: dict[str, Tool] = {}
+        answering = Answers(answers) if answers is not None else None
+        for spec in specs_in(file) if file is not None else ():
+            self._add(tool_from_schema(spec, functools.partial(_answered, answering, spec.name)))
+        for name in functions:
+            self._add(tool_from_function(find_part("tool", name, {})))
+        if not self.known:
+            raise RecipeError("catalogue: neither `file` nor `functions` has a tool")
+        self.finder = Finder([tool.spec for tool in self.known.values()])
+        self.live: dict[str, Tool] = {}
+
+    def open(self, episode: Episode) -> None:
+        """Begin with nothing in view, or with what the task calls for."""
+        self.live = {}
+        if self.ways != "agent":
+            self._bring(self.finder.found(episode.task.prompt, self.count))
+
+    def tools(self) -> list[Tool]:
+        """Those that look for others, and those in view."""
+        own = (
+            [] if self.ways == "task" else [tool_from_function(self.find_tools), tool_from_function(self.remove_tools)]
+        )
+        return [*own, *self.live.values()]
+
+    async def find_tools(self, query: str) -> str:
+        """Look for tools that can do something; those found can be called from then on.
+
+        Args:
+            query: What they should do.
+        """
+        found = self.finder.found(query, self.count)
+        if not found:
+            return "no tool found"
+        self._bring(found)
+        return "\n".join(
+            json.dumps(self.known[name].spec.to_openai()["function"], ensure_ascii=False) for name in found
+        )
+
+    async def remove_tools(self, names: list[str]) -> str:
+        """Put away tools that are not needed any more.
+
+        Args:
+            names: Their names.
+        """
+        unknown = [name for name in names if name not in self.live]
+        if unknown:
+            raise ToolError(f"not in view: {', '.join(unknown)}; in view are: {', '.join(self.live) or 'none'}")
+        for name in names:
+            del self.live[name]
+        return f"{len(names)} removed, {len(self.live)} in view"
+
+    def _bring(self, names: Iterable[str]) -> None:
+        """Into view; beyond `most` those that came first go."""
+        for name in names:
+            self.live.pop(name, None)
+            self.live[name] = self.known[name]
+        while len(self.live) > self.most:
+            del self.live[next(iter(self.live))]
+
+    def _add(self, tool: Tool) -> None:
+        if tool.spec.name in self.known:
+            raise RecipeError(f'catalogue: two tools are named "{tool.spec.name}"')
+        self.known[tool.spec.name] = tool
+
+
+class Finder:
+    """Tools by what they say of themselves: names, descriptions, parameters.
+
+    Args:
+        specs: All of them.
+    """
+
+    def __init__(self, specs: Sequence[ToolSpec]) -> None:
+        self._index = in_memory((spec.name, _words_of(spec)) for spec in specs)
+
+    def found(self, query: str, count: int) -> list[str]:
+        """The names of the best, by BM25."""
+        return [hit.passage.id for hit in self._index.by_words(query, count)]
+
+
+def sufficiency_at_k(found: Sequence[str], needed: Iterable[str], k: int) -> float:
+    """1 where the first `k` hold every tool that is needed, else 0; 1 where none is.
+
+    Source: QTA 2024, arXiv:2410.03212.
+    """
+    return float(set(needed) <= set(found[:k]))
+
+
+def recall_at_k(found: Sequence[str], needed: Iterable[str], k: int) -> float:
+    """The share of the tools that are needed among the first `k`; 1 where none is."""
+    wanted = set(needed)
+    return len(wanted & set(found[:k])) / len(wanted) if wanted else 1.0
+
+
+def specs_in(file: str) -> list[ToolSpec]:
+    """The tools of a file of JSON Lines.
+
+    Raises:
+        TaskError: No such file, or a line that is no tool.
+    """
+    found = []
+    for number, row in enumerate(read_lines(file), 1):
+        try:
+            found.append(spec_of(row))
+        except (KeyError, AttributeError):
+            raise TaskError(f'{file}:{number}: a tool is an object with "name", "description", "parameters"') from None
+    return found
+
+
+def _words_of(spec: ToolSpec) -> str:
+    apart = re.sub(r"([a-z])([A-Z])", r"\1 \2", spec.name).replace("_", " ").replace("-", " ")
+    properties: Mapping[str, Any] = spec.parameters.get("properties", {})
+    about = " ".join(f"{name.replace('_', ' ')} {inner.get('description', '')}" for name, inner in properties.items())
+    return f"{apart} {apart} {spec.description} {about}"
+
+
+async def _answered(answers: Answers | None, name: str, arguments: dict[str, Any]) -> Any:
+    if answers is None:
+        raise ToolError(f"{name} has no answers; the catalogue was given none")
+    return await answers.answer(name, arguments)

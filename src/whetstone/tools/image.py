@@ -1,0 +1,192 @@
+"""Looking closer at pictures: `crop`, `zoom`, `rotate`, `draw`, `measure`; each shows a new picture with a number.
+
+Pictures of a task are under `images` in its private data: `data:` URLs or files. Every picture a tool makes can be
+worked on in turn.
+
+Easy to get wrong: a picture of a few bytes that unfolds to gigabytes. Sizes are read before pixels are.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import math
+import threading
+from pathlib import Path
+from typing import Literal
+
+from PIL import Image as Pictures
+from PIL import ImageDraw
+
+from whetstone.chat.message import Image, Text
+from whetstone.errors import InfrastructureError, ToolError
+from whetstone.tools.protocol import Episode, Result
+
+_MOST_SIDE, _MOST_PIXELS, _MOST_PICTURES = 4096, 16_000_000, 64
+Colour = Literal["red", "green", "blue", "yellow", "black", "white"]
+
+
+class ImageTools:
+    """Pictures of an episode: `crop`, `zoom`, `rotate`, `draw`, `measure`.
+
+    Args:
+        most_side: Pixels of the longer side of what is shown.
+    """
+
+    def __init__(self, *, most_side: int = 1024) -> None:
+        self.most_side = most_side
+        self.pictures: list[Pictures.Image] = []
+        self._lock = threading.Lock()
+
+    def open(self, episode: Episode) -> None:
+        """Begin with the task's pictures.
+
+        Raises:
+            InfrastructureError: One of them cannot be read.
+        """
+        self.pictures = []
+        for source in episode.task.private.get("images", ()):
+            try:
+                self.pictures.append(loaded(source))
+            except (OSError, ValueError) as error:
+                raise InfrastructureError(f"picture {len(self.pictures) + 1} of {episode.task.id}: {error}") from None
+
+    def crop(self, image: int, left: int, top: int, right: int, bottom: int) -> Result:
+        """Show a part of a picture.
+
+        Args:
+            image: The picture's number, from 1.
+            left: Pixels from the left edge.
+            top: Pixels from the upper edge.
+            right: Where the part ends, in pixels from the left edge.
+            bottom: Where it ends, in pixels from the upper edge.
+        """
+        return self._kept(self._part(image, left, top, right, bottom))
+
+    def zoom(self, image: int, left: int, top: int, right: int, bottom: int, factor: float = 2.0) -> Result:
+        """Show a part of a picture larger.
+
+        Args:
+            image: The picture's number, from 1.
+            left: Pixels from the left edge.
+            top: Pixels from the upper edge.
+            right: Where the part ends, in pixels from the left edge.
+            bottom: Where it ends, in pixels from the upper edge.
+            factor: How many times as large, up to 16.
+        """
+        if not 1 <= factor <= 16:
+            raise ToolError(f"the factor is from 1 to 16, got {factor:g}")
+        part = self._part(image, left, top, right, bottom)
+        size = (round(part.width * factor), round(part.height * factor))
+        if max(size) > _MOST_SIDE:
+            raise ToolError(f"the part would be {size[0]}×{size[1]} pixels, up to {_MOST_SIDE} a side are possible")
+        return self._kept(part.resize(size, Pictures.Resampling.LANCZOS))
+
+    def rotate(self, image: int, degrees: float) -> Result:
+        """Turn a picture.
+
+        Args:
+            image: The picture's number, from 1.
+            degrees: How far, against the clock.
+        """
+        turned = self._numbered(image).rotate(degrees, expand=True, fillcolor="white")
+        return self._kept(turned)
+
+    def draw(
+        self, image: int, shape: Literal["box", "line", "point"], x1: int, y1: int, x2: int = 0, y2: int = 0,
+        colour: Colour = "red",
+    ) -> Result:  # fmt: skip
+        """Draw on a copy of a picture.
+
+        Args:
+            image: The picture's number, from 1.
+            shape: A box between two corners, a line between two points, or a point.
+            x1: The first point, in pixels from the left edge.
+            y1: The first point, in pixels from the upper edge.
+            x2: The second point, in pixels from the left edge; not for a point.
+            y2: The second point, in pixels from the upper edge; not for a point.
+            colour: The colour.
+        """
+        copy = self._numbered(image).convert("RGB").copy()
+        pen = ImageDraw.Draw(copy)
+        if shape == "point":
+            pen.ellipse((x1 - 3, y1 - 3, x1 + 3, y1 + 3), fill=colour)
+        elif shape == "line":
+            pen.line((x1, y1, x2, y2), fill=colour, width=2)
+        else:
+            pen.rectangle((min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)), outline=colour, width=2)
+        return self._kept(copy)
+
+    def measure(self, image: int, x1: int = -1, y1: int = -1, x2: int = -1, y2: int = -1) -> str:
+        """Tell a picture's size, the colour at a point, or how far two points are apart.
+
+        Args:
+            image: The picture's number, from 1.
+            x1: A point, in pixels from the left edge; -1 for the size alone.
+            y1: A point, in pixels from the upper edge.
+            x2: A second point, in pixels from the left edge; -1 for the colour at the first.
+            y2: A second point, in pixels from the upper edge.
+        """
+        picture = self._numbered(image)
+        if x1 < 0:
+            return f"{picture.width}×{picture.height} pixels"
+        if x2 >= 0:
+            return f"{math.dist((x1, y1), (x2, y2)):.1f} pixels"
+        if not (x1 < picture.width and 0 <= y1 < picture.height):
+            raise ToolError(f"({x1}, {y1}) is outside of {picture.width}×{picture.height} pixels")
+        red, green, blue = picture.convert("RGB").getpixel((x1, y1))  # type: ignore[misc]
+        return f"#{red:02x}{green:02x}{blue:02x}"
+
+    def _part(self, image: int, left: int, top: int, right: int, bottom: int) -> Pictures.Image:
+        picture = self._numbered(image)
+        left, top, right, bottom = max(left, 0), max(top, 0), min(right, picture.width), min(bottom, picture.height)
+        if left >= right or top >= bottom:
+            raise ToolError(
+                f"nothing of the picture, which is {picture.width}×{picture.height} pixels, is in that part"
+            )
+        return picture.crop((left, top, right, bottom))
+
+    def _numbered(self, image: int) -> Pictures.Image:
+        if not 1 <= image <= len(self.pictures):
+            raise ToolError(f"there is no picture {image}; there are {len(self.pictures)}, the first is 1")
+        return self.pictures[image - 1]
+
+    def _kept(self, picture: Pictures.Image) -> Result:
+        with self._lock:  # calls of one turn run side by side
+            if len(self.pictures) >= _MOST_PICTURES:
+                raise ToolError(f"there are {_MOST_PICTURES} pictures already")
+            self.pictures.append(picture)
+            number = len(self.pictures)
+        shown = picture.copy()
+        shown.thumbnail((self.most_side, self.most_side))
+        words = f"picture {number}: {picture.width}×{picture.height} pixels"
+        return Result((Text(words), Image(as_url(shown))))
+
+
+def loaded(source: str) -> Pictures.Image:
+    """A picture from a `data:` URL or a file.
+
+    Raises:
+        ValueError: It is none, or too large.
+        OSError: The file cannot be read.
+    """
+    if source.startswith("data:"):
+        try:
+            data = base64.b64decode(source.partition(",")[2], validate=True)
+        except binascii.Error:
+            raise ValueError("a data: URL holds base64") from None
+    else:
+        data = Path(source).read_bytes()
+    picture = Pictures.open(io.BytesIO(data))
+    if picture.width * picture.height > _MOST_PIXELS:
+        raise ValueError(f"{picture.width}×{picture.height} pixels are too many")
+    picture.load()
+    return picture.convert("RGB")
+
+
+def as_url(picture: Pictures.Image) -> str:
+    """A picture as a `data:` URL with PNG."""
+    file = io.BytesIO()
+    picture.save(file, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

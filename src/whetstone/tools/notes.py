@@ -1,0 +1,61 @@
+"""Notes an agent writes for itself, kept beside the conversation: they outlast its folding and summaries."""
+
+from __future__ import annotations
+
+import re
+
+from whetstone.errors import ToolError
+from whetstone.tools.protocol import Episode
+
+
+class Notes:
+    """A notebook for the length of an episode: `write_note`, `read_notes`, `delete_note`.
+
+    Args:
+        most: How many notes there may be.
+        most_characters: Of one note.
+    """
+
+    def __init__(self, *, most: int = 50, most_characters: int = 2000) -> None:
+        self.most, self.most_characters = most, most_characters
+        self.notes: dict[int, str] = {}
+        self._next = 1
+
+    def open(self, episode: Episode) -> None:
+        """Begin with an empty notebook."""
+        self.notes, self._next = {}, 1
+
+    async def write_note(self, text: str) -> str:
+        """Write something down for later.
+
+        Args:
+            text: What to remember.
+        """
+        if len(text) > self.most_characters:
+            raise ToolError(f"a note has up to {self.most_characters} characters, this has {len(text)}")
+        if len(self.notes) >= self.most:
+            raise ToolError(f"there are {self.most} notes already; delete some first")
+        number, self._next = self._next, self._next + 1
+        self.notes[number] = text
+        return f"note {number} written"
+
+    async def read_notes(self, words: str = "") -> str:
+        """Read the notes, all of them or those in which words stand.
+
+        Args:
+            words: Words that must stand in a note; empty for all.
+        """
+        wanted = set(re.findall(r"\w+", words.lower()))
+        found = [f"{n}: {note}" for n, note in self.notes.items() if wanted <= set(re.findall(r"\w+", note.lower()))]
+        return "\n".join(found) or "there are no such notes"
+
+    async def delete_note(self, number: int) -> str:
+        """Throw a note away.
+
+        Args:
+            number: The note's number.
+        """
+        if number not in self.notes:
+            raise ToolError(f"there is no note {number}; there are: {', '.join(map(str, self.notes)) or 'none'}")
+        del self.notes[number]
+        return f"note {number} deleted"

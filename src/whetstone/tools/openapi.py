@@ -1,0 +1,201 @@
+"""A specification of a web service (OpenAPI 3) as tools: one for each operation.
+
+Easy to get wrong: where an argument goes. Path, query, header and body are one flat object for the model; the
+specification says which is which. A body that is an object gives its fields, another is the argument `body`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+from ruamel.yaml import YAML
+
+from whetstone.chat.message import Text, ToolSpec
+from whetstone.errors import InfrastructureError, RecipeError
+from whetstone.tools.described import tool_from_schema
+from whetstone.tools.protocol import Result
+from whetstone.tools.schema import Tool
+
+_METHODS = ("get", "post", "put", "patch", "delete")
+_MOST_DEPTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is done where, and where each argument goes."""
+
+    spec: ToolSpec
+    method: str
+    path: str
+    places: Mapping[str, str]
+    """By argument: `path`, `query`, `header`, `body` for a field of it, `whole` for all of it."""
+
+
+class OpenApi:
+    """The operations of a specification as tools.
+
+    Args:
+        file: The specification, JSON or YAML.
+        url: Where the service is; null: the specification's first server.
+        only: Names of the operations wanted; null: all.
+        headers: Sent with each request, such as credentials; the model does not see them.
+        timeout_seconds: How long a request may take.
+
+    Raises:
+        RecipeError: The file cannot be read, has no operation of a name in `only`, or there is no address.
+    """
+
+    replayable = False
+
+    def __init__(
+        self,
+        *,
+        file: str,
+        url: str | None = None,
+        only: Sequence[str] | None = None,
+        headers: dict[str, str] | None = None,
+        timeout_seconds: float = 10.0,
+    ) -> None:
+        document = _read(Path(file))
+        servers = document.get("servers") or [{}]
+        self.url = (url or servers[0].get("url", "")).rstrip("/")
+        if not self.url.startswith(("http://", "https://")):
+            raise RecipeError(f"openapi: {file} names no address; give one as `url`")
+        self.headers, self.timeout_seconds = headers or {}, timeout_seconds
+        self.operations = {operation.spec.name: operation for operation in operations_of(document)}
+        if only is not None:
+            missing = set(only) - self.operations.keys()
+            if missing:
+                there = ", ".join(self.operations)
+                raise RecipeError(f"openapi: no operation {', '.join(sorted(missing))}; there are: {there}")
+            self.operations = {name: self.operations[name] for name in only}
+
+    def tools(self) -> list[Tool]:
+        """One for each operation."""
+        return [self._tool(operation) for operation in self.operations.values()]
+
+    def _tool(self, operation: Operation) -> Tool:
+        async def answer(arguments: dict[str, Any]) -> Result:
+            return await self._asked(operation, arguments)
+
+        return tool_from_schema(operation.spec, answer)
+
+    async def _asked(self, operation: Operation, arguments: dict[str, Any]) -> Result:
+        path, query, headers, body = operation.path, {}, dict(self.headers), {}
+        whole: Any = None
+        for name, value in arguments.items():
+            place = operation.places.get(name, "body")
+            if place == "path":
+                path = path.replace(f"{{{name}}}", quote(str(value), safe=""))
+            elif place == "query":
+                query[name] = _plain(value)
+            elif place == "header":
+                headers[name] = str(value)
+            elif place == "whole":
+                whole = value
+            else:
+                body[name] = value
+        sent = whole if whole is not None else body or None
+        try:
+            async with httpx2.AsyncClient(timeout=self.timeout_seconds, trust_env=False) as client:
+                said = await client.request(
+                    operation.method, f"{self.url}{path}", params=query, headers=headers, json=sent
+                )
+        except httpx2.HTTPError as error:
+            raise InfrastructureError(f"{self.url}: {type(error).__name__}: {error}") from None
+        if said.status_code >= 500:
+            raise InfrastructureError(f"{self.url}: status {said.status_code}")
+        text = said.text or f"[status {said.status_code}, nothing was said]"
+        if said.status_code >= 400:
+            return Result((Text(f"error: status {said.status_code}: {text}"),), "tool_error")
+        return Result((Text(text),))
+
+
+def operations_of(document: Mapping[str, Any]) -> list[Operation]:
+    """Every operation, named by its `operationId`, or by what it does where."""
+    found = []
+    for path, item in (document.get("paths") or {}).items():
+        for method in _METHODS:
+            if method in item:
+                found.append(_operation(document, path, method, item))
+    return found
+
+
+def _operation(document: Mapping[str, Any], path: str, method: str, item: Mapping[str, Any]) -> Operation:
+    declared = item[method]
+    name = declared.get("operationId") or f"{method}_{path}"
+    name = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9_-]+", "_", name)).strip("_")[:64]
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    places: dict[str, str] = {}
+    for parameter in (*item.get("parameters", ()), *declared.get("parameters", ())):
+        parameter = _resolved(document, parameter)
+        if parameter["in"] == "cookie":
+            continue
+        schema = {**_resolved(document, parameter.get("schema", {})), **_about(parameter)}
+        properties[parameter["name"]], places[parameter["name"]] = schema, parameter["in"]
+        if parameter.get("required") or parameter["in"] == "path":
+            required.append(parameter["name"])
+    body = _resolved(document, declared.get("requestBody", {}))
+    content = body.get("content", {}).get("application/json")
+    if content is not None:
+        schema = _resolved(document, content.get("schema", {}))
+        if schema.get("type") == "object" and schema.get("properties"):
+            for field, inner in schema["properties"].items():
+                properties[field], places[field] = inner, "body"
+            required += schema.get("required", [])
+        else:
+            properties["body"], places["body"] = schema, "whole"
+            required += ["body"] if body.get("required") else []
+    parameters = {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))}
+    said = "\n".join(filter(None, (declared.get("summary"), declared.get("description"))))
+    return Operation(ToolSpec(name, said, parameters), method.upper(), path, places)
+
+
+def _about(parameter: Mapping[str, Any]) -> dict[str, str]:
+    return {"description": parameter["description"]} if parameter.get("description") else {}
+
+
+def _resolved(document: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
+    """A value without references; a schema that holds itself ends as anything."""
+    if depth > _MOST_DEPTH:
+        return {}
+    if isinstance(value, Mapping):
+        if "$ref" in value:
+            target: Any = document
+            for step in str(value["$ref"]).removeprefix("#/").split("/"):
+                key = step.replace("~1", "/").replace("~0", "~")
+                if not isinstance(target, Mapping) or key not in target:
+                    raise RecipeError(f"openapi: {value['$ref']} leads nowhere")
+                target = target[key]
+            return _resolved(document, target, depth + 1)
+        return {key: _resolved(document, inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_resolved(document, inner, depth + 1) for inner in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """A value as a query holds it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        document = YAML(typ="safe").load(path.read_text())
+    except OSError as error:
+        raise RecipeError(f"openapi: {path}: {error.strerror}") from None
+    except Exception as error:  # each kind of damage has an error of its own
+        raise RecipeError(f"openapi: {path}: {str(error).splitlines()[0]}") from None
+    if not isinstance(document, Mapping) or not str(document.get("openapi", "")).startswith("3"):
+        raise RecipeError(f"openapi: {path} is no specification of OpenAPI 3")
+    return document

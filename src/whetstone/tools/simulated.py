@@ -1,0 +1,147 @@
+"""A table or a model answers in a tool's place, so that agents can be trained on tools that are not there.
+
+A table is JSON Lines: `{"name": "weather", "arguments": {"city": "Bern"}, "result": "rain"}`. A call that is not in it
+is answered by the model where there is one, and else by an error the agent reads.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import orjson
+
+from whetstone.chat.message import Text
+from whetstone.errors import InfrastructureError, RecipeError, TaskError
+from whetstone.tools.described import spec_of, tool_from_schema
+from whetstone.tools.protocol import Result
+from whetstone.tools.schema import Tool
+
+_ASKED = (
+    "You stand in for a tool. Answer the call as the tool would, with its output alone. If the arguments make no "
+    'sense, answer with an error as the tool would, beginning with "error:".'
+)
+
+
+class Simulated:
+    """Tools of a file, answered from a table or by a model.
+
+    Args:
+        file: JSON Lines with a tool each, in the OpenAI shape.
+        answers: JSON Lines with `name`, `arguments` and `result`.
+        url: Where a model listens, in the OpenAI shape (`…/v1`); its key is in `OPENAI_API_KEY`.
+        model: The model's name there.
+        timeout_seconds: How long it may take.
+
+    Raises:
+        RecipeError: Neither a table nor a model.
+        TaskError: A file cannot be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        file: str,
+        answers: str | None = None,
+        url: str | None = None,
+        model: str = "",
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        if answers is None and url is None:
+            raise RecipeError("simulated: `answers` or `url` says who answers")
+        self.replayable = url is None
+        self.stateless = url is None
+        self.answers = Answers(answers) if answers is not None else None
+        self.url, self.model, self.timeout_seconds = url, model, timeout_seconds
+        rows = read_lines(file)
+        try:
+            self.specs = [spec_of(row) for row in rows]
+        except (KeyError, AttributeError):
+            raise TaskError(f'{file}: a tool is an object with "name", "description" and "parameters"') from None
+
+    def tools(self) -> list[Tool]:
+        """Those of the file."""
+        return [tool_from_schema(spec, functools.partial(self._answer, spec.name)) for spec in self.specs]
+
+    async def _answer(self, name: str, arguments: dict[str, Any]) -> Result:
+        if self.answers is not None:
+            found = await self.answers.answer(name, arguments)
+            if found.outcome == "ok" or self.url is None:
+                return found
+        return await self._modelled(name, arguments)
+
+    async def _modelled(self, name: str, arguments: dict[str, Any]) -> Result:
+        spec = next(spec for spec in self.specs if spec.name == name)
+        call = json.dumps({"tool": spec.to_openai()["function"], "arguments": arguments}, ensure_ascii=False)
+        asked = {
+            "model": self.model,
+            "temperature": 0,
+            "messages": [{"role": "system", "content": _ASKED}, {"role": "user", "content": call}],
+        }
+        key = os.environ.get("OPENAI_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            async with httpx2.AsyncClient(timeout=self.timeout_seconds) as client:
+                answer = await client.post(f"{self.url}/chat/completions", json=asked, headers=headers)
+                answer.raise_for_status()
+                said = str(answer.json()["choices"][0]["message"]["content"])
+        except (httpx2.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
+            raise InfrastructureError(f"the model at {self.url}: {type(error).__name__}: {error}") from None
+        return Result((Text(said),), "tool_error" if said.startswith("error:") else "ok")
+
+
+class Answers:
+    """A table of calls and their results.
+
+    Args:
+        file: JSON Lines with `name`, `arguments` and `result`.
+
+    Raises:
+        TaskError: It cannot be read, or a line is none.
+    """
+
+    def __init__(self, file: str) -> None:
+        self._known: dict[str, str] = {}
+        for number, row in enumerate(read_lines(file), 1):
+            if not isinstance(row, dict) or not {"name", "result"} <= row.keys():
+                raise TaskError(f'{file}:{number}: an answer has "name", "arguments" and "result"')
+            result = row["result"]
+            self._known[_key(row["name"], row.get("arguments", {}))] = (
+                result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+            )
+
+    async def answer(self, name: str, arguments: dict[str, Any]) -> Result:
+        """What the table says; an error where it says nothing."""
+        found = self._known.get(_key(name, arguments))
+        if found is None:
+            asked = json.dumps(arguments, ensure_ascii=False)
+            return Result((Text(f"error: {name} knows nothing of {asked}"),), "tool_error")
+        return Result((Text(found),), "tool_error" if found.startswith("error:") else "ok")
+
+
+def read_lines(file: str) -> list[Any]:
+    """The values of a file of JSON Lines.
+
+    Raises:
+        TaskError: No such file, or a line that does not parse.
+    """
+    found = []
+    try:
+        lines = Path(file).read_bytes().splitlines()
+    except OSError as error:
+        raise TaskError(f"{file}: {error.strerror}") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                found.append(orjson.loads(line))
+            except ValueError as error:
+                raise TaskError(f"{file}:{number}: {error}") from None
+    return found
+
+
+def _key(name: str, arguments: dict[str, Any]) -> str:
+    return f"{name} {json.dumps(arguments, sort_keys=True)}"

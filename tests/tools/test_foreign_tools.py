@@ -1,0 +1,438 @@
+"""Tools that come from elsewhere: MCP servers, specifications, tables, catalogues, the network."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from whetstone.chat import Image, ToolCall
+from whetstone.errors import InfrastructureError, RecipeError, TaskError
+from whetstone.tools import Catalogue, Http, Mcp, OpenApi, Simulated, Toolset
+from whetstone.tools.catalogue import Finder, recall_at_k, specs_in, sufficiency_at_k
+from whetstone.trajectory import Task
+
+SERVE = [sys.executable, "-c", "from whetstone.cli.mcp import mcp; mcp()"]  # `whetstone mcp`, without the rest of it
+SERVER = [*SERVE, "calculator", "notes", "image"]
+
+
+def played(toolset, *calls, task=None):
+    async def episode():
+        await toolset.open(task or Task("t", "?"), seed=0)
+        try:
+            return [await toolset.call(ToolCall(name, json.dumps(arguments))) for name, arguments in calls]
+        finally:
+            await toolset.close()
+
+    return asyncio.run(episode())
+
+
+# MCP
+
+
+def test_our_tools_over_mcp_are_the_same_tools():
+    toolset = Toolset([Mcp(command=SERVER)])
+    assert toolset.specs == ()  # nobody has asked yet
+    answers = played(
+        toolset,
+        ("calculator", {"expression": "6*7"}),
+        ("calculator", {"expression": "1/0"}),
+        ("calculator", {"wrong": 1}),
+        ("write_note", {"text": "kept"}),
+        ("read_notes", {}),
+        ("nothing", {}),
+    )
+    assert [(a.text, a.record.outcome) for a in answers[:2]] == [
+        ("42", "ok"),
+        ("error: division by zero", "tool_error"),
+    ]
+    assert answers[2].record.outcome == "invalid_arguments"
+    assert answers[4].text == "1: kept"
+    assert answers[5].record.outcome == "unknown_tool"
+    assert played(toolset, ("read_notes", {}))[0].text == "there are no such notes"  # a connection of its own
+
+
+def test_a_shared_connection_is_one_for_all_episodes():
+    async def two_episodes():
+        texts = []
+        for _ in range(2):
+            toolset = Toolset(
+                [Mcp(command=SERVER, connection="shared", only=["write_note", "read_notes"], prefix="my_")]
+            )
+            await toolset.open(Task("t", "?"), seed=0)
+            assert [spec.name for spec in toolset.specs] == ["my_write_note", "my_read_notes"]
+            await toolset.call(ToolCall("my_write_note", '{"text": "x"}'))
+            texts.append((await toolset.call(ToolCall("my_read_notes", "{}"))).text)
+            await toolset.close()
+        return texts
+
+    assert asyncio.run(two_episodes()) == ["1: x", "1: x\n2: x"]
+
+
+def test_several_calls_run_side_by_side_over_one_connection():
+    async def many():
+        toolset = Toolset([Mcp(command=SERVER)])
+        await toolset.open(Task("t", "?"), seed=0)
+        calls = [ToolCall("calculator", json.dumps({"expression": f"{i}+1"})) for i in range(40)]
+        answers = await asyncio.gather(*map(toolset.call, calls))
+        await toolset.close()
+        return [answer.text for answer in answers]
+
+    assert asyncio.run(many()) == [str(i + 1) for i in range(40)]
+
+
+def test_a_server_that_is_not_there_or_dies_is_infrastructure():
+    with pytest.raises(InfrastructureError, match="MCP"):
+        played(Toolset([Mcp(command=["no-such-program"])]))
+    with pytest.raises(InfrastructureError):
+        played(Toolset([Mcp(command=[sys.executable, "-c", "pass"], timeout_seconds=10)]))
+    with pytest.raises(InfrastructureError):
+        played(Toolset([Mcp(url="http://127.0.0.1:9/mcp", timeout_seconds=5)]))
+
+
+def test_a_server_that_dies_in_a_call_is_infrastructure(tmp_path):
+    (tmp_path / "dying.py").write_text(
+        "import os\n"
+        "def die() -> str:\n    '''Die.'''\n    os._exit(1)\n"
+        "def live() -> str:\n    '''Live.'''\n    return 'yes'\n"
+    )
+    code = f"import os; os.chdir({str(tmp_path)!r}); from whetstone.cli.mcp import mcp; mcp()"
+    toolset = Toolset([Mcp(command=[sys.executable, "-c", code, "dying:die", "dying:live"])])
+    assert played(toolset, ("live", {}))[0].text == "yes"
+    with pytest.raises(InfrastructureError):
+        played(toolset, ("die", {}))
+
+
+def test_what_mcp_needs_is_said():
+    with pytest.raises(RecipeError, match="either a `command` or a `url`"):
+        Mcp()
+    with pytest.raises(RecipeError, match="has no tool fly"):
+        played(Toolset([Mcp(command=SERVER, only=["fly"])]))
+    command = [sys.executable, "-m", "whetstone.cli.main", "mcp", "calculatr"]
+    bad = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (bad.returncode, 'did you mean "calculator"' in bad.stderr) == (2, True)
+
+
+def test_over_streamable_http(tmp_path):
+    script = tmp_path / "served.py"
+    script.write_text(
+        "import sys, uvicorn\nfrom whetstone.tools import calculator\nfrom whetstone.tools.mcp import server_of\n"
+        "server, toolset = server_of([calculator])\n"
+        "uvicorn.run(server.streamable_http_app(), port=int(sys.argv[1]), log_level='error')\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, str(script), str(port)])
+    try:
+        for _ in range(200):
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=0.1).close()
+                break
+            except OSError:
+                threading.Event().wait(0.05)
+        answers = played(Toolset([Mcp(url=f"http://127.0.0.1:{port}/mcp")]), ("calculator", {"expression": "2*3"}))
+        assert answers[0].text == "6"
+    finally:
+        process.kill()
+        process.wait()
+
+
+# a web service
+
+
+class Shop(BaseHTTPRequestHandler):
+    """A service to be described; what it was asked is what it answers."""
+
+    def answer(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        asked = {"method": self.command, "path": self.path, "body": self.rfile.read(length).decode()}
+        asked["key"] = self.headers.get("X-Key")
+        status, headers, text = 200, {}, json.dumps(asked)
+        if self.path.startswith("/missing"):
+            status, text = 404, "no such thing"
+        elif self.path.startswith("/broken"):
+            status = 500
+        elif self.path.startswith("/away"):
+            status, headers = 302, {"Location": "http://169.254.169.254/latest"}
+        elif self.path.startswith("/round"):
+            status, headers = 302, {"Location": "/round"}
+        elif self.path.startswith("/on"):
+            status, headers = 302, {"Location": "/here"}
+        elif self.path.startswith("/much"):
+            text = "x" * 10_000
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    do_GET = do_POST = do_DELETE = answer
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def shop():
+    server = HTTPServer(("127.0.0.1", 0), Shop)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+SPECIFICATION = """
+openapi: 3.0.1
+paths:
+  /items/{item}:
+    parameters:
+      - {name: item, in: path, required: true, schema: {type: string}}
+    get:
+      operationId: get_item
+      summary: Show an item.
+      parameters:
+        - {name: lang, in: query, schema: {type: string, enum: [de, en]}, description: The language.}
+        - {name: tags, in: query, schema: {type: array, items: {type: string}}}
+    delete: {}
+  /items:
+    post:
+      operationId: addItem
+      requestBody:
+        content:
+          application/json:
+            schema: {$ref: '#/components/schemas/Item'}
+  /broken: {get: {operationId: broken}}
+  /missing: {get: {operationId: missing}}
+components:
+  schemas:
+    Item:
+      type: object
+      required: [name]
+      properties:
+        name: {type: string}
+        price: {type: integer}
+        parent: {$ref: '#/components/schemas/Item'}
+"""
+
+
+def test_a_specification_is_a_tool_for_each_operation(shop, tmp_path):
+    (tmp_path / "shop.yaml").write_text(SPECIFICATION)
+    service = OpenApi(file=str(tmp_path / "shop.yaml"), url=shop, headers={"X-Key": "secret"})
+    toolset = Toolset([service])
+    specs = {spec.name: spec for spec in toolset.specs}
+    assert list(specs) == ["get_item", "delete_items_item", "addItem", "broken", "missing"]
+    assert specs["get_item"].description == "Show an item."
+    assert specs["get_item"].parameters["required"] == ["item"]
+    answers = played(
+        toolset,
+        ("get_item", {"item": "a/b c", "lang": "de", "tags": ["x", "y"]}),
+        ("addItem", {"name": "tea", "price": 4}),
+        ("get_item", {"item": "x", "lang": "fr"}),
+        ("addItem", {"price": 4}),
+        ("missing", {}),
+    )
+    first, second = (json.loads(answer.text) for answer in answers[:2])
+    assert first["path"] == "/items/a%2Fb%20c?lang=de&tags=x&tags=y"
+    assert (second["method"], json.loads(second["body"]), second["key"]) == (
+        "POST",
+        {"name": "tea", "price": 4},
+        "secret",
+    )
+    assert "'fr' is not one of ['de', 'en']" in answers[2].text
+    assert "'name' is a required property" in answers[3].text
+    assert answers[4].text == "error: status 404: no such thing"
+    with pytest.raises(InfrastructureError, match="status 500"):
+        played(toolset, ("broken", {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a: [", "shop.yaml"), ("swagger: 2", "no specification"), ("openapi: 3.0.0\npaths: {}", "no address")],
+)
+def test_a_specification_that_is_none_is_said(tmp_path, text, said):
+    (tmp_path / "shop.yaml").write_text(text)
+    with pytest.raises(RecipeError, match=said):
+        OpenApi(file=str(tmp_path / "shop.yaml"))
+
+
+def test_only_hosts_on_the_list_are_asked(shop):
+    host = shop.removeprefix("http://")
+    http = Http(allow=[host], max_bytes=100)
+    answers = played(
+        Toolset([http]),
+        ("http", {"url": f"{shop}/a"}),
+        ("http", {"url": f"{shop}/on"}),
+        ("http", {"url": f"{shop}/away"}),
+        ("http", {"url": f"{shop}/round"}),
+        ("http", {"url": f"{shop}/much"}),
+        ("http", {"url": f"{shop}/a", "method": "POST"}),
+        ("http", {"url": "file:///etc/passwd"}),
+        ("http", {"url": f"http://user@{host}/"}),
+        ("http", {"url": "http://127.0.0.1:1/"}),
+        ("http", {"url": "http://[broken"}),
+    )
+    assert json.loads(answers[0].text)["path"] == "/a"
+    assert json.loads(answers[1].text)["path"] == "/here"
+    assert "169.254.169.254/latest is not on the list" in answers[2].text
+    assert "redirections" in answers[3].text
+    assert answers[4].text.startswith("x" * 100 + "\n[… cut at 100 bytes")
+    assert [a.record.outcome for a in answers[5:]] == ["refused_by_policy"] * 5
+
+
+@pytest.mark.parametrize(
+    ("allowed", "url", "permitted"),
+    [
+        ("example.org", "https://example.org/x", True),
+        ("example.org", "https://EXAMPLE.org./x", True),
+        ("example.org", "https://example.org:8443/", False),
+        ("example.org", "https://example.org.evil.net/", False),
+        ("example.org", "https://evil.net/example.org", False),
+        ("example.org", "https://example.org@evil.net/", False),
+        ("*.example.org", "http://a.b.example.org/", True),
+        ("*.example.org", "http://example.org/", False),
+        ("*.example.org", "http://evilexample.org/", False),
+        ("example.org:8080", "http://example.org:8080/", True),
+        ("example.org", "ftp://example.org/", False),
+        ("example.org", "//example.org/", False),
+    ],
+)
+def test_what_a_list_of_hosts_permits(allowed, url, permitted):
+    assert Http(allow=[allowed]).permits(url) is permitted
+
+
+def test_a_list_of_hosts_that_is_none_is_said():
+    for allow in ([], ["http://example.org"], ["*"], ["a*b"]):
+        with pytest.raises(RecipeError, match="http"):
+            Http(allow=allow)
+
+
+# tables and catalogues
+
+
+@pytest.fixture
+def files(tmp_path):
+    tools = tmp_path / "tools.jsonl"
+    answers = tmp_path / "answers.jsonl"
+    rows = []
+    for thing in ("weather", "stock price", "exchange rate", "flight", "hotel", "recipe", "translation", "calendar"):
+        name = f"get_{thing.replace(' ', '_')}"
+        about = {"type": "object", "properties": {"of": {"type": "string", "description": f"Whose {thing}."}}}
+        rows.append(
+            {"type": "function", "function": {"name": name, "description": f"Tells the {thing}.", "parameters": about}}
+        )
+    tools.write_text("\n".join(map(json.dumps, rows)))
+    answers.write_text('{"name": "get_weather", "arguments": {"of": "Bern"}, "result": "rain"}\n')
+    return str(tools), str(answers)
+
+
+def test_a_table_answers_in_a_tools_place(files):
+    tools, answers = files
+    said = played(
+        Toolset([Simulated(file=tools, answers=answers)]),
+        ("get_weather", {"of": "Bern"}),
+        ("get_weather", {"of": "Rome"}),
+        ("get_weather", {"of": 5}),
+    )
+    assert [(a.text, a.record.outcome) for a in said[:2]] == [
+        ("rain", "ok"),
+        ('error: get_weather knows nothing of {"of": "Rome"}', "tool_error"),
+    ]
+    assert said[2].record.outcome == "invalid_arguments"
+    with pytest.raises(RecipeError, match="who answers"):
+        Simulated(file=tools)
+
+
+def test_a_model_answers_what_the_table_does_not_know(files):
+    class Model(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            call = json.loads(asked["messages"][1]["content"])
+            text = json.dumps({"choices": [{"message": {"content": f"sun in {call['arguments']['of']}"}}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Model)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    tools, answers = files
+    simulated = Simulated(file=tools, answers=answers, url=f"http://127.0.0.1:{server.server_port}/v1")
+    said = played(Toolset([simulated]), ("get_weather", {"of": "Bern"}), ("get_weather", {"of": "Rome"}))
+    assert [answer.text for answer in said] == ["rain", "sun in Rome"]
+    assert not simulated.replayable
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(InfrastructureError, match="the model at"):
+        played(Toolset([simulated]), ("get_weather", {"of": "Rome"}))
+
+
+def test_tools_are_found_called_and_put_away(files):
+    tools, answers = files
+    catalogue = Catalogue(file=tools, answers=answers, functions=["whetstone.tools:calculator"], most=2, count=1)
+    toolset = Toolset([catalogue])
+    said = played(
+        toolset,
+        ("get_weather", {"of": "Bern"}),
+        ("find_tools", {"query": "is it raining, what weather"}),
+        ("get_weather", {"of": "Bern"}),
+        ("find_tools", {"query": "evaluate an expression of numbers"}),
+        ("calculator", {"expression": "2+2"}),
+        ("remove_tools", {"names": ["get_weather"]}),
+        ("get_weather", {"of": "Bern"}),
+        ("remove_tools", {"names": ["fly"]}),
+        ("find_tools", {"query": "!!"}),
+    )
+    assert said[0].record.outcome == "unknown_tool"
+    assert json.loads(said[1].text)["name"] == "get_weather"
+    assert [said[2].text, said[4].text] == ["rain", "4"]
+    assert said[5].text == "1 removed, 1 in view"
+    assert said[6].record.outcome == "unknown_tool"
+    assert "in view are: calculator" in said[7].text
+    assert said[8].text == "no tool found"
+
+
+def test_no_more_tools_are_in_view_than_may_be(files):
+    catalogue = Catalogue(file=files[0], most=2, count=1)
+    toolset = Toolset([catalogue])
+    queries = ("weather", "flight", "hotel")
+    played(toolset, *(("find_tools", {"query": query}) for query in queries))
+    assert list(catalogue.live) == ["get_flight", "get_hotel"]
+
+
+def test_a_task_can_choose_its_tools(files):
+    catalogue = Catalogue(file=files[0], answers=files[1], ways="task", count=2)
+    said = played(Toolset([catalogue]), ("get_weather", {"of": "Bern"}), task=Task("t", "What is the weather in Bern?"))
+    assert said[0].text == "rain"
+    with pytest.raises(RecipeError, match="neither"):
+        Catalogue()
+
+
+def test_how_well_tools_are_found_is_measured(files):
+    finder = Finder(specs_in(files[0]))
+    found = finder.found("price of a stock in another currency: exchange rate", 3)
+    assert sufficiency_at_k(found, ["get_stock_price", "get_exchange_rate"], 3) == 1.0
+    assert sufficiency_at_k(found, ["get_stock_price", "get_hotel"], 3) == 0.0
+    assert recall_at_k(found, ["get_stock_price", "get_hotel"], 3) == 0.5  # one of two
+    assert sufficiency_at_k([], [], 3) == recall_at_k([], [], 3) == 1.0
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", '{"description": "x"}'])
+def test_a_line_that_is_no_tool_is_said(tmp_path, line):
+    (tmp_path / "tools.jsonl").write_text(f'{{"name": "a"}}\n{line}\n')
+    with pytest.raises(TaskError, match=r"tools.jsonl:2"):
+        Catalogue(file=str(tmp_path / "tools.jsonl"))
+
+
+def test_images_come_through_mcp():
+    toolset = Toolset([Mcp(command=SERVER)])
+    answers = played(toolset, ("crop", {"image": 1, "left": 0, "top": 0, "right": 1, "bottom": 1}))
+    assert "there is no picture 1" in answers[0].text  # its server has a task without pictures
+    assert not any(isinstance(part, Image) for part in answers[0].content)
