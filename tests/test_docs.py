@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING
+from whetstone.chat import FORMATS
 from whetstone.rollout.allocations import ALLOCATIONS
 from whetstone.rollout.injections import INJECTIONS
 from whetstone.rollout.partners import PARTNERS
@@ -16,6 +17,7 @@ from whetstone.rollout.stops import STOPS
 from whetstone.rollout.strategies import STRATEGIES
 from whetstone.rollout.views import VIEWS
 from whetstone.tasks.curricula import CURRICULA
+from whetstone.tools import TOOLS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "methods.md").read_text()
@@ -42,6 +44,12 @@ def test_every_part_of_the_primitives_is_on_the_other_page():
         assert parts
         for name in parts:
             assert f"### `{name}`" in ROLLOUT
+
+
+def test_every_tool_and_format_is_on_a_page():
+    page = (ROOT / "docs" / "tools.md").read_text()
+    for name in (*TOOLS, *FORMATS):
+        assert f"### `{name}`" in page
 
 
 def test_its_table_names_what_there_is():

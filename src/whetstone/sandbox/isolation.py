@@ -43,7 +43,7 @@ class Isolation(StrEnum):
     limits inside."""
     LANDLOCK = "landlock"
     """Landlock, a filter of system calls and limits: the machine's processes can be neither seen nor signalled, files
-    neither read nor written, but the network stack and process numbers are shared."""
+    neither read nor written, sockets not opened. Process numbers are shared, and folders are watched, not bounded."""
     UNSAFE = "unsafe"
     """Limits on a process and nothing else: foreign code can read and write what the user can."""
 

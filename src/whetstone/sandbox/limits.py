@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from pydantic import ConfigDict
 
 from whetstone.sandbox.guest.confine import Bounds
 
@@ -12,6 +15,8 @@ MEBIBYTE = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of one session; where they are exceeded, a call ends with the word for it, and nothing else happens."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     wall_seconds: float = 10.0
     """How long one call may run, waiting and sleeping included."""
@@ -33,6 +38,11 @@ class Limits:
     """Of what a call prints; more keeps its head and tail."""
     output_bytes: int = 8 * MEBIBYTE
     """Printed by one call, after which it is ended."""
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            if not getattr(self, limit.name) > 0:
+                raise ValueError(f"{limit.name} must be above 0, got {getattr(self, limit.name)}")
 
     @property
     def bounds(self) -> Bounds:

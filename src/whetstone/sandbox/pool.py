@@ -57,7 +57,8 @@ class Sandbox:
         isolation: `auto` for the strongest this machine offers, or the name of one; `unsafe` has to be written out.
         limits: What each session may use.
         preload: Modules every interpreter has imported already; those that are missing are passed over.
-        max_running: Calls running at once, of all sessions; others wait, outside of their time.
+        max_running: Calls running at once, of all sessions; others wait, outside of their time. None: sixteen a core,
+            so that those that only wait leave room, and those that compute get their share in time.
 
     Raises:
         SandboxError: The isolation cannot be had here.
@@ -69,10 +70,11 @@ class Sandbox:
         isolation: str = "auto",
         limits: Limits | None = None,
         preload: Sequence[str] = PRELOAD,
-        max_running: int = 64,
+        max_running: int | None = None,
     ) -> None:
         self.isolation = choose(isolation)
-        self.limits, self.preload, self.max_running = limits or Limits(), tuple(preload), max_running
+        self.limits, self.preload = limits or Limits(), tuple(preload)
+        self.max_running = max_running or 16 * len(os.sched_getaffinity(0))
         self.sessions: set[Session] = set()
         """Those that are open."""
         self.restarts = 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.atomic_write import saving, write_text
-from whetstone.errors import RunDirectoryError
+from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.recipe import Resolved, load_recipe
 
 
@@ -34,7 +34,13 @@ def claimed(run_dir: Path, resolved: Resolved, *, resume: bool) -> Iterator[None
         except OSError:
             raise RunDirectoryError(f"{run_dir}: another process is training here") from None
         _check(run_dir, resolved, resume=resume)
-        yield
+        try:
+            yield
+        except WhetstoneError:
+            if not any(path.stat().st_size for path in run_dir.iterdir() if path.name not in (".lock", "recipe.yaml")):
+                for name in ("metrics.jsonl", "recipe.yaml"):  # refused before anything began: a better one may come
+                    (run_dir / name).unlink(missing_ok=True)
+            raise
 
 
 def run_recipe(run_dir: Path) -> Resolved:

@@ -1,0 +1,91 @@
+"""A run whose tools are real: the demo's sums, computed by Python in a sandbox, several ways of writing calls."""
+
+import asyncio
+
+import pytest
+
+from tests_sandbox import MISSING
+from tests_small import SMALL
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress, read_trajectories
+from whetstone.sandbox import Isolation
+from whetstone.training import Replay, assemble, train
+
+pytestmark = pytest.mark.skipif(
+    all(MISSING[level] for level in (Isolation.NAMESPACES, Isolation.LANDLOCK)),
+    reason="no isolation for foreign code here; `whetstone doctor` says what brings one",
+)
+QUIET = Progress(quiet=True)
+PYTHON = "environment.tools=[{name: python, persistence: reset}]"
+WIDE = "policy.tiny.context_length=512"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "python"
+    recipe = load_recipe("demo", [*SMALL, PYTHON, WIDE, "ablations={}", "chat.format=code"])
+    return run_dir, train(recipe, run_dir, progress=QUIET)
+
+
+def test_a_run_with_an_interpreter_trains_and_says_how_long_variables_last(finished):
+    run_dir, summary = finished
+    assert list(summary["evaluations"]) == ["untrained", "supervised", "reinforcement"]
+    trajectories = [t for path in sorted((run_dir / "trajectories").glob("*.jsonl")) for t in read_trajectories(path)]
+    assert trajectories
+    assert {trajectory.declared for trajectory in trajectories} == {(("python", "reset"),)}
+
+
+def test_demonstrations_are_computed_by_the_interpreter(tmp_path):
+    recipe = load_recipe("demo", [*SMALL, PYTHON, WIDE, "ablations={}"])
+    assembly = assemble(recipe)
+    environment = assembly.environment()
+
+    async def demonstrated():
+        task = assembly.source.held_out(5)[-1]
+        observation = await environment.reset(task, seed=0)
+        said = list(observation.messages)
+        while True:
+            action = assembly.demonstrated.demonstrate(task, said, observation.tools)
+            result = await environment.step(action)
+            if result.ended is not None:
+                await environment.close()
+                return action.text, task.private["answer"]
+            said += [action, *result.observation.messages]
+
+    said, answer = asyncio.run(demonstrated())
+    assert said == answer
+
+
+def test_what_a_run_with_an_interpreter_recorded_is_computed_again_without_it(finished):
+    async def replayed():
+        return [each async for each in Replay(finished[0]).everything()]
+
+    compared = asyncio.run(replayed())
+    assert sum(each.count for each in compared) > 0
+    assert [each.what for each in compared if each.changed] == []
+
+
+@pytest.mark.parametrize("strategy", ["forked", "entropy_branching"])
+def test_trees_of_episodes_lead_the_interpreter_back_by_its_calls(tmp_path, strategy):
+    changes = [PYTHON, WIDE, "ablations={}", f"rollout.strategy={strategy}", "rollout.group_size=4"]
+    summary = train(load_recipe("demo", [*SMALL, *changes]), tmp_path / "run", progress=QUIET)
+    assert summary["after"]["episodes"] == 4
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        ("[{name: python, persistance: reset}]", r"environment.tools.0.persistance: .*did you mean \"persistence\""),
+        ("[{name: python, limits: {wall: 2}}]", r"environment.tools.0.limits.wall"),
+        ("[{name: python, limits: {wall_seconds: -2}}]", "wall_seconds must be above 0"),
+        ("[{name: calculator, digits: 3}]", "calculator is a function and has no options: digits"),
+        ("[{name: pythn}]", 'did you mean "python"'),
+        ("[5]", "a tool is a name, or a mapping with its name"),
+        ("[python, {name: shell, persistence: reset}]", "differ in `persistence`"),
+    ],
+)
+def test_tools_that_cannot_be_are_refused_and_leave_nothing_behind(tmp_path, tools, said):
+    with pytest.raises(RecipeError, match=said):
+        train(load_recipe("demo", [*SMALL, f"environment.tools={tools}"]), tmp_path / "run", progress=QUIET)
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".lock"}
