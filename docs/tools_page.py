@@ -99,9 +99,9 @@ def tools_page() -> str:
     endings = _said_below(Ending)
     lines += [f"| `{ending}` | {endings.get(ending.name, 'It ran to its end.')} |\n" for ending in Ending]
     lines.append("\n## Tools by name\n\n")
-    lines += [
-        _class(name, part) if inspect.isclass(part) else _function(name, part) for name, part in sorted(TOOLS.items())
-    ]
+    tools: dict[str, Any] = TOOLS
+    for name, part in sorted(tools.items()):
+        lines.append(_class(name, part) if inspect.isclass(part) else _function(name, part))
     lines.append("## How calls are written\n\n`chat: {format: …}`. Yours is one class (`chat/protocol.py`).\n\n")
     for name, form in sorted(FORMATS.items()):
         module = inspect.getdoc(inspect.getmodule(form)) or ""
