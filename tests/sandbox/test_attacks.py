@@ -417,13 +417,45 @@ import time; time.sleep(0.2)
     assert run(isolation, forge.format(frame=pickled)).ending is Ending.CRASHED
     endless = "struct.pack('!I', 2**32 - 1) + b'x'"
     assert run(isolation, forge.format(frame=endless)).ending is Ending.CRASHED
-    wrong = (
-        "(lambda b: struct.pack('!I', len(b)) + b)(json.dumps({'number': 1, 'value': 10**400, 'images': [7]}).encode())"
-    )
-    assert run(isolation, forge.format(frame=wrong)).ending is Ending.CRASHED
-    plausible = "(lambda b: struct.pack('!I', len(b)) + b)(json.dumps({'number': 1, 'value': 'mine'}).encode())"
-    assert run(isolation, forge.format(frame=plausible)).value == "mine"
+    framed = "(lambda b: struct.pack('!I', len(b)) + b)(json.dumps({'number': NUMBER, REST}).encode())"
+    for number, rest in (
+        (1, "'value': 10**400"),
+        (1, "'images': [7]"),
+        (1, "'images': ['%']"),
+        (1, "'value': {}"),
+        (1, "'error': 5, 'exit_code': 'a'"),
+        (7, "'value': 'mine'"),
+    ):
+        forged = framed.replace("NUMBER", str(number)).replace("REST", rest)
+        assert run(isolation, forge.replace("{frame}", forged)).ending is Ending.CRASHED, rest
+    plausible = framed.replace("NUMBER", "1").replace("REST", "'value': 'mine'")
+    assert run(isolation, forge.replace("{frame}", plausible)).value == "mine"
     assert still_works(isolation)
+
+
+def test_an_answer_sent_when_nobody_asked_costs_the_next_call_and_no_more(isolation):
+    code = """
+import json, os, struct, threading, time
+body = json.dumps({'number': 2, 'value': 'mine'}).encode()
+def flood():
+    time.sleep(0.2)
+    while True:
+        for fd in range(3, 20):
+            try: os.write(fd, struct.pack('!I', len(body)) + body)
+            except OSError: pass
+threading.Thread(target=flood, daemon=True).start()
+"""
+
+    async def flooded():
+        session = server(isolation).session()
+        outcomes = [await session.python(code)]
+        await asyncio.sleep(0.5)
+        outcomes += [await session.python("1"), await session.python("2")]
+        session.close()
+        return outcomes
+
+    first, second, third = asyncio.run(flooded())
+    assert (first.ending, second.ending, third.value) == (Ending.OK, Ending.CRASHED, "2")
 
 
 def test_objects_that_lie_about_themselves_cost_one_call(isolation):

@@ -58,5 +58,8 @@ class Limits:
 
     @property
     def together(self) -> int:
-        """Bytes all processes of a session may use, and its files, which lie in memory, too."""
-        return (self.memory_mb + 2 * self.folder_mb) * MEBIBYTE
+        """Bytes all processes of a session may use, and its files, which lie in memory, too.
+
+        Files alone can never use it up, so that what is ended for want of it is always a process that grew.
+        """
+        return (self.memory_mb + 2 * self.folder_mb + self.folder_mb // 4) * MEBIBYTE

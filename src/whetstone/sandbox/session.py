@@ -36,7 +36,7 @@ from whetstone.shortening import shortened
 _START_SECONDS, _END_SECONDS = 30.0, 10.0
 _LOOK_SECONDS = 0.2
 _CLEARING: dict[str, dict[str, Any]] = {"ended": {"do": "end", "empty": True}, "swept": {"do": "sweep"}}
-_MOST_FRAME_BYTES = 64 << 20
+_MOST_FRAME_BYTES = 16 << 20
 _CHUNK = 1 << 16
 _CREDENTIALS = struct.Struct("3i")
 _Happened = tuple[str, Any]
@@ -111,7 +111,7 @@ class Session:
         """What a function of `guest/folder.py` says, run where foreign code runs."""
         return await self._call("folder", None, function=function, arguments=arguments)
 
-    async def read(self, path: str, *, most: int = 16 << 20) -> Outcome:
+    async def read(self, path: str, *, most: int = 8 << 20) -> Outcome:
         """A file's bytes, in `data`."""
         outcome = await self._call("read", None, path=path, most=most)
         if outcome.ending is not Ending.OK:
@@ -139,7 +139,7 @@ class Session:
         """End everything in it, at once; again does nothing, and a call begins anew."""
         self._drop_interpreter()
         if self._control is not None:
-            self._loop.remove_reader(self._control)
+            self._deaf_to(self._control)
             self._control.close()  # the supervisor takes that as its end
             self._control, self._owed = None, ""
             self._closed(self)
@@ -168,7 +168,7 @@ class Session:
     async def _answered(self, do: str, arguments: dict[str, Any], wall_seconds: float) -> Outcome:
         self._number += 1
         self._drain()  # what the last call's leftovers have printed is nobody's
-        self._early = [(happened, what) for happened, what in self._early if happened in ("died", "gone")]
+        self._early = [(happened, what) for happened, what in self._early if happened in ("died", "gone", "nonsense")]
         self._printed = Printed(self.limits.output_characters)
         assert self._channel is not None
         request = {"do": do, "number": self._number, "cpu_seconds": self.limits.cpu_seconds, **arguments}
@@ -340,13 +340,13 @@ class Session:
 
     def _drop_interpreter(self, *, keep_output: bool = False) -> None:
         if self._channel is not None:
-            self._loop.remove_reader(self._channel)
+            self._deaf_to(self._channel)
             self._channel.close()
             self._channel = None
         if self._output >= 0:
             if keep_output:
                 self._drain()
-            self._loop.remove_reader(self._output)
+            self._deaf_to(self._output)
             os.close(self._output)
             self._output = -1
 
@@ -376,7 +376,7 @@ class Session:
         except OSError:
             data, ancillary = b"", []
         if not data:
-            self._loop.remove_reader(self._control)
+            self._deaf_to(self._control)
             self._tell("gone", None)
             return
         message = orjson.loads(data)
@@ -398,13 +398,13 @@ class Session:
         except OSError:
             data = b""
         if not data:
-            self._loop.remove_reader(self._channel)  # the supervisor says what became of it
+            self._deaf_to(self._channel)  # the supervisor says what became of it
             return
         self._frames += data
         while len(self._frames) >= LENGTH.size:
             size = LENGTH.unpack_from(self._frames)[0]
             if size > _MOST_FRAME_BYTES:
-                self._loop.remove_reader(self._channel)
+                self._deaf_to(self._channel)
                 self._tell("nonsense", None)
                 return
             if len(self._frames) < LENGTH.size + size:
@@ -418,18 +418,24 @@ class Session:
             answer = orjson.loads(body)
         except ValueError:
             answer = None
-        if not isinstance(answer, dict):
-            self._tell("nonsense", None)
-        elif answer.get("number") == self._number and self._waiting is not None:
+        if isinstance(answer, dict) and answer.get("number") == self._number and self._waiting is not None:
             self._tell("answer", answer)
-        # any other is an answer to a question nobody asked: only foreign code could have sent it
+        elif self._channel is not None:  # an answer to a question nobody asked: only foreign code can have sent it
+            self._deaf_to(self._channel)
+            self._frames.clear()
+            self._tell("nonsense", None)
 
     def _on_output(self) -> None:
         if self._take_output() == 0:
-            self._loop.remove_reader(self._output)
+            self._deaf_to(self._output)
         elif self._printed.bytes > self.limits.output_bytes:
-            self._loop.remove_reader(self._output)
+            self._deaf_to(self._output)
             self._tell("output", None)
+
+    def _deaf_to(self, source: socket.socket | int) -> None:
+        """Listen no more, where there is still a loop to listen with."""
+        if not self._loop.is_closed():
+            self._loop.remove_reader(source)
 
     def _drain(self) -> None:
         """What was printed before the answer is in the pipe by now."""

@@ -29,7 +29,7 @@ from typing import Any
 from whetstone.sandbox.guest import folder, wire
 
 _MOST_FRAMES = 8
-_MOST_IMAGES, _IMAGE_BYTES = 4, 4 << 20
+_MOST_IMAGES, _IMAGE_BYTES = 4, 2 << 20
 _MOST_VALUE_CHARACTERS = 100_000
 
 

@@ -91,7 +91,8 @@ def _become_session(host: socket.socket, wanted: dict[str, Any], settings: dict[
         kernel.mount("none", "/", "", kernel.RECURSIVE | kernel.PRIVATE)
         kernel.mount("proc", "/proc", "proc", inside | kernel.NOEXEC)
         for folder in own:
-            kernel.mount("own", folder, "tmpfs", inside, f"size={bounds.folder},nr_inodes={bounds.files},{owner}")
+            size = bounds.folder // 4 if folder == SHARED else bounds.folder
+            kernel.mount("own", folder, "tmpfs", inside, f"size={size},nr_inodes={bounds.files},{owner}")
     os.chdir(own[0])
     allowed: list[tuple[str, int | None]] = [(path, kernel.READ) for path in settings["readable"]]
     allowed += [(f"/dev/{name}", kernel.READ | kernel.WRITE) for name in ("null", "zero", "full", "random", "urandom")]
