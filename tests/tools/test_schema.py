@@ -1,8 +1,9 @@
 import functools
 import json
-from typing import Literal
+from typing import Annotated, Literal, Optional
 
 import pytest
+from pydantic import BaseModel
 
 from whetstone.errors import RecipeError, ToolError
 from whetstone.tools import tool_from_function
@@ -93,3 +94,53 @@ def test_a_partial_takes_the_name_it_is_given():
     bound = functools.partial(convert_weight, precise=True)
     bound.__name__ = "weigh"
     assert tool_from_function(bound).spec.name == "weigh"
+
+
+class Address(BaseModel):
+    """Where somebody lives."""
+
+    town: str
+    code: int | None = None
+
+
+def send(
+    to: Annotated[str, "Whom."],
+    address: Address,
+    how: Literal["post", "hand"] = "post",
+    copies: Optional[int] = None,  # noqa: UP045
+    tags: list[str] = [],  # noqa: B006
+) -> str:
+    """Send something."""
+    return f"{to} {address.town} {how} {copies} {tags}"
+
+
+def test_annotated_optional_nested_and_lists_are_in_the_schema_and_checked():
+    tool = tool_from_function(send)
+    properties = tool.spec.parameters["properties"]
+    assert properties["to"] == {"type": "string", "description": "Whom."}
+    assert properties["how"] == {"type": "string", "enum": ["post", "hand"], "default": "post"}
+    assert tool.spec.parameters["required"] == ["to", "address"]
+    bound = tool.bind('{"to": "Ada", "address": {"town": "Bern", "code": 3000}, "copies": 2, "tags": ["a"]}')
+    assert bound["address"] == Address(town="Bern", code=3000)
+    assert (bound["copies"], bound["tags"], bound["how"]) == (2, ["a"], "post")
+    for wrong, said in (
+        ('{"to": "Ada", "address": {"town": 5}}', "argument address.town"),
+        ('{"to": "Ada", "address": {"code": 1}}', "argument address.town is missing"),
+        ('{"to": "Ada", "address": {"town": "Bern"}, "how": "fly"}', "argument how"),
+        ('{"to": "Ada", "address": {"town": "Bern"}, "copies": "2"}', "argument copies"),
+        ('{"to": "Ada", "address": {"town": "Bern"}, "tags": "a"}', "argument tags"),
+    ):
+        with pytest.raises(ToolError, match=said):
+            tool.bind(wrong)
+
+
+def test_objects_of_a_class_share_one_schema():
+    class Counter:
+        def add(self, by: int) -> int:
+            """Add."""
+            return by
+
+    first, second = tool_from_function(Counter().add), tool_from_function(Counter().add)
+    assert first.spec is second.spec
+    assert first.function.__self__ is not second.function.__self__
+    assert list(first.spec.parameters["properties"]) == ["by"]

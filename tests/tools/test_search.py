@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from whetstone.chat import ToolCall
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
+from whetstone.policies import build_tiny
 from whetstone.tools import HttpSearch, Search, Toolset
 from whetstone.tools.corpus import pieces
+from whetstone.tools.embedding import Encoder
 from whetstone.tools.index import built_index
 
 
@@ -173,3 +175,26 @@ def test_a_search_server_is_asked_and_one_that_is_gone_is_no_observation(answer)
     server.server_close()
     with pytest.raises(InfrastructureError, match="search server"):
         called(search, ("search", {"query": "tea"}))
+
+
+def test_an_encoder_in_a_folder_makes_vectors_of_length_one(tmp_path):
+    policy = build_tiny(["green tea", "black tea", "salt"], hidden=16, heads=2, layers=1)
+    policy.model.save_pretrained(tmp_path / "encoder")
+    policy.tokenizer.save_pretrained(tmp_path / "encoder")
+    vectors = Encoder(str(tmp_path / "encoder"))(["green tea", "salt"] * 20 + ["green tea and more of it"])
+    assert vectors.shape == (41, 16)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(41), abs=1e-5)
+    # what a text is beside, and what it is padded to, changes nothing
+    assert vectors[0] == pytest.approx(vectors[38], abs=1e-5)
+    assert vectors[1] != pytest.approx(vectors[0], abs=1e-3)
+
+
+def test_a_folder_with_an_encoder_searches_by_vectors(corpus, tmp_path):
+    policy = build_tiny(["green tea", "black tea", "salt"], hidden=16, heads=2, layers=1)
+    policy.model.save_pretrained(tmp_path / "encoder")
+    policy.tokenizer.save_pretrained(tmp_path / "encoder")
+    options = {"corpus": str(corpus), "index": str(tmp_path / "i"), "embedding": str(tmp_path / "encoder"), "words": 4}
+    (found,) = called(
+        Search(mode="vectors", **options), ("search", {"query": "tea.md\nBlack tea is oxidised.", "count": 1})
+    )
+    assert found.startswith("[tea.md#2]")

@@ -95,6 +95,9 @@ def examine() -> dict[str, dict[str, Any]]:
             "control_groups": "yes" if parents() else "not writable: memory is limited for each process by itself",
         },
         "optional": {
+            "search": _package("tantivy", "searching a folder: pip install 'whetstone[search]'"),
+            "sql": _package("duckdb", "DuckDB and PostgreSQL: pip install 'whetstone[sql]'"),
+            "mcp": _package("mcp", "MCP servers as tools: pip install 'whetstone[mcp]'"),
             "vllm": _package("vllm", "an engine for GPUs: pip install vllm"),
             "ray": _package("ray", "more than one machine: pip install ray"),
             "chromium": _program("chromium", "browser environments: apt-get install chromium chromium-driver"),

@@ -11,7 +11,7 @@ import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -66,7 +66,9 @@ def _tool_of(function: Callable[..., Any], method: bool) -> Tool:
             raise RecipeError(f"tool {name}: parameter {parameter.name} has no type; the type is what the model reads")
         hint = hints[parameter.name]
         default = ... if parameter.default is parameter.empty else parameter.default
-        said = about.get(parameter.name) or next((m for m in get_args(hint)[1:] if isinstance(m, str)), None)
+        said = about.get(parameter.name) or next(
+            (m for m in getattr(hint, "__metadata__", ()) if isinstance(m, str)), None
+        )
         fields[parameter.name] = (hint, Field(default, description=said) if said else Field(default))
     try:
         arguments = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
