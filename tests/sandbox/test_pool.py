@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests_sandbox import QUICK, levels
+from tests_sandbox import MISSING, QUICK, levels
 from whetstone.errors import InfrastructureError, SandboxError
 from whetstone.sandbox import Ending, Isolation, Limits, Sandbox, offers
 from whetstone.sandbox.cgroups import parents
+
+NAMESPACES = Isolation.NAMESPACES
 
 
 @pytest.fixture(params=levels())
@@ -33,6 +36,58 @@ def test_the_strongest_is_chosen_and_unsafe_only_where_it_is_written_out():
     assert Sandbox(isolation="unsafe").isolation is Isolation.UNSAFE
     with pytest.raises(SandboxError, match="there are: auto, namespaces"):
         Sandbox(isolation="docker-in-docker")
+
+
+@pytest.mark.skipif(bool(MISSING[NAMESPACES]), reason=f"bubblewrap plays the runtime: {MISSING[NAMESPACES]}")
+def test_a_container_runtime_that_is_named_holds_the_sessions(tmp_path):
+    # the system's own Python is what is in the image: no packages, another place
+    python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
+    runtime = tmp_path / "runtime"
+    runtime.write_text(
+        "#!/bin/sh\n"
+        'guest="$1"; sockets="$2"; shift 2\n'
+        "exec bwrap --unshare-pid --unshare-net --unshare-ipc --die-with-parent --tmpfs / --ro-bind /usr /usr "
+        "--ro-bind /bin /bin --ro-bind /lib /lib --ro-bind-try /lib64 /lib64 --ro-bind /etc /etc --dev /dev "
+        '--proc /proc --perms 1777 --tmpfs /tmp --perms 0755 --dir /run --ro-bind "$guest" /sandbox '
+        f'--bind "$sockets" /run/whetstone --setenv TMPDIR /tmp -- {python} "$@"\n'
+    )
+    runtime.chmod(0o755)
+    if not python.startswith("/usr/"):
+        pytest.skip("the image needs a Python under /usr: apt-get install python3")
+
+    async def calls():
+        sandbox = Sandbox(container=[str(runtime), "{guest}", "{sockets}"], limits=QUICK, preload=["json"])
+        assert sandbox.isolation is Isolation.CONTAINER
+        first, second = sandbox.session(), sandbox.session()
+        try:
+            return [
+                await first.python("x = 41\nopen('mine', 'w').write('secret')\nimport os\nos.getcwd()"),
+                await first.python("x + 1"),
+                await second.python(f"open({str(Path(__file__))!r}).read()"),
+                await second.python(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=1)"),
+                await second.python("while True: pass", wall_seconds=0.3),
+                await second.python("2"),
+            ]
+        finally:
+            sandbox.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        made, kept, reading, network, endless, again = asyncio.run(calls())
+    assert (made.ending, kept.value, again.value) == (Ending.OK, "42", "2")
+    assert "session-" in made.value
+    assert "No such file" in reading.error or "Permission denied" in reading.error
+    assert network.ending is Ending.ERROR
+    assert endless.ending is Ending.TIMEOUT
+
+
+def test_a_container_without_its_mounts_is_refused():
+    with pytest.raises(SandboxError, match="nothing in it mounts"):
+        Sandbox(container=["docker", "run", "image"])
+    with pytest.raises(SandboxError, match="there is no program no-such-runtime"):
+        Sandbox(container=["no-such-runtime", "{guest}", "{sockets}"])
+    with pytest.raises(SandboxError, match="only where `container` names"):
+        Sandbox(isolation="container")
 
 
 def test_unsafe_still_has_time_and_memory_limits():

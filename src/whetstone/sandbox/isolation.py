@@ -15,9 +15,12 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+import pyseccomp
 
 from whetstone.errors import SandboxError
 from whetstone.sandbox.cgroups import parents
@@ -44,6 +47,9 @@ class Isolation(StrEnum):
     LANDLOCK = "landlock"
     """Landlock, a filter of system calls and limits: the machine's processes can be neither seen nor signalled, files
     neither read nor written, sockets not opened. Process numbers are shared, and folders are watched, not bounded."""
+    CONTAINER = "container"
+    """A container runtime you name (`container:`): what it keeps in, and inside of it Landlock, the filter of system
+    calls and limits, as far as it lets them. How much a session may write is the container's own limit."""
     UNSAFE = "unsafe"
     """Limits on a process and nothing else: foreign code can read and write what the user can."""
 
@@ -63,19 +69,28 @@ def offers() -> tuple[Offer, ...]:
     return (
         Offer(Isolation.NAMESPACES, _why_no_namespaces()),
         Offer(Isolation.LANDLOCK, _why_no_landlock()),
+        Offer(Isolation.CONTAINER, "only where `container` names what starts one"),
         Offer(Isolation.UNSAFE),
     )
 
 
-def choose(wanted: str) -> Isolation:
+def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
     """The layer to use.
 
     Args:
         wanted: `auto` for the strongest there is, or the name of one.
+        container: What starts a container; see `container_command`.
 
     Raises:
         SandboxError: It cannot be had here; the message says what would bring it.
     """
+    if container and wanted in ("auto", Isolation.CONTAINER):
+        for word in ("{guest}", "{sockets}"):
+            if not any(word in part for part in container):
+                raise SandboxError(f"container: nothing in it mounts {word}; write it where the runtime takes mounts")
+        if shutil.which(container[0]) is None:
+            raise SandboxError(f"container: there is no program {container[0]}")
+        return Isolation.CONTAINER
     if wanted == "auto":
         for offer in offers():
             if not offer.missing and offer.isolation is not Isolation.UNSAFE:
@@ -92,7 +107,7 @@ def choose(wanted: str) -> Isolation:
 
 def own_users(isolation: Isolation) -> bool:
     """Whether each session can be a user of its own: only a superuser may become another."""
-    if isolation is Isolation.UNSAFE or os.getuid() != 0:
+    if isolation in (Isolation.UNSAFE, Isolation.CONTAINER) or os.getuid() != 0:
         return False
     first, _, count = (int(word) for word in Path("/proc/self/uid_map").read_text().split()[:3])
     if first != 0 or count < _MAPPED_USERS:
@@ -102,7 +117,7 @@ def own_users(isolation: Isolation) -> bool:
 
 def counted_together(isolation: Isolation) -> int:
     """Processes and threads that count against the limit of a session, and are not its own."""
-    if isolation is Isolation.NAMESPACES or own_users(isolation):
+    if isolation in (Isolation.NAMESPACES, Isolation.CONTAINER) or own_users(isolation):
         return 0
     count = 0
     for status in Path("/proc").glob("[0-9]*/status"):
@@ -141,6 +156,32 @@ def command(isolation: Isolation, channel: int, control: int) -> list[str]:
     if isolation is not Isolation.NAMESPACES:
         return [*python, str(GUEST.parents[2]), *numbers]
     return [*_bubblewrap(), "--", *python, "/sandbox", *numbers]
+
+
+def container_command(container: Sequence[str], guest: str, sockets: str) -> list[str]:
+    """What starts the fork server in a container.
+
+    Args:
+        container: The runtime's command up to and with the Python inside; `{guest}` and `{sockets}` in it become
+            folders of this machine, to be mounted on `/sandbox` (read-only) and `/run/whetstone`:
+            `docker run --rm --network none -v {guest}:/sandbox:ro -v {sockets}:/run/whetstone IMAGE python3`.
+        guest: What runs inside.
+        sockets: Where the server meets us.
+    """
+    words = [word.replace("{guest}", guest).replace("{sockets}", sockets) for word in container]
+    return [*words, "-I", "-c", _START, "/sandbox", "/run/whetstone"]
+
+
+def guest_folder() -> str:
+    """A folder with all that runs inside, and nothing else."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDERS}-{os.getpid()}-"))
+    package = folder / "whetstone"
+    shutil.copytree(GUEST, package / "sandbox" / "guest", ignore=shutil.ignore_patterns("__pycache__"))
+    for place in (package, package / "sandbox"):
+        shutil.copy(GUEST / "__init__.py", place / "__init__.py")
+    shutil.copy(pyseccomp.__file__, folder / "pyseccomp.py")
+    folder.chmod(0o755)
+    return str(folder)
 
 
 def environment() -> dict[str, str]:

@@ -27,8 +27,10 @@ from whetstone.sandbox.isolation import (
     Isolation,
     choose,
     command,
+    container_command,
     counted_together,
     environment,
+    guest_folder,
     own_users,
     private_folder,
     readable,
@@ -59,6 +61,7 @@ class Sandbox:
         preload: Modules every interpreter has imported already; those that are missing are passed over.
         max_running: Calls running at once, of all sessions; others wait, outside of their time. None: sixteen a core,
             so that those that only wait leave room, and those that compute get their share in time.
+        container: What starts a container, up to and with the Python inside; see `isolation.container_command`.
 
     Raises:
         SandboxError: The isolation cannot be had here.
@@ -71,8 +74,9 @@ class Sandbox:
         limits: Limits | None = None,
         preload: Sequence[str] = PRELOAD,
         max_running: int | None = None,
+        container: Sequence[str] = (),
     ) -> None:
-        self.isolation = choose(isolation)
+        self.isolation, self.container = choose(isolation, container), tuple(container)
         self.limits, self.preload = limits or Limits(), tuple(preload)
         self.max_running = max_running or 16 * len(os.sched_getaffinity(0))
         self.sessions: set[Session] = set()
@@ -81,7 +85,7 @@ class Sandbox:
         """How often the server was started again after it had ended."""
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._starting: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self._starting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._places = weakref.WeakKeyDictionary()
         self._leftovers: list[Callable[[], bool]] = []
@@ -95,8 +99,11 @@ class Sandbox:
         folders: list[str] = []
 
         async def open_session(theirs: socket.socket) -> None:
+            self.sessions.add(session)
             folder, user = WORK, next(self._users) if self._users is not None else None
-            if self.isolation is not Isolation.NAMESPACES:
+            if self.isolation is Isolation.CONTAINER:
+                folder = ""  # it finds one inside
+            elif self.isolation is not Isolation.NAMESPACES:
                 folder = private_folder()
                 folders.append(folder)
                 if user is not None:
@@ -108,7 +115,7 @@ class Sandbox:
 
         def admit(process: int) -> None:
             nonlocal group
-            if self.isolation is not Isolation.UNSAFE and parents():
+            if self.isolation in (Isolation.NAMESPACES, Isolation.LANDLOCK) and parents():
                 group = ControlGroup(next(_numbers), memory=own.together, processes=own.bounds.processes)
                 group.admit(process)
 
@@ -134,7 +141,7 @@ class Sandbox:
             place=place,
             admit=admit,
             out_of_memory=lambda: group.out_of_memory if group is not None else 0,
-            watched=None if self.isolation is Isolation.NAMESPACES else watched,
+            watched=watched if self.isolation in (Isolation.LANDLOCK, Isolation.UNSAFE) else None,
             closed=closed,
         )
         self.sessions.add(session)
@@ -195,15 +202,19 @@ class Sandbox:
     async def _start(self) -> None:
         remove_leftovers()
         remove_leftover_folders()
-        channel, theirs = socket.socketpair()
-        control, their_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, their_control:
-            self._server = _started(self.isolation, theirs.fileno(), their_control.fileno())
+        if self.isolation is Isolation.CONTAINER:
+            channel, control = await asyncio.to_thread(self._start_container)
+        else:
+            channel, theirs = socket.socketpair()
+            control, their_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs, their_control:
+                self._server = _started(self.isolation, theirs.fileno(), their_control.fileno())
         self._control = control
         safe = self.isolation is not Isolation.UNSAFE
         settings = {
             "preload": self.preload,
             "namespaces": self.isolation is Isolation.NAMESPACES,
+            "contained": self.isolation is Isolation.CONTAINER,
             "landlock": safe,
             "seccomp": safe,
             "temporary": temporary(),
@@ -218,9 +229,34 @@ class Sandbox:
         finally:
             channel.close()
         if ready is None:
-            code = self._server.poll()
+            code = self._server.poll() if self._server is not None else None
             self._end_server()
             raise InfrastructureError(f"the sandbox's server does not start (exit code {code})")
+
+    def _start_container(self) -> tuple[socket.socket, socket.socket]:
+        """Both sockets, when the server inside has connected.
+
+        Raises:
+            InfrastructureError: It does not.
+        """
+        folder, guest = private_folder(), guest_folder()
+        self._leftovers += [functools.partial(remove_folder, place) for place in (folder, guest)]
+        os.chmod(folder, 0o711)
+        met = []
+        with socket.socket(socket.AF_UNIX) as channel, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+            for listening, name in ((channel, "channel"), (control, "control")):
+                listening.bind(f"{folder}/{name}")
+                os.chmod(f"{folder}/{name}", 0o777)  # who the server is inside is the runtime's business
+                listening.listen(1)
+                listening.settimeout(_START_SECONDS)
+            words = container_command(self.container, guest, folder)
+            self._server = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+            try:
+                for listening in (channel, control):
+                    met.append(listening.accept()[0])
+            except TimeoutError:
+                raise InfrastructureError(f"no server has come up in the container: {' '.join(words[:4])} …") from None
+        return met[0], met[1]
 
     def _end_server(self) -> None:
         if self._control is not None:

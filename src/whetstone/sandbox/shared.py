@@ -9,12 +9,12 @@ from whetstone.sandbox.pool import PRELOAD, Sandbox
 
 
 @functools.cache
-def shared_sandbox(isolation: str = "auto", preload: tuple[str, ...] = ()) -> Sandbox:
+def shared_sandbox(isolation: str = "auto", preload: tuple[str, ...] = (), container: tuple[str, ...] = ()) -> Sandbox:
     """The sandbox of this isolation whose interpreters have imported these modules, too; closed when the process ends.
 
     Raises:
         SandboxError: The isolation cannot be had here.
     """
-    sandbox = Sandbox(isolation=isolation, preload=(*PRELOAD, *preload))
+    sandbox = Sandbox(isolation=isolation, preload=(*PRELOAD, *preload), container=container)
     atexit.register(sandbox.close)
     return sandbox

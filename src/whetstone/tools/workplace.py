@@ -29,22 +29,25 @@ _KEPT = {
 class _Place:
     """The episode's session, made by the first tool that needs it."""
 
-    def __init__(self, sandbox: str, preload: Sequence[str], limits: Limits, persistent: bool) -> None:
-        self.settings = (sandbox, tuple(preload), limits, persistent)
+    def __init__(
+        self, sandbox: str, container: Sequence[str], preload: Sequence[str], limits: Limits, persistent: bool
+    ) -> None:
+        self.settings = (sandbox, tuple(preload), tuple(container), limits, persistent)
         self.must_agree = {
             "sandbox": sandbox,
+            "container": list(container),
             "preload": list(preload),
             "limits": limits,
             "persistence": "persistent" if persistent else "reset",
         }
-        shared_sandbox(sandbox, tuple(preload))  # what cannot be had here is said before anything begins
+        shared_sandbox(sandbox, tuple(preload), tuple(container))  # said before anything begins
         self._session: Session | None = None
 
     def open(self, episode: Episode) -> None:
         shared: _Place = episode.shared.setdefault("workplace", self)
         if shared is self:
-            sandbox, preload, limits, persistent = self.settings
-            pool = shared_sandbox(sandbox, preload)
+            sandbox, preload, container, limits, persistent = self.settings
+            pool = shared_sandbox(sandbox, preload, container)
             self._session = pool.session(persistent=persistent, seed=episode.seed, limits=limits)
         else:
             self._session = shared._session
@@ -68,6 +71,8 @@ class Python:
         persistence: `persistent`: variables and files live for the episode. `reset`: each call has a new interpreter
             and an empty folder.
         sandbox: `auto`: the strongest isolation this machine offers; or one by name. `unsafe` has to be written out.
+        container: What starts a container, up to and with the Python in it, with `{guest}` and `{sockets}` where
+            folders are mounted on `/sandbox` and `/run/whetstone`.
         limits: What a call may use; see `Limits`.
         preload: Modules imported before the first call, beside the usual ones.
         files: Contents by path, there when an episode begins; a task's own are under `files` in its private data.
@@ -78,12 +83,13 @@ class Python:
         *,
         persistence: Persistence = "persistent",
         sandbox: str = "auto",
+        container: Sequence[str] = (),
         limits: Limits | None = None,
         preload: Sequence[str] = (),
         files: dict[str, str] | None = None,
     ) -> None:
         self.persistence, self.files = persistence, files or {}
-        self.place = _Place(sandbox, preload, limits or Limits(), persistence == "persistent")
+        self.place = _Place(sandbox, container, preload, limits or Limits(), persistence == "persistent")
         self.declared = {"python": persistence}
         self.must_agree = self.place.must_agree
 
@@ -118,6 +124,7 @@ class Shell:
     Args:
         persistence: As of `Python`; must be the same there.
         sandbox: As of `Python`.
+        container: As of `Python`.
         limits: As of `Python`.
         preload: As of `Python`.
     """
@@ -127,10 +134,11 @@ class Shell:
         *,
         persistence: Persistence = "persistent",
         sandbox: str = "auto",
+        container: Sequence[str] = (),
         limits: Limits | None = None,
         preload: Sequence[str] = (),
     ) -> None:
-        self.place = _Place(sandbox, preload, limits or Limits(), persistence == "persistent")
+        self.place = _Place(sandbox, container, preload, limits or Limits(), persistence == "persistent")
         self.persistence = persistence
         self.declared = {"shell": persistence}
         self.must_agree = self.place.must_agree
@@ -164,6 +172,7 @@ class Files:
 
     Args:
         sandbox: As of `Python`.
+        container: As of `Python`.
         limits: As of `Python`.
         preload: As of `Python`.
         files: Contents by path, there when an episode begins; a task's own are under `files` in its private data.
@@ -173,11 +182,12 @@ class Files:
         self,
         *,
         sandbox: str = "auto",
+        container: Sequence[str] = (),
         limits: Limits | None = None,
         preload: Sequence[str] = (),
         files: dict[str, str] | None = None,
     ) -> None:
-        self.place, self.files = _Place(sandbox, preload, limits or Limits(), True), files or {}
+        self.place, self.files = _Place(sandbox, container, preload, limits or Limits(), True), files or {}
         self.must_agree = self.place.must_agree
 
     async def open(self, episode: Episode) -> None:

@@ -10,10 +10,14 @@ import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import pyseccomp
+from typing import Any
 
 from whetstone.sandbox.guest import kernel
+
+try:
+    import pyseccomp
+except (ImportError, RuntimeError, OSError):  # an image without libseccomp; the runtime has a filter of its own
+    pyseccomp = None
 
 FORBIDDEN = (
     # looking into and steering other processes
@@ -33,6 +37,8 @@ FORBIDDEN = (
     # the network; `socketpair` stays, for programs that talk to themselves
     "socket", "bind", "listen", "accept", "accept4", "connect",
 )  # fmt: skip
+FILTERS = pyseccomp is not None
+"""Whether system calls can be filtered here."""
 _NEW_NAMESPACES = (0x00000080, 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 
 
@@ -53,8 +59,14 @@ class Bounds:
     """Files and folders."""
 
 
-def system_call_filter() -> pyseccomp.SyscallFilter:
-    """What the kernel refuses with a plain error: what no honest program in a sandbox needs."""
+def system_call_filter() -> Any:
+    """What the kernel refuses with a plain error: what no honest program in a sandbox needs.
+
+    Raises:
+        OSError: The library for it is not there.
+    """
+    if pyseccomp is None:
+        raise OSError("libseccomp is not installed")
     calls = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     refused = pyseccomp.ERRNO(1)  # EPERM
     for name in FORBIDDEN:
@@ -92,7 +104,7 @@ def confine(
     allowed: Sequence[tuple[str, int | None]],
     *,
     user: int | None,
-    calls: pyseccomp.SyscallFilter | None,
+    calls: Any,
     landlock: bool,
 ) -> None:
     """Give up everything there is to give up.

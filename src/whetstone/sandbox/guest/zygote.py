@@ -13,20 +13,25 @@ import gc
 import importlib
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from whetstone.sandbox.guest import confine, kernel, supervisor, wire
 
 SHARED = "/dev/shm"
+_FOLDER = "session"
+_FIRST_USER, _USERS = 40000, 20000
 
 
 def main() -> None:
     """Serve until the other side is gone; then all sessions go, too."""
-    host = socket.socket(fileno=int(sys.argv[1]))
+    host, control = _met(sys.argv[1:])
     settings = wire.receive_frame(host)
     if settings is None:
         return
@@ -36,11 +41,12 @@ def main() -> None:
             importlib.import_module(name)
         except ImportError:
             missing.append(name)
+    if settings["contained"]:
+        settings |= _what_there_is()
     calls = confine.system_call_filter() if settings["seccomp"] else None
     gc.collect()
     gc.freeze()  # what is here now is shared by all; a collector that touches it would copy it
     host.sendall(wire.frame({"ready": True, "missing": missing, "landlock": kernel.landlock_version()}))
-    control = socket.socket(fileno=int(sys.argv[2]))
     poll = select.poll()
     poll.register(control, select.POLLIN)
     while True:
@@ -48,6 +54,8 @@ def main() -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+        if settings["contained"]:
+            _remove_folders_of_the_gone()
         if not ready:
             continue
         message, files = wire.receive_packet(control)
@@ -83,7 +91,9 @@ def _become_session(host: socket.socket, wanted: dict[str, Any], settings: dict[
     if os.fork():
         os._exit(0)  # the server waits for this one, and the session belongs to nobody but itself
     signal.set_wakeup_fd(-1)
-    own = [wanted["folder"]]
+    if settings["contained"]:
+        user = _FIRST_USER + os.getpid() % _USERS if os.getuid() == 0 else None
+    own = [wanted["folder"] or _folder_of_this_process(user)]
     if settings["namespaces"]:
         own += [settings["temporary"], SHARED]
         owner = f"mode=700,uid={user},gid={user}" if user is not None else "mode=700"
@@ -102,6 +112,41 @@ def _become_session(host: socket.socket, wanted: dict[str, Any], settings: dict[
     confine.confine(bounds, allowed, user=user, calls=calls, landlock=settings["landlock"])
     supervisor.serve(host, own, household)
     os._exit(0)
+
+
+def _met(where: Sequence[str]) -> tuple[socket.socket, socket.socket]:
+    """The two sockets to the host: inherited under their numbers, or waiting in a folder."""
+    if len(where) == 2:
+        return socket.socket(fileno=int(where[0])), socket.socket(fileno=int(where[1]))
+    channel, control = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel.connect(f"{where[0]}/channel")
+    control.connect(f"{where[0]}/control")
+    return channel, control
+
+
+def _what_there_is() -> dict[str, Any]:
+    """In a container nobody knows from outside what the kernel lets one do."""
+    prefixes = {sys.prefix, sys.base_prefix, "/sandbox", "/usr", "/lib", "/lib64", "/bin", "/etc"}
+    return {
+        "landlock": kernel.landlock_version() >= 6,
+        "seccomp": confine.FILTERS,
+        "readable": sorted(prefixes),
+    }
+
+
+def _folder_of_this_process(user: int | None) -> str:
+    folder = f"{tempfile.gettempdir()}/{_FOLDER}-{os.getpid()}"
+    os.mkdir(folder, 0o700)
+    if user is not None:
+        os.chown(folder, user, user)
+    return folder
+
+
+def _remove_folders_of_the_gone() -> None:
+    for entry in os.scandir(tempfile.gettempdir()):
+        owner = entry.name.removeprefix(f"{_FOLDER}-")
+        if owner != entry.name and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _same_user(user: int, group: int) -> None:
