@@ -2,14 +2,20 @@
 
 import asyncio
 import json
+import os
+import shutil
+import socket
 import sqlite3
+import subprocess
+import tempfile
 from pathlib import Path
 
 import duckdb
+import psycopg
 import pytest
 
 from whetstone.chat import ToolCall
-from whetstone.errors import RecipeError
+from whetstone.errors import InfrastructureError, RecipeError
 from whetstone.tools import Toolset
 from whetstone.tools.sql import Sql, as_table
 from whetstone.trajectory import Task
@@ -143,3 +149,74 @@ def test_questions_over_a_music_shop():
     assert answers[2].text.endswith("[50 rows, there are more]") or answers[2].record.truncated
     assert "Album(AlbumId, Title, ArtistId)\n" in answers[3].text
     assert len(answers[3].text.splitlines()) == 11
+
+
+@pytest.fixture(scope="module")
+def postgresql(tmp_path_factory):
+    """A server of its own, where PostgreSQL is installed."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not programs:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    folder, bin = tmp_path_factory.mktemp("pg"), programs[-1].parent
+    who = {}
+    if os.getuid() == 0:  # it refuses to run as a superuser
+        folder = Path(tempfile.mkdtemp())
+        shutil.chown(folder, "postgres", "postgres")
+        who = {"user": "postgres", "group": "postgres"}
+    quiet = {"check": True, "capture_output": True, "cwd": folder, **who}
+    subprocess.run([bin / "initdb", "-D", folder / "data", "-U", "tester", "--auth=trust"], **quiet)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+    log = folder / "log"
+    subprocess.run([bin / "pg_ctl", "-D", folder / "data", "-l", log, "-o", options, "-w", "start"], **quiet)
+    url = f"postgresql://tester@127.0.0.1:{port}/postgres"
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE item (name TEXT, price INTEGER)")
+        connection.execute("INSERT INTO item VALUES ('tea', 4), ('rice', 7), (NULL, 1)")
+    yield url
+    subprocess.run([bin / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop"], **quiet)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_postgresql_server_is_asked_and_not_changed(postgresql):
+    sql = Sql(url=postgresql, timeout_seconds=0.5)
+    answers = asked(
+        sql,
+        ("sql", {"query": "SELECT * FROM item ORDER BY price"}),
+        ("sql", {"query": "DELETE FROM item"}),
+        ("sql", {"query": "SELEC 1"}),
+        ("sql", {"query": "SELECT pg_sleep(10)"}),
+        ("sql", {"query": "SELECT 1; DROP TABLE item"}),
+        ("sql", {"query": "COMMIT"}),
+        ("sql", {"query": "/* */ -- x\n END"}),
+        ("sql", {"query": "SET TRANSACTION READ WRITE"}),
+        ("sql", {"query": "DELETE FROM item"}),
+        ("schema", {}),
+        ("schema", {"table": "item"}),
+        ("sql", {"query": "SELECT count(*) AS n FROM item"}),
+    )
+    said = [answer.text for answer in answers]
+    assert said[0] == "name | price\nNULL | 1\ntea | 4\nrice | 7\n[3 rows]"
+    assert "read-only transaction" in said[1]
+    assert "syntax error" in said[2]
+    assert "longer than 0.5 s" in said[3]
+    assert {answer.record.outcome for answer in answers[1:7]} == {"tool_error"}
+    assert answers[8].record.outcome == "tool_error"
+    assert said[9] == "item(name, price)"
+    assert said[10] == "CREATE TABLE item (name text, price integer)"
+    assert said[11].startswith("n\n3")
+
+
+def test_what_an_episode_changes_in_postgresql_is_taken_back(postgresql):
+    sql = Sql(url=postgresql, read_only=False)
+    count = ("sql", {"query": "SELECT count(*) AS n FROM item"})
+    answers = asked(sql, ("sql", {"query": "DELETE FROM item WHERE price > 1"}), ("sql", {"query": "SELEC"}), count)
+    assert answers[0].text == "done"
+    assert answers[2].text.startswith("n\n1")
+    assert asked(sql, count)[0].text.startswith("n\n3")
+
+
+def test_a_postgresql_server_that_is_not_there_is_infrastructure():
+    with pytest.raises(InfrastructureError, match="PostgreSQL"):
+        asked(Sql(url="postgresql://tester@127.0.0.1:9/postgres"), ("sql", {"query": "SELECT 1"}))
