@@ -2,6 +2,7 @@
 
 from whetstone.rewards.attempts import attempts
 from whetstone.rewards.exact_number import exact_number, last_number
+from whetstone.rewards.final_answer import final_answer
 from whetstone.rewards.matched_calls import matched_calls
 from whetstone.rewards.meta_reasoning import meta_reasoning
 from whetstone.rewards.protocol import Reward, provided_by, provides
@@ -20,6 +21,7 @@ __all__ = [
     "Reward",
     "attempts",
     "exact_number",
+    "final_answer",
     "last_number",
     "matched_calls",
     "meta_reasoning",

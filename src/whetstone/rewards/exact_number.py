@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from whetstone.trajectory import EndReason, Score, Task, Trajectory
+from whetstone.rewards.final_answer import final_answer
+from whetstone.trajectory import Score, Task, Trajectory
 
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|-?\.\d+")
 
 
 async def exact_number(trajectory: Trajectory, task: Task) -> Score:
-    """1 where the episode ended with an answer whose last number equals `task.private["answer"]`, else 0."""
-    correct = trajectory.ended is EndReason.TERMINATED and last_number(trajectory.final_text) == last_number(
-        str(task.private["answer"])
-    )
+    """1 where the episode ended with an answer whose last number equals `task.private["answer"]`, else 0.
+
+    What is given to the tool `submit` is an answer, too.
+    """
+    answer = final_answer(trajectory)
+    correct = answer is not None and last_number(answer) == last_number(str(task.private["answer"]))
     return Score(float(correct), parts={"correct": float(correct)}, success=correct)
 
 
