@@ -231,3 +231,23 @@ def things_of(process):
     """Groups and folders of sessions of a process, those of other tests among them."""
     groups = {folder for parent in parents() for folder in parent.glob(f"whetstone-{process}-*")}
     return groups | set(Path("/tmp").glob(f"whetstone-session-{process}-*"))
+
+
+def test_more_sessions_than_files_are_open_at_first(isolation):
+    code = textwrap.dedent(f"""
+        import asyncio, resource
+        from whetstone.sandbox import Sandbox
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+        async def main():
+            sandbox = Sandbox(isolation="{isolation}")
+            sessions = [sandbox.session() for _ in range(60)]
+            outcomes = await asyncio.gather(*(session.python("1") for session in sessions))
+            print(sum(outcome.value == "1" for outcome in outcomes))
+            sandbox.close()
+
+        asyncio.run(main())
+    """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "60\n", done.stderr

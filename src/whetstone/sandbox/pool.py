@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import os
+import resource
 import secrets
 import socket
 import subprocess
@@ -49,6 +50,7 @@ PRELOAD = (
 )  # fmt: skip
 _FIRST_USER, _USERS = 40000, 20000
 _START_SECONDS = 60.0
+_DESCRIPTORS = 1 << 16
 _numbers = itertools.count()
 
 
@@ -200,6 +202,7 @@ class Sandbox:
                 await self._start()
 
     async def _start(self) -> None:
+        _allow_descriptors()
         remove_leftovers()
         remove_leftover_folders()
         if self.isolation is Isolation.CONTAINER:
@@ -269,6 +272,14 @@ class Sandbox:
                 self._server.kill()
                 self._server.wait()
             self._server = None
+
+
+def _allow_descriptors() -> None:
+    """As many open files as the system lets us have: a session holds three, and a thousand is what there is at first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _users() -> Iterator[int]:
