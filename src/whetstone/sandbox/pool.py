@@ -275,7 +275,7 @@ class Sandbox:
 
 
 def _allow_descriptors() -> None:
-    """As many open files as the system lets us have: a session holds three, and a thousand is what there is at first."""
+    """As many open files as the system lets us have: a session holds three, and at first there are a thousand."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
