@@ -82,6 +82,15 @@ def test_a_tasks_files_are_there_from_the_start():
     assert played(toolset, ("python", {"code": code}), task=task)[0].text == "'a\\n1\\nx'"
 
 
+def test_files_are_there_again_where_each_call_is_fresh():
+    task = Task("t", "?", private={"files": {"data.csv": "a"}})
+    code = "text = open('data.csv').read(); open('data.csv', 'a').write('b'); text"
+    answers = played(Toolset([Python(persistence="reset")]), *[("python", {"code": code})] * 2, task=task)
+    assert [answer.text for answer in answers] == ["'a'", "'a'"]
+    answers = played(Toolset([Python()]), *[("python", {"code": code})] * 2, task=task)
+    assert [answer.text for answer in answers] == ["'a'", "'ab'"]
+
+
 def test_how_long_variables_last_is_said_chosen_and_recorded():
     for persistence, said in (("persistent", "2"), ("reset", "NameError: name 'x' is not defined")):
         python = Python(persistence=persistence)

@@ -28,7 +28,7 @@ from whetstone.sandbox.guest import kernel
 from whetstone.sandbox.limits import Limits
 
 GUEST = Path(__file__).parent / "guest"
-WORK = "/work"
+WORK = "/session"
 """The folder foreign code starts in, where it has a file system of its own."""
 _MAPPED_USERS = 65536
 _FOLDERS = "whetstone-session"

@@ -88,6 +88,9 @@ class Session:
         self._early: list[_Happened] = []
         self._number = 0
         self._killed_for_memory = 0
+        self.files: dict[str, bytes] = {}
+        """Contents by path, there when an interpreter is to find the folder as it was at first."""
+        self._files_due = True
         self._owed = ""
         """What the supervisor has still to say of the last call's leftovers."""
         self._lost = ""
@@ -172,6 +175,9 @@ class Session:
         self._printed = Printed(self.limits.output_characters)
         assert self._channel is not None
         request = {"do": do, "number": self._number, "cpu_seconds": self.limits.cpu_seconds, **arguments}
+        if self._files_due and self.files:
+            request["files"] = {path: base64.b64encode(data).decode() for path, data in self.files.items()}
+        self._files_due = not self.persistent
         began = time.perf_counter()
         watching = self._loop.create_task(self._watch()) if self._watched is not None else None
         try:
@@ -315,6 +321,7 @@ class Session:
             except TimeoutError:
                 happened = "timeout"
             if happened == "told":
+                self._files_due = True
                 return self._admit(self.process)
             self.close()
             await asyncio.sleep(_LOOK_SECONDS)

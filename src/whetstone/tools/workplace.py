@@ -8,9 +8,9 @@ description, chosen in the recipe, and kept with every trajectory (`declared`).
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from whetstone.chat.message import Image, Text
 from whetstone.errors import InfrastructureError, ToolError
@@ -26,45 +26,54 @@ _KEPT = {
 }
 
 
-class _Place:
-    """The episode's session, made by the first tool that needs it."""
+class _InSandbox:
+    """What tools of an episode's session share: the first that is opened makes it, and the others find it."""
 
     def __init__(
-        self, sandbox: str, container: Sequence[str], preload: Sequence[str], limits: Limits, persistent: bool
+        self,
+        sandbox: str,
+        container: Sequence[str],
+        preload: Sequence[str],
+        limits: Limits | None,
+        persistence: Persistence,
+        files: Mapping[str, str] | None = None,
     ) -> None:
-        self.settings = (sandbox, tuple(preload), tuple(container), limits, persistent)
+        self._pool = shared_sandbox(sandbox, tuple(preload), tuple(container))  # said before anything begins
+        self._limits, self._persistence, self._files = limits or Limits(), persistence, files or {}
         self.must_agree = {
             "sandbox": sandbox,
             "container": list(container),
             "preload": list(preload),
-            "limits": limits,
-            "persistence": "persistent" if persistent else "reset",
+            "limits": self._limits,
+            "persistence": persistence,
         }
-        shared_sandbox(sandbox, tuple(preload), tuple(container))  # said before anything begins
         self._session: Session | None = None
 
     def open(self, episode: Episode) -> None:
-        shared: _Place = episode.shared.setdefault("workplace", self)
-        if shared is self:
-            sandbox, preload, container, limits, persistent = self.settings
-            pool = shared_sandbox(sandbox, preload, container)
-            self._session = pool.session(persistent=persistent, seed=episode.seed, limits=limits)
-        else:
-            self._session = shared._session
-
-    @property
-    def session(self) -> Session:
-        if self._session is None:
-            raise InfrastructureError("the tool was called before its episode began")
-        return self._session
+        """Begin with a clean interpreter, and the files there are."""
+        session: Session | None = episode.shared.get("session")
+        if session is None:
+            persistent = self._persistence == "persistent"
+            session = self._pool.session(persistent=persistent, seed=episode.seed, limits=self._limits)
+            episode.shared["session"] = session
+        for path, text in {**self._files, **episode.task.private.get("files", {})}.items():
+            session.files[path] = text.encode()
+        self._session = session
 
     def close(self) -> None:
+        """End it."""
         if self._session is not None:
             self._session.close()
             self._session = None
 
+    @property
+    def _there(self) -> Session:
+        if self._session is None:
+            raise InfrastructureError("the tool was called before its episode began")
+        return self._session
 
-class Python:
+
+class Python(_InSandbox):
     """A Python interpreter in a sandbox: one tool, `python`.
 
     Args:
@@ -88,37 +97,25 @@ class Python:
         preload: Sequence[str] = (),
         files: dict[str, str] | None = None,
     ) -> None:
-        self.persistence, self.files = persistence, files or {}
-        self.place = _Place(sandbox, container, preload, limits or Limits(), persistence == "persistent")
+        super().__init__(sandbox, container, preload, limits, persistence, files)
         self.declared = {"python": persistence}
-        self.must_agree = self.place.must_agree
-
-    async def open(self, episode: Episode) -> None:
-        """Begin with a clean interpreter, and with files where there are any."""
-        self.place.open(episode)
-        for path, text in {**self.files, **episode.task.private.get("files", {})}.items():
-            await self.place.session.write(path, text.encode())
-
-    def close(self) -> None:
-        """End it."""
-        self.place.close()
 
     def tools(self) -> list[Tool]:
         """The one tool."""
-        tool = tool_from_function(self.python)
-        described = replace(tool.spec, description=f"{tool.spec.description} {_KEPT[self.persistence]}")
-        return [replace(tool, spec=described, keeps_time=True)]
+        return [_described(self.python, _KEPT[self._persistence])]
 
     async def python(self, code: str) -> Result:
-        """Run Python. What is printed and the value of the last expression are shown, and plots.
+        """Run Python.
+
+        What is printed and the value of the last expression are shown, and plots.
 
         Args:
             code: The code; it may have several lines.
         """
-        return shown_outcome(await self.place.session.python(code))
+        return shown_outcome(await self._there.python(code))
 
 
-class Shell:
+class Shell(_InSandbox):
     """A shell in a sandbox: one tool, `shell`. Its folder is that of `python` and `files` where they are there, too.
 
     Args:
@@ -138,25 +135,13 @@ class Shell:
         limits: Limits | None = None,
         preload: Sequence[str] = (),
     ) -> None:
-        self.place = _Place(sandbox, container, preload, limits or Limits(), persistence == "persistent")
-        self.persistence = persistence
+        super().__init__(sandbox, container, preload, limits, persistence)
         self.declared = {"shell": persistence}
-        self.must_agree = self.place.must_agree
-
-    def open(self, episode: Episode) -> None:
-        """Begin in an empty folder."""
-        self.place.open(episode)
-
-    def close(self) -> None:
-        """End it."""
-        self.place.close()
 
     def tools(self) -> list[Tool]:
         """The one tool."""
-        tool = tool_from_function(self.shell)
-        kept = "Files and the current folder last" if self.persistence == "persistent" else "Nothing lasts"
-        described = replace(tool.spec, description=f"{tool.spec.description} {kept} from call to call.")
-        return [replace(tool, spec=described, keeps_time=True)]
+        kept = "Files and the current folder last" if self._persistence == "persistent" else "Nothing lasts"
+        return [_described(self.shell, f"{kept} from call to call.")]
 
     async def shell(self, command: str) -> Result:
         """Run a command with `sh`.
@@ -164,10 +149,10 @@ class Shell:
         Args:
             command: The command; it may have several lines.
         """
-        return shown_outcome(await self.place.session.shell(command))
+        return shown_outcome(await self._there.shell(command))
 
 
-class Files:
+class Files(_InSandbox):
     """Looking at and changing files in a sandbox: `view`, `create`, `str_replace`, `grep`.
 
     Args:
@@ -187,18 +172,7 @@ class Files:
         preload: Sequence[str] = (),
         files: dict[str, str] | None = None,
     ) -> None:
-        self.place, self.files = _Place(sandbox, container, preload, limits or Limits(), True), files or {}
-        self.must_agree = self.place.must_agree
-
-    async def open(self, episode: Episode) -> None:
-        """Begin with the files there are."""
-        self.place.open(episode)
-        for path, text in {**self.files, **episode.task.private.get("files", {})}.items():
-            await self.place.session.write(path, text.encode())
-
-    def close(self) -> None:
-        """End it."""
-        self.place.close()
+        super().__init__(sandbox, container, preload, limits, "persistent", files)
 
     async def view(self, path: str = ".", first: int = 1, last: int = -1) -> str:
         """Show a file with line numbers, or what is in a folder.
@@ -239,10 +213,16 @@ class Files:
         return await self._done("grep", pattern=pattern, path=path)
 
     async def _done(self, function: str, **arguments: str | int) -> str:
-        outcome = await self.place.session.folder(function, **arguments)
+        outcome = await self._there.folder(function, **arguments)
         if outcome.ending is not Ending.OK or outcome.value is None:
             raise ToolError(outcome.error or "no answer")
         return outcome.value
+
+
+def _described(method: Callable[..., Any], kept: str) -> Tool:
+    """The tool, which says how long things last and sees to its own time."""
+    tool = tool_from_function(method)
+    return replace(tool, spec=replace(tool.spec, description=f"{tool.spec.description}\n{kept}"), keeps_time=True)
 
 
 def shown_outcome(outcome: Outcome) -> Result:

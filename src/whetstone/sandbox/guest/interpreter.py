@@ -60,6 +60,8 @@ def serve(host: socket.socket, output: int, home: str, options: Mapping[str, Any
         _limit_processor(used, request.pop("cpu_seconds"))
         began = time.perf_counter()
         try:
+            for path, data in request.pop("files", {}).items():
+                _write(path, data)
             answer = requests[what](**request)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}", "kind": _kind(error)}
@@ -198,7 +200,7 @@ def _explained(error: BaseException) -> str:
     """What a person would read of a traceback: the lines of these calls, the last of a library, the error."""
     explained = traceback.TracebackException(type(error), error, _beyond_us(error.__traceback__), compact=True)
     for link in _chain(explained):
-        frames = [f for f in link.stack if f.filename.startswith(("<call ", "/work/"))]
+        frames = [f for f in link.stack if f.filename.startswith(("<call ", f"{os.environ['HOME']}/"))]
         if link.stack and link.stack[-1] not in frames:
             frames.append(link.stack[-1])
         if len(frames) > _MOST_FRAMES:
