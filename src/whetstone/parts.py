@@ -8,6 +8,7 @@ one is found before anything runs, and an option cannot exist that the part does
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
@@ -79,6 +80,25 @@ def checked_options(
         below = "".join(f".{part}" for part in problem["loc"][1:])
         raise OptionError(key + below, f"{problem['msg'].lower()}, got {problem['input']!r}") from None
     return {**(given or {}), **{key: getattr(values, key) for key in fields}}
+
+
+def named_part(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
+    """A function, or a class with its options, from a name or a mapping with the name and them.
+
+    Raises:
+        OptionError: An option it does not have, or one of the wrong type.
+        RecipeError: There is no such part, it is a function and has no options, or there is no name.
+    """
+    options = dict(named) if isinstance(named, Mapping) else {"name": named}
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise RecipeError(f"a {kind} is a name, or a mapping with its name, got {named!r}")
+    part = find_part(kind, name, built_in)
+    if inspect.isclass(part):
+        return functools.partial(part, **checked_options(part, options))
+    if options:
+        raise RecipeError(f"{name} is a function and has no options: {', '.join(options)}")
+    return part
 
 
 class OptionError(RecipeError):

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from tests_tools import played
 from whetstone.chat import Image, ToolCall
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
 from whetstone.tools import Catalogue, Http, Mcp, OpenApi, Simulated, Toolset
@@ -18,17 +19,6 @@ from whetstone.trajectory import Task
 
 SERVE = [sys.executable, "-c", "from whetstone.cli.mcp import mcp; mcp()"]  # `whetstone mcp`, without the rest of it
 SERVER = [*SERVE, "calculator", "notes", "image"]
-
-
-def played(toolset, *calls, task=None):
-    async def episode():
-        await toolset.open(task or Task("t", "?"), seed=0)
-        try:
-            return [await toolset.call(ToolCall(name, json.dumps(arguments))) for name, arguments in calls]
-        finally:
-            await toolset.close()
-
-    return asyncio.run(episode())
 
 
 # MCP

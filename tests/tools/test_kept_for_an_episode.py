@@ -1,12 +1,12 @@
 """Notes, a budget and pictures: tools that hold something for an episode and begin anew with the next."""
 
 import asyncio
-import json
 
 import pytest
 from PIL import Image as Pictures
 
-from whetstone.chat import Image, ToolCall
+from tests_tools import played
+from whetstone.chat import Image
 from whetstone.environments import ToolEnvironment
 from whetstone.errors import InfrastructureError, RecipeError
 from whetstone.tools import Budget, ImageTools, Notes, Toolset, calculator
@@ -42,17 +42,6 @@ class Basket:
     def close(self) -> None:
         """Empty it."""
         self.things = []
-
-
-def played(toolset, *calls, task=None):
-    async def episode():
-        await toolset.open(task or Task("t", "?"), seed=0)
-        try:
-            return [await toolset.call(ToolCall(name, json.dumps(arguments))) for name, arguments in calls]
-        finally:
-            await toolset.close()
-
-    return asyncio.run(episode())
 
 
 def texts(*args, **options):

@@ -1,7 +1,5 @@
 """A database answers in compact tables, within its limits, and an episode changes nothing for others."""
 
-import asyncio
-import json
 import os
 import shutil
 import socket
@@ -14,11 +12,10 @@ import duckdb
 import psycopg
 import pytest
 
-from whetstone.chat import ToolCall
+from tests_tools import played
 from whetstone.errors import InfrastructureError, RecipeError
 from whetstone.tools import Toolset
 from whetstone.tools.sql import Sql, as_table
-from whetstone.trajectory import Task
 
 CHINOOK = Path(__file__).parents[3] / "shared" / "data" / "chinook" / "chinook.sqlite"
 MAKE = "CREATE TABLE item (name TEXT, price INTEGER)"
@@ -36,16 +33,7 @@ def database(request, tmp_path):
 
 
 def asked(sql, *queries):
-    toolset = Toolset([sql])
-
-    async def episode():
-        await toolset.open(Task("t", "?"), seed=0)
-        try:
-            return [await toolset.call(ToolCall(name, json.dumps(arguments))) for name, arguments in queries]
-        finally:
-            await toolset.close()
-
-    return asyncio.run(episode())
+    return played(Toolset([sql]), *queries)
 
 
 def text_of(sql, query):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests_sandbox import MISSING
+from tests_tools import played
 from whetstone.chat import Image, ToolCall
 from whetstone.environments import ToolEnvironment
 from whetstone.errors import RecipeError
@@ -19,17 +20,6 @@ pytestmark = pytest.mark.skipif(
     all(MISSING[level] for level in (Isolation.NAMESPACES, Isolation.LANDLOCK)),
     reason="no isolation for foreign code here; `whetstone doctor` says what brings one",
 )
-
-
-def played(toolset, *calls, task=None):
-    async def episode():
-        await toolset.open(task or Task("t", "?"), seed=1)
-        try:
-            return [await toolset.call(ToolCall(name, json.dumps(arguments))) for name, arguments in calls]
-        finally:
-            await toolset.close()
-
-    return asyncio.run(episode())
 
 
 def test_the_three_share_a_folder():

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import json
 from typing import Any
 
 import click
 
 from whetstone.errors import RecipeError
-from whetstone.parts import OptionError, checked_options, find_part
+from whetstone.parts import named_part
 from whetstone.tools import TOOLS
 from whetstone.tools.mcp import serve
 
@@ -28,19 +26,9 @@ def mcp(tools: tuple[str, ...]) -> None:
 
 
 def _tool(text: str) -> Any:
-    options: dict[str, Any] = {"name": text}
-    if text.startswith("{"):
-        try:
-            options = json.loads(text)
-        except ValueError as error:
-            raise RecipeError(f"{text}: {error}") from None
-    name = options.pop("name", "")
-    part = find_part("tool", name, TOOLS)
-    if not inspect.isclass(part):
-        if options:
-            raise RecipeError(f"{name} is a function and has no options: {', '.join(options)}")
-        return part
+    if not text.startswith("{"):
+        return named_part("tool", text, TOOLS)
     try:
-        return functools.partial(part, **checked_options(part, options))
-    except OptionError as error:
-        raise RecipeError(f"{name}: {error}") from None
+        return named_part("tool", json.loads(text), TOOLS)
+    except ValueError as error:
+        raise RecipeError(f"{text}: {error}") from None

@@ -7,7 +7,6 @@ checked here, before anything is sampled.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +16,7 @@ from whetstone.chat import FORMATS, Chat
 from whetstone.environments import ENVIRONMENTS, Environment
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
-from whetstone.parts import find_part
+from whetstone.parts import OptionError, find_part, named_part
 from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
 from whetstone.recipe import Part, Resolved
 from whetstone.rewards import REWARDS, Reward, provided_by
@@ -313,18 +312,12 @@ def _environment(resolved: Resolved) -> Callable[[], Environment]:
 
 def _tool(resolved: Resolved, number: int, named: Any) -> Any:
     """A function, or a class with the options a recipe gives it."""
-    key = f"environment.tools.{number}"
-    options = dict(named) if isinstance(named, Mapping) else {"name": named}
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise resolved.error("environment.tools", f"a tool is a name, or a mapping with its name, got {named!r}")
-    part = found(resolved, "environment.tools", "tool", name, TOOLS)
-    if inspect.isclass(part):
-        return functools.partial(part, **checked(resolved, key, part, options))
-    if options:
-        said = f"{name} is a function and has no options: {', '.join(options)}"
-        raise resolved.error("environment.tools", said)
-    return part
+    try:
+        return named_part("tool", named, TOOLS)
+    except OptionError as error:
+        raise resolved.error(f"environment.tools.{number}.{error.key}", error.message) from None
+    except RecipeError as error:
+        raise resolved.error("environment.tools", str(error)) from None
 
 
 def _policy(resolved: Resolved, source: Source, environment: Callable[[], Environment], format: Any) -> Policy:
