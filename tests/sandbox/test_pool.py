@@ -209,17 +209,15 @@ def test_hundreds_of_calls_that_end_badly_leave_no_process_file_or_descriptor(is
         return outcome.ending
 
     async def soak():
-        sandbox = Sandbox(isolation=isolation, limits=quick)
-        await one(sandbox, 0)
         before = len(os.listdir("/proc/self/fd"))
+        sandbox = Sandbox(isolation=isolation, limits=quick)
         for first in range(0, 60, 20):
             endings = await asyncio.gather(*(one(sandbox, first + i) for i in range(20)))
             kinds = (Ending.OK, Ending.CRASHED, Ending.TIMEOUT, Ending.MEMORY, Ending.OK)
             assert endings == [kinds[(first + i) % 5] for i in range(20)]
-        gc.collect()
-        after = len(os.listdir("/proc/self/fd"))
         sandbox.close()
-        return before, after
+        gc.collect()
+        return before, len(os.listdir("/proc/self/fd"))
 
     left_before = things_of(os.getpid())
     before, after = asyncio.run(soak())
@@ -251,3 +249,96 @@ def test_more_sessions_than_files_are_open_at_first(isolation):
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "60\n", done.stderr
+
+
+def test_a_world_that_was_left_is_taken_again_with_nothing_in_it(isolation):
+    leave = """
+import os, sys, time
+open('mine', 'w').write('secret')
+os.makedirs('deep/er')
+for place in ('/tmp', '/var/tmp', '/dev/shm'):
+    try:
+        open(f'{place}/mine', 'w').write('secret')
+    except OSError:
+        pass
+os.environ['LEFT'] = 'secret'
+sys.modules['left'] = sys
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(1000)
+"""
+    look = """
+import os, random, sys
+def listed(place):
+    try:
+        return os.listdir(place)
+    except OSError:
+        return []
+found = [f'{place}/{name}' for place in ('.', '/tmp', '/var/tmp', '/dev/shm')
+         for name in listed(place) if 'mine' in name or 'deep' in name]
+others = [name for name in listed('/proc') if name.isdigit()]
+found, os.environ.get('LEFT'), 'left' in sys.modules, len(others) <= 2, random.random()
+"""
+
+    async def twice():
+        sandbox = Sandbox(isolation=isolation, limits=QUICK)
+        seen, processes = [], []
+        for seed in (1, 2, 1):
+            session = sandbox.session(seed=seed)
+            seen.append(eval((await session.python(look)).value))
+            assert (await session.python(leave)).ending is Ending.OK
+            processes.append(session.process)
+            session.close()
+        sandbox.close()
+        return seen, processes
+
+    seen, processes = asyncio.run(twice())
+    assert processes[0] == processes[1] == processes[2]
+    assert [each[:4] for each in seen] == [([], None, False, True)] * 3
+    assert seen[0][4] == seen[2][4] != seen[1][4]
+
+
+def test_a_world_of_other_limits_or_of_a_call_that_was_cut_off_is_not_taken(isolation):
+    async def others():
+        sandbox = Sandbox(isolation=isolation, limits=QUICK)
+        first = sandbox.session()
+        await first.python("1")
+        known = first.process
+        first.close()
+        wider = sandbox.session(limits=Limits(memory_mb=300))
+        await wider.python("1")
+        assert wider.process != known
+        second = sandbox.session()
+        call = asyncio.create_task(second.python("import time\ntime.sleep(10)"))
+        await asyncio.sleep(0.3)
+        assert second.process == known
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        third = sandbox.session()
+        await third.python("1")
+        assert third.process != known
+        sandbox.close()
+
+    asyncio.run(others())
+
+
+def test_many_short_sessions_one_after_the_other_answer_rightly_whatever_they_left(isolation):
+    async def many():
+        sandbox = Sandbox(isolation=isolation, limits=QUICK)
+        wrong = []
+        for number in range(60):
+            session = sandbox.session(persistent=number % 3 != 0, seed=number)
+            for code, expected in (("'a' + str(1)", "'a1'"), ("import os\nos.listdir()", "[]")):
+                outcome = await session.python(code)
+                if outcome.value != expected:
+                    wrong.append((number, outcome))
+            if number % 5 == 0:
+                await session.python("import os\nos._exit(3)")
+            if number % 7 == 0:
+                await session.settled()
+            session.close()
+        sandbox.close()
+        return wrong
+
+    assert asyncio.run(many()) == []

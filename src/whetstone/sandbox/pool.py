@@ -16,6 +16,7 @@ import socket
 import subprocess
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -38,8 +39,8 @@ from whetstone.sandbox.isolation import (
     remove_folder,
     remove_leftover_folders,
     temporary,
-    too_full,
 )
+from whetstone.sandbox.jail import Jail
 from whetstone.sandbox.limits import Limits
 from whetstone.sandbox.session import Session
 
@@ -49,7 +50,7 @@ PRELOAD = (
     "numpy.random",
 )  # fmt: skip
 _FIRST_USER, _USERS = 40000, 20000
-_START_SECONDS = 60.0
+_START_SECONDS, _AGAIN_SECONDS = 60.0, 0.2
 _DESCRIPTORS = 1 << 16
 _numbers = itertools.count()
 
@@ -91,60 +92,20 @@ class Sandbox:
         self._places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._places = weakref.WeakKeyDictionary()
         self._leftovers: list[Callable[[], bool]] = []
+        self._idle: defaultdict[Limits, list[Jail]] = defaultdict(list)
+        """Worlds somebody has left, for the next that may use as much."""
         self._users = _users() if own_users(self.isolation) else None
 
     def session(self, *, persistent: bool = True, seed: int = 0, limits: Limits | None = None) -> Session:
         """A new session for the running event loop; its first call starts it, and the server where it is not there."""
-        place = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.max_running))
-        own = limits or self.limits
-        group: ControlGroup | None = None
-        folders: list[str] = []
-
-        async def open_session(theirs: socket.socket) -> None:
-            self.sessions.add(session)
-            folder, user = WORK, next(self._users) if self._users is not None else None
-            if self.isolation is Isolation.CONTAINER:
-                folder = ""  # it finds one inside
-            elif self.isolation is not Isolation.NAMESPACES:
-                folder = private_folder()
-                folders.append(folder)
-                if user is not None:
-                    os.chown(folder, user, user)
-            others = counted_together(self.isolation)  # and those that are just being started
-            most = own.bounds.processes + (others and others + 3 * len(self.sessions))
-            bounds = asdict(own.bounds) | {"processes": most}
-            await self._open({"bounds": bounds, "user": user, "folder": folder}, theirs)
-
-        def admit(process: int) -> None:
-            nonlocal group
-            if self.isolation in (Isolation.NAMESPACES, Isolation.LANDLOCK) and parents():
-                group = ControlGroup(next(_numbers), memory=own.together, processes=own.bounds.processes)
-                group.admit(process)
-
-        def closed(session: Session) -> None:
-            nonlocal group
-            if not session.open:
-                self.sessions.discard(session)
-            self._leftovers += [functools.partial(remove_folder, folder) for folder in folders]
-            if group is not None:
-                self._leftovers.append(group.remove)
-            group = None
-            folders.clear()
-            self._clear()
-
-        def watched() -> bool:
-            return any(too_full(folder, own) for folder in folders)
-
         session = Session(
-            open_session,
-            limits=own,
+            self._taken,
+            self._given_back,
+            limits=limits or self.limits,
             persistent=persistent,
             seed=seed,
-            place=place,
-            admit=admit,
-            out_of_memory=lambda: group.out_of_memory if group is not None else 0,
-            watched=watched if self.isolation in (Isolation.LANDLOCK, Isolation.UNSAFE) else None,
-            closed=closed,
+            place=self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.max_running)),
+            watched=self.isolation in (Isolation.LANDLOCK, Isolation.UNSAFE),
         )
         self.sessions.add(session)
         return session
@@ -162,14 +123,83 @@ class Sandbox:
         """End all sessions and the server."""
         for session in list(self.sessions):
             session.close()
+        for jail in [jail for jails in self._idle.values() for jail in jails]:
+            self._thrown_away(jail)
+        self._idle.clear()
         self._end_server()
         for _ in range(200):
             if not self._clear():
                 return
             time.sleep(0.01)  # processes take a moment to end
 
+    async def _taken(self, limits: Limits) -> Jail:
+        """A world with nobody in it: one that somebody has left, or a new one.
+
+        Raises:
+            InfrastructureError: There is none to be had.
+        """
+        idle = self._idle[limits]
+        while idle:
+            jail = idle.pop()
+            if jail.alive:
+                return jail
+            self._thrown_away(jail)
+        for _ in range(2):  # a server that has just died may still have taken what was sent to it
+            jail = Jail(limits, folder=self._folder())
+            try:
+                if await jail.begin(functools.partial(self._begun, jail)):
+                    if self.isolation in (Isolation.NAMESPACES, Isolation.LANDLOCK) and parents():
+                        jail.group = ControlGroup(
+                            next(_numbers), memory=limits.together, processes=limits.bounds.processes
+                        )
+                        jail.group.admit(jail.process)  # it has started nothing yet
+                    return jail
+            except BaseException:
+                self._thrown_away(jail)
+                raise
+            self._thrown_away(jail)
+            await asyncio.sleep(_AGAIN_SECONDS)
+        raise InfrastructureError("the sandbox could not start a session")
+
+    def _folder(self) -> str:
+        watched = self.isolation in (Isolation.LANDLOCK, Isolation.UNSAFE)
+        return private_folder() if watched else ""
+
+    async def _begun(self, jail: Jail, theirs: socket.socket) -> None:
+        """Have the server start a world.
+
+        Raises:
+            InfrastructureError: It cannot.
+        """
+        user = next(self._users) if self._users is not None else None
+        if jail.folder and user is not None:
+            os.chown(jail.folder, user, user)
+        others = counted_together(self.isolation)  # and those that are just being started
+        most = jail.limits.bounds.processes + (others and others + 3 * len(self.sessions))
+        bounds = asdict(jail.limits.bounds) | {"processes": most}
+        folder = WORK if self.isolation is Isolation.NAMESPACES else jail.folder  # in a container it finds one inside
+        await self._open({"bounds": bounds, "user": user, "folder": folder}, theirs)
+
+    def _given_back(self, session: Session, jail: Jail, clean: bool) -> None:
+        """Keep a world for the next session, if it may be."""
+        self.sessions.discard(session)
+        if clean and self._server is not None and sum(map(len, self._idle.values())) < self.max_running:
+            try:
+                if not jail.used:  # otherwise it was asked already
+                    jail.clear()
+                self._idle[jail.limits].append(jail)
+                return
+            except InfrastructureError:
+                pass
+        self._thrown_away(jail)
+        self._clear()
+
+    def _thrown_away(self, jail: Jail) -> None:
+        jail.end()
+        self._leftovers.append(jail.remove)
+
     def _clear(self) -> int:
-        """Remove what ended sessions have left; how much could not be yet."""
+        """Remove what worlds have left; how much could not be yet."""
         self._leftovers = [remove for remove in self._leftovers if not remove()]
         return len(self._leftovers)
 

@@ -17,7 +17,6 @@ import contextlib
 import os
 import signal
 import socket
-import struct
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -28,17 +27,16 @@ import orjson
 from whetstone.errors import InfrastructureError
 from whetstone.sandbox.guest.supervisor import NOT_STARTED
 from whetstone.sandbox.guest.wire import LENGTH, PACKET_BYTES, frame, send_packet
+from whetstone.sandbox.jail import Jail
 from whetstone.sandbox.limits import Limits
 from whetstone.sandbox.printed import Printed
 from whetstone.sandbox.protocol import Ending, Outcome
 from whetstone.shortening import shortened
 
-_START_SECONDS, _END_SECONDS = 30.0, 10.0
+_END_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
-_CLEARING: dict[str, dict[str, Any]] = {"ended": {"do": "end", "empty": True}, "swept": {"do": "sweep"}}
 _MOST_FRAME_BYTES = 16 << 20
 _CHUNK = 1 << 16
-_CREDENTIALS = struct.Struct("3i")
 _Happened = tuple[str, Any]
 
 
@@ -46,40 +44,36 @@ class Session:
     """Calls of one episode, one at a time.
 
     Args:
-        open_session: Starts the other side, given its end of a socket.
+        take: Gives a world to live in.
+        give_back: Takes it again, and whether another session may have it.
         limits: What a call may use.
         persistent: Whether variables and files live from call to call; otherwise each has a new interpreter and an
             empty folder.
         seed: What the interpreter's random numbers begin with.
         place: Held while a call runs.
-        admit: Told the number of its first process before there is another.
-        out_of_memory: How many of its processes were ended for want of memory.
-        watched: Whether its files are too many or too large, where nothing but looking at them tells; else None.
-        closed: Told once when the session is over.
+        watched: Whether its files have to be looked at, because nothing else bounds them.
     """
 
     def __init__(
         self,
-        open_session: Callable[[socket.socket], Awaitable[None]],
+        take: Callable[[Limits], Awaitable[Jail]],
+        give_back: Callable[[Session, Jail, bool], None],
         *,
         limits: Limits,
         persistent: bool,
         seed: int,
         place: asyncio.Semaphore,
-        admit: Callable[[int], None],
-        out_of_memory: Callable[[], int],
-        watched: Callable[[], bool] | None,
-        closed: Callable[[Session], None],
+        watched: bool,
     ) -> None:
         self.limits, self.persistent, self.seed = limits, persistent, seed
-        self.process = 0
-        """The supervisor's number among the machine's processes; 0 before it is known."""
-        self._open_session, self._place, self._closed = open_session, place, closed
-        self._admit, self._out_of_memory = admit, out_of_memory
-        self._watched = watched
+        self.files: dict[str, bytes] = {}
+        """Contents by path, there when an interpreter is to find the folder as it was at first."""
+        self.swept = 0
+        """Processes that calls left behind and that were ended."""
+        self._take, self._give_back, self._place, self._watched = take, give_back, place, watched
         self._loop = asyncio.get_running_loop()
         self._one_at_a_time = asyncio.Lock()
-        self._control: socket.socket | None = None
+        self._jail: Jail | None = None
         self._channel: socket.socket | None = None
         self._output = -1
         self._frames = bytearray()
@@ -88,15 +82,11 @@ class Session:
         self._early: list[_Happened] = []
         self._number = 0
         self._killed_for_memory = 0
-        self.files: dict[str, bytes] = {}
-        """Contents by path, there when an interpreter is to find the folder as it was at first."""
         self._files_due = True
         self._owed = ""
         """What the supervisor has still to say of the last call's leftovers."""
         self._lost = ""
         """What the next call is told instead of being made."""
-        self.swept = 0
-        """Processes that calls left behind and that were ended."""
 
     async def python(self, code: str, *, wall_seconds: float | None = None) -> Outcome:
         """Run Python as a notebook does.
@@ -136,16 +126,26 @@ class Session:
     @property
     def open(self) -> bool:
         """Whether there is anything on the other side."""
-        return self._control is not None
+        return self._jail is not None
+
+    @property
+    def process(self) -> int:
+        """The number of its first process among the machine's; 0 where it has none."""
+        return self._jail.process if self._jail is not None else 0
 
     def close(self) -> None:
-        """End everything in it, at once; again does nothing, and a call begins anew."""
+        """End everything in it, at once; again does nothing, and a call begins anew.
+
+        Its world is given to another session when nothing is left in it, where no call is under way.
+        """
+        self._end(clean=not self._one_at_a_time.locked())
+
+    def _end(self, *, clean: bool) -> None:
         self._drop_interpreter()
-        if self._control is not None:
-            self._deaf_to(self._control)
-            self._control.close()  # the supervisor takes that as its end
-            self._control, self._owed = None, ""
-            self._closed(self)
+        jail, self._jail, self._owed, self._lost = self._jail, None, "", ""
+        if jail is not None:
+            self._deaf_to(jail.control)
+            self._give_back(self, jail, clean)
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(("gone", None))
 
@@ -165,7 +165,7 @@ class Session:
                 self._clear(outcome)
                 return replace(outcome, queue_seconds=queued)
             except BaseException:
-                self.close()  # cancelled or broken in the middle: nobody knows what it is doing
+                self._end(clean=False)  # cancelled or broken in the middle: nobody knows what it is doing
                 raise
 
     async def _answered(self, do: str, arguments: dict[str, Any], wall_seconds: float) -> Outcome:
@@ -179,12 +179,14 @@ class Session:
             request["files"] = {path: base64.b64encode(data).decode() for path, data in self.files.items()}
         self._files_due = not self.persistent
         began = time.perf_counter()
-        watching = self._loop.create_task(self._watch()) if self._watched is not None else None
+        watching = self._loop.create_task(self._watch()) if self._watched else None
         try:
             async with asyncio.timeout(wall_seconds):
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death will be told
                     await self._loop.sock_sendall(self._channel, frame(request))
                 happened, what = await self._next()
+                while happened == "told":  # of what was before
+                    happened, what = await self._next()
         except TimeoutError:
             happened, what = "timeout", wall_seconds
         finally:
@@ -202,9 +204,10 @@ class Session:
         )
 
     async def _watch(self) -> None:
-        assert self._watched is not None
+        assert self._jail is not None
+        jail = self._jail
         while True:
-            if await asyncio.to_thread(self._watched):
+            if await asyncio.to_thread(lambda: jail.too_full):
                 return self._tell("disk", None)
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -224,7 +227,7 @@ class Session:
         self._drop_interpreter(keep_output=True)
         restarted = "the interpreter was started again and its variables are gone" if self.persistent else ""
         ending, words = _why_it_ended(happened, what, self.limits)
-        if (killed := self._out_of_memory()) > self._killed_for_memory:
+        if self._jail is not None and (killed := self._jail.out_of_memory) > self._killed_for_memory:
             self._killed_for_memory = killed
             if happened == "died":
                 ending, words = Ending.MEMORY, f"it used more than {self.limits.memory_mb} MiB and was ended"
@@ -238,28 +241,29 @@ class Session:
 
     def _clear(self, outcome: Outcome) -> None:
         """Have what a call left behind ended, while the caller thinks about its answer."""
-        if self._control is None:
+        if self._jail is None:
             return
         if not self.persistent:
             self._owed = "ended"
+            self._jail.clear()
         elif outcome.ending.keeps_state:
             self._owed = "swept"
-        if self._owed:
             try:
-                send_packet(self._control, _CLEARING[self._owed])
+                send_packet(self._jail.control, {"do": "sweep"})
             except OSError:
                 raise InfrastructureError("the sandbox is gone") from None
 
     async def _cleared(self) -> None:
         """Until that is done."""
         owed, self._owed = self._owed, ""
-        if not owed or self._control is None:
+        if not owed or self._jail is None:
             return
         said = await self._told(owed)
         if owed == "ended":
             self._drop_interpreter()
+            self._jail.used = False
             if said["clean"] is not True:
-                self.close()
+                self._end(clean=False)
             return
         self.swept += int(said["swept"])
         if said["survived"] is not True:
@@ -270,9 +274,9 @@ class Session:
             )
 
     async def _end_all(self) -> None:
-        assert self._control is not None
+        assert self._jail is not None
         with contextlib.suppress(OSError):  # what is gone does not answer, either
-            send_packet(self._control, {"do": "end", "empty": False})
+            send_packet(self._jail.control, {"do": "end", "empty": False})
         await self._told("ended")
 
     async def _told(self, answer: str) -> dict[str, Any]:
@@ -289,53 +293,32 @@ class Session:
                         break
                     if happened == "told" and answer in what:
                         return dict(what)
-        self.kill()
+        if self._jail is not None:
+            self._jail.kill()
         raise InfrastructureError("the sandbox did not answer")
-
-    def kill(self) -> None:
-        """End the supervisor from outside, and with it all it has started; for one that does not answer."""
-        if self.process:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.process, signal.SIGKILL)
 
     # starting
 
     async def _ready(self) -> None:
-        if self._control is None:
-            await self._start_session()
+        while self._jail is None:
+            jail = self._jail = await self._take(self.limits)
+            self._early, self._killed_for_memory, self._files_due = [], jail.out_of_memory, True
+            self._loop.add_reader(jail.control, self._on_packet)
+            if jail.used:
+                self._owed = "ended"
+                await self._cleared()  # if it is not as it was at first, there is none again
         if self._channel is None:
             self._start_interpreter()
 
-    async def _start_session(self) -> None:
-        for _ in range(2):  # a server that has just died may still have taken what was sent to it
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            ours.setblocking(False)
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            self._control, self._early, self.process, self._killed_for_memory = ours, [], 0, 0
-            self._loop.add_reader(ours, self._on_packet)
-            with theirs:
-                await self._open_session(theirs)
-            try:
-                async with asyncio.timeout(_START_SECONDS):
-                    happened, _ = await self._next()
-            except TimeoutError:
-                happened = "timeout"
-            if happened == "told":
-                self._files_due = True
-                return self._admit(self.process)
-            self.close()
-            await asyncio.sleep(_LOOK_SECONDS)
-        raise InfrastructureError("the sandbox could not start a session")
-
     def _start_interpreter(self) -> None:
         """It starts while its first request is under way."""
-        assert self._control is not None
+        assert self._jail is not None
         self._channel, theirs = socket.socketpair()
         self._channel.setblocking(False)
         self._output, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(end, True)
         try:
-            send_packet(self._control, {"do": "start", "seed": self.seed}, [theirs.fileno(), end])
+            send_packet(self._jail.control, {"do": "start", "seed": self.seed}, [theirs.fileno(), end])
         except OSError:
             raise InfrastructureError("the sandbox is gone") from None
         finally:
@@ -375,22 +358,18 @@ class Session:
             self._early.append((happened, what))
 
     def _on_packet(self) -> None:
-        assert self._control is not None
+        assert self._jail is not None
         try:
-            data, ancillary, _, _ = self._control.recvmsg(PACKET_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
+            data = self._jail.control.recv(PACKET_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            data, ancillary = b"", []
+            data = b""
         if not data:
-            self._deaf_to(self._control)
+            self._deaf_to(self._jail.control)
             self._tell("gone", None)
             return
         message = orjson.loads(data)
-        if "hello" in message:
-            for level, kind, value in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-                    self.process = _CREDENTIALS.unpack(value[: _CREDENTIALS.size])[0]
         if "died" in message:
             self._tell("died", message["died"])
         else:
