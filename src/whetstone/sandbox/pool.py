@@ -92,6 +92,8 @@ class Sandbox:
         self._places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._places = weakref.WeakKeyDictionary()
         self._leftovers: list[Callable[[], bool]] = []
+        # where processes are counted for the whole user, a limit that was right for one session is wrong for the next
+        self._keeps = self.isolation in (Isolation.NAMESPACES, Isolation.CONTAINER) or os.getuid() == 0
         self._idle: defaultdict[Limits, list[Jail]] = defaultdict(list)
         """Worlds somebody has left, for the next that may use as much."""
         self._users = _users() if own_users(self.isolation) else None
@@ -183,7 +185,7 @@ class Sandbox:
     def _given_back(self, session: Session, jail: Jail, clean: bool) -> None:
         """Keep a world for the next session, if it may be."""
         self.sessions.discard(session)
-        if clean and self._server is not None and sum(map(len, self._idle.values())) < self.max_running:
+        if clean and self._keeps and self._server is not None and sum(map(len, self._idle.values())) < self.max_running:
             try:
                 if not jail.used:  # otherwise it was asked already
                     jail.clear()
