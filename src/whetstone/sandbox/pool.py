@@ -187,8 +187,7 @@ class Sandbox:
         self.sessions.discard(session)
         if clean and self._keeps and self._server is not None and sum(map(len, self._idle.values())) < self.max_running:
             try:
-                if not jail.used:  # otherwise it was asked already
-                    jail.clear()
+                jail.clear()
                 self._idle[jail.limits].append(jail)
                 return
             except InfrastructureError:

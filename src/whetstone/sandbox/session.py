@@ -258,7 +258,7 @@ class Session:
         owed, self._owed = self._owed, ""
         if not owed or self._jail is None:
             return
-        said = await self._told(owed)
+        said = await self._told(owed, self._jail.asked if owed == "ended" else None)
         if owed == "ended":
             self._drop_interpreter()
             self._jail.used = False
@@ -276,11 +276,11 @@ class Session:
     async def _end_all(self) -> None:
         assert self._jail is not None
         with contextlib.suppress(OSError):  # what is gone does not answer, either
-            send_packet(self._jail.control, {"do": "end", "empty": False})
-        await self._told("ended")
+            send_packet(self._jail.control, {"do": "end", "empty": False, "number": 0})
+        await self._told("ended", 0)
 
-    async def _told(self, answer: str) -> dict[str, Any]:
-        """What the supervisor says to a question; deaths it tells of meanwhile are expected.
+    async def _told(self, answer: str, number: int | None = None) -> dict[str, Any]:
+        """What the supervisor says to a question, of this number; deaths it tells of meanwhile are expected.
 
         Raises:
             InfrastructureError: It does not answer.
@@ -291,7 +291,7 @@ class Session:
                     happened, what = await self._next()
                     if happened == "gone":
                         break
-                    if happened == "told" and answer in what:
+                    if happened == "told" and answer in what and number in (None, what[answer]):
                         return dict(what)
         if self._jail is not None:
             self._jail.kill()

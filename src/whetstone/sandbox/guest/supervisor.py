@@ -70,7 +70,9 @@ def _serve(host: socket.socket, folders: Sequence[str], household: Household) ->
         elif message["do"] == "end":
             household.end()
             worker = None
-            wire.send_packet(host, {"ended": True, "clean": _emptied(folders) if message["empty"] else True})
+            wire.send_packet(
+                host, {"ended": message["number"], "clean": _emptied(folders) if message["empty"] else True}
+            )
 
 
 def _start(
