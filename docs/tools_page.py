@@ -61,7 +61,8 @@ there is, and `whetstone doctor` says which that is and what would bring a stron
 
 TRIED = """
 Where control groups are writable, memory and processes of a session are limited together, too. What a call leaves
-running is ended when it has answered; what a session holds goes with it, also when the whole program is killed.
+running is ended when it has answered; what a session holds goes with it, also when the whole program is killed. A
+world that was left is given to the next session when nothing and nobody is left in it.
 
 | tried | what comes of it |
 | --- | --- |
