@@ -89,9 +89,14 @@ def fresh_milliseconds() -> float:
 
 
 async def starts(sandbox: Sandbox, rounds: int) -> dict[str, Any]:
-    """Milliseconds until a session is there, and until it has answered once."""
-    until_there, until_answer = [], []
-    for _ in range(rounds):
+    """Milliseconds until a session is there, in a world that was left and in a new one, and until its first answer."""
+    until_there, until_answer, until_new = [], [], []
+    for number in range(rounds):
+        new = sandbox.session(limits=Limits(open_files=200 + number))  # nobody has left one with such limits
+        began = time.perf_counter()
+        await new.start()
+        until_new.append((time.perf_counter() - began) * 1000)
+        new.close()
         session = sandbox.session()
         began = time.perf_counter()
         await session.start()
@@ -99,7 +104,11 @@ async def starts(sandbox: Sandbox, rounds: int) -> dict[str, Any]:
         await session.python(CODE)
         until_answer.append((time.perf_counter() - began) * 1000)
         session.close()
-    return {"session_start_ms": spread(until_there), "start_and_first_call_ms": spread(until_answer)}
+    return {
+        "session_start_ms": spread(until_there),
+        "new_world_ms": spread(until_new),
+        "start_and_first_call_ms": spread(until_answer),
+    }
 
 
 async def crowd(sandbox: Sandbox, sessions: int, seconds: float) -> dict[str, Any]:

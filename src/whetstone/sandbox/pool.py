@@ -52,6 +52,8 @@ PRELOAD = (
 _FIRST_USER, _USERS = 40000, 20000
 _START_SECONDS, _AGAIN_SECONDS = 60.0, 0.2
 _DESCRIPTORS = 1 << 16
+_MOST_IDLE = 256
+"""Worlds kept for sessions to come; each holds about 2.5 MiB. A step of training ends as many episodes at once."""
 _numbers = itertools.count()
 
 
@@ -185,7 +187,7 @@ class Sandbox:
     def _given_back(self, session: Session, jail: Jail, clean: bool) -> None:
         """Keep a world for the next session, if it may be."""
         self.sessions.discard(session)
-        if clean and self._keeps and self._server is not None and sum(map(len, self._idle.values())) < self.max_running:
+        if clean and self._keeps and self._server is not None and sum(map(len, self._idle.values())) < _MOST_IDLE:
             try:
                 jail.clear()
                 self._idle[jail.limits].append(jail)
