@@ -182,7 +182,7 @@ def left_over(sandbox: Sandbox) -> dict[str, float]:
     memory = 0
     for process in family:
         try:
-            memory += process.memory_info().rss
+            memory += process.memory_full_info().pss  # what is shared counts once
         except psutil.NoSuchProcess:
             continue
     return {

@@ -24,7 +24,7 @@ import pyseccomp
 
 from whetstone.errors import SandboxError
 from whetstone.sandbox.cgroups import parents
-from whetstone.sandbox.guest import kernel
+from whetstone.sandbox.guest import confine, kernel
 from whetstone.sandbox.limits import Limits
 
 GUEST = Path(__file__).parent / "guest"
@@ -35,6 +35,11 @@ _FOLDERS = "whetstone-session"
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from whetstone.sandbox.guest.zygote import main; "
     "sys.argv[0] = 'zygote'; main()"
+)
+
+_REHEARSE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from whetstone.sandbox.guest.zygote import rehearse; "
+    "rehearse(sys.argv[2], sys.argv[3], bool(sys.argv[4]))"
 )
 
 
@@ -238,8 +243,9 @@ def _why_no_namespaces() -> str:
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed: apt-get install bubblewrap"
     try:
+        arguments = ["/sandbox", WORK, temporary(), "own" if own_users(Isolation.NAMESPACES) else ""]
         tried = subprocess.run(
-            [*_bubblewrap(), "--", sys.executable, "-I", "-c", "import pyseccomp"],
+            [*_bubblewrap(), "--", sys.executable, "-I", "-c", _REHEARSE, *arguments],
             capture_output=True,
             text=True,
             timeout=30,
@@ -247,7 +253,7 @@ def _why_no_namespaces() -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap does not start: {error}"
-    if tried.returncode != 0:
+    if "ready" not in tried.stdout:
         return f"bubblewrap does not start here: {(tried.stderr.strip().splitlines() or ['no reason given'])[-1]}"
     return ""
 
@@ -255,6 +261,8 @@ def _why_no_namespaces() -> str:
 def _why_no_landlock() -> str:
     if not sys.platform.startswith("linux"):
         return "needs Linux"
+    if not confine.FILTERS:
+        return "libseccomp is not installed: apt-get install libseccomp2"
     if kernel.landlock_version() < 6:
         return "the kernel's Landlock keeps no signals in (it does from 6.12 on)"
     if os.getuid() == 0 and not own_users(Isolation.LANDLOCK) and not parents():

@@ -43,6 +43,7 @@ def main() -> None:
             missing.append(name)
     if settings["contained"]:
         settings |= _what_there_is()
+    settings["landlock"] = settings["landlock"] and kernel.landlock_version() > 0  # in a world of its own, beside it
     calls = confine.system_call_filter() if settings["seccomp"] else None
     gc.collect()
     gc.freeze()  # what is here now is shared by all; a collector that touches it would copy it
@@ -82,27 +83,16 @@ def _become_session(host: socket.socket, wanted: dict[str, Any], settings: dict[
     """Leave this world for one of its own; the grandchild, first process of that world, is the session."""
     bounds = confine.Bounds(**wanted["bounds"])
     user: int | None = wanted["user"]
-    if settings["namespaces"]:
-        outer = os.getuid(), os.getgid()
-        users = kernel.NEW_USERS if user is None else 0
-        kernel.unshare(users | kernel.NEW_PIDS | kernel.NEW_MOUNTS | kernel.NEW_IPC | kernel.NEW_HOSTNAME)
-        if users:
-            _same_user(*outer)
-    if os.fork():
-        os._exit(0)  # the server waits for this one, and the session belongs to nobody but itself
-    signal.set_wakeup_fd(-1)
     if settings["contained"]:
         user = _FIRST_USER + os.getpid() % _USERS if os.getuid() == 0 else None
-    own = [wanted["folder"] or _folder_of_this_process(user)]
     if settings["namespaces"]:
-        own += [settings["temporary"], SHARED]
-        owner = f"mode=700,uid={user},gid={user}" if user is not None else "mode=700"
-        inside = kernel.NOSUID | kernel.NODEV
-        kernel.mount("none", "/", "", kernel.RECURSIVE | kernel.PRIVATE)
-        kernel.mount("proc", "/proc", "proc", inside | kernel.NOEXEC)
-        for folder in own:
-            size = bounds.folder // 4 if folder == SHARED else bounds.folder
-            kernel.mount("own", folder, "tmpfs", inside, f"size={size},nr_inodes={bounds.files},{owner}")
+        own = [wanted["folder"], settings["temporary"], SHARED]
+        _enter_world_of_its_own(own, bounds, user)
+    else:
+        if os.fork():
+            os._exit(0)  # the server waits for this one, and the session belongs to nobody but itself
+        own = [wanted["folder"] or _folder_of_this_process(user)]
+    signal.set_wakeup_fd(-1)
     os.chdir(own[0])
     allowed: list[tuple[str, int | None]] = [(path, kernel.READ) for path in settings["readable"]]
     allowed += [(f"/dev/{name}", kernel.READ | kernel.WRITE) for name in ("null", "zero", "full", "random", "urandom")]
@@ -147,6 +137,40 @@ def _remove_folders_of_the_gone() -> None:
         owner = entry.name.removeprefix(f"{_FOLDER}-")
         if owner != entry.name and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
             shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _enter_world_of_its_own(own: Sequence[str], bounds: confine.Bounds, user: int | None) -> None:
+    """Fork twice; only the second child returns, the first process of a world with these folders empty and its own."""
+    outer = os.getuid(), os.getgid()
+    users = kernel.NEW_USERS if user is None else 0
+    kernel.unshare(users | kernel.NEW_PIDS | kernel.NEW_MOUNTS | kernel.NEW_IPC | kernel.NEW_HOSTNAME)
+    if users:
+        _same_user(*outer)
+    if os.fork():
+        os._exit(0)  # the server waits for this one, and the session belongs to nobody but itself
+    owner = f"mode=700,uid={user},gid={user}" if user is not None else "mode=700"
+    inside = kernel.NOSUID | kernel.NODEV
+    kernel.mount("none", "/", "", kernel.RECURSIVE | kernel.PRIVATE)
+    kernel.mount("proc", "/proc", "proc", inside | kernel.NOEXEC)
+    for folder in own:
+        size = bounds.folder // 4 if folder == SHARED else bounds.folder
+        kernel.mount("own", folder, "tmpfs", inside, f"size={size},nr_inodes={bounds.files},{owner}")
+
+
+def rehearse(work: str, temporary: str, own_user: bool) -> None:
+    """Become a session once and say "ready": whether it can be done here is not known before."""
+    child = os.fork()
+    if child == 0:
+        bounds = confine.Bounds(0, 8, 64, 1 << 20, 1 << 20, 64)
+        user = _FIRST_USER if own_user else None
+        _enter_world_of_its_own([work, temporary, SHARED], bounds, user)
+        confine.confine(bounds, [("/", kernel.READ)], user=user, calls=confine.system_call_filter(), landlock=False)
+        print("ready", flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    with contextlib.suppress(ChildProcessError):  # as first process of this world it buries the session, too
+        while True:
+            os.waitpid(-1, 0)
 
 
 def _same_user(user: int, group: int) -> None:
