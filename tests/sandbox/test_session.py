@@ -57,8 +57,30 @@ def test_code_that_does_not_parse_says_where():
 
 
 def test_printed_text_comes_in_its_order_whoever_prints_it():
-    code = "import sys, subprocess\nprint('a', flush=True)\nsubprocess.run(['echo', 'b'])\nprint('c', file=sys.stderr)"
+    code = "import sys, subprocess\nprint('a')\nsubprocess.run(['echo', 'b'])\nprint('c', file=sys.stderr)"
     assert run(LEVEL, code).output == "a\nb\nc\n"
+
+
+def test_classes_and_functions_behave_as_in_a_program_of_their_own():
+    code = """
+import dataclasses, pickle, typing
+@dataclasses.dataclass
+class Point:
+    x: int
+def double(x: int) -> int:
+    return 2 * x
+pickle.loads(pickle.dumps(Point(3))), typing.get_type_hints(double)["x"], double.__annotations__["x"], __name__
+"""
+    assert run(LEVEL, code).value == "(Point(x=3), <class 'int'>, <class 'int'>, '__main__')"
+    workers = "from multiprocessing import Pool\nwith Pool(2) as pool:\n    out = pool.map(double, [1, 2])\nout"
+    outcomes = run(LEVEL, "def double(x):\n    return 2 * x", workers, limits=Limits())
+    assert outcomes[1].value == "[2, 4]", outcomes[1]
+
+
+def test_what_was_printed_before_a_call_was_cut_off_is_kept():
+    outcome = run(LEVEL, "print('so far')\nwhile True: pass", limits=Limits(wall_seconds=0.3))
+    assert (outcome.ending, outcome.output) == (Ending.TIMEOUT, "so far\n")
+    assert run(LEVEL, "print('so far')\nimport os\nos._exit(1)").output == "so far\n"
 
 
 def test_asking_for_input_is_an_error_and_not_a_wait():

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable, Mapping
 from types import CodeType, TracebackType
 from typing import Any
@@ -42,7 +43,7 @@ def serve(host: socket.socket, output: int, home: str, options: Mapping[str, Any
     os.closerange(nothing, nothing + 1)
     os.close(output)
     sys.stdin = io.TextIOWrapper(io.FileIO(0), encoding="utf-8", errors="replace")
-    sys.stdout, sys.stderr = _printer(1, by_line=False), _printer(2, by_line=True)
+    sys.stdout, sys.stderr = _printer(1), _printer(2)
     os.chdir(home)
     os.environ.update(HOME=home, PWD=home)
     _seed(options["seed"])
@@ -76,7 +77,8 @@ class _Python:
 
     def __init__(self, host: socket.socket) -> None:
         self.host = host
-        self.names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+        sys.modules["__main__"] = main = types.ModuleType("__main__")  # where classes made here are looked for
+        self.names: dict[str, Any] = main.__dict__
         self.calls = 0
 
     def run(self, code: str) -> dict[str, Any]:
@@ -101,8 +103,9 @@ class _Python:
         tree = ast.parse(code, name)
         last: CodeType | None = None
         if tree.body and isinstance(tree.body[-1], ast.Expr):
-            last = compile(ast.Expression(tree.body.pop().value), name, "eval")  # type: ignore[attr-defined]
-        exec(compile(tree, name, "exec"), self.names)
+            value = tree.body.pop().value  # type: ignore[attr-defined]
+            last = compile(ast.Expression(value), name, "eval", dont_inherit=True)
+        exec(compile(tree, name, "exec", dont_inherit=True), self.names)  # what this file is compiled with is its own
         return eval(last, self.names) if last is not None else None
 
     def _shown(self, value: Any) -> str:
@@ -163,9 +166,10 @@ def _folder(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": str(error), "kind": "error"}
 
 
-def _printer(file: int, *, by_line: bool) -> io.TextIOWrapper:
+def _printer(file: int) -> io.TextIOWrapper:
+    """A stream that lets go of each line, so that what was said before a call was cut off is not lost with it."""
     raw = io.BufferedWriter(io.FileIO(file, "w", closefd=False), 1 << 16)
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=by_line)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _seed(seed: int) -> None:
