@@ -10,6 +10,7 @@ import asyncio
 import json
 import weakref
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any, Literal
 
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
@@ -229,7 +230,8 @@ def server_of(tools: Sequence[Any], *, name: str = "whetstone") -> tuple[Any, To
         failed = answer.record.outcome not in ("ok", "stopped")
         return types.CallToolResult(content=[_part(part) for part in answer.content], is_error=failed)
 
-    return sdk().Server(name, on_list_tools=listed, on_call_tool=called), toolset
+    server = sdk().Server(name, version=version("whetstone"), on_list_tools=listed, on_call_tool=called)
+    return server, toolset
 
 
 async def serve(tools: Sequence[Any]) -> None:
