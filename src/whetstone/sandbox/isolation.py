@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import shutil
 import stat
@@ -19,8 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-
-import pyseccomp
 
 from whetstone.errors import SandboxError
 from whetstone.sandbox.cgroups import parents
@@ -184,7 +183,9 @@ def guest_folder() -> str:
     shutil.copytree(GUEST, package / "sandbox" / "guest", ignore=shutil.ignore_patterns("__pycache__"))
     for place in (package, package / "sandbox"):
         shutil.copy(GUEST / "__init__.py", place / "__init__.py")
-    shutil.copy(pyseccomp.__file__, folder / "pyseccomp.py")
+    found = importlib.util.find_spec("pyseccomp")
+    if found is not None and found.origin is not None:
+        shutil.copy(found.origin, folder / "pyseccomp.py")
     folder.chmod(0o755)
     return str(folder)
 
