@@ -93,6 +93,28 @@ def test_a_memory_bomb_gets_a_memory_error_and_the_interpreter_lives(isolation):
     assert "MemoryError" in first.error
 
 
+def test_what_a_memory_bomb_started_is_ended_too(isolation):
+    name = f"whetstone-bomb-{isolation}-{os.getpid()}"
+    code = f"""
+import subprocess, sys
+subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)', {name!r}], start_new_session=True)
+import time; time.sleep(0.2)
+bytearray(10**10)
+"""
+
+    async def bomb():
+        session = server(isolation).session()
+        outcome = await session.python(code)
+        await session.settled()
+        swept = gone(name) if isolation is NAMESPACES else True  # elsewhere children are out of sight until the end
+        session.close()
+        return outcome, swept
+
+    outcome, swept = asyncio.run(bomb())
+    assert (outcome.ending, outcome.restarted, swept) == (Ending.MEMORY, False, True)
+    assert gone(name)
+
+
 def test_a_memory_bomb_of_many_small_things_ends_with_memory(isolation):
     assert run(isolation, "x = []\nwhile True:\n    x.append('a' * 10**6)").ending is Ending.MEMORY
     assert still_works(isolation)

@@ -26,11 +26,6 @@ class Ending(StrEnum):
     CRASHED = "crashed"
     """The interpreter ended itself, by a fault, a signal or `os._exit`."""
 
-    @property
-    def keeps_state(self) -> bool:
-        """Whether the interpreter is still there, with its variables."""
-        return self in (Ending.OK, Ending.ERROR)
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

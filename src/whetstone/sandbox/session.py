@@ -162,7 +162,7 @@ class Session:
                 await self._ready()
                 queued = time.perf_counter() - asked
                 outcome = await self._answered(do, arguments, wall_seconds or self.limits.wall_seconds)
-                self._clear(outcome)
+                self._clear()
                 return replace(outcome, queue_seconds=queued)
             except BaseException:
                 self._end(clean=False)  # cancelled or broken in the middle: nobody knows what it is doing
@@ -239,14 +239,14 @@ class Session:
             await self._cleared()
             return self.swept
 
-    def _clear(self, outcome: Outcome) -> None:
+    def _clear(self) -> None:
         """Have what a call left behind ended, while the caller thinks about its answer."""
         if self._jail is None:
             return
         if not self.persistent:
             self._owed = "ended"
             self._jail.clear()
-        elif outcome.ending.keeps_state:
+        elif self._channel is not None:  # otherwise everything was ended with the interpreter
             self._owed = "swept"
             try:
                 send_packet(self._jail.control, {"do": "sweep"})
