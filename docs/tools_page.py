@@ -18,8 +18,6 @@ from whetstone.sandbox import Ending, Isolation, Limits
 from whetstone.tools import TOOLS
 from whetstone.tools.protocol import LIFETIME
 
-_NO_TOOLS = LIFETIME | {"charge", "permits"}
-
 TOP = """# Tools
 
 *Written from the docstrings by `make docs`; change them there.*

@@ -15,6 +15,7 @@ from whetstone.chat import Image, ToolCall
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
 from whetstone.tools import Catalogue, Http, Mcp, OpenApi, Simulated, Toolset
 from whetstone.tools.catalogue import Finder, recall_at_k, specs_in, sufficiency_at_k
+from whetstone.tools.http import permits
 from whetstone.trajectory import Task
 
 SERVE = [sys.executable, "-c", "from whetstone.cli.mcp import mcp; mcp()"]  # `whetstone mcp`, without the rest of it
@@ -292,7 +293,7 @@ def test_only_hosts_on_the_list_are_asked(shop):
     ],
 )
 def test_what_a_list_of_hosts_permits(allowed, url, permitted):
-    assert Http(allow=[allowed]).permits(url) is permitted
+    assert permits([allowed], url) is permitted
 
 
 def test_a_list_of_hosts_that_is_none_is_said():

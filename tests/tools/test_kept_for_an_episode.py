@@ -107,6 +107,7 @@ def test_calls_are_paid_for_until_the_sum_is_spent():
     assert [a.record.outcome for a in answers] == ["ok", "ok", "ok", "budget_exhausted", "invalid_arguments", "ok"]
     assert [a.record.cost for a in answers] == [1.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     assert "calculator costs 1, and 0.5 of 2.5 are left" in answers[3].text
+    assert [spec.name for spec in toolset.specs] == ["calculator", "budget"]  # nobody can be charged by being asked
     assert answers[5].text == "0.5 of 2.5 left; prices: calculator 1, others 1"
     with pytest.raises(RecipeError, match="less than nothing"):
         Budget(total=1, price=-1)

@@ -69,7 +69,7 @@ class Http:
             return _refused(f"{does} is not allowed; allowed are {', '.join(self.methods)}")
         async with httpx2.AsyncClient(timeout=self.timeout_seconds, follow_redirects=False, trust_env=False) as client:
             for _ in range(_MOST_STEPS):
-                if not self.permits(url):
+                if not permits(self.allow, url):
                     return _refused(f"{url[:200]} is not on the list of hosts: {', '.join(self.allow)}")
                 try:
                     answer = await self._asked(client, does, url, body)
@@ -80,24 +80,6 @@ class Http:
                 url = urljoin(url, answer.headers["location"])
                 does, body = _carried_on(answer.status_code, does, body)
         raise ToolError(f"more than {_MOST_STEPS} redirections")
-
-    def permits(self, url: str) -> bool:
-        """Whether an address is on the list."""
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError:
-            return False
-        host = (parts.hostname or "").lower().rstrip(".")
-        if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
-            return False
-        usual = port is None or port == {"http": 80, "https": 443}[parts.scheme]
-        for allowed in self.allow:
-            name, _, number = allowed.partition(":")
-            same_port = int(number) == port if number else usual
-            if same_port and (name == host or (name.startswith("*.") and host.endswith(name[1:]))):
-                return True
-        return False
 
     async def _asked(self, client: httpx2.AsyncClient, method: str, url: str, body: str) -> str | httpx2.Response:
         async with client.stream(method, url, content=body.encode() or None) as answer:
@@ -112,6 +94,25 @@ class Http:
             text = data[: self.max_bytes].decode(answer.encoding or "utf-8", errors="replace")
             said = text + cut if answer.status_code < 400 else f"[status {answer.status_code}]\n{text}{cut}"
             return said or f"[status {answer.status_code}, nothing was said]"
+
+
+def permits(allow: Sequence[str], url: str) -> bool:
+    """Whether an address is on the list."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    host = (parts.hostname or "").lower().rstrip(".")
+    if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
+        return False
+    usual = port is None or port == {"http": 80, "https": 443}[parts.scheme]
+    for allowed in allow:
+        name, _, number = allowed.partition(":")
+        same_port = int(number) == port if number else usual
+        if same_port and (name == host or (name.startswith("*.") and host.endswith(name[1:]))):
+            return True
+    return False
 
 
 def _carried_on(status: int, method: str, body: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ Its keyword-only arguments are options in a recipe. What it may have besides, ea
     tools()                  the tools, where they are not the public methods
     open(episode)            once before the first call
     close()                  once behind the last, on every path
+    charge(name)             before each call, of any tool: (why it cannot be paid for, if so; what it costs)
     changing                 True where `tools()` is not always the same
     must_agree               by name, options that tools which share something must have alike
     replayable               False where the same calls do not lead to the same place again
@@ -20,7 +21,6 @@ Its keyword-only arguments are options in a recipe. What it may have besides, ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from whetstone.chat.message import Image, Text
 from whetstone.trajectory import Task
 
 Outcome = Literal["ok", "tool_error", "timeout", "stopped", "budget_exhausted", "refused_by_policy"]
-LIFETIME = frozenset({"open", "close", "tools", "snapshot", "restore"})
+LIFETIME = frozenset({"open", "close", "tools", "charge"})
 """Public methods of a class of tools that are none."""
 
 
@@ -48,10 +48,3 @@ class Episode:
     seed: int
     shared: dict[str, Any] = field(default_factory=dict)
     """By name, what one tool has made and others use, too: the folder of a sandbox."""
-    calls: Callable[[], Mapping[str, int]] = dict
-    """How often each tool was called so far."""
-
-
-def shown(text: str) -> Result:
-    """A text that is a result."""
-    return Result((Text(text),))

@@ -14,7 +14,6 @@ import functools
 import inspect
 import json
 import time
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -69,8 +68,6 @@ class Toolset:
         self.timeout_seconds, self.max_result_characters = timeout_seconds, max_result_characters
         self.holders: list[Any] = []
         """What keeps something for the length of an episode."""
-        self.counts: Counter[str] = Counter()
-        """How often each tool was called so far."""
         self._opened = False
         self._alone: list[Tool] = []
         self._tools: dict[str, Tool] = {}
@@ -115,8 +112,7 @@ class Toolset:
         if self._opened:
             await self.close()
         self._opened = True
-        self.counts.clear()
-        episode = Episode(task, seed, calls=lambda: self.counts)
+        episode = Episode(task, seed)
         for holder in self.holders:
             if hasattr(holder, "open"):
                 await _awaited(holder.open(episode))
@@ -154,7 +150,6 @@ class Toolset:
                 said, cost = holder.charge(call.name)
                 if said:
                     return _refused(call, "budget_exhausted", said)
-        self.counts[call.name] += 1
         started = time.perf_counter()
         result = await self._run(tool, arguments)
         content, truncated = self._within(result.content)
