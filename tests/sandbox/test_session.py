@@ -50,6 +50,10 @@ def test_a_traceback_out_of_a_library_keeps_its_last_line_alone():
     assert "JSONDecodeError" in error
 
 
+def test_an_error_is_explained_whatever_was_done_to_the_environment():
+    assert "ZeroDivisionError" in run(LEVEL, "import os\nos.environ.clear()\n1/0").error
+
+
 def test_code_that_does_not_parse_says_where():
     error = run(LEVEL, "x = (1,\ny = 2").error
     assert "SyntaxError" in error

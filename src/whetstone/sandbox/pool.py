@@ -6,7 +6,6 @@ Easy to get wrong: two event loops. The server belongs to none; a session belong
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import itertools
 import os
@@ -17,7 +16,7 @@ import subprocess
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -113,15 +112,6 @@ class Sandbox:
         )
         self.sessions.add(session)
         return session
-
-    @contextlib.asynccontextmanager
-    async def running(self, *, persistent: bool = True, seed: int = 0) -> AsyncIterator[Session]:
-        """A session for the length of a block."""
-        session = self.session(persistent=persistent, seed=seed)
-        try:
-            yield session
-        finally:
-            session.close()
 
     def close(self) -> None:
         """End all sessions and the server."""

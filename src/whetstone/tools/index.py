@@ -79,8 +79,7 @@ def build(place: Path, passages: Iterable[Passage], embedding: Embedding | None 
         number = 0
         for batch in _batches(passages):
             for passage in batch:
-                fields = {"id": passage.id, "title": passage.title, "text": passage.text, "number": number}
-                writer.add_document(_tantivy().Document.from_dict(fields, _schema()))
+                writer.add_document(_document(passage, number))
                 number += 1
             if embedding is not None:
                 found = embedding([f"{passage.title}\n{passage.text}" for passage in batch])
@@ -112,8 +111,7 @@ def in_memory(texts: Iterable[tuple[str, str]]) -> Index:
     index = _tantivy().Index(_schema())
     writer = index.writer(heap_size=64 << 20, num_threads=1)
     for number, (id, text) in enumerate(texts):
-        fields = {"id": id, "title": "", "text": text, "number": number}
-        writer.add_document(_tantivy().Document.from_dict(fields, _schema()))
+        writer.add_document(_document(Passage(id, "", text), number))
     writer.commit()
     index.reload()
     return Index(index)
@@ -188,6 +186,11 @@ def _schema() -> Any:
     builder.add_text_field("text", stored=True, tokenizer_name="en_stem")
     builder.add_unsigned_field("number", indexed=True)
     return builder.build()
+
+
+def _document(passage: Passage, number: int) -> Any:
+    fields = {"id": passage.id, "title": passage.title, "text": passage.text, "number": number}
+    return _tantivy().Document.from_dict(fields, _schema())
 
 
 def _batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:

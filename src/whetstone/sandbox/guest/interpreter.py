@@ -48,7 +48,7 @@ def serve(host: socket.socket, output: int, home: str, options: Mapping[str, Any
     os.environ.update(HOME=home, PWD=home)
     _seed(options["seed"])
     requests: dict[str, Callable[..., dict[str, Any]]] = {
-        "python": _Python(host).run,
+        "python": _Python(home).run,
         "shell": _Shell(home).run,
         "read": _read,
         "write": _write,
@@ -75,8 +75,8 @@ def serve(host: socket.socket, output: int, home: str, options: Mapping[str, Any
 class _Python:
     """A notebook: names live from call to call, the value of the last expression is shown."""
 
-    def __init__(self, host: socket.socket) -> None:
-        self.host = host
+    def __init__(self, home: str) -> None:
+        self.home = home
         sys.modules["__main__"] = main = types.ModuleType("__main__")  # where classes made here are looked for
         self.names: dict[str, Any] = main.__dict__
         self.calls = 0
@@ -93,7 +93,7 @@ class _Python:
                 return {"error": f"SystemExit: {stop.code}", "kind": "error"}
             return {"images": _plots()}
         except BaseException as error:
-            return {"error": _explained(error), "kind": _kind(error), "images": _plots()}
+            return {"error": _explained(error, self.home), "kind": _kind(error), "images": _plots()}
         images = _plots()
         if value is not None and (picture := _as_image(value)) is not None:
             images, shown = [*images, picture][:_MOST_IMAGES], None
@@ -200,11 +200,11 @@ def _kind(error: BaseException) -> str:
     return "memory" if isinstance(error, MemoryError) else "error"
 
 
-def _explained(error: BaseException) -> str:
+def _explained(error: BaseException, home: str) -> str:
     """What a person would read of a traceback: the lines of these calls, the last of a library, the error."""
     explained = traceback.TracebackException(type(error), error, _beyond_us(error.__traceback__), compact=True)
     for link in _chain(explained):
-        frames = [f for f in link.stack if f.filename.startswith(("<call ", f"{os.environ['HOME']}/"))]
+        frames = [f for f in link.stack if f.filename.startswith(("<call ", f"{home}/"))]
         if link.stack and link.stack[-1] not in frames:
             frames.append(link.stack[-1])
         if len(frames) > _MOST_FRAMES:
