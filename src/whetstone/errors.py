@@ -67,6 +67,10 @@ class ToolStop(Exception):
     """Raised by a tool to end the episode; the text is its last observation."""
 
 
+class EpisodeError(Exception):
+    """An environment was used out of order: a step before the first reset, behind the end, or behind `close`."""
+
+
 class InfrastructureError(Exception):
     """A server, sandbox or engine failed: the trajectory is invalid, never an observation or a reward of 0."""
 

@@ -69,7 +69,8 @@ def checked_options(
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in options and key not in (given or {}):
             raise OptionError(key, "is needed here and not set")
-    hints = get_type_hints(part.__init__ if inspect.isclass(part) else part)
+    inner = part.func if isinstance(part, functools.partial) else part
+    hints = get_type_hints(inner.__init__ if inspect.isclass(inner) else inner)
     fields: dict[str, Any] = {key: (hints.get(key, Any), ...) for key in options}
     model = create_model("options", __config__=ConfigDict(arbitrary_types_allowed=True), **fields)
     try:

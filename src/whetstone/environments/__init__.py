@@ -1,8 +1,26 @@
 """Where episodes happen."""
 
-from whetstone.environments.protocol import Environment, Observation, StepResult
+from whetstone.environments.catalogue import ENVIRONMENTS, TASKS_OF_WORLDS
+from whetstone.environments.game_environment import GameEnvironment, is_game, played
+from whetstone.environments.noisy import Noisy
+from whetstone.environments.protocol import Environment, Game, Observation, Reply, Shown, StepResult, User
 from whetstone.environments.tool_environment import ToolEnvironment
+from whetstone.environments.users import USERS
 
-ENVIRONMENTS = {"tools": ToolEnvironment}
-
-__all__ = ["ENVIRONMENTS", "Environment", "Observation", "StepResult", "ToolEnvironment"]
+__all__ = [
+    "ENVIRONMENTS",
+    "TASKS_OF_WORLDS",
+    "USERS",
+    "Environment",
+    "Game",
+    "GameEnvironment",
+    "Noisy",
+    "Observation",
+    "Reply",
+    "Shown",
+    "StepResult",
+    "ToolEnvironment",
+    "User",
+    "is_game",
+    "played",
+]

@@ -1,27 +1,29 @@
 """The environment most agents live in: a question, some tools, and an answer without a call.
 
-The episode ends with the first action that calls nothing: that is the answer. Calls that cannot be
+The episode ends with the first action that calls nothing: that is the answer. Where there is a user, it is said to him,
+he answers, and the episode ends when he says so. Calls that cannot be
 read, or cannot be executed, come back as errors the model reads; they never raise.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from whetstone.chat import Message, system, tool_result, user
-from whetstone.environments.protocol import Observation, StepResult
+from whetstone.environments.protocol import Observation, StepResult, User
 from whetstone.parts import OptionError
 from whetstone.tools import Answer, Toolset
-from whetstone.trajectory import CallRecord, EndReason, Task
+from whetstone.trajectory import Author, CallRecord, EndReason, Task
 
 
 class ToolEnvironment:
     """Tools and a task's prompt.
 
-    Ends: terminated on an action without a call; `tool_stopped` where a tool says so;
+    Ends: terminated on an action without a call, or with the user's last word; `tool_stopped` where a tool says so;
     `malformed_action` on an unreadable call where `on_malformed` is `end`.
 
     Args:
@@ -34,9 +36,10 @@ class ToolEnvironment:
         on_malformed: `retry` lets the model read what was wrong; `end` ends the episode.
         answer: A pattern an answer must hold, such as `Answer:`; an action that neither calls nor holds it is told
             so, and the episode goes on. Empty: any action that calls nothing is an answer.
+        user: Makes who is spoken to, see `User`; none: nobody, and the task's prompt is the question.
 
     Raises:
-        OptionError: `answer` is no pattern.
+        OptionError: `answer` is no pattern, or there is a user, who hears everything that is no call.
     """
 
     def __init__(
@@ -49,35 +52,54 @@ class ToolEnvironment:
         max_result_characters: int = 4000,
         on_malformed: Literal["retry", "end"] = "retry",
         answer: str = "",
+        user: Callable[[], User] | None = None,
     ) -> None:
+        if answer and user is not None:
+            raise OptionError("answer", "there is a user: everything that is no call is said to him")
         try:
             self.answer = re.compile(answer)
         except re.error as error:
             raise OptionError("answer", f"{answer!r} is no pattern: {error}") from None
         self.toolset = Toolset(tools, timeout_seconds=tool_timeout_seconds, max_result_characters=max_result_characters)
         self._offered = self.toolset.specs
+        self._user_of, self._user = user, None if user is None else user()
         self.instruction, self.max_calls_per_turn, self.on_malformed = instruction, max_calls_per_turn, on_malformed
 
     @property
     def stateless(self) -> bool:
         """Whether answers depend on the calls alone, so that an episode can go on behind recorded turns."""
-        return self.toolset.stateless
+        return self.toolset.stateless and self._user_of is None
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it says more than its tasks and the results of plain functions."""
+        return bool(self.toolset.holders) or self._user_of is not None
 
     @property
     def replayable(self) -> bool:
         """Whether the same calls lead to the same place again."""
-        return self.toolset.replayable
+        return self.toolset.replayable and getattr(self._user_of, "replayable", True)
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """The task's prompt, behind the instruction if there is one. What is random in tools comes from the seed."""
         await self.toolset.open(task, seed=seed)
         self._offered = self.toolset.specs
-        opening = (system(self.instruction), user(task.prompt)) if self.instruction else (user(task.prompt),)
-        return Observation(opening, self._offered, tuple(self.toolset.declared.items()))
+        asked, author = task.prompt, Author.ENVIRONMENT
+        if self._user_of is not None:
+            await self._user_leaves()
+            self._user = self._user_of()
+            assert self.toolset.episode is not None
+            asked, author = (await awaited(self._user.open(self.toolset.episode))).text, Author.PARTNER
+        opening = (system(self.instruction), user(asked)) if self.instruction else (user(asked),)
+        return Observation(opening, self._offered, tuple(self.toolset.declared.items()), author)
 
     async def step(self, action: Message) -> StepResult:
         """Execute the calls at once, side by side; answer each, in order."""
         if not action.tool_calls and not action.malformed:
+            if self._user is not None:
+                reply = await awaited(self._user.answer(action.text))
+                said = Observation((user(reply.text),), author=Author.PARTNER)
+                return StepResult(said, terminated=reply.ended)
             if not self.answer.search(action.text):
                 return StepResult(Observation((user("That is neither a call nor an answer."),)))
             return StepResult(Observation(()), terminated=True)
@@ -105,6 +127,27 @@ class ToolEnvironment:
         ended = EndReason.TOOL_STOPPED if stopped else None
         return StepResult(Observation(messages, changed), reason=ended, calls=records)
 
+    async def verdict(self) -> Mapping[str, Any]:
+        """What tools, and the user, say became of it; nothing where none of them says anything."""
+        said = await self.toolset.verdict()
+        if self._user is not None and hasattr(self._user, "verdict"):
+            said |= await awaited(self._user.verdict())
+        return said
+
     async def close(self) -> None:
-        """Let go of what tools hold."""
-        await self.toolset.close()
+        """Let go of what tools hold, and the user."""
+        try:
+            await self._user_leaves()
+        finally:
+            await self.toolset.close()
+
+    async def _user_leaves(self) -> None:
+        leaving, self._user = self._user, None
+        if leaving is not None:
+            left: Any = leaving.close()  # type: ignore[func-returns-value]
+            await awaited(left)
+
+
+async def awaited(value: Any) -> Any:
+    """What a plain or async function came to."""
+    return await value if inspect.isawaitable(value) else value

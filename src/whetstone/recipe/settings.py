@@ -115,11 +115,26 @@ class EnvironmentSettings(BaseModel):
     """From reset to end of an episode, waiting included."""
     turn_timeout_seconds: float | None = Field(None, gt=0)
     """One action and the answer to it, waiting included; null: as long as the episode may take."""
+    noise: NoiseSettings | None = None
+    """Tools that are slow, fail or answer out of date; null: none of it."""
 
     @property
     def options(self) -> dict[str, Any]:
         """Everything the environment itself is given."""
         return dict(self.model_extra or {})
+
+
+class NoiseSettings(_Settings):
+    """What goes wrong with tools, by chance that comes from the episode's seed."""
+
+    errors: float = Field(0.0, ge=0, lt=1)
+    """The probability that an action fails and is not carried out."""
+    outdated: float = Field(0.0, ge=0, lt=1)
+    """The probability that the answer is the one of before."""
+    delay_seconds: float = Field(0.0, ge=0)
+    """The median of how long an action takes besides."""
+    delay_sigma: float = Field(1.0, ge=0)
+    """Of the delays' log-normal distribution."""
 
 
 class RolloutSettings(_Settings):

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -123,9 +123,11 @@ async def run_episode(
     episode = _Episode(task, environment, actor, chat, limits, id, seed, record, fork, greedy, around)
     started = time.perf_counter()
     error: str | None = None
+    final: Mapping[str, Any] = {}
     try:
         async with asyncio.timeout(limits.timeout_seconds):
             ended = await episode.play()
+            final = await episode.verdict()
     except TimeoutError as failure:
         # the environment may raise a TimeoutError of its own; the deadline's has no text
         in_time = time.perf_counter() - started < limits.timeout_seconds
@@ -152,6 +154,7 @@ async def run_episode(
         error,
         declared=episode.declared,
         marks=(*episode.marks, *(("view_dropped",) if episode.reading.dropped else ())),
+        final=final,
         off_policy=episode.reading.off_policy,
         seconds=time.perf_counter() - started,
         closing=episode.closing if ended.cut_short else None,
@@ -199,6 +202,8 @@ class _Episode:
         self.declared: tuple[tuple[str, str], ...] = ()
         self.turns: list[Turn] = []
         self.marks: list[str] = []
+        self.author = Author.ENVIRONMENT
+        """Who wrote what the policy reads next."""
         self.asked: Rewrite | None = None
         """Whom the next action answers, where it is not the environment."""
         self.closing: Tokens | None = None
@@ -236,8 +241,16 @@ class _Episode:
             await self._snap()
             self.around.heard(self.turns[-1])
 
+    async def verdict(self) -> Mapping[str, Any]:
+        """What the environment says of itself at the end."""
+        if not hasattr(self.environment, "verdict"):
+            return {}
+        said: Mapping[str, Any] = await _awaited(self.environment.verdict())
+        return said
+
     async def _open(self) -> None:
         first = await self.environment.reset(self.task, seed=self.world)
+        self.author = first.author
         self.begins, self.tools, self.declared = first.messages, first.tools, first.declared
         self.opening = self.reading.open(first.messages, first.tools, self._so_far())
 
@@ -255,6 +268,7 @@ class _Episode:
         )
         self.around.costs += Costs(tool_calls=len(result.calls))
         self.tools = result.observation.tools or self.tools
+        self.author = result.observation.author
         if result.ended is not None and not result.ended.cut_short:
             return result.ended
         if result.instead is not None:
@@ -265,7 +279,7 @@ class _Episode:
         if shown != turn.observation:
             self.turns[-1] = replace(turn, observation=shown)
         if not self.reading.seen.opens_segment:
-            self.closing = Tokens.written(self.reading.seen.new, Author.ENVIRONMENT)
+            self.closing = Tokens.written(self.reading.seen.new, self.author)
         return result.ended
 
     async def _answered(self, turn: Turn) -> None:
@@ -378,6 +392,7 @@ class _Episode:
             self.around.costs += Costs(environment_steps=1)
             answer = await self.environment.step(played[number].message)
             self.tools = answer.observation.tools or self.tools
+            self.author = answer.observation.author
             messages = answer.observation.messages
             so_far = replace(self._so_far(), turns=(*played[:number], replace(played[number], observation=messages)))
             for view in self.around.views:
@@ -405,7 +420,7 @@ class _Episode:
         action = await self.actor.act(moment)
         tokens = Tokens.joined([begun, action.tokens]) if len(begun) else action.tokens
         turn = Turn(
-            context=Tokens.written(context.new, Author.ENVIRONMENT),
+            context=Tokens.written(context.new, self.author),
             action=tokens,
             message=self.chat.read(tokens.ids, self.tools, turn=number),
             opens_segment=context.opens_segment,

@@ -11,6 +11,7 @@ Its keyword-only arguments are options in a recipe. What it may have besides, ea
     tools()                  the tools, where they are not the public methods
     open(episode)            once before the first call
     close()                  once behind the last, on every path
+    verdict()                behind the last call: what became of it, as a mapping with `success`, `score`, …
     charge(name)             before each call, of any tool: (why it cannot be paid for, if so; what it costs)
     changing                 True where `tools()` is not always the same
     must_agree               by name, options that tools which share something must have alike
@@ -28,7 +29,7 @@ from whetstone.chat.message import Image, Text
 from whetstone.trajectory import Task
 
 Outcome = Literal["ok", "tool_error", "timeout", "stopped", "budget_exhausted", "refused_by_policy"]
-LIFETIME = frozenset({"open", "close", "tools", "charge"})
+LIFETIME = frozenset({"open", "close", "tools", "charge", "verdict"})
 """Public methods of a class of tools that are none."""
 
 

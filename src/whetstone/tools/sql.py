@@ -53,7 +53,8 @@ class Sql:
     """A database: two tools, `sql` and `schema`.
 
     Args:
-        url: A file of SQLite or DuckDB (`.duckdb`), or `postgresql://…`.
+        url: A file of SQLite or DuckDB (`.duckdb`), or `postgresql://…`; `task`: a SQLite database made by the
+            statements under `database` in the task's private data.
         read_only: Whether nothing can be changed; otherwise each episode changes something of its own.
         max_rows: Rows shown of a result.
         timeout_seconds: How long a query may run.
@@ -65,14 +66,17 @@ class Sql:
     def __init__(self, *, url: str, read_only: bool = True, max_rows: int = 50, timeout_seconds: float = 5.0) -> None:
         self.url, self.read_only, self.max_rows, self.timeout_seconds = url, read_only, max_rows, timeout_seconds
         self.stateless = read_only
-        if not url.startswith("postgresql://") and not Path(url).is_file():
+        if url != "task" and not url.startswith("postgresql://") and not Path(url).is_file():
             raise RecipeError(f"sql: there is no file {url}")
         self._lock = threading.Lock()
         self._database: Database | None = None
 
     def open(self, episode: Episode) -> None:
         """Begin with the database as it is."""
-        self._database = _opened(self.url, self.read_only)
+        if self.url == "task":
+            self._database = _SQLite.made_by(str(episode.task.private["database"]), self.read_only)
+        else:
+            self._database = _opened(self.url, self.read_only)
 
     def close(self) -> None:
         """Let go of it, and of what the episode has changed."""
@@ -149,6 +153,20 @@ class _SQLite:
             self.connection = sqlite3.connect(":memory:", check_same_thread=False)
             with contextlib.closing(source):
                 source.backup(self.connection)
+        self._guard()
+
+    @classmethod
+    def made_by(cls, statements: str, read_only: bool) -> _SQLite:
+        """A database in memory."""
+        made = cls.__new__(cls)
+        made.connection = sqlite3.connect(":memory:", check_same_thread=False)
+        made.connection.executescript(statements)
+        if read_only:
+            made.connection.execute("PRAGMA query_only = ON")
+        made._guard()
+        return made
+
+    def _guard(self) -> None:
         self.connection.isolation_level = None
         self.connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # no other file becomes part of this one
         self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE_BYTES)

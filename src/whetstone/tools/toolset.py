@@ -68,6 +68,8 @@ class Toolset:
         self.timeout_seconds, self.max_result_characters = timeout_seconds, max_result_characters
         self.holders: list[Any] = []
         """What keeps something for the length of an episode."""
+        self.episode: Episode | None = None
+        """The one under way."""
         self._opened = False
         self._alone: list[Tool] = []
         self._tools: dict[str, Tool] = {}
@@ -112,7 +114,7 @@ class Toolset:
         if self._opened:
             await self.close()
         self._opened = True
-        episode = Episode(task, seed)
+        episode = self.episode = Episode(task, seed)
         for holder in self.holders:
             if hasattr(holder, "open"):
                 await _awaited(holder.open(episode))
@@ -157,6 +159,18 @@ class Toolset:
         if any(getattr(holder, "changing", False) for holder in self.holders):
             self._list()
         return Answer(content, CallRecord(call.name, result.outcome, seconds, truncated, cost))
+
+    async def verdict(self) -> dict[str, Any]:
+        """What became of what tools hold; a success where all of them call it one, and the least of their scores."""
+        said: dict[str, Any] = {}
+        for holder in self.holders:
+            if hasattr(holder, "verdict"):
+                one = dict(await _awaited(holder.verdict()))
+                for name, least in (("success", min), ("score", min)):
+                    if name in said and name in one:
+                        one[name] = least(said[name], one[name])
+                said |= one
+        return said
 
     def _agree(self) -> None:
         """See that tools which share something are given it alike.

@@ -13,7 +13,7 @@ from typing import Any
 
 from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING, columns_of, level_of
 from whetstone.chat import FORMATS, Chat
-from whetstone.environments import ENVIRONMENTS, Environment
+from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
 from whetstone.parts import OptionError, find_part, named_part
@@ -24,6 +24,7 @@ from whetstone.rollout import Actor, Collector, EpisodeRecord, ExpertActor, Limi
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tools import TOOLS
 from whetstone.training.columns import critic_heads, empty_column
+from whetstone.training.conversations import conversations
 from whetstone.training.credit import LEVELS, CreditParts
 from whetstone.training.losses import OF_A_PASS
 from whetstone.training.making import checked, found, function_of, part_of
@@ -31,6 +32,9 @@ from whetstone.training.methods import check_method, method_of, strategy_of
 from whetstone.training.needs import Offer, missing
 from whetstone.training.sums import OF_SUMS
 
+_SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
+_TOKENIZER_EPISODES = 300
+"""Episodes of the expert whose texts it is trained on besides, where the environment says more than its tasks."""
 _TOKENIZER_TASKS = 2000
 """Training tasks whose texts a tiny model's tokenizer is trained on."""
 
@@ -230,7 +234,7 @@ def _source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
     recipe = resolved.recipe
     part = Part(name=recipe.tasks.source, **options)
     source: Source = part_of(
-        resolved, key, "task source", part, SOURCES, {"seed": recipe.seed}, named_at="tasks.source"
+        resolved, key, "task source", part, _SOURCES, {"seed": recipe.seed}, named_at="tasks.source"
     )
     return source
 
@@ -296,18 +300,37 @@ def _check_use(resolved: Resolved, reads: set[str]) -> None:
 def _environment(resolved: Resolved) -> Callable[[], Environment]:
     settings = resolved.recipe.environment
     part = found(resolved, "environment", "environment", settings.name, ENVIRONMENTS)
+    part = played(part) if is_game(part) else part
     options = settings.options
     if "tools" in options:
         if not isinstance(options["tools"], list):
             raise resolved.error("environment.tools", f"a list of tools, got {options['tools']!r}")
         options["tools"] = [_tool(resolved, number, named) for number, named in enumerate(options["tools"])]
+    if "user" in options:
+        options["user"] = _user(resolved, options["user"])
     arguments = checked(resolved, "environment", part, options)
     try:
         part(**arguments)  # once to see that it can be made; each episode makes its own
     except RecipeError as error:
         raise resolved.error("environment", str(error)) from None
     made: Callable[[], Environment] = functools.partial(part, **arguments)
-    return made
+    if settings.noise is None:
+        return made
+    return functools.partial(_noisy, made, settings.noise.model_dump())
+
+
+def _noisy(made: Callable[[], Environment], noise: Mapping[str, float]) -> Environment:
+    return Noisy(made(), **noise)
+
+
+def _user(resolved: Resolved, named: Any) -> Any:
+    """Who is spoken to, with the options a recipe gives him."""
+    try:
+        return named_part("user", named, USERS)
+    except OptionError as error:
+        raise resolved.error(f"environment.user.{error.key}", error.message) from None
+    except RecipeError as error:
+        raise resolved.error("environment.user", str(error)) from None
 
 
 def _tool(resolved: Resolved, number: int, named: Any) -> Any:
@@ -327,9 +350,12 @@ def _policy(resolved: Resolved, source: Source, environment: Callable[[], Enviro
     else:
         assert settings.tiny is not None  # the recipe has one or the other
         texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
-        toolset = getattr(environment(), "toolset", None)
-        if toolset is not None:  # often enough that the names of tools become tokens
-            texts += [format.describe(toolset.specs)] * (_TOKENIZER_TASKS // 10)
+        made = environment()
+        specs = getattr(made, "specs", ()) or getattr(getattr(made, "toolset", None), "specs", ())
+        # often enough that the names of tools become tokens
+        texts += [format.describe(specs)] * (_TOKENIZER_TASKS // 10) if specs else []
+        if getattr(made, "speaks", True) and isinstance(source, Expert):
+            texts += conversations(source, environment, format, _TOKENIZER_EPISODES)
         policy = build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
     if settings.lora is not None:
         try:

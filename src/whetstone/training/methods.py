@@ -119,7 +119,7 @@ def check_method(
 
 
 def _can_be_gone_back_to(environment: Environment) -> bool:
-    if getattr(environment, "stateless", False) or hasattr(environment, "snapshot"):
+    if getattr(environment, "stateless", False) or getattr(environment, "keeps", hasattr(environment, "snapshot")):
         return True
     return bool(getattr(environment, "replayable", True))
 

@@ -38,6 +38,6 @@ class Answering:
         """Let go."""
         await self.environment.close()
 
-    async def verdict(self, actions: Sequence[Message]) -> float:
+    async def worth(self, actions: Sequence[Message]) -> float:
         """What the reward says of an answer; 0 where it cannot tell."""
         return await self.judge(self.task, actions) or 0.0

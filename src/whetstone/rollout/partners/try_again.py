@@ -53,7 +53,7 @@ class _Asking(Answering):
         result = await super().step(action)
         if result.terminated:
             self.answers += 1
-            if self.answers < self.how.attempts and await self.verdict(self.actions) <= 0:
+            if self.answers < self.how.attempts and await self.worth(self.actions) <= 0:
                 said = Observation((*result.observation.messages, user(self.how.sentence)))
                 return replace(result, observation=said, terminated=False, reason=None)
         return result

@@ -1,0 +1,94 @@
+"""Every environment by the name a recipe gives it, and the tasks that go with it.
+
+A name in both goes together: `tasks: {source: sokoban}`, `environment: {name: sokoban}`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from whetstone.environments.native.adventure import Adventure, AdventureTasks
+from whetstone.environments.native.apis import ApisTasks, Services
+from whetstone.environments.native.battleship import Battleship, BattleshipTasks
+from whetstone.environments.native.bug_repair import BugRepairTasks, HiddenTests
+from whetstone.environments.native.chores import ChoresTasks, FolderCheck
+from whetstone.environments.native.encyclopaedia import Encyclopaedia, EncyclopaediaTasks
+from whetstone.environments.native.frozen_lake import FrozenLake, FrozenLakeTasks
+from whetstone.environments.native.household import Household, HouseholdTasks
+from whetstone.environments.native.knapsack import Knapsack, KnapsackTasks
+from whetstone.environments.native.negotiation import Negotiation, NegotiationTasks
+from whetstone.environments.native.sokoban import Sokoban, SokobanTasks
+from whetstone.environments.native.support import SupportDesk, SupportTasks, SupportUser
+from whetstone.environments.native.tables import TablesTasks
+from whetstone.environments.native.text_to_sql import TextToSqlTasks
+from whetstone.environments.native.twenty_questions import TwentyQuestions, TwentyQuestionsTasks
+from whetstone.environments.native.web_shop import WebShop, WebShopTasks
+from whetstone.environments.native.wordle import Wordle, WordleTasks
+from whetstone.environments.retail import RetailDesk, RetailTasks
+from whetstone.environments.tool_environment import ToolEnvironment
+from whetstone.environments.users import Requests, ScenarioUser
+from whetstone.tools import Files, Python, Shell, Sql
+
+
+def retail(*, path: str, policy: bool = True, user: Any = None, max_result_characters: int = 4000) -> ToolEnvironment:
+    """tau2-bench's retail domain, over the folder with its data.
+
+    Args:
+        path: The folder with `db.json`, `policy.md` and the tasks.
+        policy: Whether the agent reads the policy of the domain.
+        user: Who plays the customer; none: a script, `scenario`.
+        max_result_characters: As of `tools`.
+    """
+    return ToolEnvironment(
+        tools=[partial(RetailDesk, path=path)],
+        instruction=(Path(path) / "policy.md").read_text() if policy else "",
+        max_result_characters=max_result_characters,
+        user=user or ScenarioUser,
+    )
+
+
+ENVIRONMENTS: dict[str, Any] = {
+    "tools": ToolEnvironment,
+    # games: one command a turn
+    "adventure": Adventure,
+    "battleship": Battleship,
+    "frozen_lake": FrozenLake,
+    "household": Household,
+    "negotiation": Negotiation,
+    "sokoban": Sokoban,
+    "twenty_questions": TwentyQuestions,
+    "web_shop": WebShop,
+    "wordle": Wordle,
+    # tools over a world of the task's
+    "apis": partial(ToolEnvironment, tools=[Services], user=Requests),
+    "bug_repair": partial(ToolEnvironment, tools=[Files, Shell, HiddenTests]),
+    "chores": partial(ToolEnvironment, tools=[Shell, FolderCheck]),
+    "encyclopaedia": partial(ToolEnvironment, tools=[Encyclopaedia]),
+    "knapsack": partial(ToolEnvironment, tools=[Knapsack]),
+    "retail": retail,
+    "support": partial(ToolEnvironment, tools=[SupportDesk], user=SupportUser),
+    "tables": partial(ToolEnvironment, tools=[Python]),
+    "text_to_sql": partial(ToolEnvironment, tools=[partial(Sql, url="task")]),
+}
+TASKS_OF_WORLDS: dict[str, Any] = {
+    "adventure": AdventureTasks,
+    "apis": ApisTasks,
+    "battleship": BattleshipTasks,
+    "bug_repair": BugRepairTasks,
+    "chores": ChoresTasks,
+    "encyclopaedia": EncyclopaediaTasks,
+    "frozen_lake": FrozenLakeTasks,
+    "household": HouseholdTasks,
+    "knapsack": KnapsackTasks,
+    "negotiation": NegotiationTasks,
+    "retail": RetailTasks,
+    "sokoban": SokobanTasks,
+    "support": SupportTasks,
+    "tables": TablesTasks,
+    "text_to_sql": TextToSqlTasks,
+    "twenty_questions": TwentyQuestionsTasks,
+    "web_shop": WebShopTasks,
+    "wordle": WordleTasks,
+}

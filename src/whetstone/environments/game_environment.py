@@ -1,0 +1,201 @@
+"""An environment around a game: each action of the agent is one command.
+
+Easy to get wrong: a command behind the end of a game changes nothing any more, and is a mistake of whoever plays the
+episode, not of the agent's. It is refused by an error of its own kind.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_type_hints
+
+from whetstone.chat import Message, ToolSpec, tool_result, user
+from whetstone.environments.hosting import Host, host_of
+from whetstone.environments.needs import check_needs
+from whetstone.environments.protocol import Game, Isolation, Observation, Shown, StepResult
+from whetstone.errors import EpisodeError
+from whetstone.parts import options_of
+from whetstone.trajectory import CallRecord, Task
+
+Actions = Literal["call", "text"]
+TOOL = "act"
+_TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL)
+
+
+class GameEnvironment:
+    """One game an episode.
+
+    Ends: as the game does.
+
+    Args:
+        game: Makes the game.
+        actions: `call`: a command is given by the tool `act`. `text`: it is what the agent says: what stands between
+            the last `<action>` and `</action>`, else the last line.
+        instruction: What stands in front of the first text; null: what the game says; empty: nothing.
+
+    Raises:
+        RecipeError: Something the game needs is not installed.
+    """
+
+    def __init__(self, game: Callable[[], Game], *, actions: Actions = "call", instruction: str | None = None) -> None:
+        self.made = game
+        kind: Any = game.func if isinstance(game, functools.partial) else game
+        check_needs(name_of(kind), getattr(kind, "needs", ()))
+        self.actions = actions
+        self.instruction = getattr(kind, "instruction", "") if instruction is None else instruction
+        self.isolation: Isolation = getattr(kind, "isolation", "object")
+        self.replayable = getattr(kind, "replayable", True)
+        self.keeps = hasattr(kind, "snapshot")
+        self.specs = (_tool(tuple(getattr(kind, "commands", ()))),) if actions == "call" else ()
+        self._host: Host | None = None
+        self._state: Literal["new", "running", "over", "closed"] = "new"
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """Begin a game of the task."""
+        await self._let_go()
+        self._host, self._state = host_of(self.made, self.isolation), "new"
+        shown = await self._host.ask("begin", task, seed)
+        self._state = "running"
+        text = f"{self.instruction}\n\n{shown.text}" if self.instruction else shown.text
+        return Observation((user(text),), self.specs, author=shown.author)
+
+    async def step(self, action: Message) -> StepResult:
+        """Give the game the command of an action.
+
+        Raises:
+            EpisodeError: No game is under way.
+        """
+        if self._host is None or self._state != "running":
+            said = {"new": "before the first reset", "over": "behind the end of the episode"}.get(self._state, "closed")
+            raise EpisodeError(f"a step {said}; reset begins another")
+        command = command_of(action, self.actions)
+        if command is None:
+            return self._not_a_command(action)
+        began = time.perf_counter()
+        shown: Shown = await self._host.ask("act", command)
+        if shown.terminated or shown.truncated:
+            self._state = "over"
+        answer: tuple[Message, ...] = (user(shown.text),)
+        calls: tuple[CallRecord, ...] = ()
+        if action.tool_calls:
+            answer = (tool_result(shown.text, call_id=action.tool_calls[0].id or None),)
+            outcome = "ok" if shown.understood else "tool_error"
+            calls = (CallRecord(TOOL, outcome, time.perf_counter() - began),)
+        return StepResult(
+            Observation(answer, author=shown.author),
+            reward=shown.reward,
+            terminated=shown.terminated,
+            truncated=shown.truncated and not shown.terminated,
+            calls=calls,
+        )
+
+    async def verdict(self) -> Mapping[str, Any]:
+        """What the game says of how it went."""
+        if self._host is None or self._state in ("new", "closed"):
+            return {}
+        said: Mapping[str, Any] = await self._host.ask("verdict")
+        return said
+
+    async def admissible(self) -> tuple[str, ...]:
+        """The commands that do something here; none where the game does not say."""
+        kind = self.made.func if isinstance(self.made, functools.partial) else self.made
+        if not hasattr(kind, "admissible"):
+            return tuple(getattr(kind, "commands", ()))
+        assert self._host is not None
+        return tuple(await self._host.ask("admissible"))
+
+    async def snapshot(self) -> Any:
+        """All there is to know of where the game is; None where it cannot say."""
+        return (self._state, await self._host.ask("snapshot")) if self.keeps and self._host is not None else None
+
+    async def restore(self, snapshot: Any) -> None:
+        """Go back to where it was; the same task has begun."""
+        assert self._host is not None
+        self._state, kept = snapshot
+        await self._host.ask("restore", kept)
+
+    async def close(self) -> None:
+        """Close the game, on every path."""
+        await self._let_go()
+        self._state = "closed"
+
+    async def _let_go(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            await host.close()
+
+    def _not_a_command(self, action: Message) -> StepResult:
+        """Nothing of what was said is carried out."""
+        if action.malformed:
+            answer = tuple(tool_result(f"error: {what}") for what in action.malformed)
+            calls = tuple(CallRecord("", "malformed_call", 0.0) for _ in action.malformed)
+        elif len(action.tool_calls) > 1:
+            answer = (tool_result(f"error: {len(action.tool_calls)} calls in one turn, 1 allowed; none was made"),)
+            calls = tuple(CallRecord(call.name, "too_many_calls", 0.0) for call in action.tool_calls)
+        elif action.tool_calls:
+            (call,) = action.tool_calls
+            answer = (tool_result(f"error: call {TOOL}(command), got {call.name}({call.arguments})"),)
+            calls = (CallRecord(call.name, "invalid_arguments" if call.name == TOOL else "unknown_tool", 0.0),)
+        else:
+            return StepResult(Observation((user(f"That is no call; give a command with {TOOL}."),)))
+        return StepResult(Observation(answer), calls=calls)
+
+
+def command_of(action: Message, actions: Actions) -> str | None:
+    """The command in an action; None where there is none."""
+    if action.malformed or len(action.tool_calls) > 1:
+        return None
+    if action.tool_calls:
+        try:
+            command = json.loads(action.tool_calls[0].arguments)["command"]
+        except (ValueError, KeyError, TypeError):
+            return None
+        return command if isinstance(command, str) and action.tool_calls[0].name == TOOL else None
+    if actions == "call":
+        return None
+    tagged = _TAGGED.findall(action.text)
+    return str(tagged[-1]).strip() if tagged else action.text.strip().rpartition("\n")[2].strip()
+
+
+def name_of(kind: Any) -> str:
+    """What a game is called in a recipe: its `name`, else that of its class."""
+    return str(getattr(kind, "name", getattr(kind, "__name__", type(kind).__name__)))
+
+
+def is_game(kind: Any) -> bool:
+    """Whether something a recipe names is a game, to be put into an environment."""
+    return inspect.isclass(kind) and hasattr(kind, "begin") and hasattr(kind, "act")
+
+
+def played(game: type[Any]) -> Callable[..., GameEnvironment]:
+    """What makes environments of a game: its options and the environment's own, in one signature."""
+    own = options_of(game)
+    around = {name: each for name, each in options_of(GameEnvironment).items() if name != "game"}
+
+    def environment(**options: Any) -> GameEnvironment:
+        of_game = {name: value for name, value in options.items() if name in own}
+        rest = {name: value for name, value in options.items() if name not in own}
+        make: Callable[[], Game] = functools.partial(game, **of_game)
+        return GameEnvironment(make, **rest)
+
+    hints = get_type_hints(GameEnvironment.__init__)
+    if own:
+        hints |= get_type_hints(vars(game)["__init__"])
+    environment.__signature__ = inspect.Signature([*own.values(), *around.values()])  # type: ignore[attr-defined]
+    environment.__annotations__ = {name: hints[name] for name in (*own, *around)}
+    environment.__name__, environment.__doc__ = name_of(game), game.__doc__
+    return environment
+
+
+@functools.lru_cache(maxsize=256)
+def _tool(commands: tuple[str, ...]) -> ToolSpec:
+    parameter: dict[str, Any] = {"type": "string", "description": "The command."}
+    if commands:
+        parameter["enum"] = list(commands)
+    schema = {"type": "object", "properties": {"command": parameter}, "required": ["command"]}
+    return ToolSpec(TOOL, "Give the game one command.", {**schema, "additionalProperties": False})

@@ -1,0 +1,6 @@
+"""Where does a game run: here, in a thread of its own, or in a process of its own? As it declares."""
+
+from whetstone.environments.hosting.counts import HostCounts, host_counts
+from whetstone.environments.hosting.hosts import Host, host_of
+
+__all__ = ["Host", "HostCounts", "host_counts", "host_of"]

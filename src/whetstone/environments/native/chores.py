@@ -1,0 +1,145 @@
+"""Chores in a folder: move, rename, count, edit, tidy up, with a shell. What counts is the folder afterwards.
+
+Easy to get wrong: a chore is done when what was to change has changed *and nothing else has*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from whetstone.environments.native.scripted import Scripted, call, say
+from whetstone.errors import InfrastructureError
+from whetstone.sandbox import Ending, Session
+from whetstone.tools.protocol import Episode
+from whetstone.trajectory import Task
+
+_WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jetty", "knoll", "lotus")
+
+
+class FolderCheck:
+    """No tools: says at the end whether the folder of `shell`, `python` or `files` is as the task's `expected`.
+
+    Named behind the tool whose folder it looks at.
+    """
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._task: Task | None = None
+
+    def tools(self) -> list[Any]:
+        """None."""
+        return []
+
+    def open(self, episode: Episode) -> None:
+        """Hear of the folder."""
+        self._session, self._task = episode.shared.get("session"), episode.task
+        if self._session is None:
+            raise InfrastructureError("folder_check stands behind shell, python or files, whose folder it looks at")
+
+    async def verdict(self) -> Mapping[str, Any]:
+        """Whether every file is what it should be, and there is no other."""
+        assert self._session is not None
+        assert self._task is not None
+        expected: Mapping[str, str] = self._task.private["expected"]
+        right = 0
+        for path, text in expected.items():
+            outcome = await self._session.read(path)
+            right += outcome.ending is Ending.OK and (outcome.data or b"").decode(errors="replace") == text
+        there = await self._session.folder("grep", pattern="", path=".")
+        named = {line.split(":", 1)[0].removeprefix("./") for line in (there.value or "").splitlines() if ":" in line}
+        strange = sorted(named - set(expected))
+        done = right == len(expected) and not strange
+        return {"success": done, "score": float(done), "right_files": right, "strange_files": len(strange)}
+
+
+class ChoresTasks(Scripted):
+    """Level 1: one file; level 2: all files of a kind; level 3: two chores in a row.
+
+    Args:
+        seed: As of `Generated`.
+        levels: As of `Generated`.
+    """
+
+    name = "chores"
+
+    def make(self, draw: Random, level: int) -> Task:
+        """See `Generated`."""
+        names = draw.sample(_WORDS, 6)
+        files = {
+            f"{name}.{draw.choice(('txt', 'log', 'md'))}": "".join(
+                f"{draw.choice(_WORDS)} {draw.randint(1, 99)}\n" for _ in range(draw.randint(1, 5))
+            )
+            for name in names
+        }
+        files.setdefault("notes.txt", "remember the milk\n")
+        files.setdefault("old.log", "started\nstopped\n")
+        kinds = (_ONE, _ALL, _ONE + _ALL)[level - 1]
+        expected, asked, commands = dict(files), [], []
+        for chore in draw.sample(kinds, 2 if level == 3 else 1):
+            sentence, command = chore(draw, expected)
+            asked.append(sentence)
+            commands.append(command)
+        private = {
+            "files": files,
+            "expected": expected,
+            "script": [*(call("shell", command=command) for command in commands), say("done")],
+        }
+        return Task("", " Then ".join(asked), private, {"kind": f"{len(asked)} chore{'s' * (len(asked) > 1)}"})
+
+
+def _rename(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    old = draw.choice(sorted(files))
+    new = f"{draw.choice(_WORDS)}-{draw.randint(10, 99)}.txt"
+    files[new] = files.pop(old)
+    return f"Rename {old} to {new}.", f"mv {old} {new}"
+
+
+def _copy(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    path = draw.choice(sorted(files))
+    files[f"backup/{path}"] = files[path]
+    return f"Copy {path} into a new folder backup.", f"mkdir -p backup && cp {path} backup/"
+
+
+def _append(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    path, word = draw.choice(sorted(files)), draw.choice(_WORDS)
+    files[path] += f"{word}\n"
+    return f"Append a line {word} to {path}.", f"echo {word} >> {path}"
+
+
+def _sort(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    path = draw.choice(sorted(files))
+    files[path] = "".join(sorted(files[path].splitlines(keepends=True)))
+    return f"Sort the lines of {path} by their bytes.", f"LC_ALL=C sort -o {path} {path}"
+
+
+def _gather(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    kind = draw.choice(("txt", "log"))
+    for path in [path for path in files if path.endswith(f".{kind}") and "/" not in path]:
+        files[f"{kind}s/{path}"] = files.pop(path)
+    return f"Move every .{kind} file into a new folder {kind}s.", f"mkdir -p {kind}s && mv *.{kind} {kind}s/"
+
+
+def _remove(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    kind = draw.choice(("log", "md"))
+    for path in [path for path in files if path.endswith(f".{kind}") and "/" not in path]:
+        del files[path]
+    return f"Delete every .{kind} file of this folder.", f"rm -f *.{kind}"
+
+
+def _count(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    lines = sum(len(text.splitlines()) for path, text in files.items() if path.endswith(".txt") and "/" not in path)
+    files["total"] = f"{lines}\n"
+    return "Write into a file total how many lines the .txt files have together.", "cat *.txt | wc -l > total"
+
+
+def _replace(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    old, new = draw.sample(_WORDS, 2)
+    for path in [path for path in files if path.endswith(".txt") and "/" not in path]:
+        files[path] = files[path].replace(old, new.upper())
+    return f"Replace {old} by {new.upper()} in every .txt file.", f"sed -i s/{old}/{new.upper()}/g *.txt"
+
+
+_ONE = (_rename, _copy, _append, _sort)
+_ALL = (_count, _replace, _remove, _gather)

@@ -1,0 +1,144 @@
+"""FrozenLake in text: over the ice to the goal, around the holes.
+
+Ends: terminated in a hole or at the goal; truncated after `max_steps`.
+
+Source: the game of Gymnasium's toy texts; the maps here are drawn anew for each task, and the ice holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from random import Random
+from typing import Any, Literal
+
+from whetstone.environments.game_tasks import GameTasks
+from whetstone.environments.native.plain_game import PlainGame
+from whetstone.environments.protocol import Shown
+from whetstone.trajectory import Task
+
+MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
+Place = tuple[int, int]
+
+
+class FrozenLake(PlainGame):
+    """A lake of ice `.`, holes `O`, the player `P` and the goal `G`.
+
+    Args:
+        view: `map`: the whole lake each time. `around`: how far the goal is and what lies on the four sides, which is
+            all the map says to somebody who looks one step ahead.
+        max_steps: Moves until the game is cut short.
+    """
+
+    name = "frozen_lake"
+    instruction = "Walk to the goal G without falling into a hole O. Commands: up, down, left, right."
+    commands = tuple(MOVES)
+
+    def __init__(self, *, view: Literal["map", "around"] = "map", max_steps: int = 30) -> None:
+        self.view, self.max_steps = view, max_steps
+        self.lake: list[str] = []
+        self.player: Place = (0, 0)
+        self.goal: Place = (0, 0)
+        self.steps = 0
+
+    def begin(self, task: Task, seed: int) -> Shown:
+        """At the start of the lake."""
+        self.lake = list(task.private["lake"])
+        self.player, self.goal = tuple(task.private["start"]), tuple(task.private["goal"])
+        self.steps = 0
+        return Shown(self._seen())
+
+    def act(self, command: str) -> Shown:
+        """One move; at the edge nothing happens."""
+        if command not in MOVES:
+            return Shown(f"no such move: {command}. {self._seen()}", 0.0, understood=False, truncated=self._late())
+        down, right = MOVES[command]
+        there = (self.player[0] + down, self.player[1] + right)
+        late = self._late()
+        if self._at(there) != "edge":
+            self.player = there
+        if self.player == self.goal:
+            return Shown("You are at the goal.", 1.0, terminated=True)
+        if self._at(self.player) == "hole":
+            return Shown("You fell into a hole.", 0.0, terminated=True)
+        return Shown(self._seen(), 0.0, truncated=late)
+
+    def verdict(self) -> Mapping[str, Any]:
+        """Whether the goal was reached."""
+        there = self.player == self.goal
+        return {"success": there, "score": float(there), "steps": self.steps}
+
+    def admissible(self) -> list[str]:
+        """Moves that do not end in a hole or against the edge."""
+        beside = {name: (self.player[0] + d, self.player[1] + r) for name, (d, r) in MOVES.items()}
+        return [name for name, place in beside.items() if self._at(place) in ("ice", "goal")]
+
+    def solve(self) -> str:
+        """The first move of the shortest way."""
+        way = shortest_way(self.lake, self.player, self.goal)
+        return way[0] if way else "up"
+
+    def _late(self) -> bool:
+        self.steps += 1
+        return self.steps >= self.max_steps
+
+    def _at(self, place: Place) -> str:
+        row, column = place
+        if not (0 <= row < len(self.lake) and 0 <= column < len(self.lake[0])):
+            return "edge"
+        if place == self.goal:
+            return "goal"
+        return "hole" if self.lake[row][column] == "O" else "ice"
+
+    def _seen(self) -> str:
+        if self.view == "map":
+            marks = {self.player: "P", self.goal: "G"}
+            rows = ("".join(marks.get((r, c), mark) for c, mark in enumerate(row)) for r, row in enumerate(self.lake))
+            return "\n".join(rows)
+        down, right = self.goal[0] - self.player[0], self.goal[1] - self.player[1]
+        far = [f"{abs(down)} {'down' if down > 0 else 'up'}"] if down else []
+        far += [f"{abs(right)} {'right' if right > 0 else 'left'}"] if right else []
+        sides = (f"{name} {self._at((self.player[0] + d, self.player[1] + r))}" for name, (d, r) in MOVES.items())
+        return f"goal {' '.join(far)}; {' '.join(sides)}"
+
+
+class FrozenLakeTasks(GameTasks):
+    """Lakes of 4, 5 and 6 squares a side, about a quarter of them holes, with a way to the goal.
+
+    Args:
+        seed: As of `Generated`.
+        levels: As of `Generated`.
+    """
+
+    name = "frozen_lake"
+    game = FrozenLake
+
+    def make(self, draw: Random, level: int) -> Task:
+        """See `Generated`."""
+        side = 3 + level
+        places = [(r, c) for r in range(side) for c in range(side)]
+        while True:
+            lake = ["".join("O" if draw.random() < 0.25 else "." for _ in range(side)) for _ in range(side)]
+            start, goal = draw.sample(places, 2)
+            way = shortest_way(lake, start, goal)
+            if way is not None and lake[start[0]][start[1]] == "." and side - 1 <= len(way) <= 2 * side:
+                break
+        private = {"lake": lake, "start": list(start), "goal": list(goal), "expert_turns": len(way)}
+        return Task("", "", private, {"kind": f"{side} a side"})
+
+
+def shortest_way(lake: list[str], start: Place, goal: Place) -> list[str] | None:
+    """The moves of a shortest way over ice; None where there is none."""
+    ways: dict[Place, list[str]] = {start: []}
+    queue = deque([start])
+    while queue:
+        here = queue.popleft()
+        if here == goal:
+            return ways[here]
+        for name, (down, right) in MOVES.items():
+            there = (here[0] + down, here[1] + right)
+            inside = 0 <= there[0] < len(lake) and 0 <= there[1] < len(lake[0])
+            if inside and there not in ways and (there == goal or lake[there[0]][there[1]] != "O"):
+                ways[there] = [*ways[here], name]
+                queue.append(there)
+    return None

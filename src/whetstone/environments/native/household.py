@@ -1,0 +1,256 @@
+"""A household in text: find things, carry them, heat, cool or clean them, put them where they belong.
+
+The six kinds of task of ALFWorld, over a world of our own with its commands and its way of numbering.
+
+Ends: terminated when the task is done; truncated after `max_steps`.
+
+Source: ALFWorld, arXiv:2010.03768; rooms, things and texts are ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any
+
+from whetstone.environments.game_tasks import GameTasks
+from whetstone.environments.native.plain_game import PlainGame
+from whetstone.environments.protocol import Shown
+from whetstone.trajectory import Task
+
+OPENED = ("fridge", "microwave", "drawer", "cabinet")
+"""Receptacles that are closed at first."""
+CHANGES = {"heat": "microwave", "cool": "fridge", "clean": "sinkbasin"}
+STATES = {"heat": "hot", "cool": "cool", "clean": "clean"}
+FOOD = ("apple", "potato", "tomato", "egg", "bread")
+DISHES = ("mug", "plate", "fork", "pan", "bowl")
+OTHERS = ("book", "pen", "keychain", "watch", "newspaper")
+KINDS = ("place", "light", "clean", "heat", "cool", "two")
+_COMMANDS = re.compile(
+    r"(?P<verb>go to|open|close|examine|use) (?P<where>[a-z]+ \d+)|take (?P<taken>[a-z]+ \d+) from (?P<from>[a-z]+ \d+)"
+    r"|put (?P<put>[a-z]+ \d+) in/on (?P<to>[a-z]+ \d+)|(?P<change>heat|cool|clean) (?P<changed>[a-z]+ \d+) with "
+    r"(?P<with>[a-z]+ \d+)|(?P<plain>look|inventory)"
+)
+
+
+class Household(PlainGame):
+    """A room of receptacles with things in or on them.
+
+    Args:
+        max_steps: Commands until the game is cut short.
+    """
+
+    name = "household"
+    instruction = (
+        "Commands: go to X, open X, close X, take O from X, put O in/on X, heat O with X, cool O with X, "
+        "clean O with X, use X, examine X, look, inventory."
+    )
+
+    def __init__(self, *, max_steps: int = 50) -> None:
+        self.max_steps = max_steps
+        self.goal: dict[str, str] = {}
+        self.places: dict[str, list[str]] = {}
+        self.open: dict[str, bool] = {}
+        self.states: dict[str, str] = {}
+        self.at, self.held, self.lit = "", "", ""
+        self.looked: set[str] = set()
+        """Receptacles whose inside was seen."""
+        self.steps = 0
+
+    def begin(self, task: Task, seed: int) -> Shown:
+        """In the middle of the room."""
+        self.goal = dict(task.private["goal"])
+        self.places = {name: list(things) for name, things in task.private["places"].items()}
+        self.open = {name: not name.startswith(OPENED) for name in self.places}
+        self.states, self.at, self.held, self.lit, self.steps, self.looked = {}, "", "", "", 0, set()
+        return Shown(f"You are in a room. You see {', '.join(self.places)}. Your task: {task.private['asked']}.")
+
+    def act(self, command: str) -> Shown:
+        """One command; what cannot be done changes nothing."""
+        self.steps += 1
+        late = self.steps >= self.max_steps
+        said = self._done(command.strip().lower())
+        if said is None:
+            return Shown("Nothing happens.", 0.0, understood=False, truncated=late)
+        if self._reached():
+            return Shown(f"{said} The task is done.", 1.0, terminated=True)
+        return Shown(said, 0.0, truncated=late)
+
+    def verdict(self) -> Mapping[str, Any]:
+        """Whether the task is done."""
+        done = self._reached()
+        return {"success": done, "score": float(done), "steps": self.steps}
+
+    def admissible(self) -> list[str]:
+        """What would change or show something."""
+        return list(self._possible())
+
+    def solve(self) -> str:
+        """The next command of somebody who looks into one receptacle after the other, as they were named."""
+        goal, kind = self.goal["thing"], self.goal["kind"]
+        if self.held and not self.held.startswith(f"{goal} "):
+            return f"put {self.held} in/on {self.at}"
+        if self.held:
+            if kind in CHANGES and self.states.get(self.held) != STATES[kind]:
+                station = next(name for name in self.places if name.startswith(CHANGES[kind]))
+                return self._on_the_way(station) or f"{kind} {self.held} with {station}"
+            if kind == "light":
+                lamp = next(name for name in self.places if name.startswith("desklamp"))
+                return f"go to {lamp}" if self.at != lamp else f"use {lamp}"
+            target = self.goal["target"]
+            return self._on_the_way(target, opened=True) or f"put {self.held} in/on {target}"
+        for name in self.places:
+            if name not in self.looked:
+                return self._on_the_way(name, opened=True) or f"examine {name}"
+            things = [t for t in self.places[name] if t.startswith(f"{goal} ") and not self._right_there(name)]
+            if not things:
+                continue  # that one was looked into
+            return self._on_the_way(name, opened=True) or f"take {things[0]} from {name}"
+        return "look"
+
+    # ------------------------------------------------------------ rules
+
+    def _done(self, command: str) -> str | None:
+        """What is said when it was done; None where it cannot be."""
+        match = _COMMANDS.fullmatch(command)
+        if match is None:
+            return None
+        said = match.groupdict()
+        if said["plain"] == "look":
+            return f"You see {', '.join(self.places)}."
+        if said["plain"]:
+            return f"You hold {self.held or 'nothing'}."
+        if said["verb"]:
+            return self._visited(said["verb"], said["where"])
+        if said["taken"]:
+            return self._taken(said["taken"], said["from"])
+        if said["put"]:
+            return self._put(said["put"], said["to"])
+        return self._changed(said["change"], said["changed"], said["with"])
+
+    def _visited(self, verb: str, where: str) -> str | None:
+        if where not in self.places:
+            return None
+        if verb == "go to":
+            self.at = where
+            return f"You are at {where}. {self._inside(where)}"
+        if self.at != where:
+            return None
+        if verb == "open" and not self.open[where]:
+            self.open[where] = True
+            return f"You open {where}. {self._inside(where)}"
+        if verb == "close" and self.open[where] and where.startswith(OPENED):
+            self.open[where] = False
+            return f"You close {where}."
+        if verb == "examine":
+            return self._inside(where)
+        if verb == "use" and where.startswith("desklamp"):
+            self.lit = self.held
+            return f"The light of {where} is on."
+        return None
+
+    def _taken(self, thing: str, where: str) -> str | None:
+        if self.held or self.at != where or not self.open[where] or thing not in self.places[where]:
+            return None
+        self.places[where].remove(thing)
+        self.held = thing
+        return f"You take {thing} from {where}."
+
+    def _put(self, thing: str, where: str) -> str | None:
+        if not thing or self.held != thing or self.at != where or not self.open[where]:
+            return None
+        self.places[where].append(thing)
+        self.held = ""
+        return f"You put {thing} in/on {where}."
+
+    def _changed(self, change: str, thing: str, station: str) -> str | None:
+        if self.held != thing or self.at != station or not station.startswith(CHANGES[change]):
+            return None
+        self.states[thing] = STATES[change]
+        return f"You {change} {thing} with {station}."
+
+    def _inside(self, where: str) -> str:
+        if not self.open[where]:
+            return "It is closed."
+        self.looked.add(where)
+        return f"You see {', '.join(self.places[where]) or 'nothing'}."
+
+    def _right_there(self, where: str) -> bool:
+        """Whether what lies here already counts."""
+        return self.goal["kind"] == "two" and where == self.goal["target"]
+
+    def _reached(self) -> bool:
+        thing, kind = self.goal["thing"], self.goal["kind"]
+        if kind == "light":
+            return self.lit.startswith(f"{thing} ")
+        there = [t for t in self.places[self.goal["target"]] if t.startswith(f"{thing} ")]
+        if kind in CHANGES:
+            return any(self.states.get(t) == STATES[kind] for t in there)
+        return len(there) >= (2 if kind == "two" else 1)
+
+    def _on_the_way(self, where: str, *, opened: bool = False) -> str:
+        if self.at != where:
+            return f"go to {where}"
+        return f"open {where}" if opened and not self.open[where] else ""
+
+    def _possible(self) -> Iterator[str]:
+        yield from (f"go to {name}" for name in self.places if name != self.at)
+        yield from ("look", "inventory")
+        if not self.at:
+            return
+        if self.at.startswith(OPENED):
+            yield f"{'close' if self.open[self.at] else 'open'} {self.at}"
+        if self.at.startswith("desklamp"):
+            yield f"use {self.at}"
+        if self.open[self.at]:
+            if self.held:
+                yield f"put {self.held} in/on {self.at}"
+            else:
+                yield from (f"take {thing} from {self.at}" for thing in self.places[self.at])
+        if self.held:
+            yield from (f"{verb} {self.held} with {self.at}" for verb, at in CHANGES.items() if self.at.startswith(at))
+
+
+class HouseholdTasks(GameTasks):
+    """Level 1: five receptacles, one thing to put somewhere or look at under a lamp; level 2: eight, and things are
+    heated, cooled or cleaned; level 3: twelve, and all six kinds.
+
+    Args:
+        seed: As of `Generated`.
+        levels: As of `Generated`.
+    """
+
+    name = "household"
+    game = Household
+
+    def make(self, draw: Random, level: int) -> Task:
+        """See `Generated`."""
+        kind = draw.choice((("place", "light"), ("heat", "cool", "clean"), KINDS)[level - 1])
+        pool = {"heat": FOOD, "cool": FOOD, "clean": DISHES}.get(kind, FOOD + DISHES + OTHERS)
+        thing = draw.choice(pool)
+        stations = {"heat": ["microwave 1"], "cool": ["fridge 1"], "clean": ["sinkbasin 1"], "light": ["desklamp 1"]}
+        needed = stations.get(kind, [])
+        common = [
+            f"{name} {k}" for name in ("drawer", "cabinet", "shelf", "countertop", "diningtable") for k in (1, 2, 3)
+        ]
+        count = (5, 8, 12)[level - 1]
+        names = needed + draw.sample(common, count - len(needed))
+        draw.shuffle(names)
+        places: dict[str, list[str]] = {name: [] for name in names}
+        homes = [name for name in names if name not in needed]
+        target = draw.choice(homes)
+        for home in draw.sample([name for name in homes if name != target], 2 if kind == "two" else 1):
+            places[home].append(f"{thing} {1 + sum(len(v) for v in places.values())}")
+        numbers = dict.fromkeys(FOOD + DISHES + OTHERS, 0)
+        for _ in range(2 * level + 1):
+            other = draw.choice([t for t in FOOD + DISHES + OTHERS if t != thing])
+            numbers[other] += 1
+            places[draw.choice(homes)].append(f"{other} {numbers[other]}")
+        goal = {"kind": kind, "thing": thing, "target": target}
+        asked = {
+            "place": f"put a {thing} in/on {target}",
+            "two": f"put two {thing}s in/on {target}",
+            "light": f"look at a {thing} under the desklamp",
+        }.get(kind, f"put a {STATES.get(kind)} {thing} in/on {target}")
+        return Task("", "", {"goal": goal, "places": places, "asked": asked}, {"kind": kind})

@@ -1,0 +1,193 @@
+"""Sokoban in text: push every box onto a goal. A box that is pushed into a corner stays there.
+
+Ends: terminated when every box is on a goal; truncated after `max_steps`.
+
+Levels are made backwards, by pulling boxes off their goals, so each can be solved.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from whetstone.environments.game_tasks import GameTasks
+from whetstone.environments.native.frozen_lake import MOVES, Place
+from whetstone.environments.native.plain_game import PlainGame
+from whetstone.environments.protocol import Shown
+from whetstone.trajectory import Task
+
+State = tuple[Place, frozenset[Place]]
+"""(player, boxes)"""
+
+
+class Sokoban(PlainGame):
+    """Walls `#`, floor `.`, boxes `$`, goals `o`, a box on its goal `*`, the player `P`, on a goal `Q`.
+
+    Args:
+        max_steps: Moves until the game is cut short.
+    """
+
+    name = "sokoban"
+    instruction = "Push every box $ onto a goal o. Commands: up, down, left, right."
+    commands = tuple(MOVES)
+
+    def __init__(self, *, max_steps: int = 40) -> None:
+        self.max_steps = max_steps
+        self.walls: list[str] = []
+        self.goals: frozenset[Place] = frozenset()
+        self.state: State = ((0, 0), frozenset())
+        self.steps = 0
+
+    def begin(self, task: Task, seed: int) -> Shown:
+        """As the boxes stand at first."""
+        self.walls = list(task.private["walls"])
+        self.goals = _places(task.private["goals"])
+        row, column = task.private["player"]
+        self.state, self.steps = ((row, column), _places(task.private["boxes"])), 0
+        return Shown(self._seen())
+
+    def act(self, command: str) -> Shown:
+        """One move; against a wall, or a box that cannot go, nothing happens."""
+        self.steps += 1
+        late = self.steps >= self.max_steps
+        if command not in MOVES:
+            return Shown(f"no such move: {command}\n{self._seen()}", 0.0, understood=False, truncated=late)
+        before = len(self.state[1] & self.goals)
+        self.state = moved(self.walls, self.state, command) or self.state
+        placed = len(self.state[1] & self.goals)
+        solved = placed == len(self.goals)
+        gain = (placed - before) / len(self.goals)
+        return Shown(self._seen(), gain, terminated=solved, truncated=late and not solved)
+
+    def verdict(self) -> Mapping[str, Any]:
+        """How many boxes stand on goals."""
+        placed = len(self.state[1] & self.goals)
+        share = placed / max(1, len(self.goals))
+        return {"success": share == 1, "score": share, "placed": placed, "steps": self.steps}
+
+    def admissible(self) -> list[str]:
+        """Moves that change something."""
+        return [name for name in MOVES if moved(self.walls, self.state, name) is not None]
+
+    def solve(self) -> str:
+        """The first move of a shortest solution; `up` where there is none any more."""
+        way = solution(tuple(self.walls), self.goals, self.state)
+        return way[0] if way else "up"
+
+    def _seen(self) -> str:
+        player, boxes = self.state
+        rows = []
+        for r, row in enumerate(self.walls):
+            marks = []
+            for c, mark in enumerate(row):
+                here, goal = (r, c), (r, c) in self.goals
+                if here == player:
+                    mark = "Q" if goal else "P"
+                elif here in boxes:
+                    mark = "*" if goal else "$"
+                elif goal:
+                    mark = "o"
+                marks.append(mark)
+            rows.append("".join(marks))
+        return "\n".join(rows)
+
+
+class SokobanTasks(GameTasks):
+    """Level 1: one box, a few pushes; level 2: one box, further; level 3: two boxes.
+
+    Args:
+        seed: As of `Generated`.
+        levels: As of `Generated`.
+    """
+
+    name = "sokoban"
+    game = Sokoban
+
+    def make(self, draw: Random, level: int) -> Task:
+        """See `Generated`."""
+        side, boxes = (6, 7, 7)[level - 1], (1, 1, 2)[level - 1]
+        shortest, longest = ((2, 8), (9, 16), (8, 24))[level - 1]
+        while True:
+            walls = _room(draw, side)
+            floor = [(r, c) for r in range(side) for c in range(side) if walls[r][c] == "."]
+            goals = frozenset(draw.sample(floor, boxes))
+            start: State = (draw.choice([place for place in floor if place not in goals]), goals)
+            state = _pulled(walls, start, draw, 20 * level)
+            way = solution(tuple(walls), goals, state)
+            if way is not None and shortest <= len(way) <= longest:
+                break
+        player, stand = state
+        private = {
+            "walls": walls,
+            "goals": sorted(map(list, goals)),
+            "boxes": sorted(map(list, stand)),
+            "player": list(player),
+            "expert_turns": len(way),
+        }
+        return Task("", "", private, {"kind": f"{boxes} box{'es' if boxes > 1 else ''}"})
+
+
+def moved(walls: list[str], state: State, move: str) -> State | None:
+    """The state behind a move; None where nothing moves."""
+    (row, column), boxes = state
+    down, right = MOVES[move]
+    there, beyond = (row + down, column + right), (row + 2 * down, column + 2 * right)
+    if walls[there[0]][there[1]] == "#":
+        return None
+    if there not in boxes:
+        return there, boxes
+    if walls[beyond[0]][beyond[1]] == "#" or beyond in boxes:
+        return None
+    return there, (boxes - {there}) | {beyond}
+
+
+@functools.lru_cache(maxsize=4096)
+def solution(walls: tuple[str, ...], goals: frozenset[Place], state: State) -> tuple[str, ...] | None:
+    """A shortest row of moves that puts every box on a goal; None where there is none."""
+    rows = list(walls)
+    came: dict[State, tuple[State, str] | None] = {state: None}
+    queue = deque([state])
+    while queue:
+        here = queue.popleft()
+        if here[1] == goals:
+            way: list[str] = []
+            while (step := came[here]) is not None:
+                here, name = step
+                way.append(name)
+            return tuple(reversed(way))
+        for name in MOVES:
+            there = moved(rows, here, name)
+            if there is not None and there not in came:
+                came[there] = (here, name)
+                queue.append(there)
+    return None
+
+
+def _room(draw: Random, side: int) -> list[str]:
+    """A room with walls around and a few inside."""
+    inside = range(1, side - 1)
+    return [
+        "".join("." if r in inside and c in inside and draw.random() > 0.12 else "#" for c in range(side))
+        for r in range(side)
+    ]
+
+
+def _pulled(walls: list[str], state: State, draw: Random, steps: int) -> State:
+    """Where a player gets who walks about and pulls boxes behind him."""
+    (row, column), boxes = state
+    for _ in range(steps):
+        down, right = draw.choice(list(MOVES.values()))
+        there, behind = (row + down, column + right), (row - down, column - right)
+        if walls[there[0]][there[1]] == "#" or there in boxes:
+            continue
+        if behind in boxes and draw.random() < 0.8:
+            boxes = (boxes - {behind}) | {(row, column)}
+        row, column = there
+    return (row, column), boxes
+
+
+def _places(rows: Any) -> frozenset[Place]:
+    return frozenset((row, column) for row, column in rows)

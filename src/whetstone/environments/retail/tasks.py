@@ -1,0 +1,84 @@
+"""The tasks of tau2-bench's retail domain: a scenario for the user, the gold actions, what has to be said.
+
+Source: tau2-bench, arXiv:2506.07982; `tasks.json` and `split_tasks.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from whetstone.chat import Message, ToolSpec
+from whetstone.environments.native.scripted import as_message, call, say
+from whetstone.errors import TaskError
+from whetstone.tasks.jsonl import Endless
+from whetstone.trajectory import Task
+
+
+class RetailTasks:
+    """Training tasks and held-out ones as the published split has them: its `train` and its `test`.
+
+    Args:
+        path: The folder with `tasks.json` and `split_tasks.json`.
+        seed: The order in which training tasks come.
+
+    Raises:
+        TaskError: The folder has no such files, or a split names a task that is not there.
+    """
+
+    def __init__(self, *, path: str, seed: int = 0) -> None:
+        rows = {row["id"]: row for row in _read(path, "tasks.json")}
+        split: Mapping[str, Sequence[str]] = _read(path, "split_tasks.json")
+        for name in ("train", "test"):
+            strange = [id for id in split.get(name, ()) if id not in rows]
+            if strange or not split.get(name):
+                raise TaskError(f"{path}/split_tasks.json: {name} names {strange[:3] or 'no task'}, not in tasks.json")
+        shared = set(split["train"]) & set(split["test"])
+        if shared:
+            raise TaskError(f"{path}/split_tasks.json: {len(shared)} tasks are in train and in test")
+        self._held_out = [_task(rows[id]) for id in split["test"]]
+        self._endless = Endless([_task(rows[id]) for id in split["train"]], seed=seed)
+
+    def task(self, index: int) -> Task:
+        """Each training task once an epoch, every epoch in another order."""
+        return self._endless[index]
+
+    def held_out(self, count: int) -> Sequence[Task]:
+        """The test split from its beginning."""
+        return self._held_out[:count]
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """The gold actions one after the other, what has to be said, and goodbye."""
+        script = task.private["script"]
+        taken = sum(message.role == "assistant" for message in conversation)
+        return as_message(script[min(taken, len(script) - 1)])
+
+
+def _read(path: str, name: str) -> Any:
+    file = Path(path) / name
+    if not file.is_file():
+        raise TaskError(f"{file}: no such file; the folder is data/tau2/domains/retail of tau2-bench")
+    return json.loads(file.read_bytes())
+
+
+def _task(row: Mapping[str, Any]) -> Task:
+    criteria, told = row["evaluation_criteria"], row["user_scenario"]["instructions"]
+    actions = [{"name": a["name"], "arguments": a["arguments"]} for a in criteria.get("actions") or ()]
+    to_say = [str(text) for text in criteria.get("communicate_info") or ()]
+    scenario = {
+        key: told.get(key) or "" for key in ("reason_for_call", "known_info", "unknown_info", "task_instructions")
+    }
+    script = [call(action["name"], **action["arguments"]) for action in actions]
+    script.append(say(f"{' '.join([*to_say, ''])}Is there anything else I can help with?"))
+    private = {"scenario": scenario, "actions": actions, "to_say": to_say, "script": script}
+    return Task(
+        f"retail/{row['id']}", scenario["reason_for_call"], private, {"domain": "retail", "kind": _kind(actions)}
+    )
+
+
+def _kind(actions: Sequence[Mapping[str, Any]]) -> str:
+    """The first action that changes something; `none` where none does."""
+    reads = ("get_", "find_", "list_", "calculate", "transfer_")
+    return next((action["name"] for action in actions if not action["name"].startswith(reads)), "none")

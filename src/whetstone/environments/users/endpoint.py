@@ -1,0 +1,115 @@
+"""A user played by a model behind any OpenAI-compatible address.
+
+He reads the conversation with the roles exchanged: what the agent said is what the user answers.
+
+Easy to get wrong: a server that is down or too busy is no user who says nothing. It is asked again, and then the
+episode is invalid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+
+from whetstone.environments.protocol import Reply
+from whetstone.environments.users.scenario import STOP, TRANSFER
+from whetstone.errors import InfrastructureError
+from whetstone.tools.protocol import Episode
+
+_BUSY = (408, 409, 425, 429, 500, 502, 503, 504)
+_GUIDELINES = (
+    "You play a customer who talks to an agent. Say one thing at a time, as a person would, and only what the agent "
+    "needs. Make nothing up that the scenario does not say. When what you wanted is done, or cannot be, say only "
+    f"{STOP}; when you were transferred to a human, say only {TRANSFER}.\n\nScenario:\n"
+)
+
+
+class EndpointUser:
+    """Plays `scenario` (a text, or a mapping of texts) in the task's private data.
+
+    Args:
+        url: Where the API begins, such as `http://localhost:8000/v1`.
+        model: Its name there.
+        key: Sent as a bearer token; empty: none.
+        guidelines: What stands in front of the scenario.
+        temperature: Of his words.
+        seconds: How long one answer may take.
+        tries: How often he is asked before the episode is invalid.
+    """
+
+    replayable = False
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        model: str,
+        key: str = "",
+        guidelines: str = _GUIDELINES,
+        temperature: float = 0.0,
+        seconds: float = 60.0,
+        tries: int = 4,
+    ) -> None:
+        self.url, self.model, self.guidelines, self.temperature = url.rstrip("/"), model, guidelines, temperature
+        self.tries = tries
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._client: httpx2.AsyncClient | None = None
+        self._seconds, self._headers = seconds, headers
+        self._said: list[dict[str, str]] = []
+        self.ended = ""
+
+    async def open(self, episode: Episode) -> Reply:
+        """His first words."""
+        scenario: Any = episode.task.private["scenario"]
+        if isinstance(scenario, Mapping):
+            scenario = "\n".join(f"{name}: {text}" for name, text in scenario.items() if text)
+        self._said = [{"role": "system", "content": f"{self.guidelines}{scenario}"}]
+        return await self.answer("Hi! How can I help you today?")
+
+    async def answer(self, text: str) -> Reply:
+        """What the model says.
+
+        Raises:
+            InfrastructureError: It could not be asked.
+        """
+        self._said.append({"role": "user", "content": text})
+        reply = await self._asked()
+        self._said.append({"role": "assistant", "content": reply})
+        self.ended = next((word for word in (STOP, TRANSFER) if word in reply), "")
+        return Reply(reply, ended=bool(self.ended))
+
+    def verdict(self) -> Mapping[str, Any]:
+        """Whether he ended the conversation."""
+        return {"user_ended": bool(self.ended), "user_answers": len(self._said) // 2}
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _asked(self) -> str:
+        self._client = self._client or httpx2.AsyncClient(timeout=self._seconds, headers=self._headers)
+        body = {"model": self.model, "messages": self._said, "temperature": self.temperature}
+        said = ""
+        for attempt in range(self.tries):
+            if attempt:
+                await asyncio.sleep(min(8.0, 0.25 * 2**attempt))
+            try:
+                answer = await self._client.post(f"{self.url}/chat/completions", json=body)
+            except httpx2.HTTPError as error:
+                said = f"{type(error).__name__}: {error}"
+                continue
+            if answer.status_code == 200:
+                try:
+                    return str(answer.json()["choices"][0]["message"]["content"] or "")
+                except (ValueError, KeyError, IndexError, TypeError):
+                    said = f"it answered {answer.text[:80]!r}, which is no chat completion"
+                    continue
+            said = f"status {answer.status_code}: {answer.text[:80]}"
+            if answer.status_code not in _BUSY:
+                break
+        raise InfrastructureError(f"the user at {self.url} could not be asked: {said}")
