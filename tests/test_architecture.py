@@ -18,7 +18,11 @@ ORDER = [
     "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
-OPTIONAL = {"peft", "bitsandbytes", "duckdb", "mcp", "mcp_types", "psycopg", "tantivy", "usearch"}
+OPTIONAL = {
+    "peft", "bitsandbytes", "duckdb", "mcp", "mcp_types", "psycopg", "tantivy", "usearch", "gymnasium", "minigrid",
+    "textworld", "scienceworld", "textarena", "pyspiel", "open_spiel", "reasoning_gym", "jericho", "datasets",
+    "pyarrow", "starlette", "uvicorn", "websockets",
+}  # fmt: skip
 """Packages of extras: they may be imported inside a function."""
 
 

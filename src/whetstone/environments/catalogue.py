@@ -9,6 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from whetstone.environments.adapters.gymnasium import Gymnasium, GymnasiumTasks
+from whetstone.environments.adapters.jericho import Jericho
+from whetstone.environments.adapters.openspiel import OpenSpiel, OpenSpielTasks
+from whetstone.environments.adapters.reasoning_gym import ReasoningGym, ReasoningGymTasks
+from whetstone.environments.adapters.scienceworld import ScienceWorld, ScienceWorldTasks
+from whetstone.environments.adapters.textarena import TextArena, TextArenaTasks
+from whetstone.environments.adapters.textworld import TextWorld, TextWorldTasks
 from whetstone.environments.native.adventure import Adventure, AdventureTasks
 from whetstone.environments.native.apis import ApisTasks, Services
 from whetstone.environments.native.battleship import Battleship, BattleshipTasks
@@ -26,6 +33,10 @@ from whetstone.environments.native.text_to_sql import TextToSqlTasks
 from whetstone.environments.native.twenty_questions import TwentyQuestions, TwentyQuestionsTasks
 from whetstone.environments.native.web_shop import WebShop, WebShopTasks
 from whetstone.environments.native.wordle import Wordle, WordleTasks
+from whetstone.environments.remote.agentgym import AgentGym
+from whetstone.environments.remote.client import Remote, RemoteTasks
+from whetstone.environments.remote.nemo_gym import NemoGym
+from whetstone.environments.remote.openenv import OpenEnv
 from whetstone.environments.retail import RetailDesk, RetailTasks
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.environments.users import Requests, ScenarioUser
@@ -61,6 +72,19 @@ ENVIRONMENTS: dict[str, Any] = {
     "twenty_questions": TwentyQuestions,
     "web_shop": WebShop,
     "wordle": Wordle,
+    # games of other packages
+    "gymnasium": Gymnasium,
+    "jericho": Jericho,
+    "openspiel": OpenSpiel,
+    "reasoning_gym": ReasoningGym,
+    "scienceworld": ScienceWorld,
+    "textarena": TextArena,
+    "textworld": TextWorld,
+    # servers
+    "agentgym": AgentGym,
+    "nemo_gym": NemoGym,
+    "openenv": OpenEnv,
+    "remote": Remote,
     # tools over a world of the task's
     "apis": partial(ToolEnvironment, tools=[Services], user=Requests),
     "bug_repair": partial(ToolEnvironment, tools=[Files, Shell, HiddenTests]),
@@ -80,14 +104,21 @@ TASKS_OF_WORLDS: dict[str, Any] = {
     "chores": ChoresTasks,
     "encyclopaedia": EncyclopaediaTasks,
     "frozen_lake": FrozenLakeTasks,
+    "gymnasium": GymnasiumTasks,
     "household": HouseholdTasks,
     "knapsack": KnapsackTasks,
     "negotiation": NegotiationTasks,
+    "openspiel": OpenSpielTasks,
+    "reasoning_gym": ReasoningGymTasks,
+    "remote": RemoteTasks,
     "retail": RetailTasks,
+    "scienceworld": ScienceWorldTasks,
     "sokoban": SokobanTasks,
     "support": SupportTasks,
     "tables": TablesTasks,
     "text_to_sql": TextToSqlTasks,
+    "textarena": TextArenaTasks,
+    "textworld": TextWorldTasks,
     "twenty_questions": TwentyQuestionsTasks,
     "web_shop": WebShopTasks,
     "wordle": WordleTasks,

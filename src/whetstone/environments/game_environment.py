@@ -37,23 +37,41 @@ class GameEnvironment:
         actions: `call`: a command is given by the tool `act`. `text`: it is what the agent says: what stands between
             the last `<action>` and `</action>`, else the last line.
         instruction: What stands in front of the first text; null: what the game says; empty: nothing.
+        isolation: Where the game runs: `object` (here), `thread` or `process`; null: as the game declares.
 
     Raises:
         RecipeError: Something the game needs is not installed.
     """
 
-    def __init__(self, game: Callable[[], Game], *, actions: Actions = "call", instruction: str | None = None) -> None:
+    def __init__(
+        self,
+        game: Callable[[], Game],
+        *,
+        actions: Actions = "call",
+        instruction: str | None = None,
+        isolation: Isolation | None = None,
+    ) -> None:
         self.made = game
         kind: Any = game.func if isinstance(game, functools.partial) else game
         check_needs(name_of(kind), getattr(kind, "needs", ()))
         self.actions = actions
         self.instruction = getattr(kind, "instruction", "") if instruction is None else instruction
-        self.isolation: Isolation = getattr(kind, "isolation", "object")
+        declared: Isolation = getattr(kind, "isolation", "object")
+        self.isolation: Isolation = isolation or declared
+        self._whole = getattr(kind, "whole", False)
         self.replayable = getattr(kind, "replayable", True)
         self.keeps = hasattr(kind, "snapshot")
-        self.specs = (_tool(tuple(getattr(kind, "commands", ()))),) if actions == "call" else ()
+        self.specs = (tool_of(tuple(getattr(kind, "commands", ()))),) if actions == "call" else ()
         self._host: Host | None = None
         self._state: Literal["new", "running", "over", "closed"] = "new"
+
+    def check(self) -> None:
+        """See that a game can be made.
+
+        Raises:
+            RecipeError: It refuses one of its options.
+        """
+        self.made().close()
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Begin a game of the task."""
@@ -73,7 +91,7 @@ class GameEnvironment:
         if self._host is None or self._state != "running":
             said = {"new": "before the first reset", "over": "behind the end of the episode"}.get(self._state, "closed")
             raise EpisodeError(f"a step {said}; reset begins another")
-        command = command_of(action, self.actions)
+        command = command_of(action, self.actions, whole=self._whole)
         if command is None:
             return self._not_a_command(action)
         began = time.perf_counter()
@@ -146,8 +164,8 @@ class GameEnvironment:
         return StepResult(Observation(answer), calls=calls)
 
 
-def command_of(action: Message, actions: Actions) -> str | None:
-    """The command in an action; None where there is none."""
+def command_of(action: Message, actions: Actions, *, whole: bool = False) -> str | None:
+    """The command in an action; None where there is none. As text it is the last line, or the `whole` of it."""
     if action.malformed or len(action.tool_calls) > 1:
         return None
     if action.tool_calls:
@@ -159,7 +177,9 @@ def command_of(action: Message, actions: Actions) -> str | None:
     if actions == "call":
         return None
     tagged = _TAGGED.findall(action.text)
-    return str(tagged[-1]).strip() if tagged else action.text.strip().rpartition("\n")[2].strip()
+    if tagged:
+        return str(tagged[-1]).strip()
+    return action.text.strip() if whole else action.text.strip().rpartition("\n")[2].strip()
 
 
 def name_of(kind: Any) -> str:
@@ -172,7 +192,7 @@ def is_game(kind: Any) -> bool:
     return inspect.isclass(kind) and hasattr(kind, "begin") and hasattr(kind, "act")
 
 
-def played(game: type[Any]) -> Callable[..., GameEnvironment]:
+def played(game: Any) -> Callable[..., GameEnvironment]:
     """What makes environments of a game: its options and the environment's own, in one signature."""
     own = options_of(game)
     around = {name: each for name, each in options_of(GameEnvironment).items() if name != "game"}
@@ -193,7 +213,8 @@ def played(game: type[Any]) -> Callable[..., GameEnvironment]:
 
 
 @functools.lru_cache(maxsize=256)
-def _tool(commands: tuple[str, ...]) -> ToolSpec:
+def tool_of(commands: tuple[str, ...]) -> ToolSpec:
+    """The tool `act`, for these commands where they are always the same."""
     parameter: dict[str, Any] = {"type": "string", "description": "The command."}
     if commands:
         parameter["enum"] = list(commands)

@@ -2,11 +2,13 @@
 
 from whetstone.tasks.arithmetic import Arithmetic
 from whetstone.tasks.curricula import CURRICULA, tag_of
+from whetstone.tasks.generated import Generated
 from whetstone.tasks.gsm8k import GSM8K
 from whetstone.tasks.jsonl import Jsonl, read_tasks
 from whetstone.tasks.protocol import Curriculum, Expert, Source
+from whetstone.tasks.rows import HuggingFace, Parquet
 
-SOURCES = {"arithmetic": Arithmetic, "gsm8k": GSM8K, "jsonl": Jsonl}
+SOURCES = {"arithmetic": Arithmetic, "gsm8k": GSM8K, "huggingface": HuggingFace, "jsonl": Jsonl, "parquet": Parquet}
 
 __all__ = [
     "CURRICULA",
@@ -15,7 +17,10 @@ __all__ = [
     "Arithmetic",
     "Curriculum",
     "Expert",
+    "Generated",
+    "HuggingFace",
     "Jsonl",
+    "Parquet",
     "Source",
     "read_tasks",
     "tag_of",

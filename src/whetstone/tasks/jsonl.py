@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whetstone.errors import TaskError, did_you_mean
-from whetstone.parts import OptionError
-from whetstone.seeding import derive_random, derive_seed
+from whetstone.seeding import derive_random
+from whetstone.tasks.splits import split
 from whetstone.trajectory import Task
 
 OnBadTask = Literal["error", "skip"]
@@ -68,7 +68,7 @@ class Jsonl:
         path: The file.
         seed: The order in which training tasks come.
         held_out_share: The share of tasks kept for evaluation, at least one and never all. Which they are is
-            decided by their ids, whatever the seed.
+            decided by their ids, whatever the seed; tasks of the same words are on the same side.
         on_bad_task: `error`, or `skip` to leave bad lines out and count them.
 
     Raises:
@@ -80,17 +80,8 @@ class Jsonl:
         self, *, path: str, seed: int = 0, held_out_share: float = 0.1, on_bad_task: OnBadTask = "error"
     ) -> None:
         tasks, self.skipped = read_tasks(Path(path), _parse, on_bad_task=on_bad_task)
-        if not 0 < held_out_share < 1:
-            raise OptionError("held_out_share", f"between 0 and 1, got {held_out_share:g}")
-        if len(tasks) < 2:
-            raise TaskError(f"{path}: one task cannot be both trained on and held out; at least two are needed")
-        ids = {task.id for task in tasks}
-        if len(ids) < len(tasks):
-            raise TaskError(f"{path}: {len(tasks)} tasks share {len(ids)} ids; give each an id of its own, or none")
-        count = min(max(1, round(held_out_share * len(tasks))), len(tasks) - 1)
-        held_out = set(sorted(ids, key=lambda id: derive_seed("held out", id))[:count])
-        self._held_out = [task for task in tasks if task.id in held_out]
-        self._endless = Endless([task for task in tasks if task.id not in held_out], seed=seed)
+        training, self._held_out = split(tasks, held_out_share, where=path)
+        self._endless = Endless(training, seed=seed)
 
     def task(self, index: int) -> Task:
         """Each training task once an epoch, every epoch in another order."""

@@ -310,7 +310,9 @@ def _environment(resolved: Resolved) -> Callable[[], Environment]:
         options["user"] = _user(resolved, options["user"])
     arguments = checked(resolved, "environment", part, options)
     try:
-        part(**arguments)  # once to see that it can be made; each episode makes its own
+        tried = part(**arguments)  # once to see that it can be made; each episode makes its own
+        if hasattr(tried, "check"):
+            tried.check()
     except RecipeError as error:
         raise resolved.error("environment", str(error)) from None
     made: Callable[[], Environment] = functools.partial(part, **arguments)

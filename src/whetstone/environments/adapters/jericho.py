@@ -1,0 +1,70 @@
+"""Interactive fiction through Jericho: any story file it can run, its score where it knows the game.
+
+Source: Jericho, arXiv:1909.05398.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from whetstone.environments.needs import package
+from whetstone.environments.protocol import Isolation, Shown
+from whetstone.errors import RecipeError
+from whetstone.trajectory import Task
+
+_NEEDS = (package("jericho", "jericho"),)
+
+
+class Jericho:
+    """One story, from its beginning.
+
+    Args:
+        story: The file (`.z3`, `.z5`, `.z8`).
+        max_steps: Commands until it is cut short.
+
+    Raises:
+        RecipeError: There is no such file.
+    """
+
+    name = "jericho"
+    needs = _NEEDS
+    isolation: Isolation = "process"  # the interpreter is a library with one state for all
+
+    def __init__(self, *, story: str, max_steps: int = 100) -> None:
+        if not Path(story).is_file():
+            raise RecipeError(f"jericho: there is no story {story}")
+        self.story, self.max_steps = story, max_steps
+        self._env: Any = None
+        self._info: Mapping[str, Any] = {}
+        self.steps = 0
+
+    def begin(self, task: Task, seed: int) -> Shown:
+        """The story's first words."""
+        from jericho import FrotzEnv
+
+        self._env = self._env or FrotzEnv(self.story)
+        self._env.seed(int(task.private.get("seed", seed)) % 2**31)
+        text, self._info = self._env.reset()
+        self.steps = 0
+        return Shown(str(text).strip())
+
+    def act(self, command: str) -> Shown:
+        """One command."""
+        text, reward, done, self._info = self._env.step(command)
+        self.steps += 1
+        late = self.steps >= self.max_steps and not done
+        return Shown(str(text).strip(), float(reward), terminated=bool(done), truncated=late)
+
+    def verdict(self) -> Mapping[str, Any]:
+        """The score as a share of all there is, where the game is known; a success when it is won."""
+        most = self._env.get_max_score() or 0
+        score = max(0.0, min(1.0, self._info.get("score", 0) / most)) if most else 0.0
+        return {"success": bool(self._env.victory()), "score": score, "steps": self.steps}
+
+    def close(self) -> None:
+        """Close the interpreter."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()

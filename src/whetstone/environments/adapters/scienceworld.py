@@ -1,0 +1,135 @@
+"""ScienceWorld: experiments of primary school in text, in a Java program of its own.
+
+Easy to get wrong: the score falls to −100 where the wrong thing is focused on; it is cut at 0 and divided by 100. A
+gateway to Java is not for two threads, so each game has a process.
+
+Source: ScienceWorld, arXiv:2203.07540.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from whetstone.chat import Message, ToolSpec
+from whetstone.environments.game_tasks import said_as_command
+from whetstone.environments.needs import check_needs, package, program
+from whetstone.environments.protocol import Isolation, Shown
+from whetstone.errors import TaskError, did_you_mean
+from whetstone.parts import OptionError
+from whetstone.tasks.generated import Generated
+from whetstone.trajectory import Task
+
+_NEEDS = (package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
+_EASY = ("find-living-thing", "find-non-living-thing", "find-plant", "find-animal", "lifespan-longest-lived")
+
+
+class ScienceWorld:
+    """One variation of one task.
+
+    Args:
+        simplifications: As ScienceWorld names them; `easy` for all.
+        max_steps: Commands until it is cut short.
+    """
+
+    name = "scienceworld"
+    needs = _NEEDS
+    isolation: Isolation = "process"
+
+    def __init__(self, *, simplifications: str = "easy", max_steps: int = 100) -> None:
+        self.simplifications, self.max_steps = simplifications, max_steps
+        self._info: Mapping[str, Any] = {}
+        self.steps, self.done = 0, False
+
+    def begin(self, task: Task, seed: int) -> Shown:
+        """Load the variation."""
+        env = _java()
+        known = _task_names()
+        if task.private["task"] not in known:
+            raise TaskError(
+                f"ScienceWorld has no task {task.private['task']}{did_you_mean(task.private['task'], known)}"
+            )
+        env.load(task.private["task"], task.private["variation"], self.simplifications)
+        text, self._info = env.reset()
+        self.steps, self.done = 0, False
+        return Shown(f"{env.get_task_description()}\n{text}")
+
+    def act(self, command: str) -> Shown:
+        """One command."""
+        before = self._score()
+        text, _, done, self._info = _java().step(command)
+        self.steps += 1
+        self.done = bool(done)
+        understood = not str(text).startswith(("No known action", "Unknown action"))
+        late = self.steps >= self.max_steps and not self.done
+        return Shown(str(text), self._score() - before, terminated=self.done, truncated=late, understood=understood)
+
+    def verdict(self) -> Mapping[str, Any]:
+        """The score, from 0 to 1; it is a success at 1."""
+        return {"success": self._score() >= 1, "score": self._score(), "steps": self.steps}
+
+    def admissible(self) -> list[str]:
+        """ScienceWorld's own."""
+        return list(self._info.get("valid", ()))
+
+    def close(self) -> None:
+        """The program stays for the next game of this process."""
+
+    def _score(self) -> float:
+        return max(0.0, float(self._info.get("score", 0)) / 100)
+
+
+class ScienceWorldTasks(Generated):
+    """Variations of tasks, one in ten of them held out.
+
+    Args:
+        seed: As of `Generated`.
+        tasks: Names of tasks; null: five short ones.
+        variations: How many of each are drawn from.
+        simplifications: As of the environment; the gold path depends on it.
+    """
+
+    name = "scienceworld"
+    most = 1
+
+    def __init__(
+        self, *, seed: int = 0, tasks: list[str] | None = None, variations: int = 100, simplifications: str = "easy"
+    ) -> None:
+        check_needs("scienceworld", _NEEDS)
+        super().__init__(seed=seed)
+        self.tasks, self.variations, self.simplifications = tasks or list(_EASY), variations, simplifications
+        if not self.tasks:
+            raise OptionError("tasks", "no task, so there is nothing to draw")
+
+    def make(self, draw: Random, level: int) -> Task:
+        """See `Generated`."""
+        name = draw.choice(self.tasks)
+        return Task("", "", {"task": name, "variation": draw.randrange(self.variations)}, {"kind": name})
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """ScienceWorld's gold path, one command after the other."""
+        path = _gold_path(task.private["task"], task.private["variation"], self.simplifications)
+        taken = sum(message.role == "assistant" for message in conversation)
+        return said_as_command(path[min(taken, len(path) - 1)], tools)
+
+
+@functools.cache
+def _java() -> Any:
+    """The one program of this process."""
+    from scienceworld import ScienceWorldEnv
+
+    return ScienceWorldEnv("", envStepLimit=10_000)
+
+
+@functools.cache
+def _task_names() -> tuple[str, ...]:
+    return tuple(_java().get_task_names())
+
+
+@functools.lru_cache(maxsize=4096)
+def _gold_path(task: str, variation: int, simplifications: str) -> tuple[str, ...]:
+    env = _java()
+    env.load(task, variation, simplifications, generateGoldPath=True)
+    return tuple(env.get_gold_action_sequence())

@@ -1,0 +1,196 @@
+"""Games of TextWorld, generated anew for each task.
+
+`text: full` compiles each game and shows what TextWorld writes (two seconds a game); `text: facts` plays the uncompiled
+game, which writes nothing, and says what is true of the place in short sentences of our own.
+
+Easy to get wrong: the generator draws from one generator of the whole package, so two games generated at once are
+neither's. Here they are generated one at a time.
+
+Source: TextWorld, arXiv:1806.11532.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from whetstone.environments.game_tasks import GameTasks
+from whetstone.environments.needs import check_needs, package
+from whetstone.environments.protocol import Isolation, Shown
+from whetstone.trajectory import Task
+
+_NEEDS = (package("textworld", "textworld"),)
+_SHAPES = (
+    {"rooms": 2, "objects": 3, "quest": 2},
+    {"rooms": 4, "objects": 6, "quest": 4},
+    {"rooms": 8, "objects": 12, "quest": 6},
+)
+_generating = threading.Lock()
+
+
+class TextWorld:
+    """One game.
+
+    Args:
+        text: `full` or `facts`; see above.
+        show_admissible: Whether the commands that can be given are listed.
+    """
+
+    name = "textworld"
+    needs = _NEEDS
+    isolation: Isolation = "thread"
+
+    def __init__(self, *, text: Literal["full", "facts"] = "full", show_admissible: bool = True) -> None:
+        self.text, self.show_admissible = text, show_admissible
+        self._env: Any = None
+        self._state: Any = None
+        self.steps = 0
+
+    def begin(self, task: Task, seed: int) -> Shown:
+        """Generate the game, where nobody has, and start it."""
+        import textworld
+
+        path = game_file(self.text, *(int(task.private[key]) for key in ("seed", "rooms", "objects", "quest")))
+        infos = textworld.EnvInfos(
+            admissible_commands=True, policy_commands=True, won=True, lost=True, score=True, max_score=True,
+            feedback=True, objective=True, inventory=True, facts=True, game=True,
+        )  # fmt: skip
+        self._env = textworld.start(path, infos)
+        self._state = self._env.reset()
+        self.steps = 0
+        objective = f"{self._state['objective']}\n" if self.text == "facts" else ""  # else it is in the text
+        return Shown(f"{objective}{self._seen()}")
+
+    def act(self, command: str) -> Shown:
+        """One command."""
+        before = self._state.get("score") or 0
+        understood = command in self._state["admissible_commands"]
+        if not understood and self.text == "facts":
+            # the uncompiled game knows no other commands, and raises
+            return Shown(f"You cannot do that.\n{self._seen()}", 0.0, understood=False)
+        self._state, score, done = self._env.step(command)
+        self.steps += 1
+        gain = (score - before) / max(1, self._state.get("max_score") or 1)
+        return Shown(self._seen(), float(gain), terminated=bool(done), understood=understood)
+
+    def verdict(self) -> Mapping[str, Any]:
+        """Whether it was won, and the share of the score."""
+        share = (self._state.get("score") or 0) / max(1, self._state.get("max_score") or 1)
+        return {"success": bool(self._state.get("won")), "score": float(share), "steps": self.steps}
+
+    def admissible(self) -> list[str]:
+        """TextWorld's own."""
+        return list(self._state["admissible_commands"])
+
+    def solve(self) -> str:
+        """The next command of TextWorld's own solution from here."""
+        commands = self._state["policy_commands"]
+        return str(commands[0]) if commands else "look"
+
+    def close(self) -> None:
+        """Close the game."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+
+    def _seen(self) -> str:
+        text = _without_banner(str(self._state["feedback"])) if self.text == "full" else in_sentences(self._state)
+        if not self.show_admissible or self._state.get("won") or self._state.get("lost"):
+            return text
+        return f"{text}\ncommands: {', '.join(self._state['admissible_commands'])}"
+
+
+class TextWorldTasks(GameTasks):
+    """Games of 2, 4 and 8 rooms with quests of 2, 4 and 6 commands.
+
+    Args:
+        seed: As of `Generated`.
+        levels: As of `Generated`.
+        games: How many games of a level there are in all; they are generated as they come and then kept.
+        text: As of the environment; it says which kind of file the expert plays.
+    """
+
+    name = "textworld"
+    game = TextWorld
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        levels: list[int] | None = None,
+        games: int = 500,
+        text: Literal["full", "facts"] = "full",
+    ) -> None:
+        check_needs("textworld", _NEEDS)
+        super().__init__(seed=seed, levels=levels)
+        self.games = games
+        self._solver.game = functools.partial(TextWorld, text=text)
+
+    def make(self, draw: Random, level: int) -> Task:
+        """See `Generated`."""
+        shape = _SHAPES[level - 1]
+        return Task("", "", {"seed": draw.randrange(self.games), **shape}, {"kind": f"quest of {shape['quest']}"})
+
+
+@functools.lru_cache(maxsize=100_000)
+def game_file(text: str, seed: int, rooms: int, objects: int, quest: int) -> str:
+    """The file of a game; made when it is first asked for."""
+    import textworld
+    import textworld.generator
+
+    path = str(_folder() / f"{seed}-{rooms}-{objects}-{quest}.{'z8' if text == 'full' else 'json'}")
+    with _generating:
+        if Path(path).is_file():
+            return path
+        options = textworld.GameOptions()
+        options.seeds, options.path, options.file_ext = seed, path, Path(path).suffix
+        options.nb_rooms, options.nb_objects, options.quest_length = rooms, objects, quest
+        if text == "facts":
+            options.grammar.theme, options.grammar.only_last_action = "basic", True
+        game = textworld.generator.make_game(options)
+        if text == "full":
+            textworld.generator.compile_game(game, options)
+        else:
+            game.save(path)
+    return path
+
+
+@functools.cache
+def _folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="whetstone-textworld-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def in_sentences(state: Mapping[str, Any]) -> str:
+    """Where the player is, what is there, and what is carried, from the facts of an uncompiled game."""
+    infos = state["game"].infos
+    named = {id: info.name or id for id, info in infos.items()}
+    facts = state["facts"]
+    here = next((fact.arguments[1].name for fact in facts if fact.name == "at" and fact.arguments[0].type == "P"), "")
+    said = []
+    for fact in facts:
+        things = [named.get(argument.name, argument.name) for argument in fact.arguments]
+        ids = [argument.name for argument in fact.arguments]
+        if fact.name == "at" and ids[1] == here and fact.arguments[0].type != "P":
+            said.append(f"{things[0]} here")
+        elif fact.name == "in" and fact.arguments[1].type == "I":
+            said.append(f"you have {things[0]}")
+        elif fact.name in ("in", "on"):
+            said.append(f"{things[0]} {fact.name} {things[1]}")
+        elif fact.name in ("open", "closed", "locked"):
+            said.append(f"{things[0]} {fact.name}")
+    return f"{named.get(here, here)}. {'; '.join(sorted(said))}."
+
+
+def _without_banner(text: str) -> str:
+    """What TextWorld says, without its title in large letters, its prompt and its status line."""
+    lines = [line.rstrip() for line in text.splitlines() if not set(line) & set("$\\|")]
+    return "\n".join(line for line in lines if line.strip(" _") and not line.startswith(">")).strip()

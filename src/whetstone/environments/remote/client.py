@@ -1,0 +1,118 @@
+"""An environment that another machine serves (`whetstone host`), and its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whetstone.chat import Message
+from whetstone.environments.protocol import Observation, StepResult
+from whetstone.environments.remote.asking import Asking
+from whetstone.environments.remote.wire import (
+    PROTOCOL,
+    observation_from_wire,
+    result_from_wire,
+    task_from_wire,
+    task_to_wire,
+)
+from whetstone.errors import EpisodeError, InfrastructureError, TaskError
+from whetstone.trajectory import Task
+
+
+class Remote:
+    """One episode on a server.
+
+    Args:
+        url: Where it is, such as `http://localhost:8100`.
+        seconds: How long one answer may take.
+    """
+
+    def __init__(self, *, url: str, seconds: float = 60.0) -> None:
+        self._asking = Asking(url, seconds=seconds)
+        self._id = ""
+        self._turn = 0
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """Begin there.
+
+        Raises:
+            InfrastructureError: The server is not there, full, or of another version.
+        """
+        if not self._id:
+            self._id = (await self._asking.ask("POST", "/episodes", {"protocol": PROTOCOL}))["id"]
+        self._turn = 0
+        body = {"task": task_to_wire(task), "seed": seed}
+        return observation_from_wire(await self._asking.ask("POST", f"/episodes/{self._id}/reset", body))
+
+    async def step(self, action: Message) -> StepResult:
+        """Carry it out there. Asked again, it is not carried out twice."""
+        if not self._id:
+            raise EpisodeError("a step before the first reset")
+        body = {"turn": self._turn, "action": action.to_openai()}
+        result = result_from_wire(await self._asking.ask("POST", f"/episodes/{self._id}/step", body))
+        self._turn += 1
+        return result
+
+    async def verdict(self) -> Mapping[str, Any]:
+        """What the environment says of how it went."""
+        said: Mapping[str, Any] = await self._asking.ask("POST", f"/episodes/{self._id}/verdict", {})
+        return said
+
+    async def close(self) -> None:
+        """End the episode there; a server that is gone has ended it already."""
+        id, self._id = self._id, ""
+        try:
+            if id:
+                with contextlib.suppress(InfrastructureError, EpisodeError):
+                    await self._asking.ask("DELETE", f"/episodes/{id}")
+        finally:
+            await self._asking.close()
+
+
+class RemoteTasks:
+    """The tasks of a server.
+
+    Args:
+        url: Where it is.
+
+    Raises:
+        TaskError: It is not there or has none.
+    """
+
+    def __init__(self, *, url: str) -> None:
+        self.url = url
+        self._known: dict[int, Task] = {}
+        self.task(0)
+
+    def task(self, index: int) -> Task:
+        """Training task `index`, as the server has it."""
+        if index not in self._known:
+            self._known[index] = task_from_wire(self._asked(f"/tasks/{index}"))
+        return self._known[index]
+
+    def held_out(self, count: int) -> Sequence[Task]:
+        """The held-out tasks, as the server has them."""
+        return [task_from_wire(row) for row in self._asked(f"/held_out/{count}")["tasks"]]
+
+    def _asked(self, path: str) -> Any:
+        answer: list[Any] = []
+        failure: list[Exception] = []
+
+        async def ask() -> None:
+            asking = Asking(self.url)
+            try:
+                answer.append(await asking.ask("GET", path))
+            except (InfrastructureError, EpisodeError) as error:
+                failure.append(error)
+            finally:
+                await asking.close()
+
+        thread = threading.Thread(target=lambda: asyncio.run(ask()))  # a loop may be running here already
+        thread.start()
+        thread.join()
+        if failure:
+            raise TaskError(f"tasks: {failure[0]}")
+        return answer[0]

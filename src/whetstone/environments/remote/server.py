@@ -1,0 +1,209 @@
+"""An environment of Whetstone's over HTTP, for any client, many episodes at once.
+
+    GET    /health                            what this is, its version, how many episodes are open
+    GET    /tasks/{index} · /held_out/{count}  tasks of the source, where there is one
+    POST   /episodes                          {"protocol": 1} → {"id": …}
+    POST   /episodes/{id}/reset               {"task": …, "seed": …} → the opening
+    POST   /episodes/{id}/step                {"turn": 0, "action": …} → what it led to
+    POST   /episodes/{id}/verdict             → what the environment says of how it went
+    DELETE /episodes/{id}
+
+Messages are those of OpenAI's API.
+
+Easy to get wrong: a client that does not hear the answer asks again, and the action must not be carried out twice: an
+action has the number of its turn, and the answer of the last turn is kept. A client that dies never deletes: an episode
+nobody asked for a while is closed. An id says nothing of other ids, so nobody steps into another's episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from whetstone.chat import Message
+from whetstone.environments.protocol import Environment
+from whetstone.environments.remote.wire import (
+    PROTOCOL,
+    observation_to_wire,
+    result_to_wire,
+    task_from_wire,
+    task_to_wire,
+)
+from whetstone.environments.tool_environment import awaited
+from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
+
+
+@dataclass(slots=True)
+class _Open:
+    """An episode somebody plays."""
+
+    environment: Environment
+    asked: float
+    turn: int = -1
+    answer: Any = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Episodes:
+    """The open episodes of a server.
+
+    Args:
+        make: Makes an environment.
+        capacity: Episodes open at once; more are refused with 503.
+        idle_seconds: After which an episode nobody asked is closed.
+    """
+
+    def __init__(self, make: Callable[[], Environment], *, capacity: int = 256, idle_seconds: float = 600.0) -> None:
+        self.make, self.capacity, self.idle_seconds = make, capacity, idle_seconds
+        self.open: dict[str, _Open] = {}
+        self.reaped = 0
+
+    async def begin(self) -> str:
+        """A new episode's id.
+
+        Raises:
+            OverflowError: There are as many as may be.
+        """
+        await self.reap()
+        if len(self.open) >= self.capacity:
+            raise OverflowError(f"{self.capacity} episodes are open, as many as may be; ask again later")
+        id = uuid.uuid4().hex
+        self.open[id] = _Open(self.make(), time.monotonic())
+        return id
+
+    def get(self, id: str) -> _Open:
+        """An open episode.
+
+        Raises:
+            EpisodeError: There is none of this id.
+        """
+        episode = self.open.get(id)
+        if episode is None:
+            raise EpisodeError(f"there is no open episode {id[:40]}")
+        episode.asked = time.monotonic()
+        return episode
+
+    async def step(self, id: str, turn: int, action: Message) -> Any:
+        """The answer to an action; to the last one again, what it was."""
+        episode = self.get(id)
+        async with episode.lock:
+            if turn == episode.turn:
+                return episode.answer
+            if turn != episode.turn + 1:
+                raise EpisodeError(f"turn {turn} does not come behind turn {episode.turn}")
+            answer = result_to_wire(await episode.environment.step(action))
+            episode.turn, episode.answer = turn, answer
+            return answer
+
+    async def end(self, id: str) -> None:
+        """Close one; one that is not there is closed already."""
+        episode = self.open.pop(id, None)
+        if episode is not None:
+            await episode.environment.close()
+
+    async def reap(self) -> None:
+        """Close those nobody asked for too long."""
+        late = time.monotonic() - self.idle_seconds
+        for id in [id for id, episode in self.open.items() if episode.asked < late and not episode.lock.locked()]:
+            self.reaped += 1
+            await self.end(id)
+
+    async def close(self) -> None:
+        """Close all."""
+        for id in list(self.open):
+            await self.end(id)
+
+
+def application(name: str, episodes: Episodes, source: Any = None) -> Any:
+    """The server, for any ASGI runner.
+
+    Raises:
+        RecipeError: Starlette is not installed.
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.requests import Request
+        from starlette.responses import JSONResponse
+        from starlette.routing import Route
+    except ImportError:
+        raise RecipeError(
+            "serving an environment needs starlette and uvicorn: pip install 'whetstone[serve]'"
+        ) from None
+
+    async def health(request: Request) -> JSONResponse:
+        said = {"environment": name, "protocol": PROTOCOL, "open": len(episodes.open), "capacity": episodes.capacity}
+        return JSONResponse(said)
+
+    async def begin(request: Request) -> JSONResponse:
+        body = await request.json()
+        if body.get("protocol") != PROTOCOL:
+            raise TaskError(f"this server speaks protocol {PROTOCOL}, the client {body.get('protocol')}")
+        return JSONResponse({"id": await episodes.begin()}, status_code=201)
+
+    async def reset(request: Request) -> JSONResponse:
+        body, episode = await request.json(), episodes.get(request.path_params["id"])
+        async with episode.lock:
+            episode.turn, episode.answer = -1, None
+            first = await episode.environment.reset(task_from_wire(body["task"]), seed=int(body["seed"]))
+        return JSONResponse(observation_to_wire(first))
+
+    async def step(request: Request) -> JSONResponse:
+        body = await request.json()
+        action = Message.from_openai(body["action"])
+        return JSONResponse(await episodes.step(request.path_params["id"], int(body["turn"]), action))
+
+    async def verdict(request: Request) -> JSONResponse:
+        environment = episodes.get(request.path_params["id"]).environment
+        said = await awaited(environment.verdict()) if hasattr(environment, "verdict") else {}
+        return JSONResponse(dict(said))
+
+    async def end(request: Request) -> JSONResponse:
+        await episodes.end(request.path_params["id"])
+        return JSONResponse({})
+
+    async def task(request: Request) -> JSONResponse:
+        if source is None:
+            raise EpisodeError("this server has no tasks; bring your own")
+        if "count" in request.path_params:
+            held_out = source.held_out(request.path_params["count"])
+            return JSONResponse({"tasks": [task_to_wire(task) for task in held_out]})
+        return JSONResponse(task_to_wire(source.task(request.path_params["index"])))
+
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        codes = ((EpisodeError, 409), (TaskError, 422), (OverflowError, 503), (InfrastructureError, 500))
+        code = next((code for kind, code in codes if isinstance(error, kind)), 500)
+        if isinstance(error, KeyError | ValueError):
+            code = 422
+        return JSONResponse({"error": f"{type(error).__name__}: {error}"}, status_code=code)
+
+    @asynccontextmanager
+    async def lifetime(app: Any) -> AsyncIterator[None]:
+        async def reaping() -> None:
+            while True:
+                await asyncio.sleep(max(0.05, episodes.idle_seconds / 4))
+                await episodes.reap()
+
+        reaper = asyncio.create_task(reaping())
+        try:
+            yield
+        finally:
+            reaper.cancel()
+            await episodes.close()
+
+    routes = [
+        Route("/health", health),
+        Route("/tasks/{index:int}", task),
+        Route("/held_out/{count:int}", task),
+        Route("/episodes", begin, methods=["POST"]),
+        Route("/episodes/{id}/reset", reset, methods=["POST"]),
+        Route("/episodes/{id}/step", step, methods=["POST"]),
+        Route("/episodes/{id}/verdict", verdict, methods=["POST"]),
+        Route("/episodes/{id}", end, methods=["DELETE"]),
+    ]
+    kinds = (EpisodeError, TaskError, OverflowError, InfrastructureError, KeyError, ValueError, Exception)
+    return Starlette(routes=routes, lifespan=lifetime, exception_handlers=dict.fromkeys(kinds, failed))
