@@ -7,7 +7,8 @@ import torch
 
 from tests_small import SMALL
 from whetstone.recipe import load_recipe
-from whetstone.training import Verdict, assemble, preflight
+from whetstone.evaluation.checks import Verdict
+from whetstone.training import assemble, preflight
 from whetstone.training.preflight import _Probe
 
 

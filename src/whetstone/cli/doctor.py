@@ -17,11 +17,14 @@ from typing import Any
 import click
 import torch
 
+from whetstone.cli.tasks import MARKS
+from whetstone.environments import ENVIRONMENTS
+from whetstone.evaluation.checks import Verdict
 from whetstone.inference import rows_are_summed_alike
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.sandbox import Isolation, offers
 from whetstone.sandbox.cgroups import parents
-from whetstone.training import Verdict, preflight
+from whetstone.training import preflight
 
 
 @click.command()
@@ -46,20 +49,13 @@ def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
             click.echo(f"  {name:<16} {fact}")
 
 
-_MARKS = {
-    Verdict.GOOD: click.style("good", fg="green"),
-    Verdict.NOTE: click.style("note", fg="yellow"),
-    Verdict.BAD: click.style("bad ", fg="red", bold=True),
-}
-
-
 async def _try(resolved: Resolved, as_json: bool) -> bool:
     """Whether nothing is bad."""
     checks = []
     async for check in preflight(resolved):
         checks.append(check)
         if not as_json:
-            click.echo(f"{_MARKS[check.verdict]}  {check.name:<20} {check.said}  ({check.seconds:.1f} s)")
+            click.echo(f"{MARKS[check.verdict]}  {check.name:<20} {check.said}  ({check.seconds:.1f} s)")
             if check.mend:
                 click.echo(f"{'':<26} → {check.mend}")
     bad = [check.name for check in checks if check.verdict is Verdict.BAD]
@@ -94,6 +90,11 @@ def examine() -> dict[str, dict[str, Any]]:
             ),
             "control_groups": "yes" if parents() else "not writable: memory is limited for each process by itself",
         },
+        "environments": {
+            name: "; ".join(f"needs {n.kind} {n.name}: {n.command}" for n in part.needs if not n.met) or "yes"
+            for name, part in sorted(ENVIRONMENTS.items())
+            if getattr(part, "needs", ())
+        },
         "optional": {
             "search": _package("tantivy", "searching a folder: pip install 'whetstone[search]'"),
             "sql": _package("duckdb", "DuckDB and PostgreSQL: pip install 'whetstone[sql]'"),
@@ -101,7 +102,6 @@ def examine() -> dict[str, dict[str, Any]]:
             "vllm": _package("vllm", "an engine for GPUs: pip install vllm"),
             "ray": _package("ray", "more than one machine: pip install ray"),
             "chromium": _program("chromium", "browser environments: apt-get install chromium chromium-driver"),
-            "java": _program("java", "ScienceWorld: apt-get install default-jre-headless"),
         },
     }
 

@@ -14,10 +14,12 @@ import click
 
 from whetstone.cli.doctor import doctor
 from whetstone.cli.evaluate import evaluate
+from whetstone.cli.host import host
 from whetstone.cli.mcp import mcp
 from whetstone.cli.recipes import recipes
 from whetstone.cli.replay import replay
 from whetstone.cli.rollout import rollout
+from whetstone.cli.tasks import tasks
 from whetstone.cli.train import train
 from whetstone.cli.why import why
 from whetstone.errors import WhetstoneError
@@ -29,7 +31,7 @@ def cli() -> None:
     """Train language-model agents that use tools, by reinforcement learning."""
 
 
-for command in (train, evaluate, rollout, replay, why, recipes, mcp, doctor):
+for command in (train, evaluate, rollout, replay, why, recipes, tasks, host, mcp, doctor):
     cli.add_command(command)
 
 

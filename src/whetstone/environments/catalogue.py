@@ -96,6 +96,8 @@ ENVIRONMENTS: dict[str, Any] = {
     "tables": partial(ToolEnvironment, tools=[Python]),
     "text_to_sql": partial(ToolEnvironment, tools=[partial(Sql, url="task")]),
 }
+REWARD_OF = {"encyclopaedia": "exact_match", "retail": "retail", "tables": "exact_number", "text_to_sql": "exact_match"}
+"""What judges an environment, where that is not its own verdict."""
 TASKS_OF_WORLDS: dict[str, Any] = {
     "adventure": AdventureTasks,
     "apis": ApisTasks,

@@ -1,6 +1,6 @@
 """What is a recipe? Everything that decides a run, as typed values declared once."""
 
-from whetstone.recipe.reading import built_in_recipes
+from whetstone.recipe.reading import built_in_recipes, yaml_value
 from whetstone.recipe.resolved import Resolved, load_recipe
 from whetstone.recipe.settings import (
     AggregationSettings,
@@ -31,4 +31,5 @@ __all__ = [
     "TrainingSettings",
     "built_in_recipes",
     "load_recipe",
+    "yaml_value",
 ]

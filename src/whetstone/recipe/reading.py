@@ -80,7 +80,7 @@ def _plain(node: Any) -> Any:
     return next((kind(node) for kind in (int, float, str) if isinstance(node, kind)), node)
 
 
-def _yaml_value(text: str, override: str) -> Any:
+def yaml_value(text: str, override: str) -> Any:
     try:
         return _plain(YAML(typ="safe").load(text))
     except MarkedYAMLError:
@@ -121,7 +121,7 @@ def overridden(keys: Mapping[str, Any], places: Mapping[str, str], overrides: Se
         dotted, equals, text = override.partition("=")
         if not equals or not dotted:
             raise RecipeError(f"{override}: an override is written key=value, such as training.steps=30")
-        changes[dotted] = _yaml_value(text, override)
+        changes[dotted] = yaml_value(text, override)
     said = {dotted: f"command line ({dotted}={shortened(value)})" for dotted, value in changes.items()}
     return changed(keys, places, changes, said)
 

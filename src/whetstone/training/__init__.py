@@ -4,7 +4,7 @@ from whetstone.training.assembly import Assembly, assemble
 from whetstone.training.interruption import Interrupted
 from whetstone.training.learner import Learner
 from whetstone.training.needs import PROVIDERS
-from whetstone.training.preflight import Check, Verdict, preflight
+from whetstone.training.preflight import preflight
 from whetstone.training.replay import Replay, Replayed
 from whetstone.training.run import final_agent, final_policy, headline, train
 from whetstone.training.run_directory import run_recipe
@@ -14,14 +14,12 @@ from whetstone.training.why import Explained, Explainer
 __all__ = [
     "PROVIDERS",
     "Assembly",
-    "Check",
     "Explained",
     "Explainer",
     "Interrupted",
     "Learner",
     "Replay",
     "Replayed",
-    "Verdict",
     "assemble",
     "evaluate",
     "final_agent",

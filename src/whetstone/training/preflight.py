@@ -12,8 +12,7 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 import torch
 
@@ -21,6 +20,7 @@ from whetstone.algorithms import mismatch, supervised
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.chat import Message, assistant, tool_result, user
 from whetstone.errors import WhetstoneError
+from whetstone.evaluation.checks import Check, Verdict
 from whetstone.recipe import OptimizerSettings, Resolved
 from whetstone.rollout import Independent, Plan, plans_of
 from whetstone.tasks import Expert
@@ -32,28 +32,6 @@ from whetstone.trajectory import Author, Segment, Tokens, Trajectory
 _EPISODES = 8
 _AGREEMENT = {"float32": 1e-3, "bfloat16": 0.1}
 """How far a log-prob of sampler and learner may be apart, by the learner's arithmetic."""
-
-
-class Verdict(StrEnum):
-    """What a check came to."""
-
-    GOOD = "good"
-    NOTE = "note"
-    """It will run; this should be known."""
-    BAD = "bad"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was tried."""
-
-    name: str
-    verdict: Verdict
-    said: str
-    """What was found, in one line."""
-    mend: str = ""
-    """What would make it good."""
-    seconds: float = 0.0
 
 
 async def preflight(resolved: Resolved) -> AsyncIterator[Check]:

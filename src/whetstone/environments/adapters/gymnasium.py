@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
+import numpy
+
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Shown
@@ -165,8 +167,6 @@ def make(id: str, options: Mapping[str, Any]) -> Any:
 
 def read_action(space: Any, text: str, names: Sequence[str] = ()) -> Any:
     """The action a text names; None where it is none of the space's."""
-    import numpy
-
     kind, said = type(space).__name__, text.strip().lower()
     if kind == "Discrete" and said in names:
         return int(space.start) + list(names).index(said)
@@ -186,8 +186,6 @@ def read_action(space: Any, text: str, names: Sequence[str] = ()) -> Any:
 
 def written(observation: Any) -> str:
     """An observation in text: numbers to three decimals, fields by name."""
-    import numpy
-
     if isinstance(observation, Mapping):
         return "; ".join(f"{name}: {written(value)}" for name, value in observation.items())
     if isinstance(observation, tuple):

@@ -131,9 +131,7 @@ def application(name: str, episodes: Episodes, source: Any = None) -> Any:
         from starlette.responses import JSONResponse
         from starlette.routing import Route
     except ImportError:
-        raise RecipeError(
-            "serving an environment needs starlette and uvicorn: pip install 'whetstone[serve]'"
-        ) from None
+        raise RecipeError("serving needs starlette and uvicorn: pip install 'whetstone[serve]'") from None
 
     async def health(request: Request) -> JSONResponse:
         said = {"environment": name, "protocol": PROTOCOL, "open": len(episodes.open), "capacity": episodes.capacity}

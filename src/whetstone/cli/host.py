@@ -1,0 +1,38 @@
+"""`whetstone host`: an environment over HTTP, for any client."""
+
+from __future__ import annotations
+
+import click
+
+from whetstone.cli.tasks import contract_of, read_options
+from whetstone.environments.remote.server import Episodes, application
+from whetstone.errors import RecipeError
+
+
+@click.command()
+@click.argument("environment")
+@click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--tasks", "source", help="Where its tasks come from; the source of the same name unless said.")
+@click.option("--address", default="127.0.0.1", show_default=True)
+@click.option("--port", default=8100, show_default=True)
+@click.option("--capacity", default=256, show_default=True, help="Episodes open at once; more are refused.")
+@click.option("--idle-seconds", default=600.0, show_default=True, help="After which a forgotten episode is closed.")
+def host(
+    environment: str,
+    options: tuple[str, ...],
+    source: str | None,
+    address: str,
+    port: int,
+    capacity: int,
+    idle_seconds: float,
+) -> None:
+    """Serve ENVIRONMENT and its tasks over HTTP until stopped. Elsewhere a recipe says
+    `environment: {name: remote, url: http://HOST:8100}`, and `tasks: {source: remote, url: …}`."""
+    try:
+        import uvicorn
+    except ImportError:
+        raise RecipeError("serving needs starlette and uvicorn: pip install 'whetstone[serve]'") from None
+    contract = contract_of(environment, read_options(options), source=source)
+    episodes = Episodes(contract.make, capacity=capacity, idle_seconds=idle_seconds)
+    click.echo(f"{environment} at http://{address}:{port}, {capacity} episodes at once")
+    uvicorn.run(application(environment, episodes, contract.source), host=address, port=port, log_level="warning")

@@ -1,0 +1,171 @@
+"""`whetstone tasks`: look at tasks, and try whether an environment keeps its promises."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, is_game, played
+from whetstone.environments.catalogue import REWARD_OF
+from whetstone.errors import RecipeError, did_you_mean
+from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.contract import Contract, check_contract
+from whetstone.parts import checked_options, find_part, named_part, options_of
+from whetstone.recipe import yaml_value
+from whetstone.rewards import REWARDS
+from whetstone.tasks import SOURCES
+from whetstone.tools import TOOLS
+
+_SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
+MARKS = {
+    Verdict.GOOD: click.style("good", fg="green"),
+    Verdict.NOTE: click.style("note", fg="yellow"),
+    Verdict.BAD: click.style("bad ", fg="red", bold=True),
+}
+
+
+@click.group()
+def tasks() -> None:
+    """Look at tasks; try an environment."""
+
+
+@tasks.command()
+@click.argument("source")
+@click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("-n", "count", default=3, show_default=True, help="How many.")
+@click.option("--held-out", is_flag=True, help="Held-out tasks instead of training tasks.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, private data among it.")
+def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_json: bool) -> None:
+    """Show tasks of SOURCE, a task source by its name, or `package.module:name`; options as KEY=VALUE."""
+    part = find_part("task source", source, _SOURCES)
+    made = part(**checked_options(part, read_options(options)))
+    shown = list(made.held_out(count)) if held_out else [made.task(index) for index in range(count)]
+    for task in shown:
+        if as_json:
+            row = {"id": task.id, "prompt": task.prompt, "tags": dict(task.tags), "private": dict(task.private)}
+            click.echo(json.dumps(row, ensure_ascii=False, default=str))
+            continue
+        click.secho(task.id, bold=True, nl=False)
+        click.echo(f"  {', '.join(f'{name}: {value}' for name, value in task.tags.items())}")
+        click.echo(f"  {task.prompt or '(the environment makes the opening)'}")
+        for name, value in task.private.items():
+            written = json.dumps(value, ensure_ascii=False, default=str)
+            click.secho(f"    {name}: {written if len(written) <= 100 else written[:99] + '…'}", dim=True)
+
+
+@tasks.command()
+@click.argument("environment")
+@click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--tasks", "source", help="Where its tasks come from; the source of the same name unless said.")
+@click.option("--reward", help="What judges; the environment's own verdict unless said.")
+@click.option("--episodes", default=20, show_default=True, help="Of the expert, and of chance.")
+@click.option("--max-turns", default=60, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(
+    environment: str,
+    options: tuple[str, ...],
+    source: str | None,
+    reward: str | None,
+    episodes: int,
+    max_turns: int,
+    as_json: bool,
+) -> None:
+    """Try ENVIRONMENT: expert and random scores, reward range, the same again by seed, in another process and beside
+    others, snapshots, endings, strange actions, speed. Exits with 1 where a promise is broken.
+
+    Options go to the environment, to its tasks, or to both, wherever there is one of that name.
+    """
+    contract = contract_of(
+        environment, read_options(options), source=source, reward=reward, episodes=episodes, max_turns=max_turns
+    )
+    found = asyncio.run(_checked(contract, as_json))
+    bad = [each.name for each in found if each.verdict is Verdict.BAD]
+    if as_json:
+        click.echo(json.dumps({"environment": environment, "kept": not bad, "found": contract.found,
+                               "checks": [asdict(each) for each in found]}))  # fmt: skip
+    else:
+        click.echo(f"broken: {', '.join(bad)}" if bad else f"{environment} keeps its promises")
+    sys.exit(1 if bad else 0)
+
+
+async def _checked(contract: Contract, quiet: bool) -> list[Check]:
+    found = []
+    async for each in check_contract(contract):
+        found.append(each)
+        if not quiet:
+            click.echo(f"{MARKS[each.verdict]}  {each.name:<16} {each.said}  ({each.seconds:.1f} s)")
+            if each.mend:
+                click.echo(f"{'':<22} → {each.mend}")
+    return found
+
+
+def contract_of(
+    environment: str,
+    options: Mapping[str, Any],
+    *,
+    source: str | None = None,
+    reward: str | None = None,
+    episodes: int = 20,
+    max_turns: int = 60,
+) -> Contract:
+    """What is tried of an environment by its name.
+
+    Raises:
+        RecipeError: A name or option is wrong; the message has the nearest right one.
+    """
+    part = find_part("environment", environment, ENVIRONMENTS)
+    part = played(part) if is_game(part) else part
+    name = source or environment
+    if ":" not in name and name not in _SOURCES:
+        raise RecipeError(f"say where the tasks of {environment} come from: --tasks{did_you_mean(name, _SOURCES)}")
+    source_part = find_part("task source", name, _SOURCES)
+    ours, theirs = options_of(part), options_of(source_part)
+    for key in options:
+        if key not in ours and key not in theirs:
+            raise RecipeError(f"{key}: neither {environment} nor its tasks have such an option"
+                              f"{did_you_mean(key, [*ours, *theirs])}")  # fmt: skip
+    given = {key: value for key, value in options.items() if key in ours}
+    if isinstance(given.get("tools"), list):
+        given["tools"] = [named_part("tool", tool, TOOLS) for tool in given["tools"]]
+    if "user" in given:
+        given["user"] = named_part("user", given["user"], USERS)
+    make = functools.partial(_made, environment, checked_options(part, given))
+    of_tasks = checked_options(source_part, {key: value for key, value in options.items() if key in theirs})
+    judge = find_part("reward", reward or REWARD_OF.get(environment, "verdict"), REWARDS)
+    make()
+    return Contract(
+        make=make,
+        source=source_part(**of_tasks),
+        again=lambda: source_part(**of_tasks),
+        reward=judge,
+        episodes=episodes,
+        max_turns=max_turns,
+    )
+
+
+def _made(environment: str, options: Mapping[str, Any]) -> Any:
+    """By its name, so that another process can make it, too."""
+    part = find_part("environment", environment, ENVIRONMENTS)
+    return (played(part) if is_game(part) else part)(**options)
+
+
+def read_options(options: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE, each value as YAML reads it.
+
+    Raises:
+        RecipeError: One is not of that form.
+    """
+    read = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise RecipeError(f"an option is KEY=VALUE, got {option}")
+        read[key] = yaml_value(value, option)
+    return read

@@ -1,0 +1,353 @@
+"""The promises of an environment, each tried.
+
+    tasks → expert → random → rewards → the same again → in another process → beside others → kept and led back
+    → endings → strange actions → speed
+
+Easy to get wrong: a check that fails must not hide the others, so each is run for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import pickle
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+from typing import Any
+
+from whetstone.chat import Message, ToolCall, assistant
+from whetstone.environments import Environment
+from whetstone.environments.tool_environment import awaited
+from whetstone.errors import EpisodeError, InfrastructureError
+from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.contract.playing import Played, Policy, again, play
+from whetstone.evaluation.contract.random_policy import RandomPolicy
+from whetstone.rewards import Reward
+from whetstone.tasks import Expert, Source
+from whetstone.trajectory import Task, Trajectory
+
+_SEED = 7
+_STRANGE = (
+    assistant(""),
+    assistant("\x00\ud83dnot a command " * 50),
+    assistant("", ToolCall("no_such_tool", "{}", "call_0")),
+    assistant("", ToolCall("act", "not json", "call_0")),
+    assistant("", ToolCall("act", '{"command": 3}', "call_0")),
+    Message("assistant", malformed=("it was not closed",)),
+)
+
+
+@dataclass(slots=True)
+class Contract:
+    """What is checked, and what was found."""
+
+    make: Callable[[], Environment]
+    source: Source
+    again: Callable[[], Source]
+    """Makes the source anew."""
+    reward: Reward
+    episodes: int = 20
+    max_turns: int = 60
+    needs_process: bool = True
+    """Whether the same episode is tried in another process, too."""
+    concurrent: int = 64
+    found: dict[str, Any] = field(default_factory=dict)
+    """Numbers by name, for people and benchmarks."""
+    scores: list[float] = field(default_factory=list)
+    """Of every episode of the expert and of chance."""
+
+
+async def check_contract(contract: Contract) -> AsyncIterator[Check]:
+    """Try everything; one check after the other."""
+    tried = _Tried(contract)
+    checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
+        ("tasks", tried.tasks),
+        ("expert", tried.expert),
+        ("random", tried.random),
+        ("verdict", tried.verdict),
+        ("same again", tried.same_again),
+        ("other process", tried.other_process),
+        ("side by side", tried.side_by_side),
+        ("kept", tried.kept),
+        ("endings", tried.endings),
+        ("strange actions", tried.strange),
+        ("speed", tried.speed),
+    ]
+    for name, check in checks:
+        began = time.perf_counter()
+        try:
+            found = await check()
+        except Exception as error:  # what an environment raises is what is looked for
+            said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            found = Check(name, Verdict.BAD, said)
+        yield replace(found, name=name, seconds=time.perf_counter() - began)
+
+
+class _Tried:
+    """The checks, and the episodes they share."""
+
+    def __init__(self, contract: Contract) -> None:
+        self.contract, self.found = contract, contract.found
+        self.chance: list[tuple[Task, Played]] = []
+        """Episodes of the random policy."""
+
+    # ------------------------------------------------------------ what it is worth
+
+    async def tasks(self) -> Check:
+        """The same task of the same index; none both trained on and held out."""
+        contract, count = self.contract, max(100, self.contract.episodes)
+        first, second = contract.source, contract.again()
+        trained = {}
+        for index in range(count):
+            task, other = first.task(index), second.task(index)
+            if (task.id, task.prompt, dict(task.private)) != (other.id, other.prompt, dict(other.private)):
+                said = f"task {index} is not the same in two sources with the same options"
+                return Check("", Verdict.BAD, said, "draw from derive_random(seed, index), never from shared chance")
+            trained[task.id] = task
+        held_out = first.held_out(50)
+        both = sorted(set(trained) & {task.id for task in held_out})
+        if both:
+            said = f"{len(both)} of {len(held_out)} held-out tasks are trained on, such as {both[0]}"
+            return Check("", Verdict.BAD, said, "let what a task *is* decide its side; see tasks/generated.py")
+        self.found["held_out"] = len(held_out)
+        if not held_out:
+            return Check("", Verdict.BAD, "no task is held out, so nothing can be evaluated")
+        said = f"{len(trained)} different ones of {count}, {len(held_out)} of 50 held out, apart"
+        return Check("", Verdict.GOOD, said)
+
+    async def expert(self) -> Check:
+        """The expert's success."""
+        source = self.contract.source
+        if not isinstance(source, Expert):
+            return Check("", Verdict.NOTE, "the source has no expert, so there is nothing to warm up on")
+        solved, turns = 0, []
+        for index in range(self.contract.episodes):
+            task = source.task(index)
+            try:
+                played = await self._play(task, self._expert(source, task))
+            except Exception as error:
+                if "without an expert" in str(error) or "no answer of its own" in str(error):
+                    return Check("", Verdict.NOTE, str(error).splitlines()[0])
+                raise
+            solved += await self._solved(played, task)
+            turns.append(len(played.actions))
+        share = solved / self.contract.episodes
+        self.found["expert"] = share
+        said = f"solves {share:.0%} of {self.contract.episodes} in {fmean(turns):.1f} turns"
+        if share < 0.99:
+            return Check("", Verdict.BAD, said, "an expert that fails teaches failing; mend it or the reward")
+        return Check("", Verdict.GOOD, said)
+
+    async def random(self) -> Check:
+        """A random policy's success."""
+        solved = 0
+        for index in range(self.contract.episodes):
+            task = self.contract.source.task(index)
+            played = await self._play(task, RandomPolicy(index).action)
+            self.chance.append((task, played))
+            solved += await self._solved(played, task)
+        share = solved / self.contract.episodes
+        self.found["random"] = share
+        said = f"solves {share:.0%}"
+        if share > 0.9:
+            return Check("", Verdict.NOTE, said, "chance solves it: there is nothing to learn")
+        return Check("", Verdict.GOOD, said)
+
+    async def verdict(self) -> Check:
+        """What the environment says at the end, and the range of rewards."""
+        for _, played in self.chance:
+            final = played.trajectory.final
+            if not final:
+                continue
+            json.dumps(final)  # raises where a trajectory could not be written
+            if "success" in final and not isinstance(final["success"], bool):
+                said = f"success is {final['success']!r}, not True or False"
+                return Check("", Verdict.BAD, said, "return bool(…)")
+            if not 0 <= float(final.get("score", 0)) <= 1:
+                return Check("", Verdict.BAD, f"score is {final['score']}, not from 0 to 1")
+        scores = self.contract.scores
+        self.found["rewards"] = [min(scores), max(scores)]
+        said = f"rewards from {min(scores):g} to {max(scores):g}"
+        if min(scores) == max(scores):
+            return Check("", Verdict.NOTE, f"{said}: all the same for experts and chance")
+        return Check("", Verdict.GOOD, said)
+
+    # ------------------------------------------------------------ whether it is the same
+
+    async def same_again(self) -> Check:
+        """The same task, seed and actions: the same episode; chance that is outside does not count."""
+        for task, played in self.chance[:8]:
+            other = await self._play(task, again(played.actions))
+            if other.transcript != played.transcript:
+                said = f"task {task.id}: {_difference(played.trajectory, other.trajectory)}"
+                return Check("", Verdict.BAD, said, "draw what is random from the seed of `reset`")
+        return Check("", Verdict.GOOD, f"{len(self.chance[:8])} episodes came out the same")
+
+    async def other_process(self) -> Check:
+        """The same in a process that has just begun."""
+        if not self.contract.needs_process:
+            return Check("", Verdict.NOTE, "left out")
+        task, played = self.chance[0]
+        try:
+            work = pickle.dumps((self.contract.make, task, played.actions, self.contract.max_turns))
+        except Exception as error:
+            said = f"it cannot be sent to another process ({type(error).__name__}), so that was not tried"
+            return Check("", Verdict.NOTE, said)
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            digest = await asyncio.get_running_loop().run_in_executor(pool, _digest_of, work)
+        if digest != played.digest:
+            said = "the same episode is another one in a new process"
+            return Check("", Verdict.BAD, said, "no `hash()` of text, no order of sets, no clock")
+        return Check("", Verdict.GOOD, "the same episode")
+
+    async def side_by_side(self) -> Check:
+        """Many at once, step by step in turn: each as if it were alone."""
+        count = self.contract.concurrent
+        chosen = [self.chance[k % len(self.chance)] for k in range(count)]
+
+        async def yielding(environment: Environment, turns: int) -> None:
+            await asyncio.sleep(0)
+
+        began = time.perf_counter()
+        others = await asyncio.gather(
+            *(self._play(task, again(played.actions), between=yielding) for task, played in chosen)
+        )
+        seconds = time.perf_counter() - began
+        steps = sum(len(played.actions) for played in others)
+        self.found["steps_per_second_64"] = steps / seconds
+        self.found["episodes_per_second_64"] = count / seconds
+        wrong = sum(o.transcript != p.transcript for o, (_, p) in zip(others, chosen, strict=True))
+        if wrong:
+            said = f"{wrong} of {count} episodes side by side were not what they are alone"
+            return Check("", Verdict.BAD, said, "keep state in the object; else declare isolation: process")
+        return Check("", Verdict.GOOD, f"{count} episodes were what they are alone")
+
+    async def kept(self) -> Check:
+        """A snapshot leads back, or the same actions do; one of which neither holds says so."""
+        task, played = max(self.chance, key=lambda each: len(each[1].actions))
+        environment = self.contract.make()
+        if not getattr(environment, "keeps", hasattr(environment, "snapshot")):
+            await environment.close()
+            if getattr(environment, "stateless", False):
+                return Check("", Verdict.GOOD, "answers depend on the action alone (stateless)")
+            replayable = getattr(environment, "replayable", True)
+            said = "no snapshots; led back by the same actions" if replayable else "neither kept nor led back"
+            return Check("", Verdict.GOOD if replayable else Verdict.NOTE, said)
+        try:
+            middle = len(played.actions) // 2
+            await environment.reset(task, seed=_SEED)
+            for action in played.actions[:middle]:
+                await environment.step(action)
+            kept = await awaited(environment.snapshot())  # type: ignore[attr-defined]
+            ways: list[Any] = []
+            for _ in range(2):
+                shown: list[Any] = []
+                for action in played.actions[middle:]:
+                    result = await environment.step(action)
+                    shown.append((result.observation.messages, result.reward, result.ended))
+                final = await awaited(environment.verdict()) if hasattr(environment, "verdict") else {}
+                ways.append((shown, final))
+                await awaited(environment.restore(kept))  # type: ignore[attr-defined]
+        finally:
+            await environment.close()
+        if ways[0] != ways[1]:
+            said = f"behind a snapshot at turn {middle} the same actions led elsewhere"
+            return Check("", Verdict.BAD, said, "keep everything that decides what comes next")
+        return Check("", Verdict.GOOD, f"a snapshot at turn {middle} led back")
+
+    # ------------------------------------------------------------ how it behaves
+
+    async def endings(self) -> Check:
+        """Behind the end nothing more happens; closing is allowed at any time, and twice; reset begins anew."""
+        notes = []
+        task, played = min(self.chance, key=lambda each: len(each[1].actions))
+        environment = self.contract.make()
+        await environment.close()  # before anything began
+        environment = self.contract.make()
+        try:
+            await environment.reset(task, seed=_SEED)
+            for action in played.actions:
+                result = await environment.step(action)
+            if result.ended is not None and not hasattr(environment, "toolset"):
+                try:
+                    await environment.step(played.actions[-1])
+                    notes.append("a step behind the end is carried out")
+                except EpisodeError:
+                    pass
+                except InfrastructureError:
+                    notes.append("a step behind the end looks like a failure of the machine")
+            await environment.reset(task, seed=_SEED)
+        finally:
+            await environment.close()
+            await environment.close()
+        if notes:
+            return Check("", Verdict.NOTE, "; ".join(notes), "raise EpisodeError there")
+        return Check("", Verdict.GOOD, "closed before, in the middle, and twice; begun again behind the end")
+
+    async def strange(self) -> Check:
+        """Actions nobody should give are answered, never raised."""
+        task = self.chance[0][0]
+        for action in _STRANGE:
+            environment = self.contract.make()
+            try:
+                await environment.reset(task, seed=_SEED)
+                await environment.step(action)
+            except Exception as error:
+                given = (action.text or str(action.tool_calls or action.malformed))[:40]
+                said = f"{given!r} raised {type(error).__name__}: {error}"[:200]
+                return Check("", Verdict.BAD, said, "answer it with what would be right")
+            finally:
+                await environment.close()
+        return Check("", Verdict.GOOD, f"{len(_STRANGE)} were answered")
+
+    async def speed(self) -> Check:
+        """Steps and episodes a second, alone and side by side."""
+        seconds = [played.seconds for _, played in self.chance]
+        steps = [len(played.actions) / max(1e-9, played.seconds) for _, played in self.chance]
+        self.found |= {"steps_per_second": median(steps), "episodes_per_second": 1 / max(1e-9, median(seconds))}
+        found = self.found
+        said = (
+            f"alone {found['steps_per_second']:,.0f} steps and {found['episodes_per_second']:,.0f} episodes a second; "
+            f"{self.contract.concurrent} side by side {found.get('steps_per_second_64', 0):,.0f} and "
+            f"{found.get('episodes_per_second_64', 0):,.0f}"
+        )
+        return Check("", Verdict.GOOD, said)
+
+    # ------------------------------------------------------------ what they are made of
+
+    async def _play(self, task: Task, policy: Policy, **options: Any) -> Played:
+        return await play(self.contract.make, task, policy, seed=_SEED, max_turns=self.contract.max_turns, **options)
+
+    @staticmethod
+    def _expert(source: Expert, task: Task) -> Policy:
+        return lambda conversation, tools, admissible: source.demonstrate(task, conversation, tools)
+
+    async def _solved(self, played: Played, task: Task) -> bool:
+        score = await self.contract.reward(played.trajectory, task)
+        self.contract.scores.append(score.value)
+        return bool(score.success)
+
+
+def _difference(one: Trajectory, other: Trajectory) -> str:
+    """Where two episodes part."""
+    if one.opening != other.opening:
+        return "it begins otherwise the second time"
+    for number, (a, b) in enumerate(zip(one.turns, other.turns, strict=False)):
+        if a.observation != b.observation:
+            return f"turn {number + 1} is answered otherwise the second time"
+        if a.reward != b.reward:
+            return f"turn {number + 1} is rewarded otherwise the second time"
+    return f"it ends by {one.ended} and {other.ended}, with {dict(one.final)} and {dict(other.final)}"
+
+
+def _digest_of(work: bytes) -> str:
+    make, task, actions, max_turns = pickle.loads(work)
+    return _played_again(make, task, actions, max_turns).digest
+
+
+def _played_again(make: Callable[[], Environment], task: Task, actions: Sequence[Message], max_turns: int) -> Played:
+    return asyncio.run(play(make, task, again(actions), seed=_SEED, max_turns=max_turns))

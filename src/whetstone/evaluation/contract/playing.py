@@ -1,0 +1,99 @@
+"""An episode without a model: actions from an expert, from chance, or from a list, and everything that came back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whetstone.chat import Message, ToolSpec
+from whetstone.environments import Environment, Observation, StepResult
+from whetstone.environments.tool_environment import awaited
+from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
+
+Policy = Callable[[Sequence[Message], Sequence[ToolSpec], Sequence[str]], Message]
+"""(conversation, tools, admissible commands) → action"""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of an episode."""
+
+    actions: tuple[Message, ...]
+    trajectory: Trajectory
+    seconds: float
+    """From before `reset` to behind `close`."""
+
+    @property
+    def transcript(self) -> str:
+        """Everything that was said and given, as one text, the same if and only if the episodes were."""
+        trajectory = self.trajectory
+        said: list[Any] = [[message.to_openai() for message in trajectory.opening]]
+        for turn in trajectory.turns:
+            calls = [[call.name, call.outcome] for call in turn.calls]
+            observed = [message.to_openai() for message in turn.observation]
+            said.append([turn.message.to_openai(), observed, turn.reward, calls])
+        said += [trajectory.ended, dict(trajectory.final)]
+        return json.dumps(said, sort_keys=True, ensure_ascii=False, default=str)
+
+    @property
+    def digest(self) -> str:
+        """The transcript in sixteen letters."""
+        return hashlib.blake2b(self.transcript.encode(), digest_size=8).hexdigest()
+
+
+async def play(
+    make: Callable[[], Environment],
+    task: Task,
+    policy: Policy,
+    *,
+    seed: int,
+    max_turns: int = 60,
+    between: Callable[[Environment, int], Awaitable[None]] | None = None,
+) -> Played:
+    """One episode; its environment is closed on every path.
+
+    Args:
+        between: Called behind each turn that does not end it, with how many there were.
+    """
+    began = time.perf_counter()
+    environment = make()
+    turns: list[Turn] = []
+    ended, final = EndReason.MAX_TURNS, {}
+    try:
+        first: Observation = await environment.reset(task, seed=seed)
+        conversation, tools = list(first.messages), first.tools
+        for number in range(max_turns):
+            offered = await environment.admissible() if hasattr(environment, "admissible") else ()
+            action = policy(conversation, tools, offered)
+            action = replace(action, tool_calls=tuple(replace(c, id=f"call_{number}") for c in action.tool_calls))
+            result: StepResult = await environment.step(action)
+            turns.append(_turn(action, result))
+            conversation += [action, *result.observation.messages]
+            tools = result.observation.tools or tools
+            if result.ended is not None:
+                ended = result.ended
+                break
+            if between is not None:
+                await between(environment, len(turns))
+        if hasattr(environment, "verdict"):
+            final = dict(await awaited(environment.verdict()))
+    finally:
+        await environment.close()
+    trajectory = Trajectory("played", task.id, first.messages, tuple(turns), ended, final=final)
+    return Played(tuple(turn.message for turn in turns), trajectory, time.perf_counter() - began)
+
+
+def again(actions: Sequence[Message]) -> Policy:
+    """The same actions, one after the other."""
+    left = iter(actions)
+    return lambda conversation, tools, admissible: next(left)
+
+
+def _turn(action: Message, result: StepResult) -> Turn:
+    nothing = Tokens.written((), Author.ENVIRONMENT)
+    calls = tuple(replace(call, seconds=0.0) for call in result.calls)
+    return Turn(nothing, nothing, action, result.observation.messages, result.reward, calls)
