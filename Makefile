@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup system demo test test-all check format docs bench clean
+.PHONY: setup system worlds demo test test-all check format docs bench clean
 
 setup: $(READY)
 
@@ -15,20 +15,30 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+# worlds of other packages whose tests are skipped without them; some are built from C
+worlds: $(READY)
+	@$(BIN)/python -c 'import textworld, scienceworld, textarena, jericho' 2>/dev/null \
+	  || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,worlds]' >/dev/null 2>&1 \
+	  || echo "TextWorld, ScienceWorld, TextArena or Jericho could not be installed: their tests are skipped"
+
 # programs that tests use, where this machine lets us install them; tests that need one say so where it is missing
 system:
 	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && { apt-get install -y -qq bubblewrap || { apt-get update -qq && apt-get install -y -qq bubblewrap; }; } >/dev/null 2>&1; } \
 	  || echo "bubblewrap is not installed: the tests of its isolation are skipped"
+	@command -v java >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && { apt-get install -y -qq default-jre-headless \
+	    || { apt-get update -qq && apt-get install -y -qq default-jre-headless; }; } >/dev/null 2>&1; } \
+	  || echo "Java is not installed: the tests of ScienceWorld are skipped"
 
 # trains the recipe `demo` into runs/demo; a run that was stopped goes on, a finished one is shown again
 demo: $(READY)
 	$(BIN)/whetstone train demo --run-dir runs/demo $(if $(wildcard runs/demo/recipe.yaml),--resume)
 
-test: $(READY) system
+test: $(READY) system worlds
 	$(BIN)/pytest -m "not slow" -n 2
 
-test-all: $(READY) system
+test-all: $(READY) system worlds
 	$(BIN)/pytest -n 2
 
 check: $(READY)
@@ -45,7 +55,7 @@ docs: $(READY)
 	$(BIN)/python docs/generate.py
 
 # all benchmarks, or one: make bench NAME=engine
-NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash faults checkpoint credit methods branching stability tools
+NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash faults checkpoint credit methods branching stability tools environments
 bench: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,bench]"
 	set -e; for name in $(NAME); do $(BIN)/python benchmarks/$$name.py; done

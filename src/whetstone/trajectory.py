@@ -322,6 +322,8 @@ class Trajectory:
     """What is to be known of how it came about: the rule that stopped it, `hinted`, `replayed`, `view_dropped`, …"""
     declared: tuple[tuple[str, str], ...] = ()
     """By name, how its world works where models get used to it, such as `python: persistent`."""
+    role: str = ""
+    """Which seat of a game with several it played; empty where there is only one."""
     final: Mapping[str, Any] = field(default_factory=dict)
     """What the environment said of itself when the episode was over: `success`, `score`, what it counted; JSON values.
     Empty where it says nothing. Rewards judge by this and by the turns, so they can be computed again."""

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests_small import SMALL
-from whetstone.recipe import load_recipe
 from whetstone.evaluation.checks import Verdict
+from whetstone.recipe import load_recipe
 from whetstone.training import assemble, preflight
 from whetstone.training.preflight import _Probe
 

@@ -21,6 +21,7 @@ from whetstone.environments.native.apis import ApisTasks, Services
 from whetstone.environments.native.battleship import Battleship, BattleshipTasks
 from whetstone.environments.native.bug_repair import BugRepairTasks, HiddenTests
 from whetstone.environments.native.chores import ChoresTasks, FolderCheck
+from whetstone.environments.native.dealing import DealingTasks, dealing
 from whetstone.environments.native.encyclopaedia import Encyclopaedia, EncyclopaediaTasks
 from whetstone.environments.native.frozen_lake import FrozenLake, FrozenLakeTasks
 from whetstone.environments.native.household import Household, HouseholdTasks
@@ -72,6 +73,8 @@ ENVIRONMENTS: dict[str, Any] = {
     "twenty_questions": TwentyQuestions,
     "web_shop": WebShop,
     "wordle": Wordle,
+    # games with several seats
+    "dealing": dealing,
     # games of other packages
     "gymnasium": Gymnasium,
     "jericho": Jericho,
@@ -104,6 +107,7 @@ TASKS_OF_WORLDS: dict[str, Any] = {
     "battleship": BattleshipTasks,
     "bug_repair": BugRepairTasks,
     "chores": ChoresTasks,
+    "dealing": DealingTasks,
     "encyclopaedia": EncyclopaediaTasks,
     "frozen_lake": FrozenLakeTasks,
     "gymnasium": GymnasiumTasks,

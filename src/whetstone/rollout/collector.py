@@ -114,7 +114,7 @@ class Collector:
         trajectory = group.placed(trajectory, asked, fork)
         if trajectory.ended is EndReason.MAX_TURNS and len(trajectory.turns) < group.max_turns:
             return trajectory  # it only paused
-        trajectory = await self._scored(trajectory, plan.task)
+        trajectory = await self._scored(trajectory, group.task(asked))
         around.siblings.ended.append((len(trajectory.turns), trajectory.solved))
         return replace(trajectory, greedy=True, removal=Removal.BEFORE_BASELINE) if asked.greedy else trajectory
 
@@ -225,12 +225,14 @@ class Collector:
         self, plan: Plan, asked: Asked, group: PlannedGroup, fork: Fork | None, around: Around
     ) -> Trajectory:
         """Play the episode, again where what failed was not its own."""
-        task, id = plan.task, f"{plan.name}{plan.task.id}#{asked.index}"
-        for attempt in range(self.infrastructure_retries + 1):
+        task, id = group.task(asked), f"{plan.name}{plan.task.id}#{asked.index}"
+        # who sits at a table cannot begin again by himself
+        retries, record = (0, None) if asked.seat else (self.infrastructure_retries, self.record)
+        for attempt in range(retries + 1):
             if attempt:
                 await asyncio.sleep(min(_LONGEST_BACK_OFF, self.back_off_seconds * 2 ** (attempt - 1)))
-                if self.record is not None:
-                    self.record.drop(id)
+                if record is not None:
+                    record.drop(id)
             running = self._watch.begin()
             asked.running.forget()
             try:
@@ -242,7 +244,7 @@ class Collector:
                     limits=self._limits(group, asked),
                     id=id,
                     seed=derive_seed(plan.seed, task.id, asked.index),
-                    record=self.record,
+                    record=record,
                     fork=fork,
                     greedy=asked.greedy,
                     around=around,
@@ -252,7 +254,7 @@ class Collector:
                 raise
             finally:
                 self._watch.doing.pop(id, None)
-            if trajectory.ended is not EndReason.INFRASTRUCTURE or attempt == self.infrastructure_retries:
+            if trajectory.ended is not EndReason.INFRASTRUCTURE or attempt == retries:
                 break
             self._watch.drop(running)
             self._watch.retried += 1

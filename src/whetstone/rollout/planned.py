@@ -79,6 +79,8 @@ class Asked:
     greedy: bool = False
     view: View | None = None
     max_turns: int | None = None
+    seat: str = ""
+    table: int = 0
 
 
 class Plays(Protocol):
@@ -134,10 +136,19 @@ class PlannedGroup:
         return derive_random(self.plan.seed, self.plan.task.id, "strategy", index)
 
     async def sample(
-        self, task: Task, *, index: int, greedy: bool = False, view: View | None = None, max_turns: int | None = None
+        self,
+        task: Task,
+        *,
+        index: int,
+        greedy: bool = False,
+        view: View | None = None,
+        max_turns: int | None = None,
+        seat: str = "",
+        table: int = 0,
     ) -> Trajectory:
         """See `Roller.sample`."""
-        return await self._begin(index, greedy=greedy, view=view, max_turns=max_turns).trajectory()
+        how = {"greedy": greedy, "view": view, "max_turns": max_turns, "seat": seat, "table": table}
+        return await self._begin(index, **how).trajectory()
 
     async def fork(
         self,
@@ -179,6 +190,15 @@ class PlannedGroup:
 
     # ------------------------------------------------------------ for whoever plays
 
+    def task(self, asked: Asked) -> Task:
+        """The task as an episode of it has it: at a table, it knows which and where."""
+        if not asked.seat:
+            return self.plan.task
+        seed = derive_seed(self.plan.seed, self.plan.task.id, "table", asked.table)
+        name = f"{self.plan.name}{self.plan.task.id}/{seed}"
+        seated = {"seat": asked.seat, "table": name, "table_seed": seed}
+        return replace(self.plan.task, private={**self.plan.task.private, **seated})
+
     def around(self, asked: Asked, method: Method) -> Around:
         """What is done around an episode of it."""
         views = (*(method.views or {}).values(), *([asked.view] if asked.view is not None else []))
@@ -213,7 +233,7 @@ class PlannedGroup:
             marks = (*marks, "started_later")
         if asked.view is not None:
             marks = (*marks, "hinted")
-        return replace(trajectory, marks=marks)
+        return replace(trajectory, marks=marks, role=asked.seat)
 
     async def demonstration(self, task: Task) -> tuple[Trajectory, int]:
         """See `Guide.demonstration`."""

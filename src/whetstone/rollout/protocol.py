@@ -173,7 +173,15 @@ class Roller(Protocol):
         ...
 
     async def sample(
-        self, task: Task, *, index: int, greedy: bool = False, view: View | None = None, max_turns: int | None = None
+        self,
+        task: Task,
+        *,
+        index: int,
+        greedy: bool = False,
+        view: View | None = None,
+        max_turns: int | None = None,
+        seat: str = "",
+        table: int = 0,
     ) -> Trajectory:
         """One whole episode of `task`, scored; `index` tells it from its siblings and decides its seed.
 
@@ -181,6 +189,8 @@ class Roller(Protocol):
             greedy: Played without chance, to be compared with and not learned from.
             view: What it reads beside what every episode of the recipe does.
             max_turns: After which it pauses: it ends by `max_turns` and is not scored.
+            seat: The role it plays at a table with others; empty: it plays alone.
+            table: Which table of the group that is.
         """
         ...
 

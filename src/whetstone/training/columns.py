@@ -219,6 +219,12 @@ class Columns:
     def _token_trajectory(self) -> Tensor:
         return self._of_tokens(lambda i, held: np.full(len(held), i)).long()
 
+    def _group(self) -> Iterable[int]:
+        """Those of one task, and of one seat where there are several: what is compared."""
+        known: dict[tuple[int, str], int] = {}
+        for held in self.held:
+            yield known.setdefault((held.number, held.trajectory.role), len(known))
+
     def _roles(self) -> Iterable[int]:
         if self.roles is None:
             raise CreditError("roles: the recipe does not say which tag of a task names them (roles: TAG)")
@@ -450,7 +456,7 @@ def _probe(context: Sequence[int], ids: Sequence[int]) -> Segment:
 _MADE: dict[str, Callable[[Columns], Iterable[float] | Iterable[int] | Tensor]] = {
     "outcomes": lambda c: c._outcomes(),
     "rewards": lambda c: c._rewards(),
-    "group": lambda c: (held.number for held in c.held),
+    "group": lambda c: c._group(),
     "action_keys": lambda c: c._action_keys(),
     "draws": lambda c: c._draws(),
     "covariance_rank": lambda c: c._covariance_rank(),

@@ -24,6 +24,7 @@ from typing import Any, Literal
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Isolation, Shown
+from whetstone.parts import OptionError
 from whetstone.trajectory import Task
 
 _NEEDS = (package("textworld", "textworld"),)
@@ -130,6 +131,8 @@ class TextWorldTasks(GameTasks):
     ) -> None:
         check_needs("textworld", _NEEDS)
         super().__init__(seed=seed, levels=levels)
+        if games < 100:
+            raise OptionError("games", f"100 or more, so that some are held out, got {games}")
         self.games = games
         self._solver.game = functools.partial(TextWorld, text=text)
 

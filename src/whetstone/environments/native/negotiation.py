@@ -1,7 +1,7 @@
 """Buying from a seller who has a price in mind: every offer is answered, and patience ends.
 
 The seller is a script with a hidden lowest price. He asks for less each round and takes any offer at or above what he
-would ask for next. `seat: seller` in `dealing.py`, where two policies sit at the table, is another game.
+would ask for next. In `dealing.py` two policies may sit at the table.
 
 Ends: terminated with a deal or when the buyer leaves; truncated after `rounds`.
 """

@@ -8,6 +8,7 @@ from whetstone.rollout.strategies.greedy_baseline import GreedyBaseline
 from whetstone.rollout.strategies.guided_retry import GuidedRetry
 from whetstone.rollout.strategies.independent import Independent
 from whetstone.rollout.strategies.probed import Probed
+from whetstone.rollout.strategies.self_play import SelfPlay
 
 STRATEGIES = {
     "balanced_branching": BalancedBranching,
@@ -18,6 +19,7 @@ STRATEGIES = {
     "guided_retry": GuidedRetry,
     "independent": Independent,
     "probed": Probed,
+    "self_play": SelfPlay,
 }
 
 __all__ = [
@@ -30,4 +32,5 @@ __all__ = [
     "GuidedRetry",
     "Independent",
     "Probed",
+    "SelfPlay",
 ]

@@ -1,0 +1,160 @@
+"""A buyer and a seller at one table: each knows what the thing is worth to himself, and nothing of the other.
+
+Two seats: `buyer` and `seller`, who speaks first. Each may be a policy or the script.
+
+Ends: terminated with a deal, or when one leaves or patience ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from whetstone.chat import Message, ToolSpec
+from whetstone.environments.game_environment import Actions
+from whetstone.environments.game_tasks import Solver, said_as_command
+from whetstone.environments.seats import Seat
+from whetstone.tasks.generated import Generated
+from whetstone.trajectory import Task
+
+_OTHER = {"buyer": "seller", "seller": "buyer"}
+
+
+class Dealing:
+    """One thing, two prices in mind. A deal is a success for who has at least 40 % of what there was to share."""
+
+    roles: tuple[str, ...] = ("buyer", "seller")
+    instructions = {  # noqa: RUF012 - read only
+        "buyer": "Buy below what it is worth to you. Commands: offer PRICE, accept, leave.",
+        "seller": "Sell above what it costs you. Commands: offer PRICE, accept, leave.",
+    }
+
+    def __init__(self) -> None:
+        self.worth = {"buyer": 0, "seller": 0}
+        self.rounds = 0
+        self.offers: list[tuple[str, int]] = []
+        self.price: int | None = None
+        self.over = ""
+        self.unread: dict[str, list[str]] = {}
+        self.turn = "seller"
+
+    def begin(self, task: Task, seed: int) -> None:
+        """The seller is to speak."""
+        self.worth = {role: int(task.private["worth"][role]) for role in self.roles}
+        self.rounds, self.offers, self.price, self.over = int(task.private["rounds"]), [], None, ""
+        self.unread = {role: [f"to you: {self.worth[role]}. {self.rounds} rounds"] for role in self.roles}
+        self.turn = "seller"
+
+    def to_move(self) -> str:
+        """See `TableGame`."""
+        return "" if self.over else self.turn
+
+    def seen(self, role: str) -> str:
+        """See `TableGame`."""
+        unread, self.unread[role] = self.unread[role], []
+        return ". ".join([*unread, *([self.over] if self.over else [])])
+
+    def act(self, role: str, command: str) -> bool:
+        """See `TableGame`."""
+        other = _OTHER[role]
+        verb, _, number = command.strip().lower().partition(" ")
+        standing = self.offers[-1][1] if self.offers and self.offers[-1][0] == other else None
+        if verb == "leave":
+            self.over = f"the {role} left"
+            return True
+        if verb == "accept" and standing is not None:
+            self.price, self.over = standing, f"deal at {standing}"
+            return True
+        if verb == "offer" and number.isdigit() and len(number) < 6:
+            self.offers.append((role, int(number)))
+            self.unread[other].append(f"the {role} offers {int(number)}")
+        else:
+            self.unread[role].append("write: offer PRICE, accept, or leave")
+            self.offers.append((role, -1))  # it was a turn all the same
+            self.unread[other].append(f"the {role} says nothing")
+            self.offers[-1] = (role, 10**6 if role == "seller" else 0)
+        self.turn = other
+        if len(self.offers) >= 2 * self.rounds:
+            self.over = "nobody has patience any more"
+        return verb == "offer" and number.isdigit()
+
+    def script(self, role: str) -> str:
+        """From far off to one's own price in equal steps; takes what is better than its next offer."""
+        mine = sum(who == role for who, _ in self.offers)
+        share = min(1.0, (mine + 1) / self.rounds)
+        worth = self.worth[role]
+        far = worth * 2 if role == "seller" else worth // 2
+        wanted = round(far + (worth - far) * share * 0.9)
+        standing = self.offers[-1] if self.offers else (role, 0)
+        if standing[0] == _OTHER[role]:
+            better = standing[1] <= wanted if role == "buyer" else standing[1] >= wanted
+            if better:
+                return "accept"
+        return f"offer {wanted}"
+
+    def verdict(self, role: str) -> Mapping[str, Any]:
+        """See `TableGame`."""
+        if self.price is None:
+            return {"success": False, "score": 0.0, "deal": False}
+        gain = self.worth["buyer"] - self.price if role == "buyer" else self.price - self.worth["seller"]
+        share = gain / max(1, self.worth["buyer"] - self.worth["seller"])
+        return {"success": share >= 0.4, "score": max(0.0, min(1.0, share)), "deal": True}
+
+
+class DealingTasks(Generated):
+    """Two, three and four rounds; there is always a price both gain by.
+
+    Args:
+        seed: As of `Generated`.
+        levels: As of `Generated`.
+    """
+
+    name = "dealing"
+
+    def __init__(self, *, seed: int = 0, levels: list[int] | None = None) -> None:
+        super().__init__(seed=seed, levels=levels)
+        self._solver = Solver(_Alone)
+
+    def make(self, draw: Random, level: int) -> Task:
+        """See `Generated`."""
+        low = draw.randint(10, 40)
+        worth = {"seller": low, "buyer": low + draw.randint(10, 40)}
+        return Task("", "", {"worth": worth, "rounds": 1 + level}, {"kind": f"{1 + level} rounds"})
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """What the script says in the first seat."""
+        return said_as_command(self._solver.next_command(task, conversation), tools)
+
+
+class _Alone:
+    """The buyer's side against the script, for the solver."""
+
+    def begin(self, task: Task, seed: int) -> None:
+        self.game = Dealing()
+        self.game.begin(task, seed)
+        self._seller()
+
+    def act(self, command: str) -> None:
+        if self.game.to_move() == "buyer":
+            self.game.act("buyer", command)
+        self._seller()
+
+    def solve(self) -> str:
+        return self.game.script("buyer")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _seller(self) -> None:
+        while self.game.to_move() == "seller":
+            self.game.act("seller", self.game.script("seller"))
+
+
+def dealing(*, actions: Actions = "call") -> Seat:
+    """One seat at the table.
+
+    Args:
+        actions: As of a game.
+    """
+    return Seat(Dealing, actions=actions)
