@@ -141,7 +141,7 @@ def marks(guess: str, secret: str) -> str:
     """One of `=+-` a letter.
 
     >>> marks("allow", "llama")
-    '++=--'
+    '+=+--'
     """
     left = Counter(s for g, s in zip(guess, secret, strict=True) if g != s)
     said = []

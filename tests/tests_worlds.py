@@ -1,0 +1,67 @@
+"""What tests of environments share: each world of ours by name, and how its tasks and rewards are made."""
+
+import asyncio
+import functools
+from pathlib import Path
+
+import pytest
+
+from whetstone.cli.tasks import contract_of
+from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, is_game, played
+from whetstone.evaluation.contract import play
+
+NATIVE = (
+    "adventure",
+    "apis",
+    "battleship",
+    "bug_repair",
+    "chores",
+    "dealing",
+    "encyclopaedia",
+    "frozen_lake",
+    "household",
+    "knapsack",
+    "negotiation",
+    "sokoban",
+    "support",
+    "tables",
+    "text_to_sql",
+    "twenty_questions",
+    "web_shop",
+    "wordle",
+)
+IN_SANDBOX = ("bug_repair", "chores", "tables")
+RETAIL = Path(__file__).parents[2] / "shared" / "data" / "tau2" / "retail"
+needs_retail = pytest.mark.skipif(
+    not (RETAIL / "db.json").is_file(),
+    reason=f"tau2-bench's retail data is not there: put db.json and the rest into {RETAIL}",
+)
+
+
+def contract(name, *, episodes=20, **options):
+    return contract_of(name, options, episodes=episodes)
+
+
+def source_of(name, **options):
+    return TASKS_OF_WORLDS[name](**options)
+
+
+def environment_of(name, **options):
+    part = ENVIRONMENTS[name]
+    return (played(part) if is_game(part) else part)(**options)
+
+
+def by_expert(name, task, source, **options):
+    """The expert's episode of a task."""
+    policy = lambda said, tools, admissible: source.demonstrate(task, said, tools)  # noqa: E731
+    return asyncio.run(play(functools.partial(environment_of, name, **options), task, policy, seed=7))
+
+
+def by_commands(name, task, commands, **options):
+    """An episode of these commands, as text."""
+    from whetstone.chat import assistant
+
+    left = iter(commands)
+    policy = lambda said, tools, admissible: assistant(next(left))  # noqa: E731
+    make = functools.partial(environment_of, name, actions="text", **options)
+    return asyncio.run(play(make, task, policy, seed=7, max_turns=len(commands)))
