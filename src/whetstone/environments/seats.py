@@ -111,6 +111,9 @@ class Seat:
         roles = table.game.roles
         self.role = str(private.get("seat", roles[0]))
         if self.role not in roles:
+            async with table.moved:  # who waits for this one waits in vain
+                table.left = self.role
+                table.moved.notify_all()
             raise TaskError(f"task {task.id}: there is no seat {self.role}{did_you_mean(self.role, roles)}")
         if self.role in table.taken:
             raise TaskError(f"task {task.id}: somebody sits at {self.role} already")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import math
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
@@ -173,6 +174,8 @@ def read_action(space: Any, text: str, names: Sequence[str] = ()) -> Any:
     try:
         numbers = [float(number) for number in said.replace(",", " ").strip("[]() ").split()]
     except ValueError:
+        return None
+    if not all(map(math.isfinite, numbers)):
         return None
     if kind == "Discrete":
         whole = len(numbers) == 1 and numbers[0] == int(numbers[0])

@@ -1,7 +1,8 @@
 """ScienceWorld: experiments of primary school in text, in a Java program of its own.
 
 Easy to get wrong: the score falls to −100 where the wrong thing is focused on; it is cut at 0 and divided by 100. A
-gateway to Java is not for two threads, so each game has a process.
+gateway to Java is not for two threads, so each game has a process. And it lists what lies about in the order of a hash
+table, which is another one each time: listed lines are sorted here, so that the same episode reads the same.
 
 Source: ScienceWorld, arXiv:2203.07540.
 """
@@ -54,7 +55,7 @@ class ScienceWorld:
         env.load(task.private["task"], task.private["variation"], self.simplifications)
         text, self._info = env.reset()
         self.steps, self.done = 0, False
-        return Shown(f"{env.get_task_description()}\n{text}")
+        return Shown(f"{env.get_task_description()}\n{in_order(str(text))}")
 
     def act(self, command: str) -> Shown:
         """One command."""
@@ -64,7 +65,9 @@ class ScienceWorld:
         self.done = bool(done)
         understood = not str(text).startswith(("No known action", "Unknown action"))
         late = self.steps >= self.max_steps and not self.done
-        return Shown(str(text), self._score() - before, terminated=self.done, truncated=late, understood=understood)
+        return Shown(
+            in_order(str(text)), self._score() - before, terminated=self.done, truncated=late, understood=understood
+        )
 
     def verdict(self) -> Mapping[str, Any]:
         """The score, from 0 to 1; it is a success at 1."""
@@ -113,6 +116,20 @@ class ScienceWorldTasks(Generated):
         path = _gold_path(task.private["task"], task.private["variation"], self.simplifications)
         taken = sum(message.role == "assistant" for message in conversation)
         return said_as_command(path[min(taken, len(path) - 1)], tools)
+
+
+def in_order(text: str) -> str:
+    """A text whose indented lines are sorted, block by block."""
+    lines: list[str] = []
+    block: list[str] = []
+    for line in [*text.split("\n"), ""]:
+        if line.startswith("\t"):
+            block.append(line)
+            continue
+        lines += sorted(block)
+        block = []
+        lines.append(line)
+    return "\n".join(lines[:-1])
 
 
 @functools.cache

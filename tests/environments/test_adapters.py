@@ -1,0 +1,228 @@
+"""Worlds of other packages: the real package behind each, where it is installed."""
+
+import asyncio
+import functools
+import random
+
+import pytest
+
+from tests_worlds import contract, environment_of, source_of
+from whetstone.chat import assistant
+from whetstone.environments.adapters.own_random import OwnRandom
+from whetstone.environments.needs import Need, package, program
+from whetstone.errors import RecipeError, TaskError
+from whetstone.evaluation.checks import Verdict
+from whetstone.evaluation.contract import RandomPolicy, check_contract, play
+from whetstone.parts import OptionError
+from whetstone.trajectory import Task
+
+
+def needs(*names):
+    for need in names:
+        if not need.met:
+            pytest.skip(f"{need.name} is not installed: {need.command}")
+
+
+async def tried(looked_at):
+    return [check async for check in check_contract(looked_at)]
+
+
+def keeps_its_promises(name, *, episodes, concurrent=16, **options):
+    looked_at = contract(name, episodes=episodes, **options)
+    looked_at.needs_process, looked_at.concurrent, looked_at.max_turns = False, concurrent, 30
+    checks = asyncio.run(tried(looked_at))
+    assert [check for check in checks if check.verdict is Verdict.BAD] == []
+    return looked_at.found
+
+
+def test_a_need_that_is_not_met_names_the_command():
+    assert not Need("package", "no_such_package", "pip install it").met
+    assert not program("no-such-program", "no-such").met
+    assert package("json", "none").met
+
+
+def test_own_chance_is_in_place_inside_and_nowhere_else():
+    one, other = OwnRandom(1), OwnRandom(1)
+    outside = random.Random(5)
+    random.seed(5)
+    drawn = []
+    for own in (one, other):
+        for _ in range(3):
+            with own.in_place():
+                drawn.append(random.random())
+            assert random.random() == outside.random()
+    assert drawn[:3] == drawn[3:]
+
+
+# ------------------------------------------------------------ Gymnasium
+
+
+def test_any_gymnasium_environment_keeps_our_promises():
+    needs(package("gymnasium", "gymnasium"))
+    keeps_its_promises("gymnasium", id="FrozenLake-v1", episodes=12)
+    keeps_its_promises("gymnasium", id="CartPole-v1", episodes=6)
+
+
+def test_gymnasium_steps_are_those_of_the_package():
+    needs(package("gymnasium", "gymnasium"))
+    import gymnasium
+
+    raw = gymnasium.make("CartPole-v1")
+    observation, _ = raw.reset(seed=11)
+    task = Task("c", "", {"id": "CartPole-v1", "seed": 11})
+    actions = ["1", "0", "0", "1", "1"]
+    left = iter(map(assistant, actions))
+    make = functools.partial(environment_of, "gymnasium", id="CartPole-v1", actions="text")
+    played = asyncio.run(play(make, task, lambda *_: next(left), seed=0, max_turns=5))
+    for action, turn in zip(actions, played.trajectory.turns, strict=True):
+        observation, reward, *_ = raw.step(int(action))
+        assert turn.reward == reward
+        assert [float(x) for x in turn.observation[0].text.split()] == pytest.approx(observation.tolist(), abs=6e-4)
+
+
+def test_a_cut_is_not_an_end():
+    needs(package("gymnasium", "gymnasium"))
+    make = functools.partial(
+        environment_of, "gymnasium", id="MountainCar-v0", options={"max_episode_steps": 3}, actions="text"
+    )
+    task = source_of("gymnasium", id="MountainCar-v0").task(0)
+    played = asyncio.run(play(make, task, lambda *_: assistant("0"), seed=0))
+    assert played.trajectory.ended == "truncated"
+    assert len(played.actions) == 3
+
+
+@pytest.mark.parametrize("said", ["7", "-1", "0.5", "up", "", "1 2", "nan", "9" * 400])
+def test_an_action_that_is_none_is_told_and_costs_no_step(said):
+    needs(package("gymnasium", "gymnasium"))
+    make = functools.partial(environment_of, "gymnasium", id="FrozenLake-v1", actions="text")
+    task = source_of("gymnasium", id="FrozenLake-v1").task(0)
+    played = asyncio.run(play(make, task, lambda *_: assistant(said), seed=0, max_turns=1))
+    assert "no such action" in played.trajectory.turns[0].observation[0].text
+    assert played.trajectory.final["steps"] == 0
+
+
+def test_boxes_of_numbers_are_actions_too():
+    needs(package("gymnasium", "gymnasium"))
+    import gymnasium
+
+    from whetstone.environments.adapters.gymnasium import read_action
+
+    box = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    assert read_action(box, "[0.5, -1]").tolist() == [0.5, -1.0]
+    assert read_action(box, "0.5 -1.5") is None
+    assert read_action(gymnasium.spaces.MultiDiscrete([3, 2]), "2 1").tolist() == [2, 1]
+    assert read_action(gymnasium.spaces.Discrete(3, start=1), "3") == 3
+
+
+def test_minigrid_is_told_in_words():
+    needs(package("minigrid", "gymnasium"))
+    source = source_of("gymnasium", id="BabyAI-GoToRedBallGrey-v0")
+    make = functools.partial(environment_of, "gymnasium", id="BabyAI-GoToRedBallGrey-v0", actions="text")
+    played = asyncio.run(play(make, source.task(0), RandomPolicy(0).action, seed=0, max_turns=20))
+    text = played.trajectory.opening[0].text
+    assert "go to the red ball. You see" in text
+    assert "Actions: left, right, forward" in text
+
+
+def test_an_environment_that_is_none_is_refused_with_the_nearest():
+    needs(package("gymnasium", "gymnasium"))
+    with pytest.raises(RecipeError, match="FrozenLake"):
+        environment_of("gymnasium", id="FrozenLakes-v1").check()
+    with pytest.raises(TaskError, match="without an expert"):
+        source_of("gymnasium", id="FrozenLake-v1").demonstrate(Task("x", ""), (), ())
+
+
+def test_a_task_of_another_environment_is_refused():
+    needs(package("gymnasium", "gymnasium"))
+
+    async def other():
+        environment = environment_of("gymnasium", id="CartPole-v1")
+        try:
+            await environment.reset(source_of("gymnasium", id="FrozenLake-v1").task(0), seed=0)
+        finally:
+            await environment.close()
+
+    with pytest.raises(TaskError, match="is of FrozenLake-v1, not of CartPole-v1"):
+        asyncio.run(other())
+
+
+# ------------------------------------------------------------ text worlds
+
+
+@pytest.mark.parametrize("text", ["facts", "full"])
+def test_textworld_keeps_our_promises_and_its_own_solution_solves_it(text):
+    needs(package("textworld", "textworld"))
+    found = keeps_its_promises(
+        "textworld", episodes=6 if text == "facts" else 3, concurrent=12, text=text, games=100, levels=[1, 2]
+    )
+    assert found["expert"] == 1.0
+    with pytest.raises(OptionError, match="100 or more"):
+        source_of("textworld", games=5)
+
+
+def test_scienceworld_is_played_in_a_process_and_its_gold_path_solves_it():
+    needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
+    source = source_of("scienceworld", variations=30)
+    task = source.task(0)
+    policy = lambda said, tools, admissible: source.demonstrate(task, said, tools)  # noqa: E731
+    make = functools.partial(environment_of, "scienceworld", actions="text")
+    one = asyncio.run(play(make, task, policy, seed=0))
+    other = asyncio.run(play(make, task, policy, seed=0))
+    assert one.trajectory.final["success"] is True
+    assert other.transcript == one.transcript
+    lost = asyncio.run(play(make, task, lambda *_: assistant("focus on agent"), seed=0, max_turns=2))
+    assert 0 <= lost.trajectory.final["score"] < 1
+    with pytest.raises(TaskError, match="no task boyl"):
+        asyncio.run(play(make, Task("x", "", {"task": "boyl", "variation": 0}), policy, seed=0))
+
+
+def test_jericho_plays_a_story(tmp_path):
+    needs(package("jericho", "jericho"), package("textworld", "textworld"))
+    from whetstone.environments.adapters.textworld import game_file
+
+    story = game_file("full", 3, 2, 3, 2)
+    make = functools.partial(environment_of, "jericho", story=story, actions="text")
+    played = asyncio.run(play(make, Task("j", ""), lambda *_: assistant("look"), seed=0, max_turns=3))
+    assert "-=" in played.trajectory.turns[-1].observation[0].text
+    assert played.trajectory.final["success"] is False
+    with pytest.raises(RecipeError, match="there is no story"):
+        environment_of("jericho", story=str(tmp_path / "none.z8")).check()
+
+
+# ------------------------------------------------------------ games of several
+
+
+def test_textarena_keeps_our_promises():
+    needs(package("textarena", "textarena"))
+    found = keeps_its_promises("textarena", id="TicTacToe-v0", episodes=16)
+    assert 0 < found["random"] < 1
+    with pytest.raises(RecipeError, match="TicTacToe-v0"):
+        environment_of("textarena", id="TicTacToes-v0").check()
+
+
+def test_openspiel_keeps_our_promises_and_search_never_loses():
+    needs(package("pyspiel", "openspiel"))
+    found = keeps_its_promises("openspiel", id="tic_tac_toe", episodes=30)
+    assert found["expert"] == 1.0
+    keeps_promises_of_chance = contract("openspiel", id="kuhn_poker", episodes=20)
+    checks = {
+        c.name: c for c in asyncio.run(tried(keeps_promises_of_chance)) if c.name in ("same again", "side by side")
+    }
+    assert {c.verdict for c in checks.values()} == {Verdict.GOOD}
+    with pytest.raises(RecipeError, match="tic_tac_toe"):
+        environment_of("openspiel", id="tictactoe").check()
+
+
+def test_reasoning_gym_judges_by_its_own_verifier():
+    needs(package("reasoning_gym", "reasoning"))
+    source = source_of("reasoning_gym", datasets=["leg_counting", "spell_backward"])
+    make = functools.partial(environment_of, "reasoning_gym", actions="text")
+    for index in range(12):
+        task = source.task(index)
+        right = asyncio.run(play(make, task, lambda s, t, a, task=task: source.demonstrate(task, s, t), seed=0))
+        wrong = asyncio.run(play(make, task, lambda *_: assistant("no idea"), seed=0))
+        assert (right.trajectory.final["success"], wrong.trajectory.final["success"]) == (True, False)
+    with pytest.raises(RecipeError, match="leg_counting"):
+        source_of("reasoning_gym", datasets=["leg_countin"])
+    with pytest.raises(RecipeError, match="reasoning_gym: leg_counting"):
+        source_of("reasoning_gym", datasets=["leg_counting"], options={"no_such": 1})

@@ -1,0 +1,147 @@
+"""Several policies at one table: a trajectory for each role, each compared with its own."""
+
+import asyncio
+
+import pytest
+
+from tests_episodes import CHAT, LIMITS, Says
+from whetstone.chat import assistant
+from whetstone.environments.native.dealing import Dealing, DealingTasks
+from whetstone.environments.seats import Seat, _tables
+from whetstone.errors import EpisodeError
+from whetstone.parts import OptionError
+from whetstone.rewards import verdict
+from whetstone.rollout import Collector, Limits, Plan
+from whetstone.rollout.strategies import SelfPlay
+from whetstone.training.columns import Columns
+from whetstone.training.held import held_of
+from whetstone.trajectory import Author, EndReason, Removal, Task
+
+DEAL = Task("d", "", {"worth": {"buyer": 40, "seller": 20}, "rounds": 3})
+
+
+def collector(speak, *, limits=LIMITS, most=64):
+    return Collector(
+        environment=lambda: Seat(Dealing, actions="text"),
+        actor=Says(speak),
+        chat=CHAT,
+        reward=verdict,
+        limits=limits,
+        max_in_flight=most,
+    )
+
+
+def bargaining(moment):
+    """Sellers ask for 31, buyers take it."""
+    return assistant("accept" if "Buy" in moment.conversation[0].text else "offer 31")
+
+
+def played(speak, *, games=3, train=None, **options):
+    strategy = SelfPlay(group_size=games, roles=["buyer", "seller"], train=train)
+    return asyncio.run(collector(speak, **options).group(Plan(DEAL, seed=1), strategy))
+
+
+def test_two_roles_in_one_game_are_two_trajectories():
+    group = played(bargaining)
+    assert [t.role for t in group.trajectories] == ["buyer", "seller"] * 3
+    assert {t.ended for t in group.trajectories} == {EndReason.TERMINATED}
+    buyer, seller = group.trajectories[:2]
+    assert buyer.opening[0].text.endswith("the seller offers 31")
+    assert seller.turns[0].observation[0].text == "deal at 31"
+    # of 20 to share the buyer has 9, the seller 11
+    assert (buyer.score.parts["score"], seller.score.parts["score"]) == (0.45, 0.55)
+    assert not _tables
+
+
+def test_what_the_other_said_is_not_trained_and_marked_as_a_partners():
+    group = played(bargaining, games=1)
+    for trajectory in group.trajectories:
+        assert {author for turn in trajectory.turns for author in turn.context.authors} == {Author.PARTNER}
+        (segment,) = trajectory.segments()
+        trained = {a for a, mask in zip(segment.tokens.authors, segment.action_mask, strict=True) if mask}
+        assert trained == {Author.POLICY}
+
+
+def test_a_role_is_compared_with_its_own():
+    group = played(bargaining)
+    columns = Columns(held_of([group]))
+    assert columns["group"].tolist() == [0, 1] * 3
+    assert columns["outcomes"].tolist() == [1.0, 1.0] * 3
+
+
+def test_roles_that_are_not_trained_count_in_nothing():
+    group = played(bargaining, train=["seller"])
+    assert {t.role: t.removal for t in group.trajectories} == {"buyer": Removal.BEFORE_BASELINE, "seller": None}
+    assert [t.role for t in group.counted] == ["seller"] * 3
+
+
+def test_who_leaves_does_not_leave_the_other_waiting():
+    """The buyer's turns are used up by one; the seller is told, and his episode is cut short."""
+    haggling = played(
+        lambda moment: assistant("offer 1" if "Buy" in moment.conversation[0].text else "offer 99"),
+        games=1,
+        limits=Limits(max_turns=1, context_length=2000, timeout_seconds=20),
+    )
+    buyer, seller = haggling.trajectories
+    assert {buyer.ended, seller.ended} <= {EndReason.MAX_TURNS, EndReason.TRUNCATED}
+    assert not _tables
+
+
+def test_a_seat_that_breaks_down_frees_the_other():
+    def speak(moment):
+        if "Buy" in moment.conversation[0].text:
+            raise RuntimeError("the buyer is ill")
+        return assistant("offer 99")
+
+    buyer, seller = played(speak, games=1).trajectories
+    assert buyer.ended is EndReason.ERROR
+    assert seller.ended is EndReason.TRUNCATED
+    assert "The buyer has left" in seller.turns[-1].observation[0].text
+
+
+def test_two_places_are_enough_for_any_number_of_games():
+    group = played(bargaining, games=8, most=2)
+    assert len(group.trajectories) == 16
+    assert all(t.solved for t in group.trajectories)
+
+
+def test_alone_the_other_seat_is_the_scripts():
+    async def alone():
+        seat = Seat(Dealing, actions="text")
+        with pytest.raises(EpisodeError):
+            await seat.step(assistant("accept"))
+        first = await seat.reset(DEAL, seed=0)
+        result = await seat.step(assistant("accept"))
+        final = await seat.verdict()
+        await seat.close()
+        return first.messages[0].text, result.terminated, final
+
+    text, terminated, final = asyncio.run(alone())
+    assert "the seller offers 34" in text  # from twice his price, nine tenths of a third of the way down
+    assert terminated
+    assert final == {"success": False, "score": 0.3, "deal": True}
+
+
+def test_chairs_that_are_none_and_taken_ones_are_refused():
+    with pytest.raises(OptionError, match="two seats or more"):
+        SelfPlay(group_size=2, roles=["buyer"])
+    with pytest.raises(OptionError, match="lawyer is none of the roles"):
+        SelfPlay(group_size=2, roles=["buyer", "seller"], train=["lawyer"])
+    group = asyncio.run(
+        collector(bargaining).group(Plan(DEAL, seed=1), SelfPlay(group_size=1, roles=["buyer", "lawyer"]))
+    )
+    buyer, lawyer = group.trajectories
+    assert buyer.ended is EndReason.TRUNCATED
+    assert lawyer.error.startswith("TaskError: task d: there is no seat lawyer; there are: buyer, seller")
+
+
+def test_the_scripts_agree_on_a_price_between_theirs():
+    source = DealingTasks()
+    for index in range(60):
+        game = Dealing()
+        task = source.task(index)
+        game.begin(task, 0)
+        while role := game.to_move():
+            game.act(role, game.script(role))
+        assert game.price is not None
+        assert task.private["worth"]["seller"] <= game.price <= task.private["worth"]["buyer"]
