@@ -1,4 +1,4 @@
-"""Writes `methods.md`, `rollout.md` and `tools.md` from docstrings: what each part needs, its formula, when to use it.
+"""Writes the pages of this folder from docstrings: what each part needs, its formula, when to use it.
 
 python docs/generate.py           writes them
 python docs/generate.py --check   says whether they are up to date, and exits with 1 where one is not
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from docstring_parser import parse
+from environments_page import environments_page
 from tools_page import tools_page
 
 from whetstone.algorithms import (
@@ -164,7 +165,13 @@ for your own.
 
 def main() -> None:
     """Write the pages, or check them."""
-    for name, page in (("methods.md", methods_page()), ("rollout.md", rollout_page()), ("tools.md", tools_page())):
+    pages = {
+        "methods.md": methods_page(),
+        "rollout.md": rollout_page(),
+        "tools.md": tools_page(),
+        "environments.md": environments_page(),
+    }
+    for name, page in pages.items():
         if "--check" not in sys.argv:
             (HERE / name).write_text(page)
         elif not (HERE / name).is_file() or (HERE / name).read_text() != page:

@@ -33,14 +33,28 @@ def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said):
     if "name: python" in said and all(MISSING[level] for level in (Isolation.NAMESPACES, Isolation.LANDLOCK)):
         pytest.skip("no isolation for foreign code here; `whetstone doctor` says what brings one")
     (tmp_path / "shop_basket.py").write_text(block("python", 1))
-    (tmp_path / "shop_credit.py").write_text(block("python", 2))
-    (tmp_path / "shop_rollout.py").write_text(block("python", 3))
+    (tmp_path / "shop_credit.py").write_text(block("python", 3))
+    (tmp_path / "shop_rollout.py").write_text(block("python", 4))
     (tmp_path / "shop.jsonl").write_text(block("json"))
     (tmp_path / "shop.yaml").write_text(block("yaml"))
     command = [sys.executable, "-m", "whetstone.cli.main", *shlex.split(said), "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["after"]["episodes"] >= 1
+
+
+@pytest.mark.parametrize(
+    "said", ["tasks check guess:Guess --tasks guess:Numbers actions=text --json", "train guess.yaml --json"]
+)
+def test_the_world_of_the_readme_keeps_its_promises_and_is_learned_in(tmp_path, said):
+    assert said.removesuffix(" --json") in README
+    (tmp_path / "guess.py").write_text(block("python", 2))
+    (tmp_path / "guess.yaml").write_text(block("yaml", 1))
+    command = [sys.executable, "-m", "whetstone.cli.main", *shlex.split(said)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["kept"] if "kept" in found else found["after"]["episodes"] == 50
 
 
 def test_the_tool_is_fifteen_lines_or_fewer():

@@ -116,3 +116,32 @@ def test_every_command_explains_itself():
         done = whetstone(command, "--help")
         assert done.returncode == 0
         assert done.stdout.startswith("Usage:")
+
+
+def test_tasks_are_shown_and_an_environment_is_tried():
+    shown = whetstone("tasks", "show", "sokoban", "levels=[2]", "-n", "2", "--json")
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [row["id"].startswith("sokoban/2/") for row in rows] == [True, True]
+    told = whetstone("tasks", "show", "sokoban", "-n", "1")
+    assert "difficulty" in told.stdout
+    found = whetstone("tasks", "check", "negotiation", "--episodes", "5", "--json")
+    report = json.loads(found.stdout)
+    assert report["kept"] is True
+    assert report["found"]["expert"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("tasks", "show", "sokobann"), 'did you mean "sokoban"'),
+        (("tasks", "show", "sokoban", "levels=[9]"), "levels 1 to 3"),
+        (("tasks", "check", "sokoban", "max_step=3"), 'did you mean "max_steps"'),
+        (("tasks", "check", "agentgym", "url=http://x"), "--tasks"),
+        (("host", "sokobann"), 'did you mean "sokoban"'),
+    ],
+)
+def test_a_mistake_about_an_environment_is_one_line(command, said):
+    done = whetstone(*command)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1

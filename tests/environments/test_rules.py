@@ -196,7 +196,7 @@ def test_a_question_needs_every_page_on_its_way():
     source = source_of("encyclopaedia")
     for index in range(60):
         task = source.task(index)
-        pages = encyclopaedia.encyclopaedia(task.private["pages"])
+        pages = encyclopaedia.encyclopaedia(task.private["pages"], task.private["world"])
         read = [step[2]["title"] for step in task.private["script"] if step[1] == "read"]
         assert len(set(read)) == len(read) == int(task.tags["kind"][0])
         here = read[0]

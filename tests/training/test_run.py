@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests_small import SMALL, TEACHING, StopAfter, Stopped
+from whetstone.environments import ENVIRONMENTS
 from whetstone.errors import NonFiniteError, RunDirectoryError, SaveError, WhetstoneError
 from whetstone.inference import rows_are_summed_alike
 from whetstone.recipe import built_in_recipes, load_recipe
@@ -259,5 +260,8 @@ def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
     extra = []
     if load_recipe(name).recipe.tasks.source == "gsm8k":
         extra = [f"tasks.path={request.getfixturevalue('gsm8k_folder')}"]
+    for need in getattr(ENVIRONMENTS.get(load_recipe(name).recipe.environment.name), "needs", ()):
+        if not need.met:
+            pytest.skip(f"{need.name} is not installed: {need.command}")
     summary = train(load_recipe(name, [*SMALL, *extra]), tmp_path / name, progress=QUIET)
     assert summary["after"]["episodes"] == 4

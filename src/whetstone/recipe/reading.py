@@ -81,6 +81,11 @@ def _plain(node: Any) -> Any:
 
 
 def yaml_value(text: str, override: str) -> Any:
+    """What a text is as YAML; `override` is what it stood in, for messages.
+
+    Raises:
+        RecipeError: It is no YAML.
+    """
     try:
         return _plain(YAML(typ="safe").load(text))
     except MarkedYAMLError:

@@ -1,7 +1,8 @@
 """Multi-hop search over a generated encyclopaedia: each fact stands on one page, a question needs two to four.
 
 Pages are of people, towns, rivers, companies and lands, every relation has one answer, and every name is made up, so
-nothing can be known beforehand. What a question does not ask for is the distraction.
+nothing can be known beforehand; and each task has a world of its own, so nothing can be learned by heart. What a
+question does not ask for is the distraction.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ RELATIONS: dict[str, dict[str, str]] = {
 }
 """Kind of page → relation → kind of what it leads to."""
 _SYLLABLES = ("ba", "do", "ka", "li", "mo", "na", "pe", "ri", "so", "tu", "va", "zo")
+_WORLDS = 100_000
 Pages = Mapping[str, tuple[str, Mapping[str, str]]]
 """Title → (kind, relation → title)"""
 
 
-@functools.lru_cache(maxsize=8)
-def encyclopaedia(count: int) -> Pages:
-    """So many pages, the same in every run."""
-    draw = derive_random("encyclopaedia", count)
+@functools.lru_cache(maxsize=512)
+def encyclopaedia(count: int, world: int) -> Pages:
+    """So many pages of a world, the same in every run."""
+    draw = derive_random("encyclopaedia", count, world)
     titles: list[str] = []
     while len(titles) < count:
         title = "".join(draw.choices(_SYLLABLES, k=3)).capitalize()
@@ -61,10 +63,12 @@ class Encyclopaedia:
     def __init__(self, *, results: int = 5) -> None:
         self.results = results
         self.pages: Pages = {}
+        self._of = (0, 0)
 
     def open(self, episode: Episode) -> None:
         """The encyclopaedia of the task."""
-        self.pages = encyclopaedia(episode.task.private["pages"])
+        self._of = (episode.task.private["pages"], episode.task.private["world"])
+        self.pages = encyclopaedia(*self._of)
 
     def search(self, query: str) -> str:
         """Find pages by words that stand on them.
@@ -72,7 +76,7 @@ class Encyclopaedia:
         Args:
             query: The words.
         """
-        found = _searched(len(self.pages), query.lower())[: self.results]
+        found = _searched(*self._of, query.lower())[: self.results]
         return ", ".join(found) or "no page"
 
     def read(self, title: str) -> str:
@@ -87,7 +91,7 @@ class Encyclopaedia:
 
 
 class EncyclopaediaTasks(Scripted):
-    """Questions of 2, 3 and 4 hops over 60, 120 and 240 pages.
+    """Questions of 2, 3 and 4 hops over 60, 120 and 240 pages, in one of very many worlds.
 
     Args:
         seed: As of `Generated`.
@@ -99,7 +103,8 @@ class EncyclopaediaTasks(Scripted):
     def make(self, draw: Random, level: int) -> Task:
         """See `Generated`."""
         count, hops = (60, 120, 240)[level - 1], level + 1
-        pages = encyclopaedia(count)
+        world = draw.randrange(_WORLDS)
+        pages = encyclopaedia(count, world)
         while True:
             here = start = draw.choice(list(pages))
             way, asked = [start], []
@@ -112,7 +117,7 @@ class EncyclopaediaTasks(Scripted):
                 break
         question = f"What is the {' of the '.join(reversed(asked))} of {start}?"
         script = [call("search", query=start), *(call("read", title=title) for title in way[:-1]), say(here)]
-        private = {"answer": here, "pages": count, "script": script}
+        private = {"answer": here, "pages": count, "world": world, "script": script}
         return Task("", question, private, {"kind": f"{hops} hops"})
 
 
@@ -122,9 +127,9 @@ def written(title: str, pages: Pages) -> str:
     return f"{title} is a {kind}. " + " ".join(f"{relation}: {other}." for relation, other in facts.items())
 
 
-@functools.lru_cache(maxsize=8)
-def _words(count: int) -> tuple[list[tuple[str, Counter[str]]], Counter[str]]:
-    pages = encyclopaedia(count)
+@functools.lru_cache(maxsize=512)
+def _words(count: int, world: int) -> tuple[list[tuple[str, Counter[str]]], Counter[str]]:
+    pages = encyclopaedia(count, world)
     texts = []
     for title in pages:
         words = written(title, pages).lower().replace(".", " ").replace(":", " ").split()
@@ -133,8 +138,8 @@ def _words(count: int) -> tuple[list[tuple[str, Counter[str]]], Counter[str]]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _searched(count: int, query: str) -> tuple[str, ...]:
-    texts, often = _words(count)
+def _searched(count: int, world: int, query: str) -> tuple[str, ...]:
+    texts, often = _words(count, world)
     asked = [word for word in query.replace("?", " ").split() if often[word]]
     scores = {title: sum(text[w] * math.log(1 + count / often[w]) for w in asked) for title, text in texts}
     return tuple(sorted((t for t in scores if scores[t] > 0), key=lambda t: (-scores[t], t)))

@@ -1,0 +1,48 @@
+"""An answer is right when it says the same, and only then."""
+
+import asyncio
+
+import pytest
+
+from whetstone.chat import assistant
+from whetstone.rewards import exact_match
+from whetstone.rewards.exact_match import f1, same_answer
+from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted", "same"),
+    [
+        ("The Black Sea.", "black sea", True),
+        ("black", "black sea", False),
+        ("not the black sea", "black sea", False),
+        ("1,200", "1200", True),
+        ("$1,200.00", "1200", True),
+        ("12", "112", False),
+        ("112", "12", False),
+        ("the answer is 12", "12", False),
+        ("-3", "3", False),
+        ("", "x", False),
+        ("", "12", False),
+    ],
+)
+def test_answers_are_compared_as_question_answering_does(answer, wanted, same):
+    assert same_answer(answer, wanted) is same
+
+
+def test_the_overlap_of_words_is_a_worked_number():
+    # "the big black dog" against "black cat": shared 1 of 3 (articles gone) and 1 of 2 → 2·1/(3+2)
+    assert f1("the big black dog", "black cat") == pytest.approx(0.4)
+    assert f1("x", "y") == 0.0
+
+
+def score(text, ended=EndReason.TERMINATED):
+    nothing = Tokens.written((), Author.ENVIRONMENT)
+    played = Trajectory("t", "t", (), (Turn(nothing, nothing, assistant(text)),), ended)
+    return asyncio.run(exact_match(played, Task("t", "", {"answer": "black sea"})))
+
+
+def test_only_an_answer_that_was_given_counts():
+    assert score("the Black Sea").success is True
+    assert score("the Black Sea", EndReason.MAX_TURNS).success is False
+    assert score("a sea").parts == {"correct": 0.0, "f1": pytest.approx(2 / 3)}
