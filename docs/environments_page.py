@@ -99,7 +99,7 @@ def _row(name: str, part: Any) -> str:
 
 
 def _has_expert(name: str, tasks: Any) -> bool:
-    return issubclass(tasks, Expert) and name not in ("gymnasium", "textarena")
+    return issubclass(tasks, Expert)
 
 
 def _said(name: str, part: Any) -> Any:

@@ -200,3 +200,36 @@ def test_steps_out_of_order_are_errors_of_their_own_kind(isolation):
             await environment.step(assistant("up"))
 
     asyncio.run(out_of_order())
+
+
+def test_no_more_workers_than_may_be_are_at_work_and_who_waits_gets_his_turn(monkeypatch):
+    monkeypatch.setattr(workers, "WORKERS", 2)
+    workers._end_all()
+
+    async def episode():
+        environment = of("process")
+        first = await environment.reset(KNOWN, seed=0)
+        await asyncio.sleep(0.02)
+        await environment.close()
+        return first.messages[0].text
+
+    async def six():
+        return await asyncio.gather(*(episode() for _ in range(6)))
+
+    assert len(set(asyncio.run(six()))) == 2
+
+    async def given_up():
+        """Who gives up while waiting leaves no place taken."""
+        held = [of("process") for _ in range(2)]
+        for environment in held:
+            await environment.reset(KNOWN, seed=0)
+        late = of("process")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await late.reset(KNOWN, seed=0)
+        await late.close()
+        for environment in held:
+            await environment.close()
+        return await asyncio.wait_for(episode(), 20)
+
+    assert asyncio.run(given_up())

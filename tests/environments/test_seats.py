@@ -1,18 +1,23 @@
 """Several policies at one table: a trajectory for each role, each compared with its own."""
 
 import asyncio
+import json
 
 import pytest
 
 from tests_episodes import CHAT, LIMITS, Says
+from tests_small import SMALL
 from whetstone.chat import assistant
 from whetstone.environments.native.dealing import Dealing, DealingTasks
 from whetstone.environments.seats import Seat, _tables
-from whetstone.errors import EpisodeError
+from whetstone.errors import EpisodeError, RecipeError
 from whetstone.parts import OptionError
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
 from whetstone.rewards import verdict
 from whetstone.rollout import Collector, Limits, Plan
 from whetstone.rollout.strategies import SelfPlay
+from whetstone.training import assemble, train
 from whetstone.training.columns import Columns
 from whetstone.training.held import held_of
 from whetstone.trajectory import Author, EndReason, Removal, Task
@@ -145,3 +150,37 @@ def test_the_scripts_agree_on_a_price_between_theirs():
             game.act(role, game.script(role))
         assert game.price is not None
         assert task.private["worth"]["seller"] <= game.price <= task.private["worth"]["buyer"]
+
+
+def test_a_checkpoint_sits_in_the_others_seat(tmp_path):
+    """Its folder is named in the recipe; its tokens must be the policy's."""
+    small = [*SMALL, "supervised.steps=1", "training.steps=1"]
+    first = assemble(load_recipe("dealing", small))
+    first.policy.model.save_pretrained(tmp_path / "old")
+    first.policy.tokenizer.save_pretrained(tmp_path / "old")
+    seats = f"rollout.strategy={{name: self_play, roles: [buyer, seller], frozen: {{seller: {tmp_path / 'old'}}}}}"
+    assert list(assemble(load_recipe("dealing", [*small, seats])).frozen) == ["seller"]
+    summary = train(load_recipe("dealing", [*small, seats]), tmp_path / "run", progress=Progress(quiet=True))
+    assert summary["after"]["episodes"] == 4
+    rows = [json.loads(line) for line in (tmp_path / "run" / "trajectories" / "step-000001.jsonl").open()]
+    assert {row["role"]: row["removal"] for row in rows} == {"buyer": None, "seller": "before_baseline"}
+    authors = {row["role"]: {run[0] for turn in row["turns"] for run in turn["action"]["authors"]} for row in rows}
+    assert authors == {"buyer": {"policy"}, "seller": {"partner"}}
+    with pytest.raises(RecipeError, match=r"frozen\.seller"):
+        assemble(load_recipe("dealing", [*small, seats.replace("/old", "/new")]))
+
+
+def test_frozen_seats_are_the_others_actors():
+    strategy = SelfPlay(group_size=2, roles=["buyer", "seller"], frozen={"seller": "folder"})
+    table = collector(lambda moment: assistant("offer 1"))
+    table.others = {"seller": Says(lambda moment: assistant("leave"))}
+    group = asyncio.run(table.group(Plan(DEAL, seed=1), strategy))
+    assert {t.role: t.removal for t in group.trajectories} == {"buyer": None, "seller": Removal.BEFORE_BASELINE}
+    assert {t.final_text for t in group.trajectories if t.role == "seller"} == {"leave"}
+    for trained, frozen, said in (
+        (["seller"], {"seller": "x"}, "learns nothing"),
+        (None, {"lawyer": "x"}, "none of the roles"),
+        (None, {"buyer": "x", "seller": "x"}, "nothing to learn"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            SelfPlay(group_size=2, roles=["buyer", "seller"], train=trained, frozen=frozen)

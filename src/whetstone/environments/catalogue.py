@@ -41,6 +41,7 @@ from whetstone.environments.remote.openenv import OpenEnv
 from whetstone.environments.retail import RetailDesk, RetailTasks
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.environments.users import Requests, ScenarioUser
+from whetstone.errors import RecipeError
 from whetstone.tools import Files, Python, Shell, Sql
 
 
@@ -52,10 +53,16 @@ def retail(*, path: str, policy: bool = True, user: Any = None, max_result_chara
         policy: Whether the agent reads the policy of the domain.
         user: Who plays the customer; none: a script, `scenario`.
         max_result_characters: As of `tools`.
+
+    Raises:
+        RecipeError: There is no such file.
     """
+    file = Path(path) / "policy.md"
+    if policy and not file.is_file():
+        raise RecipeError(f"{file}: no such file; set policy: false to do without, or take the folder of tau2-bench")
     return ToolEnvironment(
         tools=[partial(RetailDesk, path=path)],
-        instruction=(Path(path) / "policy.md").read_text() if policy else "",
+        instruction=file.read_text() if policy else "",
         max_result_characters=max_result_characters,
         user=user or ScenarioUser,
     )

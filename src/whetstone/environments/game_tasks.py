@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
-from whetstone.environments.game_environment import TOOL, command_of
+from whetstone.environments.game_environment import TOOL, Actions, command_of
 from whetstone.tasks.generated import Generated
 from whetstone.trajectory import Task
 
@@ -30,10 +30,11 @@ class Solver:
         self.game, self.kept = game, kept
         self._games: dict[tuple[str, tuple[str, ...]], Any] = {}
 
-    def next_command(self, task: Task, conversation: Sequence[Message]) -> str:
+    def next_command(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> str:
         """What an expert says behind this conversation."""
-        actions = [message for message in conversation if message.role == "assistant"]
-        commands = tuple(command_of(action, "text") or "" for action in actions)
+        how: Actions = "call" if any(tool.name == TOOL for tool in tools) else "text"
+        actions = (command_of(message, how) for message in conversation if message.role == "assistant")
+        commands = tuple(command for command in actions if command is not None)  # the game heard of no other
         game = self._games.pop((task.id, commands[:-1]), None) if commands else None
         if game is not None:
             game.act(commands[-1])
@@ -68,4 +69,4 @@ class GameTasks(Generated):
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The game's own solution, from where the conversation is."""
-        return said_as_command(self._solver.next_command(task, conversation), tools)
+        return said_as_command(self._solver.next_command(task, conversation, tools), tools)

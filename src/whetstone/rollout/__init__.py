@@ -1,6 +1,6 @@
 """Episodes: one, many at once, and who acts in them."""
 
-from whetstone.rollout.actors import ExpertActor, PolicyActor
+from whetstone.rollout.actors import ExpertActor, FrozenActor, PolicyActor
 from whetstone.rollout.admission import Admission
 from whetstone.rollout.collector import Collector, plans_of
 from whetstone.rollout.consumption import next_batch
@@ -30,6 +30,7 @@ __all__ = [
     "Collector",
     "EpisodeRecord",
     "ExpertActor",
+    "FrozenActor",
     "Heard",
     "Independent",
     "Limits",

@@ -41,6 +41,22 @@ class PolicyActor:
 
 
 @dataclass(frozen=True, slots=True)
+class FrozenActor:
+    """A model that plays a seat in the policy's place; what it says is a partner's, and nothing is learned from it."""
+
+    model: PolicyActor
+
+    async def act(self, moment: Moment) -> Action:
+        """One generation."""
+        action = await self.model.act(moment)
+        return replace(action, tokens=Tokens.written(action.tokens.ids, Author.PARTNER))
+
+    def leave(self, episode: str) -> None:
+        """Let its engine forget the episode."""
+        self.model.leave(episode)
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertActor:
     """Writes what an expert says, in the tokens the policy would have to sample for it."""
 

@@ -15,7 +15,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,6 +62,8 @@ class Collector:
     """From a group's first episode; those under way then end by `timeout`, with the turns they have."""
     method: Method = field(default_factory=Method)
     """What is done around each episode."""
+    others: Mapping[str, Actor] = field(default_factory=dict)
+    """Who plays in a seat instead, by role."""
     expert: Actor | None = None
     """Who shows how a task is done, where a start asks for it."""
     _places: asyncio.Semaphore = field(init=False)
@@ -239,7 +241,7 @@ class Collector:
                 trajectory = await run_episode(
                     task,
                     environment=_WatchedEnvironment(self._environment(), self._watch, id),
-                    actor=_WatchedActor(self.actor, self._watch),
+                    actor=_WatchedActor(self.others.get(asked.seat, self.actor), self._watch),
                     chat=self.chat,
                     limits=self._limits(group, asked),
                     id=id,

@@ -10,12 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar
 
-from whetstone.chat import Message, ToolSpec
 from whetstone.parts import OptionError
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Task
@@ -24,8 +22,8 @@ _TRIES = 400
 
 
 class Generated(ABC):
-    """A source of generated tasks, one in `held_out_share` of them held out; a subclass makes them and shows how they
-    are done.
+    """A source of generated tasks, one in `held_out_share` of them held out; a subclass makes them, and shows how they
+    are done with `demonstrate` where somebody knows (see `Expert`).
 
     Args:
         seed: Another seed, other training tasks; which tasks are held out does not depend on it.
@@ -54,10 +52,6 @@ class Generated(ABC):
     @abstractmethod
     def make(self, draw: Random, level: int) -> Task:
         """A task of a level, whose id is of no account. `private` must be what JSON can hold."""
-
-    @abstractmethod
-    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """See `Expert`."""
 
     def what(self, task: Task) -> Any:
         """What makes a task the task it is, as JSON can hold it; two that have it alike are never on both sides."""

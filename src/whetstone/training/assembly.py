@@ -20,8 +20,18 @@ from whetstone.parts import OptionError, find_part, named_part
 from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
 from whetstone.recipe import Part, Resolved
 from whetstone.rewards import REWARDS, Reward, provided_by
-from whetstone.rollout import Actor, Collector, EpisodeRecord, ExpertActor, Limits, Method, PolicyActor, Strategy
-from whetstone.tasks import SOURCES, Expert, Source
+from whetstone.rollout import (
+    Actor,
+    Collector,
+    EpisodeRecord,
+    ExpertActor,
+    FrozenActor,
+    Limits,
+    Method,
+    PolicyActor,
+    Strategy,
+)
+from whetstone.tasks import SOURCES, Expert, Generated, Source
 from whetstone.tools import TOOLS
 from whetstone.training.columns import critic_heads, empty_column
 from whetstone.training.conversations import conversations
@@ -54,6 +64,8 @@ class Assembly:
     strategy: Strategy
     method: Method
     """What is done around it."""
+    frozen: Mapping[str, Actor]
+    """Who plays a seat in the policy's place, by role."""
     credit: CreditParts
     """What advantages are made of."""
     objective: Callable[..., Any]
@@ -120,6 +132,7 @@ class Assembly:
             busy_seconds=_busy_seconds(actor.engine) if isinstance(actor, PolicyActor) else None,
             method=method,
             expert=self.expert_actor() if isinstance(self.demonstrated, Expert) else None,
+            others=self.frozen,
         )
 
     def policy_actor(self, engine: Engine, *, temperature: float) -> PolicyActor:
@@ -164,6 +177,7 @@ def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[s
     if policy is None:
         policy = _policy(resolved, source, environment, format)
     reward = function_of(resolved, "reward", recipe.reward, REWARDS)
+    chat = Chat(policy.tokenizer, format)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
     method.load_state(memory or {})
@@ -213,17 +227,46 @@ def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[s
     return Assembly(
         resolved=resolved,
         policy=policy,
-        chat=Chat(policy.tokenizer, format),
+        chat=chat,
         source=source,
         demonstrated=demonstrated,
         environment=environment,
         reward=reward,
         strategy=strategy,
         method=method,
+        frozen=_frozen(resolved, strategy, policy, chat),
         credit=credit,
         objective=objective,
         correction=correction,
     )
+
+
+def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) -> dict[str, Actor]:
+    """The models of folders that the strategy puts into seats, each with an engine of its own.
+
+    Raises:
+        RecipeError: A folder holds no model, or one with other tokens.
+    """
+    actors: dict[str, Actor] = {}
+    rollout = resolved.recipe.rollout
+    for role, folder in (getattr(strategy, "frozen", None) or {}).items():
+        try:
+            other = load_policy(folder)
+        except PolicyError as error:
+            raise resolved.error("rollout.strategy", f"frozen.{role}: {error}") from None
+        if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+            raise resolved.error("rollout.strategy", f"frozen.{role}: {folder} has other tokens than the policy")
+        engine = LocalEngine(
+            other.model.requires_grad_(False),
+            context_length=other.context_length,
+            rows=rollout.max_in_flight,
+            detokenize=other.tokenizer.decode,
+        )
+        sampling = Sampling(
+            max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, stop_strings=chat.format.stops
+        )
+        actors[role] = FrozenActor(PolicyActor(engine, sampling, chat.stop_ids))
+    return actors
 
 
 def _busy_seconds(engine: Engine) -> Callable[[], float]:
@@ -356,7 +399,8 @@ def _policy(resolved: Resolved, source: Source, environment: Callable[[], Enviro
         specs = getattr(made, "specs", ()) or getattr(getattr(made, "toolset", None), "specs", ())
         # often enough that the names of tools become tokens
         texts += [format.describe(specs)] * (_TOKENIZER_TASKS // 10) if specs else []
-        if getattr(made, "speaks", True) and isinstance(source, Expert):
+        # those that come with a generator are there to be played; others may stand on a service that counts its calls
+        if getattr(made, "speaks", True) and isinstance(source, Generated) and isinstance(source, Expert):
             texts += conversations(source, environment, format, _TOKENIZER_EPISODES)
         policy = build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
     if settings.lora is not None:

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy
 
-from whetstone.chat import Message, ToolSpec
 from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Shown
 from whetstone.errors import RecipeError, TaskError, did_you_mean
@@ -130,16 +129,6 @@ class GymnasiumTasks(Generated):
     def make(self, draw: Random, level: int) -> Task:
         """See `Generated`."""
         return Task("", "", {"id": self.id, "seed": draw.randrange(2**31)}, {"kind": self.id})
-
-    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Nobody knows how.
-
-        Raises:
-            TaskError: Always; train without `supervised`, or write an expert.
-        """
-        raise TaskError(
-            "gymnasium environments come without an expert; set supervised: null, or write a source with one"
-        )
 
 
 def make(id: str, options: Mapping[str, Any]) -> Any:

@@ -8,11 +8,10 @@ Source: TextArena, arXiv:2504.11442.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from whetstone.chat import Message, ToolSpec
 from whetstone.environments.adapters.own_random import OwnRandom
 from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Shown
@@ -133,14 +132,6 @@ class TextArenaTasks(Generated):
     def make(self, draw: Random, level: int) -> Task:
         """See `Generated`."""
         return Task("", "", {"id": self.id, "seed": draw.randrange(2**31)}, {"kind": self.id})
-
-    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Nobody knows how.
-
-        Raises:
-            TaskError: Always.
-        """
-        raise TaskError("TextArena's games come without an expert; set supervised: null, or write a source with one")
 
 
 def listed_moves(text: str) -> list[str]:

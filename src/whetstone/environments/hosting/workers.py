@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ from whetstone.environments.hosting.worker import LENGTH, VERSION
 from whetstone.environments.protocol import Game
 from whetstone.errors import EpisodeError, InfrastructureError
 
+WORKERS = max(8, 4 * (os.cpu_count() or 1))
+"""At work at once; who wants another one waits, as long as the episode may take."""
 EPISODES_OF_A_WORKER = 200
 IDLE_SECONDS = 60.0
 """After which a worker nobody needs is ended, when the next one is asked for or let go."""
@@ -46,6 +49,8 @@ class ProcessHost:
     def __init__(self, make: Callable[[], Game]) -> None:
         self.make = make
         self.worker: _Worker | None = None
+        self.places: asyncio.Semaphore | None = None
+        """Where it gives its place back."""
         self.closed = False
         COUNTS.open_games += 1
 
@@ -54,7 +59,14 @@ class ProcessHost:
         if self.closed:
             raise EpisodeError("a closed game was asked")
         if self.worker is None:
-            self.worker = await _worker_for(self.make)
+            places = _places_here()
+            await places.acquire()
+            try:
+                self.worker = await _worker_for(self.make)
+            except BaseException:
+                places.release()
+                raise
+            self.places = places
         return await self._asked(self.worker, method, arguments)
 
     async def close(self) -> None:
@@ -67,7 +79,10 @@ class ProcessHost:
         if worker is None:
             return
         worker.episodes += 1
-        await self._asked(worker, "close", ())
+        try:
+            await self._asked(worker, "close", ())
+        finally:
+            self._give_back_place()
         if worker.episodes >= EPISODES_OF_A_WORKER:
             COUNTS.recycled += 1
             worker.end()
@@ -84,8 +99,14 @@ class ProcessHost:
                 COUNTS.killed += 1
             worker.end()
             self.worker = None
+            self._give_back_place()
             self._gone()
             raise
+
+    def _give_back_place(self) -> None:
+        places, self.places = self.places, None
+        if places is not None:
+            places.release()
 
     def _gone(self) -> None:
         if not self.closed:
@@ -165,6 +186,12 @@ class _Worker:
 
 
 _idle: dict[bytes, list[_Worker]] = {}
+_places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+
+
+def _places_here() -> asyncio.Semaphore:
+    """The places for workers of this event loop."""
+    return _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(WORKERS))
 
 
 async def _worker_for(make: Callable[[], Game]) -> _Worker:

@@ -124,7 +124,7 @@ class DealingTasks(Generated):
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """What the script says in the first seat."""
-        return said_as_command(self._solver.next_command(task, conversation), tools)
+        return said_as_command(self._solver.next_command(task, conversation, tools), tools)
 
 
 class _Alone:

@@ -1,8 +1,8 @@
 """Multi-hop search over a generated encyclopaedia: each fact stands on one page, a question needs two to four.
 
 Pages are of people, towns, rivers, companies and lands, every relation has one answer, and every name is made up, so
-nothing can be known beforehand; and each task has a world of its own, so nothing can be learned by heart. What a
-question does not ask for is the distraction.
+nothing can be known beforehand; and each task has a world of its own in which the names mean something else, so nothing
+can be learned by heart. What a question does not ask for is the distraction.
 """
 
 from __future__ import annotations
@@ -28,20 +28,27 @@ RELATIONS: dict[str, dict[str, str]] = {
 }
 """Kind of page → relation → kind of what it leads to."""
 _SYLLABLES = ("ba", "do", "ka", "li", "mo", "na", "pe", "ri", "so", "tu", "va", "zo")
-_WORLDS = 100_000
+_WORLDS, _NAMES = 100_000, 240
 Pages = Mapping[str, tuple[str, Mapping[str, str]]]
 """Title → (kind, relation → title)"""
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """The titles there are; each world says something else of them."""
+    draw = derive_random("encyclopaedia")
+    found: dict[str, None] = {}
+    while len(found) < _NAMES:
+        found["".join(draw.choices(_SYLLABLES, k=3)).capitalize()] = None
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=512)
 def encyclopaedia(count: int, world: int) -> Pages:
     """So many pages of a world, the same in every run."""
     draw = derive_random("encyclopaedia", count, world)
-    titles: list[str] = []
-    while len(titles) < count:
-        title = "".join(draw.choices(_SYLLABLES, k=3)).capitalize()
-        if title not in titles:
-            titles.append(title)
+    titles = list(names()[:count])
+    draw.shuffle(titles)
     kinds = list(RELATIONS)
     kind_of = {title: kinds[k % len(kinds)] for k, title in enumerate(titles)}
     of_kind = {kind: [title for title in titles if kind_of[title] == kind] for kind in kinds}

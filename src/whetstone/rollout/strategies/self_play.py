@@ -7,7 +7,7 @@ those of another role; those of roles that are not trained count in nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from whetstone.parts import OptionError
@@ -27,7 +27,9 @@ class SelfPlay:
     roles: Sequence[str]
     """The seats, as the environment names them."""
     train: Sequence[str] | None = None
-    """Roles that are learned from; None: all."""
+    """Roles that are learned from; None: all that are not frozen."""
+    frozen: Mapping[str, str] | None = None
+    """Role → model folder: who plays that seat instead, such as a checkpoint of the policy's. None: nobody."""
 
     def __post_init__(self) -> None:
         if len(set(self.roles)) < 2:
@@ -35,6 +37,13 @@ class SelfPlay:
         for k, role in enumerate(self.train or ()):
             if role not in self.roles:
                 raise OptionError(f"train.{k}", f"{role} is none of the roles {', '.join(self.roles)}")
+            if role in (self.frozen or {}):
+                raise OptionError(f"train.{k}", f"{role} is played by a frozen model, which learns nothing")
+        for role in self.frozen or {}:
+            if role not in self.roles:
+                raise OptionError(f"frozen.{role}", f"none of the roles {', '.join(self.roles)}")
+        if len(self.frozen or {}) == len(self.roles):
+            raise OptionError("frozen", "every seat is somebody else's, so there is nothing to learn")
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """See `Strategy`."""
@@ -46,6 +55,7 @@ class SelfPlay:
         return Group(task, tuple(map(self._counted, played)))
 
     def _counted(self, trajectory: Trajectory) -> Trajectory:
-        if self.train is None or trajectory.role in self.train:
+        trained = self.roles if self.train is None else self.train
+        if trajectory.role in trained and trajectory.role not in (self.frozen or {}):
             return trajectory
         return replace(trajectory, removal=Removal.BEFORE_BASELINE)
