@@ -17,7 +17,7 @@ from typing import Any
 import click
 import torch
 
-from whetstone.cli.tasks import MARKS
+from whetstone.cli.shown_check import show
 from whetstone.environments import ENVIRONMENTS
 from whetstone.evaluation.checks import Verdict
 from whetstone.inference import rows_are_summed_alike
@@ -55,9 +55,7 @@ async def _try(resolved: Resolved, as_json: bool) -> bool:
     async for check in preflight(resolved):
         checks.append(check)
         if not as_json:
-            click.echo(f"{MARKS[check.verdict]}  {check.name:<20} {check.said}  ({check.seconds:.1f} s)")
-            if check.mend:
-                click.echo(f"{'':<26} → {check.mend}")
+            show(check)
     bad = [check.name for check in checks if check.verdict is Verdict.BAD]
     if as_json:
         click.echo(json.dumps({"ready": not bad, "checks": [asdict(check) for check in checks]}))

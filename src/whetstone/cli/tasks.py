@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from whetstone.cli.shown_check import show as show_check
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, is_game, played
 from whetstone.environments.catalogue import REWARD_OF
 from whetstone.errors import RecipeError, did_you_mean
@@ -24,11 +25,6 @@ from whetstone.tasks import SOURCES
 from whetstone.tools import TOOLS
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
-MARKS = {
-    Verdict.GOOD: click.style("good", fg="green"),
-    Verdict.NOTE: click.style("note", fg="yellow"),
-    Verdict.BAD: click.style("bad ", fg="red", bold=True),
-}
 
 
 @click.group()
@@ -100,9 +96,7 @@ async def _checked(contract: Contract, quiet: bool) -> list[Check]:
     async for each in check_contract(contract):
         found.append(each)
         if not quiet:
-            click.echo(f"{MARKS[each.verdict]}  {each.name:<16} {each.said}  ({each.seconds:.1f} s)")
-            if each.mend:
-                click.echo(f"{'':<22} → {each.mend}")
+            show_check(each)
     return found
 
 

@@ -9,7 +9,9 @@ Columns are named in the recipe; what is not named stays out of the task.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,41 +21,41 @@ from whetstone.tasks.splits import check_apart, split
 from whetstone.trajectory import Task
 
 
-class _Rows:
-    """Tasks from rows with columns."""
+class _Rows(ABC):
+    """Tasks from rows with columns; a subclass reads them."""
 
     def __init__(
         self,
-        rows: Mapping[str, Iterable[Mapping[str, Any]]],
         *,
-        where: str,
-        seed: int,
-        prompt: str,
-        answer: str,
-        id: str,
-        tags: list[str],
-        private: list[str],
-        held_out: str,
-        held_out_share: float,
-        training: str,
+        path: str,
+        seed: int = 0,
+        prompt: str = "prompt",
+        answer: str = "answer",
+        id: str = "",
+        tags: list[str] | None = None,
+        private: list[str] | None = None,
+        training: str = "train",
+        held_out: str = "",
+        held_out_share: float = 0.1,
     ) -> None:
-        named = {
-            name: list(_tasks(each, f"{where}:{name}", name, prompt, answer, id, tags, private))
-            for name, each in rows.items()
-            if name in (training, held_out)
-        }
-        if training not in named:
-            raise TaskError(f"{where}: no split {training}{did_you_mean(training, rows)}")
-        if held_out and held_out not in named:
-            raise TaskError(f"{where}: no split {held_out}{did_you_mean(held_out, rows)}")
+        self.columns = _Columns(prompt, answer, id, tuple(tags or ()), tuple(private or ()))
+        rows = self.read(Path(path), training, held_out)
+        for name in filter(None, (training, held_out)):
+            if name not in rows:
+                raise TaskError(f"{path}: no split {name}{did_you_mean(name, rows)}")
+        trained = list(self.columns.tasks(rows[training], path, training))
         if held_out:
-            trained, kept = named[training], named[held_out]
-            check_apart(trained, kept, where=where)
+            kept = list(self.columns.tasks(rows[held_out], path, held_out))
+            check_apart(trained, kept, where=path)
         else:
-            trained, kept = split(named[training], held_out_share, where=where)
+            trained, kept = split(trained, held_out_share, where=path)
         if not trained or not kept:
-            raise TaskError(f"{where}: no tasks in it")
+            raise TaskError(f"{path}: no tasks in it")
         self._held_out, self._endless = kept, Endless(trained, seed=seed)
+
+    @abstractmethod
+    def read(self, path: Path, training: str, held_out: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
+        """The rows of each split."""
 
     def task(self, index: int) -> Task:
         """Each training task once an epoch, every epoch in another order."""
@@ -84,24 +86,9 @@ class Parquet(_Rows):
         RecipeError: `pyarrow` is not installed.
     """
 
-    def __init__(
-        self,
-        *,
-        path: str,
-        seed: int = 0,
-        prompt: str = "prompt",
-        answer: str = "answer",
-        id: str = "",
-        tags: list[str] | None = None,
-        private: list[str] | None = None,
-        training: str = "train",
-        held_out: str = "",
-        held_out_share: float = 0.1,
-    ) -> None:
-        super().__init__(
-            _parquet(Path(path), training, held_out), where=path, seed=seed, prompt=prompt, answer=answer, id=id,
-            tags=tags or [], private=private or [], held_out=held_out, held_out_share=held_out_share, training=training,
-        )  # fmt: skip
+    def read(self, path: Path, training: str, held_out: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
+        """See `_Rows`."""
+        return _parquet(path, training, held_out)
 
 
 class HuggingFace(_Rows):
@@ -109,39 +96,16 @@ class HuggingFace(_Rows):
 
     Args:
         path: The folder.
-        seed: As of `Parquet`.
-        prompt: As of `Parquet`.
-        answer: As of `Parquet`.
-        id: As of `Parquet`.
-        tags: As of `Parquet`.
-        private: As of `Parquet`.
-        training: As of `Parquet`.
-        held_out: As of `Parquet`.
-        held_out_share: As of `Parquet`.
+        seed: As of `Parquet`, and so are the others.
 
     Raises:
         TaskError: As of `Parquet`.
         RecipeError: `datasets` is not installed.
     """
 
-    def __init__(
-        self,
-        *,
-        path: str,
-        seed: int = 0,
-        prompt: str = "prompt",
-        answer: str = "answer",
-        id: str = "",
-        tags: list[str] | None = None,
-        private: list[str] | None = None,
-        training: str = "train",
-        held_out: str = "",
-        held_out_share: float = 0.1,
-    ) -> None:
-        super().__init__(
-            _dataset(Path(path), training), where=path, seed=seed, prompt=prompt, answer=answer, id=id,
-            tags=tags or [], private=private or [], held_out=held_out, held_out_share=held_out_share, training=training,
-        )  # fmt: skip
+    def read(self, path: Path, training: str, held_out: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
+        """See `_Rows`."""
+        return _dataset(path, training)
 
 
 def _parquet(path: Path, training: str, held_out: str) -> dict[str, list[Mapping[str, Any]]]:
@@ -183,26 +147,30 @@ def _dataset(path: Path, training: str) -> Mapping[str, Iterable[Mapping[str, An
     return dict(read) if isinstance(read, dict) else {training: read}
 
 
-def _tasks(
-    rows: Iterable[Mapping[str, Any]],
-    where: str,
-    name: str,
-    prompt: str,
-    answer: str,
-    id: str,
-    tags: Sequence[str],
-    private: Sequence[str],
-) -> Iterable[Task]:
-    for number, row in enumerate(rows, start=1):
-        for column in (prompt, *([answer] if answer else ()), *([id] if id else ()), *tags, *private):
-            if column not in row:
-                raise TaskError(f"{where}, row {number}: no column {column}{did_you_mean(column, row)}")
-        if not isinstance(row[prompt], str):
-            raise TaskError(f"{where}, row {number}: {prompt} is {type(row[prompt]).__name__}, not text")
-        known = {column: row[column] for column in private}
-        if answer:
-            known["answer"] = row[answer]
-        # what JSON cannot hold (dates, bytes) as text, so that a trajectory can be written
-        known = json.loads(json.dumps(known, default=str))
-        own = str(row[id]) if id else f"{name}/{number}"
-        yield Task(own, row[prompt], known, {tag: str(row[tag]) for tag in tags})
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Which columns a task is made of."""
+
+    prompt: str
+    answer: str
+    id: str
+    tags: tuple[str, ...]
+    private: tuple[str, ...]
+
+    def tasks(self, rows: Iterable[Mapping[str, Any]], path: str, name: str) -> Iterable[Task]:
+        """A task of each row of a split."""
+        needed = [*filter(None, (self.prompt, self.answer, self.id)), *self.tags, *self.private]
+        for number, row in enumerate(rows, start=1):
+            where = f"{path}:{name}, row {number}"
+            for column in needed:
+                if column not in row:
+                    raise TaskError(f"{where}: no column {column}{did_you_mean(column, row)}")
+            if not isinstance(row[self.prompt], str):
+                raise TaskError(f"{where}: {self.prompt} is {type(row[self.prompt]).__name__}, not text")
+            known = {column: row[column] for column in self.private}
+            if self.answer:
+                known["answer"] = row[self.answer]
+            # what JSON cannot hold (dates, bytes) as text, so that a trajectory can be written
+            known = json.loads(json.dumps(known, default=str))
+            own = str(row[self.id]) if self.id else f"{name}/{number}"
+            yield Task(own, row[self.prompt], known, {tag: str(row[tag]) for tag in self.tags})

@@ -17,8 +17,8 @@ _idle: list[SimpleQueue[_Work]] = []
 """The inboxes of threads with nothing to do; appending and popping are atomic."""
 
 
-async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """What a plain function returns or raises. When the caller gives up, the function is left to itself."""
+def answered(call: Callable[[], Any]) -> tuple[Callable[[], None], asyncio.Future[Any]]:
+    """(work for some thread, what comes of it here): the future has what the call returns or raises there."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 
@@ -34,7 +34,7 @@ async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any])
         result: Any = None
         failure: BaseException | None = None
         try:
-            result = function(**arguments)
+            result = call()
         except StopIteration as error:  # a future refuses to carry it
             failure = RuntimeError(f"StopIteration: {error}")
         except BaseException as error:
@@ -42,6 +42,12 @@ async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any])
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, failure)
 
+    return work, future
+
+
+async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """What a plain function returns or raises. When the caller gives up, the function is left to itself."""
+    work, future = answered(lambda: function(**arguments))
     try:
         inbox = _idle.pop()
     except IndexError:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from whetstone.environments.hosting.counts import COUNTS
 from whetstone.environments.hosting.workers import ProcessHost
 from whetstone.environments.protocol import Game, Isolation
+from whetstone.tools.threads import answered
 
 
 class Host(Protocol):
@@ -77,29 +78,7 @@ class _Thread:
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What it returns or raises there."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-
-        def settle(result: Any, error: BaseException | None) -> None:
-            if future.cancelled():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        def work() -> None:
-            result: Any = None
-            failure: BaseException | None = None
-            try:
-                result = function(*arguments)
-            except StopIteration as error:  # a future refuses to carry it
-                failure = RuntimeError(f"StopIteration: {error}")
-            except BaseException as error:
-                failure = error
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, result, failure)
-
+        work, future = answered(lambda: function(*arguments))
         self.inbox.put(work)
         return await future
 

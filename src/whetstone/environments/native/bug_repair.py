@@ -17,10 +17,9 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+from whetstone.environments.native.beside_folder import BesideFolder
 from whetstone.environments.native.scripted import Scripted, call, say
-from whetstone.errors import InfrastructureError
-from whetstone.sandbox import Ending, Session, shared_sandbox
-from whetstone.tools.protocol import Episode
+from whetstone.sandbox import Ending, shared_sandbox
 from whetstone.trajectory import Task
 
 _LIBRARY = '''
@@ -105,7 +104,7 @@ _ARGUMENTS: dict[str, list[list[Any]]] = {
 }
 
 
-class HiddenTests:
+class HiddenTests(BesideFolder):
     """No tools: says at the end whether the hidden tests of the task pass, in a sandbox of their own.
 
     Named behind the tool whose folder holds the repository.
@@ -115,26 +114,14 @@ class HiddenTests:
     """
 
     def __init__(self, *, sandbox: str = "auto") -> None:
+        super().__init__()
         self._pool = shared_sandbox(sandbox)
-        self._session: Session | None = None
-        self._task: Task | None = None
-
-    def tools(self) -> list[Any]:
-        """None."""
-        return []
-
-    def open(self, episode: Episode) -> None:
-        """Hear of the folder."""
-        self._session, self._task = episode.shared.get("session"), episode.task
-        if self._session is None:
-            raise InfrastructureError("hidden_tests stands behind shell, python or files, whose folder it looks at")
 
     async def verdict(self) -> Mapping[str, Any]:
         """How many of the hidden tests pass."""
-        assert self._session is not None
-        assert self._task is not None
-        private = self._task.private
-        outcome = await self._session.read(private["module"])
+        session, task = self.there
+        private = task.private
+        outcome = await session.read(private["module"])
         cases: list[Any] = private["tests"]
         if outcome.ending is not Ending.OK or outcome.data is None:
             return {"success": False, "score": 0.0, "passed": 0}

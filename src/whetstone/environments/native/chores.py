@@ -9,45 +9,29 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+from whetstone.environments.native.beside_folder import BesideFolder
 from whetstone.environments.native.scripted import Scripted, call, say
-from whetstone.errors import InfrastructureError
-from whetstone.sandbox import Ending, Session
-from whetstone.tools.protocol import Episode
+from whetstone.sandbox import Ending
 from whetstone.trajectory import Task
 
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jetty", "knoll", "lotus")
 
 
-class FolderCheck:
+class FolderCheck(BesideFolder):
     """No tools: says at the end whether the folder of `shell`, `python` or `files` is as the task's `expected`.
 
     Named behind the tool whose folder it looks at.
     """
 
-    def __init__(self) -> None:
-        self._session: Session | None = None
-        self._task: Task | None = None
-
-    def tools(self) -> list[Any]:
-        """None."""
-        return []
-
-    def open(self, episode: Episode) -> None:
-        """Hear of the folder."""
-        self._session, self._task = episode.shared.get("session"), episode.task
-        if self._session is None:
-            raise InfrastructureError("folder_check stands behind shell, python or files, whose folder it looks at")
-
     async def verdict(self) -> Mapping[str, Any]:
         """Whether every file is what it should be, and there is no other."""
-        assert self._session is not None
-        assert self._task is not None
-        expected: Mapping[str, str] = self._task.private["expected"]
+        session, task = self.there
+        expected: Mapping[str, str] = task.private["expected"]
         right = 0
         for path, text in expected.items():
-            outcome = await self._session.read(path)
+            outcome = await session.read(path)
             right += outcome.ending is Ending.OK and (outcome.data or b"").decode(errors="replace") == text
-        there = await self._session.folder("grep", pattern="", path=".")
+        there = await session.folder("grep", pattern="", path=".")
         named = {line.split(":", 1)[0].removeprefix("./") for line in (there.value or "").splitlines() if ":" in line}
         strange = sorted(named - set(expected))
         done = right == len(expected) and not strange
