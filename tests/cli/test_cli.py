@@ -137,6 +137,7 @@ def test_tasks_are_shown_and_an_environment_is_tried():
         (("tasks", "show", "sokoban", "levels=[9]"), "levels 1 to 3"),
         (("tasks", "check", "sokoban", "max_step=3"), 'did you mean "max_steps"'),
         (("tasks", "check", "agentgym", "url=http://x"), "--tasks"),
+        (("tasks", "check", "gymnasium", "id=FrozenLake-v2"), 'did you mean "FrozenLake-v1"'),
         (("host", "sokobann"), 'did you mean "sokoban"'),
     ],
 )

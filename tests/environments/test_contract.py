@@ -152,3 +152,14 @@ def test_a_step_behind_the_end_is_noted():
     _, checks = bad(Loose)
     assert checks["endings"].verdict is Verdict.NOTE
     assert "behind the end" in checks["endings"].said
+
+
+class Stillborn(Counting):
+    async def reset(self, task, *, seed):
+        raise RuntimeError("no power")
+
+
+def test_where_no_episode_comes_about_that_is_what_is_said():
+    _, checks = bad(Stillborn)
+    assert "no power" in checks["random"].said
+    assert "no episode came about" in checks["kept"].said

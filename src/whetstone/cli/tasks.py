@@ -133,7 +133,9 @@ def contract_of(
     make = functools.partial(_made, environment, checked_options(part, given))
     of_tasks = checked_options(source_part, {key: value for key, value in options.items() if key in theirs})
     judge = find_part("reward", reward or REWARD_OF.get(environment, "verdict"), REWARDS)
-    make()
+    tried = make()
+    if hasattr(tried, "check"):
+        tried.check()
     return Contract(
         make=make,
         source=source_part(**of_tasks),

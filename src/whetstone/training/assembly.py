@@ -148,8 +148,7 @@ class Assembly:
             RecipeError: The source has none.
         """
         if not isinstance(self.demonstrated, Expert):
-            said = f'the source "{self.resolved.recipe.tasks.source}" has no expert to learn from; set supervised: null'
-            raise self.resolved.error("supervised", said)
+            raise self.resolved.error("supervised", _no_expert(self.resolved.recipe.tasks.source))
         return ExpertActor(self.demonstrated, self.chat)
 
 
@@ -173,6 +172,8 @@ def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[s
     if recipe.supervised is not None and recipe.supervised.tasks:
         options = {**recipe.tasks.options, **recipe.supervised.tasks}
         demonstrated = _source(resolved, "supervised.tasks", options)
+    if recipe.supervised is not None and not isinstance(demonstrated, Expert):
+        raise resolved.error("supervised", _no_expert(recipe.tasks.source))
     environment = _environment(resolved)
     if policy is None:
         policy = _policy(resolved, source, environment, format)
@@ -239,6 +240,10 @@ def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[s
         objective=objective,
         correction=correction,
     )
+
+
+def _no_expert(source: str) -> str:
+    return f'the source "{source}" has no expert to learn from; set supervised: null'
 
 
 def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) -> dict[str, Actor]:

@@ -16,6 +16,7 @@ import functools
 import shutil
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
@@ -34,6 +35,8 @@ _SHAPES = (
     {"rooms": 8, "objects": 12, "quest": 6},
 )
 _generating = threading.Lock()
+# Jericho, which runs the compiled games, knows scores of published games only; TextWorld keeps its own
+warnings.filterwarnings("ignore", message="Game .* is not fully supported")
 
 
 class TextWorld:

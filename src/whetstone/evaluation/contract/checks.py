@@ -157,9 +157,19 @@ class _Tried:
             return Check("", Verdict.NOTE, said, "chance solves it: there is nothing to learn")
         return Check("", Verdict.GOOD, said)
 
+    def _looked_at(self) -> list[tuple[Task, Played]]:
+        """The episodes of chance.
+
+        Raises:
+            RuntimeError: There is none.
+        """
+        if not self.chance:
+            raise RuntimeError("no episode came about that could be looked at")
+        return self.chance
+
     async def verdict(self) -> Check:
         """What the environment says at the end, and the range of rewards."""
-        for _, played in self.chance:
+        for _, played in self._looked_at():
             final = played.trajectory.final
             if not final:
                 continue
@@ -180,18 +190,18 @@ class _Tried:
 
     async def same_again(self) -> Check:
         """The same task, seed and actions: the same episode; chance that is outside does not count."""
-        for task, played in self.chance[:8]:
+        for task, played in self._looked_at()[:8]:
             other = await self._play(task, again(played.actions))
             if other.transcript != played.transcript:
                 said = f"task {task.id}: {_difference(played.trajectory, other.trajectory)}"
                 return Check("", Verdict.BAD, said, "draw what is random from the seed of `reset`")
-        return Check("", Verdict.GOOD, f"{len(self.chance[:8])} episodes came out the same")
+        return Check("", Verdict.GOOD, f"{len(self._looked_at()[:8])} episodes came out the same")
 
     async def other_process(self) -> Check:
         """The same in a process that has just begun."""
         if not self.contract.needs_process:
             return Check("", Verdict.NOTE, "left out")
-        task, played = self.chance[0]
+        task, played = self._looked_at()[0]
         try:
             work = pickle.dumps((self.contract.make, task, played.actions, self.contract.max_turns))
         except Exception as error:
@@ -207,7 +217,7 @@ class _Tried:
     async def side_by_side(self) -> Check:
         """Many at once, step by step in turn: each as if it were alone."""
         count = self.contract.concurrent
-        chosen = [self.chance[k % len(self.chance)] for k in range(count)]
+        chosen = [self._looked_at()[k % len(self._looked_at())] for k in range(count)]
 
         async def yielding(environment: Environment, turns: int) -> None:
             await asyncio.sleep(0)
@@ -228,7 +238,7 @@ class _Tried:
 
     async def kept(self) -> Check:
         """A snapshot leads back, or the same actions do; one of which neither holds says so."""
-        task, played = max(self.chance, key=lambda each: len(each[1].actions))
+        task, played = max(self._looked_at(), key=lambda each: len(each[1].actions))
         environment = self.contract.make()
         if not getattr(environment, "keeps", hasattr(environment, "snapshot")):
             await environment.close()
@@ -264,7 +274,7 @@ class _Tried:
     async def endings(self) -> Check:
         """Behind the end nothing more happens; closing is allowed at any time, and twice; reset begins anew."""
         notes = []
-        task, played = min(self.chance, key=lambda each: len(each[1].actions))
+        task, played = min(self._looked_at(), key=lambda each: len(each[1].actions))
         environment = self.contract.make()
         await environment.close()  # before anything began
         environment = self.contract.make()
@@ -290,7 +300,7 @@ class _Tried:
 
     async def strange(self) -> Check:
         """Actions nobody should give are answered, never raised."""
-        task = self.chance[0][0]
+        task = self._looked_at()[0][0]
         for action in _STRANGE:
             environment = self.contract.make()
             try:
@@ -306,8 +316,8 @@ class _Tried:
 
     async def speed(self) -> Check:
         """Steps and episodes a second, alone and side by side."""
-        seconds = [played.seconds for _, played in self.chance]
-        steps = [len(played.actions) / max(1e-9, played.seconds) for _, played in self.chance]
+        seconds = [played.seconds for _, played in self._looked_at()]
+        steps = [len(played.actions) / max(1e-9, played.seconds) for _, played in self._looked_at()]
         self.found |= {"steps_per_second": median(steps), "episodes_per_second": 1 / max(1e-9, median(seconds))}
         found = self.found
         said = (
