@@ -25,6 +25,13 @@ RECIPES = (
     "text-to-sql", "multi-hop-search", "textworld", "web-shop", "support", "frozen-lake", "twenty-questions",
 )  # fmt: skip
 
+_BELOW = """
+One seed. A model of about half a million parameters: demonstrations first (warm-up), then GRPO; success of the greedy
+policy on held-out tasks, and the mean of the differences task by task with its bootstrap interval. Minutes are of
+training, both stages, on two cores that may have had other work, too. `python benchmarks/worlds.py --results
+benchmarks/results` makes this table again.
+"""
+
 
 def solved(folder: Path, stage: str) -> dict[str, float]:
     """Task → share of its episodes that were solved, in the evaluation behind a stage."""
@@ -99,7 +106,7 @@ def main() -> None:
         print(json.dumps(report))
     if arguments.results is not None:
         (arguments.results / "worlds.json").write_text(json.dumps(report, indent=1) + "\n")
-        (arguments.results / "worlds.md").write_text(f"# Learning in worlds\n\n{table(rows)}\n")
+        (arguments.results / "worlds.md").write_text(f"# Learning in worlds\n\n{table(rows)}\n{_BELOW}")
 
 
 if __name__ == "__main__":
