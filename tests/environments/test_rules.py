@@ -294,7 +294,14 @@ def test_patience_ends():
     assert final["success"] is False
 
 
-# ------------------------------------------------------------ bugs
+# ------------------------------------------------------------ chores, bugs
+
+
+def test_in_every_chore_there_is_something_to_do():
+    source = source_of("chores")
+    for index in range(300):
+        private = source.task(index).private
+        assert private["expected"] != private["files"]
 
 
 def test_every_broken_version_fails_a_hidden_test_and_the_right_one_passes_all():

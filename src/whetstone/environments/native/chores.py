@@ -60,9 +60,15 @@ class ChoresTasks(Scripted):
         files.setdefault("notes.txt", "remember the milk\n")
         files.setdefault("old.log", "started\nstopped\n")
         kinds = (_ONE, _ALL, _ONE + _ALL)[level - 1]
-        expected, asked, commands = dict(files), [], []
-        for chore in draw.sample(kinds, 2 if level == 3 else 1):
-            sentence, command = chore(draw, expected)
+        expected = dict(files)
+        asked: list[str] = []
+        commands: list[str] = []
+        while len(asked) < (2 if level == 3 else 1):
+            after = dict(expected)
+            sentence, command = draw.choice(kinds)(draw, after)
+            if after == expected:
+                continue  # there is nothing to do, and whoever does nothing would be right
+            expected = after
             asked.append(sentence)
             commands.append(command)
         private = {
