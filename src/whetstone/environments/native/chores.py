@@ -79,54 +79,59 @@ class ChoresTasks(Scripted):
         return Task("", " Then ".join(asked), private, {"kind": f"{len(asked)} chore{'s' * (len(asked) > 1)}"})
 
 
+def _here(files: Mapping[str, str]) -> list[str]:
+    """The files that are in no folder."""
+    return sorted(path for path in files if "/" not in path)
+
+
 def _rename(draw: Random, files: dict[str, str]) -> tuple[str, str]:
-    old = draw.choice(sorted(files))
+    old = draw.choice(_here(files))
     new = f"{draw.choice(_WORDS)}-{draw.randint(10, 99)}.txt"
     files[new] = files.pop(old)
     return f"Rename {old} to {new}.", f"mv {old} {new}"
 
 
 def _copy(draw: Random, files: dict[str, str]) -> tuple[str, str]:
-    path = draw.choice(sorted(files))
+    path = draw.choice(_here(files))
     files[f"backup/{path}"] = files[path]
     return f"Copy {path} into a new folder backup.", f"mkdir -p backup && cp {path} backup/"
 
 
 def _append(draw: Random, files: dict[str, str]) -> tuple[str, str]:
-    path, word = draw.choice(sorted(files)), draw.choice(_WORDS)
+    path, word = draw.choice(_here(files)), draw.choice(_WORDS)
     files[path] += f"{word}\n"
     return f"Append a line {word} to {path}.", f"echo {word} >> {path}"
 
 
 def _sort(draw: Random, files: dict[str, str]) -> tuple[str, str]:
-    path = draw.choice(sorted(files))
+    path = draw.choice(_here(files))
     files[path] = "".join(sorted(files[path].splitlines(keepends=True)))
     return f"Sort the lines of {path} by their bytes.", f"LC_ALL=C sort -o {path} {path}"
 
 
 def _gather(draw: Random, files: dict[str, str]) -> tuple[str, str]:
     kind = draw.choice(("txt", "log"))
-    for path in [path for path in files if path.endswith(f".{kind}") and "/" not in path]:
+    for path in [path for path in _here(files) if path.endswith(f".{kind}")]:
         files[f"{kind}s/{path}"] = files.pop(path)
     return f"Move every .{kind} file into a new folder {kind}s.", f"mkdir -p {kind}s && mv *.{kind} {kind}s/"
 
 
 def _remove(draw: Random, files: dict[str, str]) -> tuple[str, str]:
     kind = draw.choice(("log", "md"))
-    for path in [path for path in files if path.endswith(f".{kind}") and "/" not in path]:
+    for path in [path for path in _here(files) if path.endswith(f".{kind}")]:
         del files[path]
     return f"Delete every .{kind} file of this folder.", f"rm -f *.{kind}"
 
 
 def _count(draw: Random, files: dict[str, str]) -> tuple[str, str]:
-    lines = sum(len(text.splitlines()) for path, text in files.items() if path.endswith(".txt") and "/" not in path)
+    lines = sum(len(files[path].splitlines()) for path in _here(files) if path.endswith(".txt"))
     files["total"] = f"{lines}\n"
     return "Write into a file total how many lines the .txt files have together.", "cat *.txt | wc -l > total"
 
 
 def _replace(draw: Random, files: dict[str, str]) -> tuple[str, str]:
     old, new = draw.sample(_WORDS, 2)
-    for path in [path for path in files if path.endswith(".txt") and "/" not in path]:
+    for path in [path for path in _here(files) if path.endswith(".txt")]:
         files[path] = files[path].replace(old, new.upper())
     return f"Replace {old} by {new.upper()} in every .txt file.", f"sed -i s/{old}/{new.upper()}/g *.txt"
 
