@@ -50,12 +50,12 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# docs/methods.md, from the docstrings
+# the pages of docs/, from the docstrings
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
 # all benchmarks, or one: make bench NAME=engine
-NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash faults checkpoint credit methods branching stability tools environments
+NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash faults checkpoint credit methods branching stability tools environments worlds
 bench: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,bench]"
 	set -e; for name in $(NAME); do $(BIN)/python benchmarks/$$name.py; done

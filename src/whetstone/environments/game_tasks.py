@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -62,10 +61,6 @@ class GameTasks(Generated):
     def __init__(self, *, seed: int = 0, levels: list[int] | None = None) -> None:
         super().__init__(seed=seed, levels=levels)
         self._solver = Solver(self.game)
-
-    @abstractmethod
-    def make(self, draw: Any, level: int) -> Task:
-        """See `Generated`."""
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The game's own solution, from where the conversation is."""

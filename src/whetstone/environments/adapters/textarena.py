@@ -48,6 +48,7 @@ class TextArena:
         self.id, self.players = id, players
         self._make = textarena.make
         self._env: Any = None
+        self._author = Author.PARTNER if players > 1 else Author.ENVIRONMENT
         self._random = OwnRandom(0)
         self._opponent = Random(0)
         self.rewards: dict[int, float] | None = None
@@ -65,7 +66,7 @@ class TextArena:
             self._env = self._make(self.id)
             self._env.reset(num_players=self.players, seed=derive_seed(own) % 2**31)
             self._text = self._to_the_agent()
-        return Shown(self._text, author=Author.PARTNER if self.players > 1 else Author.ENVIRONMENT)
+        return Shown(self._text, author=self._author)
 
     def act(self, command: str) -> Shown:
         """The agent's move, and those of the others."""
@@ -76,7 +77,7 @@ class TextArena:
             if self.rewards is None and not done:
                 # the whole game is told each time; what was told before stands in the conversation already
                 new, self._text = text.removeprefix(self._text).strip() or text, text
-                return Shown(new, 0.0, author=Author.PARTNER if self.players > 1 else Author.ENVIRONMENT)
+                return Shown(new, 0.0, author=self._author)
             self._over()
         return Shown("The game is over.", self._mine(), terminated=True)
 

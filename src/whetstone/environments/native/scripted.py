@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Sequence
-from random import Random
 from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
@@ -33,10 +31,6 @@ class Scripted(Generated):
         seed: As of `Generated`.
         levels: As of `Generated`.
     """
-
-    @abstractmethod
-    def make(self, draw: Random, level: int) -> Task:
-        """See `Generated`."""
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The step after as many as were taken; the last one again behind the end."""

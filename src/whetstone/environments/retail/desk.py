@@ -152,8 +152,7 @@ class RetailDesk:
         order = self.store.look("orders", order_id)
         if order["status"] != "delivered":
             raise ToolError("non-delivered order cannot be exchanged")
-        difference = self._exchange(order, item_ids, new_item_ids)
-        self._can_pay(order["user_id"], payment_method_id, difference)
+        difference = self._exchange(order, item_ids, new_item_ids, payment_method_id)
         order = self.store.change("orders", order_id)
         order["status"] = "exchange requested"
         order["exchange_items"], order["exchange_new_items"] = sorted(item_ids), sorted(new_item_ids)
@@ -195,8 +194,7 @@ class RetailDesk:
         order = self.store.look("orders", order_id)
         if order["status"] != "pending":
             raise ToolError("non-pending order cannot be modified")
-        difference = self._exchange(order, item_ids, new_item_ids)
-        self._can_pay(order["user_id"], payment_method_id, difference)
+        difference = self._exchange(order, item_ids, new_item_ids, payment_method_id)
         order = self.store.change("orders", order_id)
         kind = "payment" if difference > 0 else "refund"
         paid = {"transaction_type": kind, "amount": abs(difference), "payment_method_id": payment_method_id}
@@ -292,8 +290,10 @@ class RetailDesk:
             method = self.store.change("users", user_id)["payment_methods"][payment_method_id]
             method["balance"] = round(method["balance"] + amount, 2)
 
-    def _exchange(self, order: Mapping[str, Any], item_ids: Sequence[str], new_item_ids: Sequence[str]) -> float:
-        """What the new items cost more than the old ones."""
+    def _exchange(
+        self, order: Mapping[str, Any], item_ids: Sequence[str], new_item_ids: Sequence[str], payment_method_id: str
+    ) -> float:
+        """What the new items cost more than the old ones, which the payment method can pay."""
         _all_there(order, item_ids)
         if len(item_ids) != len(new_item_ids):
             raise ToolError("the number of items to be exchanged should match")
@@ -304,7 +304,9 @@ class RetailDesk:
             if new not in variants or not variants[new]["available"]:
                 raise ToolError(f"new item {new} not found or available")
             difference += variants[new]["price"] - item["price"]
-        return round(difference, 2)
+        difference = round(difference, 2)
+        self._can_pay(order["user_id"], payment_method_id, difference)
+        return difference
 
 
 def wanted_differences(path: str, actions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
