@@ -218,6 +218,14 @@ class Score:
     signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """By name, [turns] more of what was found out about each turn: its kind of thought, whether it matched. Estimators
     ask for them by these names."""
+    invalid: str = ""
+    """Why nothing can be said of the trajectory (a judge is down, a sandbox died), where that is so: it is no number
+    then, whatever `value` is, and the trajectory leaves the statistics."""
+
+    @classmethod
+    def unknown(cls, why: str) -> Score:
+        """Nothing can be said."""
+        return cls(math.nan, invalid=why)
 
 
 class Removal(StrEnum):

@@ -7,7 +7,7 @@ from whetstone.chat import assistant
 from whetstone.environments import ToolEnvironment
 from whetstone.parts import OptionError
 from whetstone.rewards import attempts, unary_feedback
-from whetstone.rewards.unary_feedback import unary_return
+from whetstone.rewards.turns.unary_feedback import unary_return
 from whetstone.rollout import Method
 from whetstone.rollout.partners import LogReplay, SecondAttempt, TryAgain
 from whetstone.rollout.partners.log_replay import same_action

@@ -1,5 +1,6 @@
 """Messages, tool-call formats, and the exact way from messages to tokens and back."""
 
+from whetstone.chat.endpoint import ChatEndpoint, Completion
 from whetstone.chat.formats import FORMATS
 from whetstone.chat.incremental import Chat, Context
 from whetstone.chat.message import Image, Message, Text, ToolCall, ToolSpec, assistant, system, tool_result, user
@@ -8,6 +9,8 @@ from whetstone.chat.protocol import ToolCallFormat
 __all__ = [
     "FORMATS",
     "Chat",
+    "ChatEndpoint",
+    "Completion",
     "Context",
     "Image",
     "Message",

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from whetstone.trajectory import Score, Task, Trajectory
 
 
 class Reward(Protocol):
-    """Any async function of a finished trajectory and its task.
+    """Any async function of a finished trajectory and its task, and of nothing else: computed again, it says the same.
 
-    It raises where it cannot tell (a judge is down): the trajectory is then marked invalid and leaves
-    the statistics. A failure is never a reward of 0.
+    Where it cannot tell (a judge is down), it says `Score.unknown(why)` or raises: the trajectory is then marked
+    invalid and leaves the statistics. A failure is never a reward of 0.
+
+    One that is made of others has keyword arguments of type `Reward`; a recipe names them. One that holds something has
+    `close()`.
     """
 
     async def __call__(self, trajectory: Trajectory, task: Task, /) -> Score:
         """The score of `trajectory`."""
+        ...
+
+
+@runtime_checkable
+class Compares(Protocol):
+    """A reward that depends on the other trajectories of the group as well."""
+
+    async def compared(self, trajectories: Sequence[Trajectory], task: Task, /) -> Sequence[Score]:
+        """The scores of trajectories of one task beside each other. Each has the score it was given by itself, and none
+        is invalid."""
         ...
 
 

@@ -12,7 +12,6 @@ the reward cannot tell, there is no score, and the trajectory is removed before 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,8 +20,8 @@ from typing import Any
 
 from whetstone.chat import Chat, Message
 from whetstone.environments.protocol import Environment, Observation, StepResult
-from whetstone.errors import RecipeError, WhetstoneError
-from whetstone.rewards import Reward
+from whetstone.errors import RecipeError
+from whetstone.rewards import Reward, compared, scored
 from whetstone.rollout.admission import Admission
 from whetstone.rollout.method import Method
 from whetstone.rollout.planned import Asked, PlannedGroup
@@ -93,7 +92,8 @@ class Collector:
             group = await strategy(plan.task, planned)
         finally:  # where one raised, the task is at fault: nobody goes on with it
             await planned.close()
-        return replace(group, number=plan.number, costs=planned.costs)
+        trajectories = await compared(self.reward, group.trajectories, plan.task)
+        return replace(group, trajectories=trajectories, number=plan.number, costs=planned.costs)
 
     async def played(self, plan: Plan, asked: Asked, group: PlannedGroup) -> Trajectory:
         """An episode, played when there is a place for it, and scored."""
@@ -286,23 +286,9 @@ class Collector:
         return replace(limits, timeout_seconds=max(0.0, min(limits.timeout_seconds, left)))
 
     async def _scored(self, trajectory: Trajectory, task: Task) -> Trajectory:
-        if not trajectory.ended.valid:
-            return replace(trajectory, removal=Removal.BEFORE_BASELINE)
         self._watch.doing[trajectory.id] = ("its reward", time.perf_counter())
         try:
-            score = await self.reward(trajectory, task)
-            said = (score.value, *(score.turns or ()), *(x for row in score.signals.values() for x in row))
-            for name, row in {"turns": score.turns, **score.signals}.items():
-                if row is not None and len(row) != len(trajectory.turns):
-                    raise ValueError(f"it said {len(row)} {name} of {len(trajectory.turns)} turns")
-            if not all(map(math.isfinite, said)):
-                raise ValueError(f"it said {next(value for value in said if not math.isfinite(value))}")
-            return replace(trajectory, score=score)
-        except WhetstoneError:
-            raise
-        except Exception as failure:  # foreign code: its failure is recorded, never a reward of 0
-            error = f"the reward failed: {type(failure).__name__}: {failure}"
-            return replace(trajectory, ended=EndReason.ERROR, error=error, removal=Removal.BEFORE_BASELINE)
+            return await scored(self.reward, trajectory, task)
         finally:
             self._watch.doing.pop(trajectory.id, None)
 

@@ -19,7 +19,7 @@ from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
 from whetstone.parts import OptionError, find_part, named_part
 from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
 from whetstone.recipe import Part, Resolved
-from whetstone.rewards import REWARDS, Reward, provided_by
+from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
 from whetstone.rollout import (
     Actor,
     Collector,
@@ -177,7 +177,7 @@ def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[s
     environment = _environment(resolved)
     if policy is None:
         policy = _policy(resolved, source, environment, format)
-    reward = function_of(resolved, "reward", recipe.reward, REWARDS)
+    reward = _reward(resolved)
     chat = Chat(policy.tokenizer, format)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
@@ -343,6 +343,16 @@ def _check_use(resolved: Resolved, reads: set[str]) -> None:
     ):
         if is_set and not reads & columns:
             raise resolved.error(key, f"has no effect: neither credit nor objective reads {', '.join(sorted(columns))}")
+
+
+def _reward(resolved: Resolved) -> Reward:
+    part = resolved.recipe.reward
+    try:
+        return make_reward({"name": part.name, **part.options}, REWARDS)
+    except OptionError as error:
+        raise resolved.error(f"reward.{error.key}", error.message) from None
+    except (RecipeError, ValueError) as error:
+        raise resolved.error("reward", str(error)) from None
 
 
 def _environment(resolved: Resolved) -> Callable[[], Environment]:

@@ -25,6 +25,7 @@ from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import evaluation_of
 from whetstone.recipe import Resolved, TrainingSettings
 from whetstone.reporting import Journal, read_trajectories
+from whetstone.rewards import compared, scored
 from whetstone.training.assembly import Assembly, assemble
 from whetstone.training.checkpoint import checkpoint_path, load_checkpoint
 from whetstone.training.columns import from_record
@@ -109,9 +110,9 @@ class Replay:
         again: list[Trajectory] = []
         for trajectory in group.trajectories:
             if trajectory.score is not None:
-                trajectory = replace(trajectory, score=await self.after.reward(trajectory, group.task))
+                trajectory = await scored(self.after.reward, trajectory, group.task)
             again.append(trajectory)
-        return replace(group, trajectories=tuple(again))
+        return replace(group, trajectories=await compared(self.after.reward, again, group.task))
 
     def _credit(self, groups: Sequence[Group], rescored: Sequence[Group]) -> Replayed:
         """Advantages by the recorded rewards and recipe, and by the new ones, update by update."""

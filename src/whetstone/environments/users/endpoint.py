@@ -8,18 +8,14 @@ episode is invalid.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import httpx2
-
+from whetstone.chat import ChatEndpoint
 from whetstone.environments.protocol import Reply
 from whetstone.environments.users.scenario import STOP, TRANSFER
-from whetstone.errors import InfrastructureError
 from whetstone.tools.protocol import Episode
 
-_BUSY = (408, 409, 425, 429, 500, 502, 503, 504)
 _GUIDELINES = (
     "You play a customer who talks to an agent. Say one thing at a time, as a person would, and only what the agent "
     "needs. Make nothing up that the scenario does not say. When what you wanted is done, or cannot be, say only "
@@ -53,11 +49,8 @@ class EndpointUser:
         seconds: float = 60.0,
         tries: int = 4,
     ) -> None:
-        self.url, self.model, self.guidelines, self.temperature = url.rstrip("/"), model, guidelines, temperature
-        self.tries = tries
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._client: httpx2.AsyncClient | None = None
-        self._seconds, self._headers = seconds, headers
+        self.guidelines, self.temperature = guidelines, temperature
+        self._model = ChatEndpoint(url, model, key=key, seconds=seconds, tries=tries)
         self._said: list[dict[str, str]] = []
         self.ended = ""
 
@@ -87,29 +80,7 @@ class EndpointUser:
 
     async def close(self) -> None:
         """Let go of the connection."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        await self._model.close()
 
     async def _asked(self) -> str:
-        self._client = self._client or httpx2.AsyncClient(timeout=self._seconds, headers=self._headers)
-        body = {"model": self.model, "messages": self._said, "temperature": self.temperature}
-        said = ""
-        for attempt in range(self.tries):
-            if attempt:
-                await asyncio.sleep(min(8.0, 0.25 * 2**attempt))
-            try:
-                answer = await self._client.post(f"{self.url}/chat/completions", json=body)
-            except httpx2.HTTPError as error:
-                said = f"{type(error).__name__}: {error}"
-                continue
-            if answer.status_code == 200:
-                try:
-                    return str(answer.json()["choices"][0]["message"]["content"] or "")
-                except (ValueError, KeyError, IndexError, TypeError):
-                    said = f"it answered {answer.text[:80]!r}, which is no chat completion"
-                    continue
-            said = f"status {answer.status_code}: {answer.text[:80]}"
-            if answer.status_code not in _BUSY:
-                break
-        raise InfrastructureError(f"the user at {self.url} could not be asked: {said}")
+        return (await self._model.complete(self._said, temperature=self.temperature)).text

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from whetstone.rewards.answers import answers_of
-from whetstone.rewards.exact_number import last_number
+from whetstone.rewards.answers.exact_number import last_number
+from whetstone.rewards.answers.tried import answers_of
 from whetstone.trajectory import Score, Task, Trajectory
 
 

@@ -7,7 +7,6 @@ Easy to get wrong: a call repeated five times is not five good calls. Each gold 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -16,7 +15,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment, root
 from scipy.special import logsumexp
 
-from whetstone.rewards.exact_number import exact_number
+from whetstone.rewards.answers.exact_number import exact_number
+from whetstone.rewards.calls.canonical import arguments_of, same_value
 from whetstone.rewards.protocol import provides
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -42,7 +42,7 @@ async def matched_calls(
     turns: list[int] = []
     for number, turn in enumerate(trajectory.turns):
         for call in turn.message.tool_calls:
-            made.append((call.name, _arguments(call.arguments)))
+            made.append((call.name, arguments_of(call.arguments)))
             turns.append(number)
     similarity = np.array([[call_similarity(call, other) for other in gold] for call in made]).reshape(
         len(made), len(gold)
@@ -77,7 +77,7 @@ def call_similarity(call: tuple[str, Mapping[str, Any]], gold: tuple[str, Mappin
     ours, theirs = Counter(arguments.keys()), Counter(wanted.keys())
     union = (ours | theirs).total()
     overlap = (ours & theirs).total() / union if union else 1.0
-    equal = sum(key in arguments and arguments[key] == value for key, value in wanted.items())
+    equal = sum(key in arguments and same_value(arguments[key], value) for key, value in wanted.items())
     return float((1 + overlap + equal) / (2 + len(wanted)))
 
 
@@ -132,12 +132,3 @@ def _transport(similarity: np.ndarray, regularisation: float) -> np.ndarray:
 
     solved = root(miss, np.concatenate([a, b[:-1]]), tol=1e-13)
     return plan(solved.x)
-
-
-def _arguments(text: str) -> Mapping[str, Any]:
-    """A call's arguments; none where they cannot be read."""
-    try:
-        read = json.loads(text)
-    except ValueError:
-        return {}
-    return read if isinstance(read, dict) else {}

@@ -8,7 +8,7 @@ import pytest
 
 from whetstone.chat import Message, Text, ToolCall, assistant, user
 from whetstone.rewards import exact_number, matched_calls, provided_by
-from whetstone.rewards.matched_calls import assigned, call_similarity
+from whetstone.rewards.calls.matched_calls import assigned, call_similarity
 from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
 
 NOTHING = Tokens.written([], Author.ENVIRONMENT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whetstone.rewards.exact_number import last_number
+from whetstone.rewards.answers.exact_number import last_number
 from whetstone.trajectory import Task, Trajectory
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whetstone.rewards.answers import answers_of
+from whetstone.rewards.answers.tried import answers_of
 from whetstone.rewards.protocol import provides
 from whetstone.trajectory import EndReason, Score, Task, Trajectory
 

@@ -6,7 +6,7 @@ import pytest
 
 from whetstone.chat import assistant
 from whetstone.rewards import exact_match
-from whetstone.rewards.exact_match import f1, same_answer
+from whetstone.rewards.answers.exact_match import f1, same_answer
 from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
 
 

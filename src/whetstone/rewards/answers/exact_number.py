@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from whetstone.rewards.final_answer import final_answer
+from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.trajectory import Score, Task, Trajectory
 
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|-?\.\d+")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from whetstone.rewards.exact_number import exact_number
+from whetstone.rewards.answers.exact_number import exact_number
 from whetstone.rewards.protocol import provides
 from whetstone.trajectory import Score, Task, Trajectory, Turn
 

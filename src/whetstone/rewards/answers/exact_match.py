@@ -12,8 +12,8 @@ import re
 import string
 from collections import Counter
 
-from whetstone.rewards.exact_number import last_number
-from whetstone.rewards.final_answer import final_answer
+from whetstone.rewards.answers.exact_number import last_number
+from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.trajectory import Score, Task, Trajectory
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

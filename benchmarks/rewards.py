@@ -1,0 +1,198 @@
+"""Do three rewards of the field do what is said of them? Each against the reward it is said to be better than.
+
+- OTC: right answers pay less the more calls they took. Said to spare tool calls at equal success. Where most questions
+  need no tool, and the warm-up taught to use it all the same.
+- ToolRL: names, parameters and values of calls pay apart. Said to learn where only exactness pays little.
+- G-RA: rewards of the way count only behind the goal. Said to hold where rewards that are added are farmed: here each
+  call that runs pays.
+
+`--write FOLDER` puts the table into FOLDER/rewards.md and what it is made of into FOLDER/rewards.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import t as student
+
+from circumstances import circumstances
+from publishing import publish, with_publishing
+from warm_up import warmed_up
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.training import train
+
+_RAN = "{name: calls_ran, weight: 0.5%s}"
+CLAIMS: dict[str, dict[str, Any]] = {
+    "OTC": {
+        "world": [
+            "tasks={source: 'reward_worlds:OptionalTool'}",
+            "environment={tools: [pocket_calculator], max_turns: 4, max_calls_per_turn: 1}",
+        ],
+        "warm_up": 600,
+        "rewards": {"outcome": "exact_number", "otc": "{name: otc, outcome: exact_number, smooth: 3}"},
+    },
+    "ToolRL": {
+        "world": [
+            "tasks={source: 'reward_worlds:Bookings'}",
+            "environment={tools: ['reward_worlds:book'], max_turns: 1, max_calls_per_turn: 1}",
+            "rollout.max_new_tokens=64",
+        ],
+        "warm_up": 60,
+        "updates": 150,
+        "rewards": {"exact": "{name: tool_rl, grain: exact}", "fine": "tool_rl"},
+    },
+    "G-RA": {
+        "world": [
+            "tasks={source: 'reward_worlds:OptionalTool', easy: 0.0, again: 0.4}",
+            "environment={tools: [pocket_calculator], max_turns: 6, max_calls_per_turn: 1}",
+        ],
+        "warm_up": 240,
+        "updates": 60,
+        "rewards": {
+            "outcome": "exact_number",
+            "added": "{name: composed, terms: {correct: exact_number, ran: " + _RAN % "" + "}}",
+            "gated": "{name: composed, terms: {correct: exact_number, ran: " + _RAN % ", gate: correct" + "}}",
+            "gated, bounded": "{name: composed, terms: {correct: exact_number, ran: "
+            + _RAN % ", gate: correct, high: 2"
+            + "}}",
+        },
+    },
+}
+COMMON = [
+    "ablations=null",
+    "supervised=null",
+    "policy.tiny=null",
+    "training.checkpoint_every=1000",
+    "training.decay_fraction=0.5",
+]
+
+
+def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
+    """What an agent was before and after, on held-out tasks."""
+    summary = train(
+        load_recipe("demo", [*COMMON, *overrides, f"policy.path={model}"]), folder, progress=Progress(quiet=True)
+    )
+    found: dict[str, Any] = {}
+    for moment in ("before", "after"):
+        came_to = summary[moment]
+        found |= {f"{key}_{moment}": came_to[key] for key in ("success", "tool_calls", "turns")}
+        found[f"kinds_{moment}"] = {kind: rate["success"] for kind, rate in came_to["kinds"].items()}
+    return found
+
+
+def main() -> None:
+    """Run them, print the table, and write it where asked."""
+    parser = with_publishing(argparse.ArgumentParser(description=__doc__))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tasks", type=int, default=16, help="of an update, eight trajectories each")
+    parser.add_argument("--episodes", type=int, default=400, help="of an evaluation")
+    parser.add_argument("--claims", nargs="*", choices=list(CLAIMS), default=list(CLAIMS))
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for seed in range(arguments.seeds):
+            for claim in arguments.claims:
+                world, steps = CLAIMS[claim]["world"], CLAIMS[claim]["warm_up"]
+                first = next(iter(CLAIMS[claim]["rewards"].values()))
+                model = warmed_up(
+                    seed, folder / f"{claim}-{seed}", f"supervised.steps={steps}", *_kept(world), f"reward={first}"
+                )
+                for reward, said in CLAIMS[claim]["rewards"].items():
+                    overrides = [
+                        f"seed={seed}",
+                        f"training.steps={CLAIMS[claim]['updates']}",
+                        f"training.tasks_per_step={arguments.tasks}",
+                        f"evaluation.episodes={arguments.episodes}",
+                        *world,
+                        f"reward={said}",
+                    ]
+                    rows.append(
+                        {"seed": seed, "claim": claim, "reward": reward, **learned(overrides, model, folder / "run")}
+                    )
+                    shutil.rmtree(folder / "run")
+                    print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    publish(told_of(rows, arguments, began), table_of, arguments)
+
+
+def _kept(world: list[str]) -> list[str]:
+    """What of a world a warm-up has, too: it samples nothing."""
+    return [change for change in world if not change.startswith("rollout.")]
+
+
+def told_of(rows: list[dict[str, Any]], arguments: argparse.Namespace, began: float) -> dict[str, Any]:
+    """The result as one object."""
+    budget = {key: getattr(arguments, key) for key in ("seeds", "tasks", "episodes")}
+    budget["updates"] = {claim: CLAIMS[claim]["updates"] for claim in arguments.claims}
+    ratios: dict[str, float] = {}
+    for seed_rows in (_of(rows, "OTC"),):
+        if seed_rows:
+            plain, spared = (seed_rows[name] for name in ("outcome", "otc"))
+            each = [
+                a["tool_calls_after"] / max(b["tool_calls_after"], 1e-9) for a, b in zip(plain, spared, strict=True)
+            ]
+            ratios["calls of outcome over otc"] = statistics.median(each)
+    return {
+        "name": "rewards",
+        "measured": {"runs": rows, "budget": budget},
+        "ratios": ratios,
+        "goal": "OTC: half the calls at equal success; ToolRL, G-RA: better than what they are compared with",
+        "bound": "OTC: hard questions need one call each, a quarter of all",
+        **circumstances(began),
+    }
+
+
+def _of(rows: list[dict[str, Any]], claim: str) -> dict[str, list[dict[str, Any]]]:
+    mine = [row for row in rows if row["claim"] == claim]
+    return {reward: [row for row in mine if row["reward"] == reward] for reward in {row["reward"] for row in mine}}
+
+
+def table_of(told: dict[str, Any]) -> str:
+    """The table as a page."""
+    budget = told["measured"]["budget"]
+    lines = [
+        "# What rewards do to what is learned",
+        "",
+        f"Updates ({', '.join(f'{k} {v}' for k, v in budget['updates'].items())}) of {budget['tasks']} tasks with 8 trajectories each, from the same warmed-up",
+        f"weights. Success and tool calls of an episode on {budget['episodes']} held-out tasks, greedy, seed by",
+        "seed; behind them the difference to the first reward of the claim, in the mean over seeds, with its 95 %",
+        "interval (t distribution over seeds, paired). `make bench NAME=rewards`.",
+        "",
+        "| claim | reward | success before | after | difference (points) | calls before | after | difference |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    rows = told["measured"]["runs"]
+    for claim, said in CLAIMS.items():
+        by_reward = _of(rows, claim)
+        for reward in said["rewards"] if by_reward else ():
+            mine, plain = by_reward[reward], by_reward[next(iter(said["rewards"]))]
+            cells = []
+            for key, scale, digits in (("success", 100, 0), ("tool_calls", 1, 2)):
+                for moment in ("before", "after"):
+                    cells.append(" ".join(f"{scale * row[f'{key}_{moment}']:.{digits}f}" for row in mine))
+                gaps = [scale * (a[f"{key}_after"] - b[f"{key}_after"]) for a, b in zip(mine, plain, strict=True)]
+                cells.append("" if mine is plain else _interval(gaps, digits + 1))
+            lines.append(f"| {claim} | {reward} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _interval(gaps: list[float], digits: int) -> str:
+    mean = statistics.fmean(gaps)
+    if len(gaps) < 2:
+        return f"{mean:+.{digits}f}"
+    half = float(student.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
+    return f"{mean:+.{digits}f} ({mean - half:+.{digits}f} to {mean + half:+.{digits}f})"
+
+
+if __name__ == "__main__":
+    main()

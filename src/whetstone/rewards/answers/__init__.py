@@ -1,0 +1,1 @@
+"""What did an episode answer, and is it right?"""

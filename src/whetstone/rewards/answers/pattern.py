@@ -1,0 +1,37 @@
+"""Does the final answer match a pattern?"""
+
+from __future__ import annotations
+
+import regex
+
+from whetstone.rewards.answers.final_answer import final_answer
+from whetstone.trajectory import Score, Task, Trajectory
+
+_SECONDS = 1.0
+
+
+async def pattern(trajectory: Trajectory, task: Task, *, pattern: str | None = None, whole: bool = True) -> Score:
+    """1 where the final answer matches, else 0; a match that takes longer than a second is none, and `undecided`.
+
+    Args:
+        pattern: A regular expression; null: that in `task.private["pattern"]`.
+        whole: Whether all of the answer must match, white space around it aside. A part is easily met by an answer that
+            says everything.
+
+    Raises:
+        ValueError: It is no regular expression.
+    """
+    said = final_answer(trajectory)
+    wanted = pattern if pattern is not None else str(task.private["pattern"])
+    try:
+        compiled = regex.compile(wanted, regex.DOTALL)
+    except regex.error as error:
+        raise ValueError(f"{wanted!r} is no regular expression: {error}") from None
+    undecided = matches = False
+    if said is not None:
+        find = compiled.fullmatch if whole else compiled.search
+        try:
+            matches = find(said.strip(), timeout=_SECONDS) is not None
+        except TimeoutError:
+            undecided = True
+    return Score(float(matches), {"matches": float(matches), "undecided": float(undecided)}, success=matches)

@@ -1,0 +1,1 @@
+"""Are the calls of an episode the right ones?"""

@@ -1,0 +1,113 @@
+"""A reward made of named terms: weights, products, gates, schedules and bounds, each term logged by its name.
+
+    reward:
+      name: composed
+      terms:
+        correct: exact_number
+        brief: {name: few_calls, weight: 0.2, times: correct}          # a product: nothing for a wrong answer
+        tools_ran: {name: calls_ran, weight: 0.1, gate: correct, high: 3}
+        format: {name: well_formed, weight: 0.5, fade: {to: 0, start: 440, over: 100}}
+
+The value is Σ w · gate · factor · bounded(term). Easy to get wrong: efficiency and process terms that stand beside the
+outcome, without `gate` or `times`, pay an agent for giving up early; `whetstone rewards audit` finds that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from whetstone.errors import RecipeError, did_you_mean
+from whetstone.rewards.protocol import Compares, provided_by
+from whetstone.rewards.term import Term
+from whetstone.trajectory import Score, Task, Trajectory
+
+
+class Composed:
+    """The sum of terms.
+
+    Args:
+        terms: By name; see `Term` for what one may have beside its reward.
+        success: The term that says whether the task was solved; None: the first that can tell.
+
+    Raises:
+        RecipeError: A term names one that is not there, or waits for itself.
+    """
+
+    def __init__(self, *, terms: Mapping[str, Term], success: str | None = None) -> None:
+        self.terms, self.success = terms, success
+        for name, term in terms.items():
+            for other in (*term.gates, *((term.times,) if term.times else ())):
+                if other not in terms:
+                    raise RecipeError(f'terms.{name}: there is no term "{other}"{did_you_mean(other, terms)}')
+                if other == name:
+                    raise RecipeError(f"terms.{name}: it cannot wait for itself")
+        if success is not None and success not in terms:
+            raise RecipeError(f'success: there is no term "{success}"{did_you_mean(success, terms)}')
+        self.provides = frozenset(terms).union(*(provided_by(term.reward) for term in terms.values()))
+        if any(isinstance(term.reward, Compares) for term in terms.values()):
+            self.compared = self._compared
+
+    async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
+        """The terms' scores, put together; unknown where one of them is."""
+        scores = await asyncio.gather(*(term.reward(trajectory, task) for term in self.terms.values()))
+        return self._together(trajectory, dict(zip(self.terms, scores, strict=True)))
+
+    async def _compared(self, trajectories: Sequence[Trajectory], task: Task) -> Sequence[Score]:
+        by_name: dict[str, Sequence[Score]] = {}
+        for name, term in self.terms.items():
+            alone = await asyncio.gather(*(term.reward(trajectory, task) for trajectory in trajectories))
+            unknown = next((score.invalid for score in alone if score.invalid), "")
+            if isinstance(term.reward, Compares) and not unknown:
+                given = [replace(t, score=score) for t, score in zip(trajectories, alone, strict=True)]
+                alone = list(await term.reward.compared(given, task))
+            by_name[name] = alone
+        rows = zip(*by_name.values(), strict=True)
+        return [
+            self._together(t, dict(zip(self.terms, row, strict=True)))
+            for t, row in zip(trajectories, rows, strict=True)
+        ]
+
+    def _together(self, trajectory: Trajectory, scores: Mapping[str, Score]) -> Score:
+        for name, score in scores.items():
+            if score.invalid:
+                return Score.unknown(f"{name}: {score.invalid}")
+        version = version_of(trajectory)
+        values = {name: term.bounded(scores[name].value) for name, term in self.terms.items()}
+        total, parts = 0.0, {}
+        turns: list[float] | None = None
+        for name, term in self.terms.items():
+            factor = term.weight_at(version)
+            factor *= all(values[other] >= term.at_least for other in term.gates)
+            factor *= values[term.times] if term.times is not None else 1.0
+            total += factor * values[name]
+            parts[name] = values[name]
+            parts |= {f"{name}.{part}": value for part, value in scores[name].parts.items() if part != name}
+            if factor != 1.0 or term.fade is not None or term.gates or term.times:
+                parts[f"{name}.paid"] = factor * values[name]
+            of_turns = scores[name].turns
+            if of_turns is not None:
+                paid = sum(of_turns)  # turns are paid beside the value, within the same bound
+                factor *= term.high / paid if term.high is not None and paid > term.high else 1.0
+                turns = turns or [0.0] * len(trajectory.turns)
+                turns = [sum_ + factor * value for sum_, value in zip(turns, of_turns, strict=True)]
+        signals = {name: row for score in scores.values() for name, row in score.signals.items()}
+        return Score(total, parts, None if turns is None else tuple(turns), self._solved(scores), signals)
+
+    def _solved(self, scores: Mapping[str, Score]) -> bool | None:
+        if self.success is not None:
+            return scores[self.success].success
+        return next((score.success for score in scores.values() if score.success is not None), None)
+
+    async def close(self) -> None:
+        """Let go of what the terms hold."""
+        for term in self.terms.values():
+            if hasattr(term.reward, "close"):
+                await term.reward.close()
+
+
+def version_of(trajectory: Trajectory) -> int:
+    """The oldest version of the policy that drew a token of it; 0 where none did."""
+    versions = [version for turn in trajectory.turns for version in turn.action.versions if version >= 0]
+    return min(versions, default=0)

@@ -1,0 +1,106 @@
+"""Which criteria does an episode meet? Points of those over the points there are, by a judge or by rule."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from whetstone.parts import find_part
+from whetstone.rewards.answers.final_answer import final_answer
+from whetstone.rewards.judged.material import transcript, without_thoughts
+from whetstone.rewards.judges import Judge, Question
+from whetstone.trajectory import Score, Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One thing to meet."""
+
+    text: str
+    points: float = 1.0
+    """Below 0 for what is not to be there."""
+    rule: str = ""
+    """A function `(answer, task) -> bool` that says so, as `package.module:function`; empty: the judge does."""
+
+
+class Rubric:
+    """(points of criteria that are met) / (positive points there are), which may be below 0.
+
+    Criteria are `task.private[key]`: texts, or mappings with `criterion` (or `text`), `points` and `rule`.
+
+    Args:
+        judge: Asked of each criterion that has no rule.
+        criteria: Those of every task, before the task's own.
+        key: Where a task has its own.
+        answer_only: Whether the judge sees the final answer alone, or all that was said and done.
+        success_at: The score from which on a task counts as solved.
+
+    Source: RuscaRL 2025, arXiv:2508.16949, and its code (`healthbench_reward_fn`).
+    """
+
+    def __init__(
+        self,
+        *,
+        judge: Judge,
+        criteria: list[Any] | None = None,
+        key: str = "rubric",
+        answer_only: bool = False,
+        success_at: float = 1.0,
+    ) -> None:
+        self.judge, self.key, self.answer_only, self.success_at = judge, key, answer_only, success_at
+        self.criteria = criteria_of(criteria or [])
+
+    async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
+        """The points.
+
+        Raises:
+            InfrastructureError: The judge gave no answer; nothing is known of the episode.
+            ValueError: There is no criterion with points above 0.
+        """
+        criteria = [*self.criteria, *criteria_of(task.private.get(self.key, ()))]
+        met = await asyncio.gather(*(self._met(criterion, trajectory, task) for criterion in criteria))
+        value = points(met, [criterion.points for criterion in criteria])
+        parts = {"rubric": value, "criteria_met": sum(met) / len(met)}
+        return Score(value, parts, success=value >= self.success_at - 1e-9)
+
+    async def _met(self, criterion: Criterion, trajectory: Trajectory, task: Task) -> bool:
+        answer = final_answer(trajectory) or ""
+        if criterion.rule:
+            return bool(find_part("rule", criterion.rule, {})(answer, task))
+        shown = without_thoughts(answer) if self.answer_only else transcript(trajectory)
+        question = Question(
+            f"Does the agent's work meet this criterion? {criterion.text}", {"task": task.prompt, "work": shown}
+        )
+        return bool((await self.judge.answer(question))["met"])
+
+    async def close(self) -> None:
+        """Let go of the judge."""
+        await self.judge.close()
+
+
+def criteria_of(said: Sequence[Any]) -> list[Criterion]:
+    """Criteria as a task writes them."""
+    found = []
+    for one in said:
+        if isinstance(one, Mapping):
+            text = str(one.get("criterion", one.get("text", "")))
+            found.append(Criterion(text, float(one.get("points", 1.0)), str(one.get("rule", ""))))
+        else:
+            found.append(Criterion(str(one)))
+    return found
+
+
+def points(met: Sequence[bool], each: Sequence[float]) -> float:
+    """Σ points of those met / Σ positive points.
+
+    Raises:
+        ValueError: No points are positive.
+
+    Source: RuscaRL 2025, arXiv:2508.16949, and its code.
+    """
+    most = sum(point for point in each if point > 0)
+    if most <= 0:
+        raise ValueError("a rubric needs a criterion with points above 0")
+    return sum(point for one, point in zip(met, each, strict=True) if one) / most

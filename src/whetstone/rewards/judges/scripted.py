@@ -1,0 +1,53 @@
+"""A judge that answers by a function: for tests, and where a program can say what a model would be asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from whetstone.parts import find_part
+from whetstone.rewards.judges.asking import Kept, certain
+from whetstone.rewards.judges.protocol import Meter, Question
+
+
+class ScriptedJudge:
+    """Says what a function says; its answers are read as strictly as a model's.
+
+    Args:
+        answers: A function of the question, plain or async, that gives a text or an object; or its name, as
+            `package.module:function`.
+        tries: How often it is asked where the answer has not the right shape.
+        cache: A file that keeps answers by what was asked.
+    """
+
+    def __init__(self, *, answers: Callable[[Question], Any] | str, tries: int = 2, cache: str | None = None) -> None:
+        self.answers = find_part("judge's answers", answers, {}) if isinstance(answers, str) else answers
+        self.tries, self.meter = tries, Meter()
+        self._who = answers if isinstance(answers, str) else getattr(answers, "__qualname__", "scripted")
+        self._kept = Kept(cache)
+        self._under_way: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
+
+    async def answer(self, question: Question) -> Mapping[str, Any]:
+        """What the function says."""
+
+        async def said(attempt: int) -> str:
+            answer = self.answers(question)
+            answer = await answer if inspect.isawaitable(answer) else answer
+            return answer if isinstance(answer, str) else json.dumps(answer)
+
+        return await certain(
+            question,
+            said,
+            who=self._who,
+            kept=self._kept,
+            under_way=self._under_way,
+            meter=self.meter,
+            tries=self.tries,
+        )
+
+    async def close(self) -> None:
+        """Let go of the file."""
+        self._kept.close()

@@ -1,0 +1,1 @@
+"""What does a model of rewards say, which learns itself?"""

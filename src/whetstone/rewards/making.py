@@ -1,0 +1,91 @@
+"""How does what a recipe says of rewards become rewards? By name, with options; one made of others, from the inside.
+
+    reward: {name: otc, outcome: {name: symbolic, seconds: 2}}
+
+What an option is, its annotation says: a `Reward`, a `Judge` or a `Term` is named in its turn, anything else is a
+value.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_args, get_type_hints
+
+from whetstone.errors import RecipeError
+from whetstone.parts import OptionError, checked_options, find_part, options_of
+from whetstone.rewards.judges import JUDGES, Judge
+from whetstone.rewards.protocol import Reward
+from whetstone.rewards.term import Term
+
+
+def make_reward(named: Any, built_in: Mapping[str, Any]) -> Reward:
+    """The reward a recipe names: a name, a mapping with `name` and options, or a reward itself.
+
+    Raises:
+        OptionError: An option it does not have, one missing, or one of the wrong type; `key` says which.
+        RecipeError: There is no such reward.
+    """
+    made: Reward = _made("reward", named, built_in)
+    return made
+
+
+def _made(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
+    if not isinstance(named, str | Mapping | type) and (callable(named) or isinstance(named, Judge)):
+        return named  # made already
+    options = dict(named) if isinstance(named, Mapping) else {"name": named}
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise RecipeError(f"a {kind} is a name, or a mapping with its name, got {named!r}")
+    part = find_part(kind, name, JUDGES if kind == "judge" else built_in)
+    given = {}
+    hints = get_type_hints(part.__init__ if inspect.isclass(part) else part)
+    for key in [key for key in options if key in options_of(part)]:
+        make = _maker(hints.get(key), built_in)
+        if make is not None:
+            given[key] = _below(key, make, options.pop(key))
+    arguments = checked_options(part, options, given)
+    if inspect.isclass(part):
+        return part(**arguments)
+    return functools.partial(part, **arguments) if arguments else part
+
+
+def _maker(hint: Any, built_in: Mapping[str, Any]) -> Callable[[Any], Any] | None:
+    """What makes an option of this type; None where it is a value."""
+    kinds = [kind for kind in (hint, *get_args(hint)) if inspect.isclass(kind)]
+    if Reward in kinds:
+        return lambda named: _made("reward", named, built_in)
+    if Judge in kinds:
+        return lambda named: _made("judge", named, built_in)
+    if Term in kinds:
+        return lambda named: _terms(named, built_in)
+    return None
+
+
+def _terms(named: Any, built_in: Mapping[str, Any]) -> dict[str, Term]:
+    """Terms by name; keys of a term are told from options of its reward by their names."""
+    if not isinstance(named, Mapping) or not named:
+        raise RecipeError(f"terms by name, such as `correct: exact_number`, got {named!r}")
+    made = {}
+    for name, said in named.items():
+        options = dict(said) if isinstance(said, Mapping) else {"name": said}
+        own = {key: options.pop(key) for key in list(options) if key in options_of(Term) and key != "reward"}
+        reward = _below(str(name), lambda one: _made("reward", one, built_in), options)
+        try:
+            made[str(name)] = Term(**checked_options(Term, own, {"reward": reward}))
+        except OptionError as error:
+            raise OptionError(f"{name}.{error.key}", error.message) from None
+    return made
+
+
+def _below(key: str, make: Callable[[Any], Any], named: Any) -> Any:
+    """What is made of an option, errors saying where it stands."""
+    if named is None:
+        return None
+    try:
+        return make(named)
+    except OptionError as error:
+        raise OptionError(f"{key}.{error.key}", error.message) from None
+    except RecipeError as error:
+        raise OptionError(key, str(error)) from None

@@ -1,0 +1,84 @@
+"""What becomes of a trajectory when its reward is asked? It has a score, or it is invalid and says why.
+
+Easy to get wrong: whatever goes wrong in a reward, a number must not come of it. An exception, a value that is not
+finite, rewards for more turns than there are, a judge that is down: each takes the trajectory out of the statistics, is
+counted, and is seen in the metrics by the way the episode ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from whetstone.errors import InfrastructureError, WhetstoneError
+from whetstone.rewards.protocol import Compares, Reward
+from whetstone.trajectory import EndReason, Removal, Score, Task, Trajectory
+
+
+async def scored(reward: Reward, trajectory: Trajectory, task: Task) -> Trajectory:
+    """The trajectory with its score; without one, and removed, where its ending or its reward is not valid.
+
+    Raises:
+        WhetstoneError: Something a person has to mend, such as a judge that does not exist.
+    """
+    if not trajectory.ended.valid:
+        return replace(trajectory, removal=Removal.BEFORE_BASELINE)
+    try:
+        return _with(trajectory, await reward(trajectory, task))
+    except WhetstoneError:
+        raise
+    except Exception as failure:
+        return _failed(trajectory, failure)
+
+
+async def compared(reward: Reward, trajectories: Sequence[Trajectory], task: Task) -> tuple[Trajectory, ...]:
+    """The trajectories of a group with the scores they have beside each other; as they are where the reward looks at
+    each alone."""
+    if not isinstance(reward, Compares):
+        return tuple(trajectories)
+    places = [place for place, trajectory in enumerate(trajectories) if trajectory.score is not None]
+    changed = list(trajectories)
+    try:
+        scores = await reward.compared([trajectories[place] for place in places], task)
+        if len(scores) != len(places):
+            raise ValueError(f"it said {len(scores)} scores of {len(places)} trajectories")
+    except WhetstoneError:
+        raise
+    except Exception as failure:
+        for place in places:
+            changed[place] = _failed(trajectories[place], failure)
+        return tuple(changed)
+    for place, score in zip(places, scores, strict=True):
+        try:
+            changed[place] = _with(trajectories[place], score)
+        except ValueError as failure:
+            changed[place] = _failed(trajectories[place], failure)
+    return tuple(changed)
+
+
+def _with(trajectory: Trajectory, score: Score) -> Trajectory:
+    if score.invalid:
+        return _failed(trajectory, InfrastructureError(score.invalid))
+    for name, row in {"turns": score.turns, **score.signals}.items():
+        if row is not None and len(row) != len(trajectory.turns):
+            raise ValueError(f"it said {len(row)} {name} of {len(trajectory.turns)} turns")
+    said = {"value": score.value, **{f"part {name}": value for name, value in score.parts.items()}}
+    said |= {f"turn {number}": value for number, value in enumerate(score.turns or ())}
+    said |= {f"signal {name}": math.fsum(row) for name, row in score.signals.items()}
+    for name, value in said.items():
+        if not math.isfinite(value):
+            raise ValueError(f"it said {value} as {name}")
+    return replace(trajectory, score=score)
+
+
+def _failed(trajectory: Trajectory, failure: Exception) -> Trajectory:
+    server = isinstance(failure, InfrastructureError)
+    said = str(failure) if server else f"{type(failure).__name__}: {failure}"
+    return replace(
+        trajectory,
+        ended=EndReason.INFRASTRUCTURE if server else EndReason.ERROR,
+        error=f"the reward failed: {said}",
+        score=None,
+        removal=Removal.BEFORE_BASELINE,
+    )

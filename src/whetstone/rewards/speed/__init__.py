@@ -1,0 +1,1 @@
+"""How much faster is it, and is that so?"""

@@ -1,0 +1,62 @@
+"""What does one term of a composed reward count for? A weight that may fade, a gate, a factor, bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whetstone.rewards.protocol import Reward
+
+
+@dataclass(frozen=True, slots=True)
+class Fade:
+    """A weight that goes from what it is to `to`, linearly in the version of the policy that acted.
+
+    Versions count updates of the weights, those of a warm-up among them.
+    """
+
+    to: float
+    over: int
+    """Versions it takes."""
+    start: int = 0
+    """The version it begins at."""
+
+    def __post_init__(self) -> None:
+        if self.over < 1 or self.start < 0:
+            raise ValueError(f"over is 1 or more and start 0 or more, got {self.over} and {self.start}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A reward in a sum."""
+
+    reward: Reward
+    weight: float = 1.0
+    fade: Fade | None = None
+    gate: str | list[str] | None = None
+    """Terms that must reach `at_least`, each of them, for this one to count: of tiers, every higher one."""
+    at_least: float = 1.0
+    times: str | None = None
+    """A term whose value this one is multiplied by."""
+    low: float | None = None
+    """What its own value is not below, before any weight."""
+    high: float | None = None
+    """What it is not above: whatever counts something needs this."""
+
+    def weight_at(self, version: int) -> float:
+        """The weight when a policy of this version acted."""
+        if self.fade is None:
+            return self.weight
+        done = min(1.0, max(0.0, (version - self.fade.start) / self.fade.over))
+        return self.weight + done * (self.fade.to - self.weight)
+
+    def bounded(self, value: float) -> float:
+        """The value within the bounds."""
+        value = value if self.low is None else max(self.low, value)
+        return value if self.high is None else min(self.high, value)
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """The terms that must be reached."""
+        if self.gate is None:
+            return ()
+        return (self.gate,) if isinstance(self.gate, str) else tuple(self.gate)

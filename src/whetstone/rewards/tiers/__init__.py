@@ -1,0 +1,1 @@
+"""What counts only where something else does?"""

@@ -1,0 +1,1 @@
+"""What was each turn worth by itself?"""

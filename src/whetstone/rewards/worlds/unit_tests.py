@@ -1,0 +1,161 @@
+"""Does the code do what its tests ask? Code and tests never meet: each runs in a sandbox of its own.
+
+    tests ask for a call → the call is made where the solution lives → its result, as a plain value, goes back
+
+So a solution cannot read the tests, replace `assert`, hook the test runner, end the process with success, or hand over
+an object that equals everything: all that comes across is a literal. Tests that are in need of the next result are run
+again from their start, with the results so far; their random numbers begin alike each time.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whetstone.rewards.calls.canonical import same_value
+from whetstone.rewards.worlds.solution import solution_of
+from whetstone.sandbox import Ending, Limits, Outcome, Session, shared_sandbox
+from whetstone.trajectory import Score, Task, Trajectory
+
+_LIMITS = Limits(output_characters=1 << 20)
+_MOST_CALLS = 2000
+_DRIVER = Path(__file__).with_name("tests_driver.py").read_text()
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """What tests came to."""
+
+    passed: int
+    of: int
+    said: str = ""
+    """Of the first that failed."""
+
+
+class UnitTests:
+    """1 where the final answer's code passes the task's tests, else 0.
+
+    `task.private` has `entry_point`, the function's name, and either `cases`, a list of `[arguments, result]`, or
+    `test`, Python that asserts (with a function `check(candidate)`, or by the function's name); and `prelude`, trusted
+    code that stands in front of both, where there is some.
+
+    Args:
+        seconds: How long each call may take.
+        share: The share of cases that pass instead of whether all do: denser, and met by half an answer.
+        sandbox: As of the tool `python`.
+
+    Raises:
+        InfrastructureError: The sandbox failed; nothing is known of the code.
+
+    Source: Chen et al. 2021, arXiv:2107.03374, for the tests of HumanEval.
+    """
+
+    def __init__(self, *, seconds: float = 3.0, share: bool = False, sandbox: str = "auto") -> None:
+        self.seconds, self.share, self.sandbox = seconds, share, sandbox
+
+    async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
+        """Run them."""
+        code, private = solution_of(trajectory), task.private
+        if code is None:
+            return Score(0.0, {"correct": 0.0, "passed": 0.0}, success=False)
+        pool = shared_sandbox(self.sandbox)
+        theirs = pool.session(limits=_LIMITS)
+        ours = pool.session(limits=_LIMITS) if "cases" not in private else None
+        try:
+            graded = await self._graded(theirs, ours, code, private)
+        finally:
+            theirs.close()
+            if ours is not None:
+                ours.close()
+        right = graded.passed == graded.of > 0
+        passed = graded.passed / max(1, graded.of)
+        return Score(passed if self.share else float(right), {"correct": float(right), "passed": passed}, success=right)
+
+    async def _graded(self, theirs: Session, ours: Session | None, code: str, private: Any) -> Graded:
+        entry, prelude = str(private["entry_point"]), str(private.get("prelude", ""))
+        whole = f"{prelude}\n{code}" if prelude and f"def {entry}" in code else f"{prelude}{code}"
+        loaded = await theirs.python(f"{whole}\nNone", wall_seconds=self.seconds)
+        cases: Sequence[Any] | None = private.get("cases")
+        of = len(cases) if cases is not None else 1
+        if loaded.ending is not Ending.OK or loaded.restarted:
+            return Graded(0, of, loaded.error or str(loaded.ending))
+        if cases is not None:
+            said = [await self._called(theirs, entry, repr((tuple(arguments), {}))) for arguments, _ in cases]
+            passed = sum(
+                kind == "value" and same_value(_listed(read_literal(text)), _listed(wanted))
+                for (kind, text), (_, wanted) in zip(said, cases, strict=True)
+            )
+            return Graded(passed, of)
+        assert ours is not None
+        return await self._asserted(theirs, ours, entry, prelude, str(private["test"]))
+
+    async def _asserted(self, theirs: Session, ours: Session, entry: str, prelude: str, tests: str) -> Graded:
+        """Play the tests against the solution, call by call.
+
+        Raises:
+            ValueError: The tests themselves cannot be run.
+        """
+        started = await ours.python(f"{_DRIVER}\nprepare({prelude!r}, {tests!r})", wall_seconds=10.0)
+        for _ in range(_MOST_CALLS):
+            if started.ending is not Ending.OK:
+                raise ValueError(f"the task's tests cannot be run: {started.error}")
+            outcome = await ours.python(f"attempt({entry!r})", wall_seconds=10.0)
+            kind, said = _pair(outcome)
+            if kind == "passed":
+                return Graded(1, 1)
+            if kind == "failed":
+                return Graded(0, 1, said)
+            result = await self._called(theirs, entry, said)
+            if result[0] == "unusable":
+                return Graded(0, 1, result[1])
+            started = await ours.python(f"results.append({result!r})\nNone", wall_seconds=10.0)
+        return Graded(0, 1, f"more than {_MOST_CALLS} calls")
+
+    async def _called(self, theirs: Session, entry: str, arguments: str) -> tuple[str, str]:
+        """("value", a literal), ("raised", the name of an exception) or ("unusable", why)"""
+        outcome = await theirs.python(
+            f"(lambda asked: ({entry}(*asked[0], **asked[1]),))({arguments})", wall_seconds=self.seconds
+        )
+        if outcome.restarted or outcome.ending not in (Ending.OK, Ending.ERROR):
+            return "unusable", outcome.error or str(outcome.ending)
+        if outcome.ending is Ending.ERROR:
+            last = (outcome.error or "").strip().splitlines()[-1:] or [""]
+            return "raised", last[0].partition(":")[0].strip() or "Exception"
+        try:
+            (value,) = read_literal(outcome.value or "")
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return "unusable", "the result is no plain value"
+        return "value", repr(value)
+
+
+def read_literal(text: str) -> Any:
+    """A plain value from its `repr`: texts, numbers (inf and nan among them), lists, tuples, mappings, sets.
+
+    Raises:
+        ValueError, SyntaxError: It is something else.
+    """
+    tree = ast.parse(text.strip(), mode="eval")
+    return ast.literal_eval(_Numbers().visit(tree))
+
+
+class _Numbers(ast.NodeTransformer):
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Constant({"inf": math.inf, "nan": math.nan}[node.id]) if node.id in ("inf", "nan") else node
+
+
+def _pair(outcome: Outcome) -> tuple[str, str]:
+    if outcome.ending is not Ending.OK:
+        return "failed", outcome.error or str(outcome.ending)
+    kind, said = ast.literal_eval(outcome.value or "")
+    return str(kind), str(said)
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists: cases are written in JSON."""
+    if isinstance(value, tuple | list):
+        return [_listed(one) for one in value]
+    return {key: _listed(one) for key, one in value.items()} if isinstance(value, dict) else value

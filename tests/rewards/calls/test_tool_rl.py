@@ -1,0 +1,116 @@
+"""ToolRL's numbers, its limits, and where ours differs on purpose."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests_rewards import episode, score, task, turn
+from whetstone.rewards.calls.canonical import Call
+from whetstone.rewards.calls.tool_rl import correctness, overlap, same_calls, tagged_format
+
+GOLD = Call("get_weather", {"city": "Paris", "unit": "C"})
+TASK = task("?", calls=[{"name": "get_weather", "arguments": {"city": "Paris", "unit": "C"}}])
+DATA = Path(__file__).parents[4] / "shared" / "data" / "toolrl" / "rlla_sft.json"
+
+
+def test_worked_numbers():
+    assert correctness([Call("get_weather", {"city": "Paris", "unit": "F"})], [GOLD]) == pytest.approx(1.5)
+    assert correctness([Call("get_weather", {"city": "Paris", "unit": "C", "x": 1})], [GOLD]) == pytest.approx(2.5)
+    assert correctness([GOLD, Call("now", {})], [GOLD]) == pytest.approx(2.25)
+    assert correctness([Call("weather", {"city": "Paris", "unit": "C"})], [GOLD]) == -3
+    assert correctness([GOLD], [GOLD]) == 3
+    assert correctness([], [GOLD]) == -3
+
+
+def test_overlap_of_nothing():
+    assert overlap([], []) == 1
+    assert overlap(["a"], []) == 0
+    assert overlap(["a", "a"], ["a"]) == 0.5
+
+
+CALLS = st.lists(
+    st.builds(
+        Call,
+        st.sampled_from("ab"),
+        st.dictionaries(st.sampled_from("xyz"), st.integers(0, 2), max_size=3),
+    ),
+    max_size=4,
+)
+
+
+@given(CALLS, CALLS)
+def test_the_best_assignment_is_no_worse_than_one_after_the_other(made, gold):
+    best, greedy = (correctness(made, gold, assignment=how) for how in ("optimal", "greedy"))
+    assert -3 <= greedy <= best + 1e-9
+    assert best <= 3
+
+
+@given(CALLS)
+def test_the_same_calls_in_any_order_have_the_most(gold):
+    if gold:
+        assert correctness(gold[::-1], gold) == pytest.approx(3)
+    assert same_calls(gold[::-1], gold)
+
+
+@given(CALLS, CALLS)
+def test_coarser_grains_pay_less(made, gold):
+    fine, whole = (correctness(made, gold, grain=grain) for grain in ("fine", "call"))
+    assert whole <= fine + 1e-9
+
+
+def weather(**arguments):
+    return episode(turn("", ("get_weather", arguments)), "sunny")
+
+
+def test_an_episode():
+    right = score("tool_rl", weather(city="Paris", unit="C"), TASK)
+    assert (right.value, right.success, right.parts["format"]) == (4, True, 1)
+    half = score("tool_rl", weather(city="Paris", unit="F"), TASK)
+    assert (half.value, half.success) == (pytest.approx(2.5), False)
+    assert score("tool_rl", weather(city="Paris", unit="F"), TASK, grain="exact").value == -2
+    assert score("tool_rl", episode("sunny"), TASK).value == -3
+    assert score("tool_rl", weather(city="Paris", unit="F"), TASK, size=1, format_weight=0).value == pytest.approx(0.5)
+
+
+def test_a_call_that_cannot_be_read_is_no_format():
+    broken = episode(
+        turn("<tool_call>{", malformed=["<tool_call>{"]), turn("", ("get_weather", {"city": "Paris", "unit": "C"}))
+    )
+    found = score("tool_rl", broken, TASK)
+    assert (found.parts["format"], found.success, found.value) == (0, False, 3)
+
+
+def test_where_no_call_is_asked_for_one_has_the_least():
+    nothing = task("?", calls=[])
+    assert score("tool_rl", episode("hello"), nothing).value == 1
+    assert score("tool_rl", episode("hello"), nothing).success
+    assert score("tool_rl", weather(city="Paris"), nothing).value == -3
+
+
+def test_tags_stand_as_in_the_gold_text():
+    gold = "<think> x </think>\n<tool_call>\n{}\n</tool_call>"
+    assert tagged_format("<think> y </think>\n<tool_call>\n{1}\n</tool_call>", gold)
+    assert not tagged_format("<tool_call>\n{1}\n</tool_call>", gold)
+    assert not tagged_format("<think> y </think>\n<tool_call>\n1\n</tool_call>\n<tool_call>\n2\n</tool_call>", gold)
+    assert tagged_format("<think>y</think>", "<think>only</think>")
+    both = "<think>x</think>\n<tool_call>\n{}\n</tool_call>\n<response>hi</response>"
+    assert tagged_format(both, both)
+    assert not tagged_format("<think>x</think>\n<response>hi</response>\n<tool_call>\n{}\n</tool_call>", both)
+
+
+@pytest.mark.skipif(not DATA.is_file(), reason="ToolRL's dialogues are not beside the project (shared/data/toolrl)")
+def test_every_gold_text_of_the_published_data_is_worth_the_most():
+    rows = json.loads(DATA.read_text())[:400]
+    gold_texts = [row["output"] for row in rows]
+    assert [text for text in gold_texts if not tagged_format(text, text)] == []
+    for text in gold_texts:
+        behind = text.partition("</think>")[2]
+        if "<tool_call>" in behind:
+            inside = behind.partition("<tool_call>")[2].partition("</tool_call>")[0]
+            calls = [json.loads(line) for line in inside.strip().splitlines()]
+            gold = [Call(call["name"], call["parameters"]) for call in calls]
+            assert correctness(gold, gold) == pytest.approx(3)
+            assert correctness(gold[:-1], gold) < 3

@@ -1,0 +1,106 @@
+"""What is faster is paid, and what only looks faster is not."""
+
+import pytest
+
+from tests_rewards import episode, score, task
+from whetstone.rewards.speed.kernel import broken_rule
+from whetstone.rewards.speed.speedup import smoothed, unsteadiness
+
+SLOW = """
+def total(xs):
+    s = 0
+    for i in range(len(xs)):
+        for _ in range(30):
+            s = s + 0
+        s = s + xs[i]
+    return s
+"""
+INPUTS = """
+import random
+def inputs(seed):
+    draw = random.Random(seed)
+    return ([draw.randint(0, 99) for _ in range(6000)],)
+"""
+TASK = task("?", entry_point="total", reference=SLOW, inputs=INPUTS)
+FAST = "def total(xs):\n    return sum(xs)"
+
+
+def test_worked_numbers():
+    assert smoothed([1, 1.2, 1.1, 6]) == pytest.approx([-0.624, -0.53, -0.577, 1.5], abs=1e-3)
+    assert smoothed([2.0, 2.0]) == [0, 0]
+    assert unsteadiness([1, 1, 1, 1, 1]) == 0
+
+
+def test_faster_and_the_same():
+    fast = score("speedup", episode(f"```python\n{FAST}\n```"), TASK, pairs=5, spread=5.0)
+    same = score("speedup", episode(SLOW), TASK, pairs=5, spread=5.0)
+    assert fast.success
+    assert same.success
+    assert fast.value > 1.5 * same.value > 0
+
+
+CHEATS = {
+    "remembers": "seen = {}\ndef total(xs):\n    return seen.setdefault('x', sum(xs))",
+    "turns back the clock": "import time\ntime.perf_counter = lambda: 0.0\ndef total(xs):\n    return 0",
+    "leaves work out": "def total(xs):\n    return sum(xs[:10]) * 600",
+    "puts it off": "def total(xs):\n    return (x for x in xs)",
+    "equals everything": "class A(int):\n    def __eq__(self, o): return True\ndef total(xs):\n    return A()",
+    "makes inputs small": "import random\nrandom.Random = None\nrange = lambda n: []\ndef total(xs):\n    return 0",
+    "is no code": "def total(xs) return",
+}
+
+
+@pytest.mark.parametrize("cheat", list(CHEATS))
+def test_no_trick_is_paid(cheat):
+    found = score("speedup", episode(f"```python\n{CHEATS[cheat]}\n```"), TASK, pairs=3, spread=9.0)
+    assert (found.value, found.success) == (0, False)
+
+
+def test_a_reference_that_is_none_says_nothing_of_the_agent():
+    broken = task("?", entry_point="total", reference="def total(", inputs="")
+    with pytest.raises(ValueError, match="reference or inputs do not run"):
+        score("speedup", episode(FAST), broken)
+
+
+KERNEL = """
+import triton
+@triton.jit
+def k(x):
+    pass
+def softmax(x):
+    return launch(x)
+def launch(x):
+    k[(1,)](x)
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "wrong"),
+    [
+        (KERNEL, ""),
+        (KERNEL.replace("k[(1,)](x)", "k(x)"), "no kernel is launched"),
+        (KERNEL.replace("return launch(x)", "return x"), "no kernel is launched"),
+        (KERNEL.replace("@triton.jit", "# @triton.jit"), "no function has"),
+        (KERNEL.replace("import triton", "from triton import jit as fast").replace("@triton.jit", "@fast"), ""),
+        ("import torch as t\n" + KERNEL.replace("return x", "return t.softmax(x)"), "it uses torch.softmax"),
+        ("from torch import softmax as s\n" + KERNEL.replace("return x", "return s(x)"), "it uses torch.softmax"),
+        ("import torch\nf = torch.softmax\n" + KERNEL.replace("return x", "return f(x)"), "it uses torch.softmax"),
+        (KERNEL + "\nexec('import torch')", "it calls exec"),
+        ("def softmax(:", "it does not parse"),
+    ],
+)
+def test_rules_are_read_from_the_tree(code, wrong):
+    found = broken_rule(code, entry="softmax", decorator="triton.jit", forbidden=["torch.softmax", "torch.nn.*"])
+    assert found.startswith(wrong) if wrong else found == ""
+
+
+def test_a_rule_is_a_factor_of_what_tests_say():
+    terms = {
+        "rule": {"name": "kernel", "decorator": None, "forbidden": ["sorted"], "weight": 0},
+        "passes": {"name": "unit_tests", "times": "rule"},
+    }
+    given = task("?", entry_point="order", cases=[[[[2, 1]], [1, 2]]])
+    own = "def order(xs):\n    return xs if xs[0] <= xs[1] else xs[::-1]"
+    for code, value in ((own, 1), ("def order(xs):\n    return sorted(xs)", 0)):
+        assert score("composed", episode(f"```python\n{code}\n```"), given, terms=terms).value == value

@@ -1,0 +1,74 @@
+"""Tiers: what counts only where something above it does."""
+
+import pytest
+import torch
+
+from tests_rewards import episode, score, task, turn
+from whetstone.algorithms.shaping.gated import gated_sum
+from whetstone.rewards import provided_by
+from whetstone.rewards.tiers.milestones import Milestones, differences
+
+TASK = task("?", answer="Rome Paris")
+
+
+def both(answer, *, outcome="ok", back=("found", "4")):
+    return episode(turn("", ("search", {}), back=back[:1]), turn("", ("python", {}, outcome), back=back[1:]), answer)
+
+
+def test_tool_star():
+    tools = {"tools": ["search", "python"]}
+    assert score("tool_star", both("Rome Paris Oslo"), TASK, **tools).value == pytest.approx(0.8 + 0.1)  # F1 .8
+    assert score("tool_star", both("Oslo"), TASK, **tools).value == 0
+    assert score("tool_star", both("Rome Paris"), TASK).value == 1
+    assert score("tool_star", both("Rome Paris", outcome="tool_error"), TASK, **tools).value == 1
+    assert score("tool_star", both("Rome Paris", back=("found", "")), TASK, **tools).value == 1
+    assert score("tool_star", both("Rome Paris", back=("found", "")), TASK, presence=True, **tools).value == 1.1
+    broken = episode(turn("<x>", malformed=["<x>"]), "Rome Paris")
+    assert score("tool_star", broken, TASK, **tools).value == -1
+
+
+def test_signed():
+    assert [score("signed", episode(say), TASK).value for say in ("rome paris", "Oslo")] == [1, -1]
+
+
+def gated(*, ran, right, at_least=1.0):
+    one = episode(*[turn("", ("tool", {})) for _ in range(ran)], "Rome Paris" if right else "Oslo")
+    terms = {
+        "goal": "exact_match",
+        "ran": {"name": "calls_ran", "weight": 0.1, "gate": "goal", "at_least": at_least},
+    }
+    return score("composed", one, TASK, terms=terms)
+
+
+def test_gated_accumulation_as_a_composition():
+    assert gated(ran=3, right=False).value == 0
+    assert gated(ran=3, right=True).value == pytest.approx(1.3)
+    tiers = torch.tensor([[0.0, 1.0], [0.3, 0.3]])
+    assert gated_sum(tiers, [0.5], [1.0]).tolist() == pytest.approx([0, 1.3])
+
+
+def test_milestones_once_each_and_in_order():
+    given = task(
+        "?",
+        answer="Rome",
+        milestones=[{"tool": "open", "arguments": {"id": 1}}, {"tool": "read", "says": "secret"}, {"says": "done"}],
+    )
+    one = episode(
+        turn("", ("read", {}), back=["secret"]),  # too early
+        turn("", ("open", {"id": 1, "as": "me"})),
+        turn("", ("open", {"id": 1})),  # again
+        turn("", ("read", {}), back=["the secret"]),
+        "Rome",
+    )
+    found = score("milestones", one, given)
+    assert found.turns == pytest.approx((0, 1 / 3, 0, 1 / 3, 0))
+    assert found.signals["progress"] == pytest.approx((0, 0, 1 / 3, 1 / 3, 2 / 3))
+    assert (found.value, found.parts["milestones"]) == (1, pytest.approx(2 / 3))
+    failed = episode(turn("", ("open", {"id": 1}, "tool_error")), "Rome")
+    assert score("milestones", failed, given).turns == (0, 0)
+    assert "progress" in provided_by(Milestones())
+
+
+def test_differences_add_up_to_the_end():
+    assert sum(differences([0, 0.2, 0.5, 1.0])) == pytest.approx(1)
+    assert differences([0, 0.5], 0.9) == pytest.approx([0.45])
