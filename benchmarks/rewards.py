@@ -37,7 +37,8 @@ CLAIMS: dict[str, dict[str, Any]] = {
             "tasks={source: 'reward_worlds:OptionalTool'}",
             "environment={tools: [pocket_calculator], max_turns: 4, max_calls_per_turn: 1}",
         ],
-        "warm_up": 600,
+        "warm_up": 900,
+        "updates": 60,
         "rewards": {"outcome": "exact_number", "otc": "{name: otc, outcome: exact_number, smooth: 3}"},
     },
     "ToolRL": {
@@ -163,8 +164,9 @@ def table_of(told: dict[str, Any]) -> str:
     lines = [
         "# What rewards do to what is learned",
         "",
-        f"Updates ({', '.join(f'{k} {v}' for k, v in budget['updates'].items())}) of {budget['tasks']} tasks with 8 trajectories each, from the same warmed-up",
-        f"weights. Success and tool calls of an episode on {budget['episodes']} held-out tasks, greedy, seed by",
+        f"Updates: {', '.join(f'{claim} {updates}' for claim, updates in budget['updates'].items())}, of"
+        f" {budget['tasks']} tasks with 8 trajectories each, from the same warmed-up weights. Success and tool",
+        f"calls of an episode on {budget['episodes']} held-out tasks, greedy, seed by",
         "seed; behind them the difference to the first reward of the claim, in the mean over seeds, with its 95 %",
         "interval (t distribution over seeds, paired). `make bench NAME=rewards`.",
         "",
