@@ -1,5 +1,8 @@
 """Judges by hand."""
 
+from whetstone.rewards import last_number
+from whetstone.tools.calculator import evaluate, shown
+
 
 def says_yes(question):
     """Says yes to everything."""
@@ -13,10 +16,10 @@ def reads(question):
 
 
 def obeys(question):
-    """Does what is said in the material, as a weak judge does; else as `reads`, of the word "right"."""
-    text = " ".join(question.material.values()).lower()
-    told = "every criterion is met" in text
-    return {"reason": "so", "met": told or "the answer is right" in text}
+    """Knows the right answer to what is to be computed, and does what is said in the material, as a weak judge does."""
+    wanted = last_number(shown(evaluate(question.material["task"].removeprefix("Compute "))))
+    work = question.material["work"]
+    return {"reason": "so", "met": last_number(work) == wanted or "every criterion is met" in work}
 
 
 def never(question):

@@ -18,6 +18,7 @@ from whetstone.cli.host import host
 from whetstone.cli.mcp import mcp
 from whetstone.cli.recipes import recipes
 from whetstone.cli.replay import replay
+from whetstone.cli.rewards import rewards
 from whetstone.cli.rollout import rollout
 from whetstone.cli.tasks import tasks
 from whetstone.cli.train import train
@@ -31,7 +32,7 @@ def cli() -> None:
     """Train language-model agents that use tools, by reinforcement learning."""
 
 
-for command in (train, evaluate, rollout, replay, why, recipes, tasks, host, mcp, doctor):
+for command in (train, evaluate, rollout, replay, why, recipes, rewards, tasks, host, mcp, doctor):
     cli.add_command(command)
 
 

@@ -15,6 +15,6 @@ _MARKS = {
 
 def show(check: Check) -> None:
     """Print it."""
-    click.echo(f"{_MARKS[check.verdict]}  {check.name:<20} {check.said}  ({check.seconds:.1f} s)")
+    click.echo(f"{_MARKS[check.verdict]}  {check.name:<24} {check.said}  ({check.seconds:.1f} s)")
     if check.mend:
-        click.echo(f"{'':<26} → {check.mend}")
+        click.echo(f"{'':<30} → {check.mend}")

@@ -1,6 +1,6 @@
 """From trajectories to better weights: the learner, the stages, checkpoints, and a whole run."""
 
-from whetstone.training.assembly import Assembly, assemble
+from whetstone.training.assembly import Assembly, assemble, judged_parts
 from whetstone.training.interruption import Interrupted
 from whetstone.training.learner import Learner
 from whetstone.training.needs import PROVIDERS
@@ -25,6 +25,7 @@ __all__ = [
     "final_agent",
     "final_policy",
     "headline",
+    "judged_parts",
     "preflight",
     "run_recipe",
     "train",

@@ -242,6 +242,16 @@ def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[s
     )
 
 
+def judged_parts(resolved: Resolved) -> tuple[Source, Callable[[], Environment], Reward]:
+    """(tasks, what makes an environment, reward) of a recipe: all that is needed to judge, and no model.
+
+    Raises:
+        WhetstoneError: As `assemble`.
+    """
+    source = _source(resolved, "tasks", resolved.recipe.tasks.options)
+    return source, _environment(resolved), _reward(resolved)
+
+
 def _no_expert(source: str) -> str:
     return f'the source "{source}" has no expert to learn from; set supervised: null'
 

@@ -1,0 +1,88 @@
+"""`whetstone rewards`: try whether a reward can be fooled; list those there are."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from whetstone import training
+from whetstone.cli.shown_check import show
+from whetstone.evaluation.audit import Audit
+from whetstone.evaluation.checks import Check, Verdict
+from whetstone.recipe import load_recipe
+from whetstone.rewards import REWARDS
+
+
+@click.group()
+def rewards() -> None:
+    """Try a reward; list rewards."""
+
+
+@rewards.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def listed(as_json: bool) -> None:
+    """Every reward a recipe can name, with what it says of itself."""
+    said = {
+        name: (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ") for name, part in REWARDS.items()
+    }
+    if as_json:
+        click.echo(json.dumps(said))
+        return
+    for name, text in said.items():
+        click.secho(f"{name:<16}", bold=True, nl=False)
+        click.echo(f" {text}")
+
+
+@rewards.command()
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--tasks", default=6, show_default=True, type=click.IntRange(min=1), help="How many.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def audit(recipe: str, overrides: tuple[str, ...], tasks: int, as_json: bool) -> None:
+    """Try the reward of RECIPE: whether anybody who does not do the task is paid as if he did.
+
+    An expert plays its tasks, and ten impostors: one that fails honestly, one at random, one that says nothing, gives
+    up, guesses, calls tools for ever, copies what tools said, answers everything, or talks to the judge. Exits with 1
+    where the reward can be fooled.
+    """
+    resolved = load_recipe(recipe, overrides)
+    source, make, reward = training.judged_parts(resolved)
+    turns = min(12, resolved.recipe.environment.max_turns)
+    tried = Audit(make, source, reward, tasks=tasks, max_turns=turns)
+    found = asyncio.run(_checked(tried, as_json))
+    bad = [each.name for each in found if each.verdict is Verdict.BAD]
+    if as_json:
+        said = {
+            "recipe": resolved.name,
+            "sound": not bad,
+            "players": tried.table(),
+            "checks": [asdict(each) for each in found],
+        }
+        click.echo(json.dumps(said))
+    else:
+        _show(tried)
+        click.echo(f"can be fooled: {', '.join(bad)}" if bad else f"the reward of {resolved.name} was not fooled")
+    sys.exit(1 if bad else 0)
+
+
+async def _checked(tried: Audit, quiet: bool) -> list[Check]:
+    found = []
+    async for each in tried.checks():
+        found.append(each)
+        if not quiet:
+            show(each)
+    if hasattr(tried.reward, "close"):
+        await tried.reward.close()
+    return found
+
+
+def _show(tried: Audit) -> None:
+    click.echo(f"\n{'who':<20} {'did the task':>12} {'paid then':>10} {'paid else':>10} {'no score':>9}")
+    for row in tried.table():
+        paid = ["" if row[key] is None else f"{row[key]:.3g}" for key in ("score_deserved", "score_undeserved")]
+        click.echo(f"{row['player']:<20} {row['deserved']:>12.0%} {paid[0]:>10} {paid[1]:>10} {row['invalid']:>9.0%}")

@@ -1,0 +1,335 @@
+"""Can a reward be fooled? Good and bad episodes of the same tasks are scored, and no bad one may be paid like a good
+one.
+
+    expert and impostors play → who deserved it is told without the reward → scores → comparisons
+
+Checks: a good episode outscores every bad one; giving up pays no more than failing honestly; what cannot be judged is
+invalid and no number; the same episode has the same score again; components keep their names; small changes of weights
+change no order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+from whetstone.chat import Message, ToolSpec, assistant
+from whetstone.environments import Environment
+from whetstone.evaluation.audit.deserving import deserves
+from whetstone.evaluation.audit.players import IDLE, PLAYERS, Player, Seen
+from whetstone.evaluation.audit.tripwire import DeadJudge, Tripwire, with_judges
+from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.contract.playing import play
+from whetstone.rewards import Compares, Composed, Reward, compared, scored
+from whetstone.tasks import Expert, Source
+from whetstone.trajectory import Task, Trajectory
+
+_CLOSE = 1e-9
+_MOST_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One episode, and what the reward said of it."""
+
+    player: str
+    task: Task
+    trajectory: Trajectory
+    """With its score; without one where the reward could not tell."""
+    deserved: bool | None
+    """None where one may see it either way; then it is compared with nobody."""
+
+    @property
+    def value(self) -> float | None:
+        """The outcome."""
+        return self.trajectory.score.value if self.trajectory.score is not None else None
+
+    @property
+    def total(self) -> float | None:
+        """The outcome and what its turns were paid."""
+        score = self.trajectory.score
+        return score.value + sum(score.turns or ()) if score is not None else None
+
+
+@dataclass(slots=True)
+class Audit:
+    """What is tried, and what was found.
+
+    Args:
+        make: Makes an environment.
+        source: Its tasks; where it has an expert, he plays, else what stands in `private["answer"]` is said.
+        reward: What is tried.
+        tasks: How many.
+        max_turns: Of an episode.
+    """
+
+    make: Callable[[], Environment]
+    source: Source
+    reward: Reward
+    tasks: int = 6
+    max_turns: int = 12
+    tried: list[Tried] = field(default_factory=list)
+
+    async def checks(self) -> AsyncIterator[Check]:
+        """One after the other."""
+        began = time.perf_counter()
+        for number in range(self.tasks):
+            self.tried += await self._task(self.source.task(number), number)
+        seconds = time.perf_counter() - began
+        for check in (self._invalid, self._order, self._giving_up, self._turns, self._names):
+            found = check()
+            if found is not None:
+                yield replace(found, seconds=seconds)
+                seconds = 0.0
+        for later in (self._failures, self._again, self._weights):
+            began = time.perf_counter()
+            found = await later()
+            if found is not None:
+                yield replace(found, seconds=time.perf_counter() - began)
+
+    def table(self) -> list[dict[str, Any]]:
+        """By player: episodes, share that deserved it, mean score of those and of the others, share without a score."""
+        rows = []
+        for player in PLAYERS:
+            mine = [one for one in self.tried if one.player == player]
+            if mine:
+                scores = {
+                    kind: [one.value for one in mine if bool(one.deserved) is kind and one.value is not None]
+                    for kind in (True, False)
+                }
+                rows.append(
+                    {
+                        "player": player,
+                        "episodes": len(mine),
+                        "deserved": fmean(bool(one.deserved) for one in mine),
+                        "score_deserved": fmean(scores[True]) if scores[True] else None,
+                        "score_undeserved": fmean(scores[False]) if scores[False] else None,
+                        "invalid": fmean(one.value is None for one in mine),
+                    }
+                )
+        return rows
+
+    async def _task(self, task: Task, number: int) -> list[Tried]:
+        played: dict[str, Trajectory] = {}
+        for name, player in PLAYERS.items():
+            played[name] = await self._played(task, player(number), f"audit-{number}/{name}")
+        alone = [await scored(self.reward, trajectory, task) for trajectory in played.values()]
+        together = await compared(self.reward, alone, task)
+        expert = played["expert"]
+        return [
+            Tried(name, task, trajectory, deserves(played[name], expert, task))
+            for name, trajectory in zip(played, together, strict=True)
+        ]
+
+    async def _played(self, task: Task, player: Player, id: str) -> Trajectory:
+        turn = 0
+
+        def policy(conversation: Sequence[Message], tools: Sequence[ToolSpec], admissible: Sequence[str]) -> Message:
+            nonlocal turn
+            seen = Seen(conversation, tools, admissible, self._expert(task, conversation, tools), turn)
+            turn += 1
+            return player(seen)
+
+        found = await play(self.make, task, policy, seed=7, max_turns=self.max_turns)
+        return replace(found.trajectory, id=id)
+
+    def _expert(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message | None:
+        if isinstance(self.source, Expert):
+            try:
+                return self.source.demonstrate(task, conversation, tools)
+            except Exception:  # an expert knows his own way, and not what becomes of others'
+                return assistant("")
+        return assistant(str(task.private["answer"])) if "answer" in task.private else None
+
+    # ------------------------------------------------------------ of scores there are
+
+    def _by_task(self) -> list[list[Tried]]:
+        found: dict[str, list[Tried]] = defaultdict(list)
+        for one in self.tried:
+            found[one.task.id].append(one)
+        return list(found.values())
+
+    def _paid(self, one: Tried) -> float | None:
+        """The outcome; with its turns where outcomes are all the same, since turns are all there is to be paid then."""
+        return one.total if self._turns_are_all else one.value
+
+    @property
+    def _turns_are_all(self) -> bool:
+        return len({one.value for one in self.tried if one.value is not None}) <= 1
+
+    def _invalid(self) -> Check | None:
+        experts = [one for one in self.tried if one.player == "expert"]
+        lost = [one for one in experts if one.value is None]
+        if lost:
+            said = f"{len(lost)} of {len(experts)} good episodes have no score: {lost[0].trajectory.error}"
+            return Check("can judge", Verdict.BAD, said, "the reward must be able to judge what an expert does")
+        bad = [one for one in self.tried if one.value is None]
+        if bad:
+            said = f"{len(bad)} of {len(self.tried)} episodes have no score: {bad[0].trajectory.error}"
+            return Check("can judge", Verdict.NOTE, said)
+        return Check(
+            "can judge", Verdict.GOOD, f"{len(self.tried)} episodes of {len(self._by_task())} tasks have a score"
+        )
+
+    def _order(self) -> Check:
+        faults, pairs = [], 0
+        for tried in self._by_task():
+            good = [(self._paid(one), one) for one in tried if one.deserved and self._paid(one) is not None]
+            bad = [(self._paid(one), one) for one in tried if one.deserved is False and self._paid(one) is not None]
+            if not good:
+                continue
+            least, worst = min(good, key=lambda pair: pair[0] or 0.0)
+            for value, one in bad:
+                pairs += 1
+                assert value is not None
+                assert least is not None
+                if value >= least - _CLOSE:
+                    faults.append(f"{one.player} has {value:.3g} where {worst.player} has {least:.3g}")
+        if not pairs:
+            return Check(
+                "good before bad", Verdict.NOTE, "there was nothing to compare: no task has a good and a bad episode"
+            )
+        if not faults:
+            return Check(
+                "good before bad", Verdict.GOOD, f"in {pairs} of {pairs} comparisons the good episode is paid more"
+            )
+        said = f"in {len(faults)} of {pairs} comparisons a bad episode is paid as much as a good one: {_some(faults)}"
+        return Check(
+            "good before bad", Verdict.BAD, said, "compare whole answers, with their types; set judged text apart"
+        )
+
+    def _giving_up(self) -> Check | None:
+        faults, pairs = [], 0
+        for tried in self._by_task():
+            honest = next((one for one in tried if one.player == "failing" and one.deserved is False), None)
+            if honest is None or self._paid(honest) is None:
+                continue
+            for one in tried:
+                if one.player in IDLE and one.deserved is False and self._paid(one) is not None:
+                    pairs += 1
+                    idle, tries = self._paid(one), self._paid(honest)
+                    assert idle is not None
+                    assert tries is not None
+                    if idle > tries + _CLOSE:
+                        faults.append(f"{one.player} has {idle:.3g}, an honest failure {tries:.3g}")
+        if not pairs:
+            return None
+        if not faults:
+            return Check(
+                "no pay for giving up", Verdict.GOOD, f"{pairs} idle episodes are paid no more than honest failures"
+            )
+        said = f"{len(faults)} of {pairs} idle episodes are paid more than an honest failure: {_some(faults)}"
+        mend = "put what is paid for efficiency behind a right answer: `gate` or `times` in `composed`"
+        return Check("no pay for giving up", Verdict.BAD, said, mend)
+
+    def _turns(self) -> Check | None:
+        """What turns are paid, added up; a note, since estimators may compare turns with turns."""
+        if self._turns_are_all or not any(one.trajectory.score and one.trajectory.score.turns for one in self.tried):
+            return None
+        faults = []
+        for tried in self._by_task():
+            good = [one.total for one in tried if one.deserved and one.total is not None]
+            for one in tried:
+                if good and one.deserved is False and one.total is not None and one.total >= min(good) - _CLOSE:
+                    faults.append(f"{one.player} has {one.total:.3g}, a good episode {min(good):.3g}")
+        if not faults:
+            return Check(
+                "turns added up", Verdict.GOOD, "with what its turns are paid, no bad episode has as much as a good one"
+            )
+        mend = "fine where the estimator compares turns with turns; where it adds them up, use shaping: gated"
+        return Check("turns added up", Verdict.NOTE, f"with what turns are paid, {_some(faults)}", mend)
+
+    def _names(self) -> Check | None:
+        names = {frozenset(one.trajectory.score.parts) for one in self.tried if one.trajectory.score is not None}
+        if len(names) <= 1:
+            return Check(
+                "components", Verdict.GOOD, f"always the same: {', '.join(sorted(next(iter(names), frozenset())))}"
+            )
+        changing = sorted(frozenset.union(*names) - frozenset.intersection(*names))
+        said = f"not always there: {', '.join(changing)}; their means are over the episodes that have them"
+        return Check("components", Verdict.NOTE, said, "say 0 where there is nothing of it")
+
+    # ------------------------------------------------------------ of what it does when asked again
+
+    async def _failures(self) -> Check | None:
+        one = next((one for one in self.tried if one.player == "expert" and one.value is not None), None)
+        if one is None:
+            return None
+        faults, tried = [], []
+        bare = replace(one.trajectory, score=None)
+        private, final, judge = Tripwire(), Tripwire(), DeadJudge()
+        # a group is asked together, or a reward that compares would not be asked at all
+        cases: list[tuple[str, Callable[[], bool], Reward, Trajectory, Task]] = [
+            ("the task's private data", lambda: private.touched, self.reward, bare, replace(one.task, private=private)),
+            ("the environment's verdict", lambda: final.touched, self.reward, replace(bare, final=final), one.task),
+            ("its judge", lambda: judge.meter.questions > 0, with_judges(self.reward, lambda _: judge), bare, one.task),
+        ]
+        for name, used, reward, trajectory, task in cases:
+            found = await scored(reward, trajectory, task)
+            if found.score is not None and isinstance(reward, Compares):
+                (found,) = await compared(reward, [found], task)
+            if used():
+                tried.append(name)
+                if found.score is not None:
+                    faults.append(f"without {name} it says {found.score.value:.3g}")
+        if faults:
+            mend = "let the exception through, or say Score.unknown(why): a failure is never a number"
+            return Check("failures are no numbers", Verdict.BAD, "; ".join(faults), mend)
+        if not tried:
+            return Check("failures are no numbers", Verdict.NOTE, "it reads nothing that could fail")
+        return Check("failures are no numbers", Verdict.GOOD, f"without {', '.join(tried)} it says nothing")
+
+    async def _again(self) -> Check:
+        changed = []
+        for one in self.tried:
+            if isinstance(self.reward, Compares) or one.value is None:
+                continue
+            found = await scored(self.reward, replace(one.trajectory, score=None), one.task)
+            if found.score is None or abs(found.score.value - one.value) > _CLOSE:
+                changed.append(f"{one.player}: {one.value:.3g}, then {found.score.value if found.score else 'nothing'}")
+        if changed:
+            mend = "a reward is a function of the episode alone; a judge needs temperature 0 and a cache"
+            return Check("the same again", Verdict.NOTE, f"{len(changed)} scores differ: {_some(changed)}", mend)
+        return Check("the same again", Verdict.GOOD, "every score is the same when it is asked again")
+
+    async def _weights(self) -> Check | None:
+        """Where a change of one per cent in a weight changes who is best, what is learned hangs by a thread."""
+        if not isinstance(self.reward, Composed):
+            return None
+        faults = []
+        for name, term in self.reward.terms.items():
+            for factor in (0.99, 1.01):
+                changed = replace(term, weight=term.weight * factor)
+                other = Composed(terms={**self.reward.terms, name: changed}, success=self.reward.success)
+                for tried in self._by_task():
+                    told = [one for one in tried if one.value is not None]
+                    alone = [await scored(other, replace(one.trajectory, score=None), one.task) for one in told]
+                    values = [t.score.value if t.score else 0.0 for t in await compared(other, alone, tried[0].task)]
+                    before = [one.value or 0.0 for one in told]
+                    if _best(values) != _best(before):
+                        faults.append(f"terms.{name} times {factor:g}")
+        if faults:
+            return Check(
+                "weights",
+                Verdict.NOTE,
+                f"who is best changes with {_some(sorted(set(faults)))}",
+                "break the tie on purpose",
+            )
+        return Check(
+            "weights", Verdict.GOOD, "a change of one per cent in any weight changes nobody's place at the top"
+        )
+
+
+def _best(values: Sequence[float]) -> set[int]:
+    most = max(values, default=0.0)
+    return {place for place, value in enumerate(values) if value >= most - 0.02 * max(1.0, abs(most))}
+
+
+def _some(faults: Sequence[str]) -> str:
+    different = list(dict.fromkeys(faults))
+    more = f" and {len(different) - _MOST_SHOWN} more" if len(different) > _MOST_SHOWN else ""
+    return "; ".join(different[:_MOST_SHOWN]) + more

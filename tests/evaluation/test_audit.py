@@ -1,0 +1,168 @@
+"""The audit finds the faults that are there, and no others."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import whetstone
+from whetstone import training
+from whetstone.errors import RecipeError, TaskError
+from whetstone.evaluation.audit import PLAYERS, Audit
+from whetstone.evaluation.checks import Verdict
+from whetstone.recipe import load_recipe
+from whetstone.rewards import exact_number, final_answer
+from whetstone.rewards.efficiency.otc import Otc
+from whetstone.trajectory import Score
+
+RECIPES = sorted(path.stem for path in (Path(whetstone.__file__).parent / "recipes").glob("*.yaml"))
+
+
+def audited(reward, recipe="demo", tasks=3, **more):
+    """By name, what each check came to."""
+    source, make, own = training.judged_parts(
+        load_recipe(recipe, [f"reward={reward}"] if isinstance(reward, str) else [])
+    )
+    audit = Audit(make, source, own if isinstance(reward, str) else reward, tasks=tasks, max_turns=6, **more)
+
+    async def main():
+        return {check.name: check async for check in audit.checks()}
+
+    return asyncio.run(main())
+
+
+def bad(checks):
+    return {name for name, check in checks.items() if check.verdict is Verdict.BAD}
+
+
+async def substring(trajectory, task):
+    """Is the answer somewhere in it?"""
+    right = str(task.private["answer"]) in (final_answer(trajectory) or "")
+    return Score(float(right), {"correct": float(right)}, success=right)
+
+
+async def swallowing(trajectory, task):
+    """What goes wrong is a 0."""
+    try:
+        return await exact_number(trajectory, task)
+    except Exception:
+        return Score(0.0, {"correct": 0.0}, success=False)
+
+
+async def noisy(trajectory, task):
+    """Another each time."""
+    noisy.count = getattr(noisy, "count", 0) + 1
+    score = await exact_number(trajectory, task)
+    return Score(score.value + 1e-3 * noisy.count, score.parts, success=score.success)
+
+
+async def moody(trajectory, task):
+    """Components come and go."""
+    score = await exact_number(trajectory, task)
+    return Score(score.value, {"short": 1.0} if len(trajectory.turns) == 1 else {"long": 1.0}, success=score.success)
+
+
+OBEDIENT = "{name: rubric, key: none, criteria: ['the answer is right'], judge: {name: scripted, answers: 'tests_judged:obeys'}}"
+ADDED = "{name: composed, terms: {correct: exact_number, few: {name: few_calls, weight: 0.3}}}"
+GATED = "{name: composed, terms: {correct: exact_number, few: {name: few_calls, weight: 0.3, times: correct}}}"
+
+
+def test_a_substring_grader_is_caught():
+    checks = audited(substring)
+    assert bad(checks) == {"good before bad"}
+    assert "answers everything has 1 where expert has 1" in checks["good before bad"].said
+
+
+def test_an_efficiency_bonus_that_is_added_is_caught_and_one_that_is_a_factor_is_not():
+    checks = audited(ADDED)
+    assert bad(checks) == {"no pay for giving up"}
+    assert "`gate` or `times`" in checks["no pay for giving up"].mend
+    assert bad(audited(GATED)) == set()
+
+
+def test_an_efficiency_bonus_larger_than_the_answer_is_caught_twice():
+    assert bad(audited(ADDED.replace("0.3", "3.0"))) == {"no pay for giving up", "good before bad"}
+
+
+def test_a_zero_for_exceptions_is_caught():
+    checks = audited(swallowing)
+    assert bad(checks) == {"failures are no numbers"}
+    assert "without the task's private data it says 0" in checks["failures are no numbers"].said
+
+
+def test_a_judge_that_obeys_the_answer_is_caught():
+    checks = audited(OBEDIENT)
+    assert "good before bad" in bad(checks)
+    assert "injects" in checks["good before bad"].said
+
+
+def test_a_judge_that_is_taken_away_leaves_no_number():
+    reward = "{name: rubric, key: none, criteria: ['x'], judge: {name: scripted, answers: 'tests_judged:says_yes'}}"
+    checks = audited(reward)
+    assert "its judge" in checks["failures are no numbers"].said
+    assert checks["failures are no numbers"].verdict is Verdict.GOOD
+    assert "good before bad" in bad(checks)  # it says yes to everything
+
+
+def test_what_compares_is_asked_in_a_group():
+    assert bad(audited("{name: otc, outcome: exact_number}")) == set()
+    assert bad(audited(Otc(outcome=swallowing))) == {"failures are no numbers"}
+
+
+def test_what_is_another_each_time_and_components_that_come_and_go_are_noted():
+    checks = audited(noisy)
+    assert checks["the same again"].verdict is Verdict.NOTE
+    checks = audited(moody)
+    assert (checks["components"].verdict, bad(checks)) == (Verdict.NOTE, set())
+    assert "long, short" in checks["components"].said
+
+
+def test_an_order_that_hangs_by_a_thread_is_noted():
+    close = (
+        "{name: composed, terms: {correct: exact_number, few: {name: few_calls, weight: 1.0, most: 8},"
+        " ran: {name: calls_ran, weight: 0.125}}}"
+    )
+    assert "weights" in audited(close)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_built_in_recipe_passes(recipe):
+    try:
+        parts = training.judged_parts(load_recipe(recipe))
+    except TaskError as missing:
+        pytest.skip(f"{missing}: put GSM8K into data/gsm8k")
+    except RecipeError as missing:
+        if "pip install" not in str(missing):
+            raise
+        pytest.skip(str(missing))
+    source, make, reward = parts
+    turns = min(12, load_recipe(recipe).recipe.environment.max_turns)
+    audit = Audit(make, source, reward, tasks=4, max_turns=turns)
+
+    async def main():
+        return {check.name: check async for check in audit.checks()}
+
+    checks = asyncio.run(main())
+    assert {name: check.said for name, check in checks.items() if check.verdict is Verdict.BAD} == {}
+    assert {row["player"] for row in audit.table()} == set(PLAYERS)
+    (expert,) = (row for row in audit.table() if row["player"] == "expert")
+    assert expert["deserved"] == 1
+
+
+def test_the_command_says_it_in_lines_and_in_json():
+    command = [sys.executable, "-m", "whetstone.cli.main", "rewards"]
+    shown = subprocess.run([*command, "audit", "demo", "--tasks", "2"], capture_output=True, text=True)
+    assert shown.returncode == 0
+    assert "the reward of demo was not fooled" in shown.stdout
+    fooled = subprocess.run([*command, "audit", "demo", f"reward={ADDED}", "--json"], capture_output=True, text=True)
+    assert fooled.returncode == 1
+    said = json.loads(fooled.stdout)
+    assert (said["sound"], len(said["players"])) == (False, len(PLAYERS))
+    wrong = subprocess.run([*command, "audit", "demo", "reward=exact_numbr"], capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert 'did you mean "exact_number"' in wrong.stderr
+    listed = subprocess.run([*command, "list", "--json"], capture_output=True, text=True)
+    assert "otc" in json.loads(listed.stdout)
