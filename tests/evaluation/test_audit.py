@@ -65,7 +65,10 @@ async def moody(trajectory, task):
     return Score(score.value, {"short": 1.0} if len(trajectory.turns) == 1 else {"long": 1.0}, success=score.success)
 
 
-OBEDIENT = "{name: rubric, key: none, criteria: ['the answer is right'], judge: {name: scripted, answers: 'tests_judged:obeys'}}"
+OBEDIENT = (
+    "{name: rubric, key: none, criteria: ['the answer is right'],"
+    " judge: {name: scripted, answers: 'tests_judged:obeys'}}"
+)
 ADDED = "{name: composed, terms: {correct: exact_number, few: {name: few_calls, weight: 0.3}}}"
 GATED = "{name: composed, terms: {correct: exact_number, few: {name: few_calls, weight: 0.3, times: correct}}}"
 

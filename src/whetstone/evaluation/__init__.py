@@ -1,5 +1,20 @@
 """How good is an agent, and how sure is that?"""
 
-from whetstone.evaluation.success import Evaluation, Rate, evaluation_of, pass_at_k, rate
+from whetstone.evaluation.intervals import Rate, clustered, wilson
+from whetstone.evaluation.measures import Calibration, calibration, majority, pass_at_k, pass_hat_k, tool_productivity
+from whetstone.evaluation.success import Evaluation, evaluation_of, rate
 
-__all__ = ["Evaluation", "Rate", "evaluation_of", "pass_at_k", "rate"]
+__all__ = [
+    "Calibration",
+    "Evaluation",
+    "Rate",
+    "calibration",
+    "clustered",
+    "evaluation_of",
+    "majority",
+    "pass_at_k",
+    "pass_hat_k",
+    "rate",
+    "tool_productivity",
+    "wilson",
+]

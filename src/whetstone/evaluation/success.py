@@ -1,4 +1,4 @@
-"""How good is an agent? Success on held-out tasks, with an interval that says how sure one can be.
+"""How good is an agent? Success on held-out tasks, with an interval that says how sure one can be, and what it took.
 
 Easy to get wrong: episodes that failed for reasons of infrastructure are not failures of the agent. They are
 left out of every rate, and counted.
@@ -8,35 +8,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from scipy.stats import binomtest
-
+from whetstone.evaluation.intervals import Rate, clustered, wilson
+from whetstone.evaluation.measures import Calibration, calibration, majority, pass_at_k, pass_hat_k, tool_productivity
+from whetstone.rewards.answers.confidence import stated_confidence
+from whetstone.rewards.answers.exact_match import normalized
+from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.trajectory import Group, Trajectory
 
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """A share of episodes that succeeded."""
-
-    episodes: int
-    success: float
-    """In [0, 1]; NaN for no episodes."""
-    interval: tuple[float, float]
-    """The 95 % Wilson score interval."""
+MOST_INVALID = 0.02
+"""The share of episodes without a valid ending above which an evaluation says nothing."""
+_MOST_VALUES = 40
+"""Of a tag, in a breakdown; one with more (an id) is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What many episodes came to."""
+    """What many episodes came to. NaN stands for a mean of nothing."""
 
     episodes: int
     """Episodes with a valid ending."""
     success: float
     interval: tuple[float, float]
+    """The 95 % Wilson interval, as if every episode stood for itself."""
     kinds: dict[str, Rate]
     """By the `kind` tag of the tasks."""
     turns: float
@@ -54,41 +52,48 @@ class Evaluation:
     invalid: int
     """Episodes left out because they say nothing of the agent."""
     temperature: float
+    tasks: int = 0
+    clustered_interval: tuple[float, float] = (math.nan, math.nan)
+    """The 95 % bootstrap interval with whole tasks drawn anew."""
+    pass_hat: dict[str, float] = field(default_factory=dict)
+    """pass^k: all of k samples succeed."""
+    majority: dict[str, float] = field(default_factory=dict)
+    """maj@k: the answer given most often among the first k is one that was right; for answers alone."""
+    reward: float = math.nan
+    """Mean outcome: avg@k, k being the samples of a task."""
+    reward_interval: tuple[float, float] = (math.nan, math.nan)
+    """As `clustered_interval`."""
+    tool_productivity: float | None = None
+    """Solved episodes over tool calls; None where nothing was called."""
+    tags: dict[str, dict[str, Rate]] = field(default_factory=dict)
+    """Success by each tag of the tasks and its values."""
+    failures: dict[str, float] = field(default_factory=dict)
+    """Among episodes that did not succeed, the share by what went wrong: how they ended, and `wrong_answer`."""
+    calibration: Calibration | None = None
+    """Of stated confidence; None where none was stated."""
+    cost: float = 0.0
+    """Mean of what tools said their calls cost."""
+    seconds: float = math.nan
+    """Mean length of an episode, each to the microsecond, as they are kept."""
+    incomplete: int = 0
+    """Episodes without a component that others have; they are in no mean of it."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
 
+    @property
+    def sound(self) -> bool:
+        """Whether few enough episodes were invalid for it to say something."""
+        return self.invalid <= MOST_INVALID * max(1, self.episodes + self.invalid)
+
 
 def rate(outcomes: Iterable[bool]) -> Rate:
-    """The share of True with its 95 % Wilson interval; of nothing, NaN in [0, 1].
-
-    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
-    """
+    """The share of True with its 95 % Wilson interval; of nothing, NaN in [0, 1]."""
     results = list(outcomes)
     if not results:
         return Rate(0, math.nan, (0.0, 1.0))
-    interval = binomtest(sum(results), len(results)).proportion_ci(0.95, method="wilson")
-    return Rate(len(results), sum(results) / len(results), (float(interval.low), float(interval.high)))
-
-
-def pass_at_k(samples: int, solved: int, k: int) -> float:
-    """The chance that at least one of `k` samples drawn from `samples`, `solved` of them right, is right.
-
-        1 − C(n − c, k) / C(n, k) = 1 − Π_{i = n−c+1 … n} (1 − k / i)
-
-    1 where fewer than k samples are wrong.
-
-    Raises:
-        ValueError: k is larger than the number of samples.
-
-    Source: Chen et al. 2021, arXiv:2107.03374, eq. 1.
-    """
-    if not 1 <= k <= samples:
-        raise ValueError(f"k is between 1 and the number of samples ({samples}), got {k}")
-    if samples - solved < k:
-        return 1.0
-    return 1.0 - math.prod(1.0 - k / i for i in range(samples - solved + 1, samples + 1))
+    return Rate(len(results), sum(results) / len(results), wilson(sum(results), len(results)))
 
 
 def evaluation_of(groups: Sequence[Group], *, temperature: float) -> Evaluation:
@@ -100,6 +105,11 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float) -> Evaluation:
         kinds[group.task.tags.get("kind", "all")] += [t.solved for t in group.trajectories if t.score is not None]
     whole = rate(t.solved for t in valid)
     calls = [call for trajectory in valid for call in trajectory.calls]
+    by_task = _by_task(groups)
+    values = [[t.score.value for t in row if t.score is not None] for row in by_task]
+    parts, incomplete = _mean_parts(valid)
+    productivity = tool_productivity([t.solved for t in valid], [len(t.calls) for t in valid])
+    sure = [(said, t.solved) for t in valid if (said := stated_confidence(t)) is not None]
     return Evaluation(
         episodes=whole.episodes,
         success=whole.success,
@@ -109,12 +119,33 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float) -> Evaluation:
         tool_calls=_mean(len(t.calls) for t in valid),
         action_tokens=_mean(t.action_tokens for t in valid),
         well_formed_calls=_mean(call.well_formed for call in calls) if calls else None,
-        ended=_shares(everything),
-        parts=_mean_parts(valid),
-        pass_at=_pass_at(groups),
+        ended=_shares(str(trajectory.ended) for trajectory in everything),
+        parts=parts,
+        pass_at=_over_tasks(by_task, pass_at_k),
         invalid=len(everything) - len(valid),
         temperature=temperature,
+        tasks=len(by_task),
+        clustered_interval=clustered([[float(t.solved) for t in row] for row in by_task]),
+        pass_hat=_over_tasks(by_task, pass_hat_k),
+        majority=_majorities(by_task),
+        reward=_mean(value for row in values for value in row),
+        reward_interval=clustered(values),
+        tool_productivity=None if math.isnan(productivity) else productivity,
+        tags=_by_tags(groups),
+        failures=_shares(_what_went_wrong(t) for t in valid if not t.solved),
+        calibration=calibration([said for said, _ in sure], [right for _, right in sure]),
+        cost=_mean(sum(call.cost for call in t.calls) for t in valid) if valid else 0.0,
+        seconds=_mean(round(t.seconds, 6) for t in valid),
+        incomplete=incomplete,
     )
+
+
+def _by_task(groups: Sequence[Group]) -> list[list[Trajectory]]:
+    """The valid episodes of each task, those of groups of the same task together."""
+    found: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    for group in groups:
+        found[group.task.id] += group.counted
+    return [row for row in found.values() if row]
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -122,25 +153,71 @@ def _mean(values: Iterable[float]) -> float:
     return fmean(listed) if listed else math.nan
 
 
-def _shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    counts = Counter(str(trajectory.ended) for trajectory in trajectories)
-    return {reason: count / len(trajectories) for reason, count in counts.most_common()}
+def _shares(names: Iterable[str]) -> dict[str, float]:
+    counts = Counter(names)
+    return {name: count / counts.total() for name, count in counts.most_common()}
 
 
-def _mean_parts(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def _what_went_wrong(trajectory: Trajectory) -> str:
+    """How an episode failed: what cut it short, a tool that never worked, or an answer that is wrong."""
+    if trajectory.ended.cut_short or trajectory.marks:
+        return str(trajectory.ended)
+    if any(turn.message.malformed for turn in trajectory.turns[-1:]):
+        return "malformed_call"
+    calls = trajectory.calls
+    if calls and all(call.outcome != "ok" for call in calls):
+        return "no_call_worked"
+    if not trajectory.final_text.strip() and not calls:
+        return "empty_answer"
+    return "wrong_answer"
+
+
+def _mean_parts(trajectories: Sequence[Trajectory]) -> tuple[dict[str, float], int]:
     named: defaultdict[str, list[float]] = defaultdict(list)
     for trajectory in trajectories:
         for name, value in trajectory.score.parts.items() if trajectory.score else ():
             named[name].append(value)
-    return {name: fmean(values) for name, values in named.items()}
+    incomplete = sum(
+        trajectory.score is not None and len(trajectory.score.parts) < len(named) for trajectory in trajectories
+    )
+    return {name: fmean(values) for name, values in named.items()}, incomplete
 
 
-def _pass_at(groups: Sequence[Group]) -> dict[str, float]:
-    """Over tasks with the full number of valid samples."""
-    most = max((len(group.counted) for group in groups), default=0)
-    complete = [group for group in groups if len(group.counted) == most > 0]
+def _over_tasks(by_task: Sequence[Sequence[Trajectory]], of: Callable[[int, int, int], float]) -> dict[str, float]:
+    """For k = 1, 2, 4, …: the mean over tasks with the full number of valid samples."""
+    most = max(map(len, by_task), default=0)
+    complete = [row for row in by_task if len(row) == most > 0]
     found, k = {}, 1
     while k <= most:
-        found[str(k)] = fmean(pass_at_k(most, sum(t.solved for t in g.counted), k) for g in complete)
+        found[str(k)] = fmean(of(most, sum(t.solved for t in row), k) for row in complete)
         k *= 2
     return found
+
+
+def _majorities(by_task: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
+    most = max(map(len, by_task), default=0)
+    complete = [row for row in by_task if len(row) == most > 1]
+    found, k = {}, 2
+    while k <= most and complete:
+        found[str(k)] = fmean(_majority_is_right(row[:k]) for row in complete)
+        k *= 2
+    return found
+
+
+def _majority_is_right(row: Sequence[Trajectory]) -> bool:
+    answers = [None if (said := final_answer(t)) is None else normalized(said) for t in row]
+    chosen = majority(answers)
+    return chosen is not None and any(t.solved for t, answer in zip(row, answers, strict=True) if answer == chosen)
+
+
+def _by_tags(groups: Sequence[Group]) -> dict[str, dict[str, Rate]]:
+    found: defaultdict[str, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    for group in groups:
+        for tag, value in group.task.tags.items():
+            found[tag][str(value)] += [t.solved for t in group.trajectories if t.score is not None]
+    kept: Mapping[str, Mapping[str, list[bool]]] = found
+    return {
+        tag: {value: rate(outcomes) for value, outcomes in sorted(values.items())}
+        for tag, values in sorted(kept.items())
+        if len(values) <= _MOST_VALUES
+    }
