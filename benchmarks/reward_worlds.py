@@ -80,10 +80,11 @@ class Bookings:
 
     Args:
         seed: Another seed, other training tasks.
+        nights: The most there are; with more, calls are right more seldom.
     """
 
-    def __init__(self, *, seed: int = 0) -> None:
-        self.seed = seed
+    def __init__(self, *, seed: int = 0, nights: int = 9) -> None:
+        self.seed, self.nights = seed, nights
 
     def task(self, index: int) -> Task:
         """Training task `index`."""
@@ -101,7 +102,7 @@ class Bookings:
     def _drawn(self, draw: random.Random, number: str = "") -> Task:
         wanted: Mapping[str, Any] = {
             "city": draw.choice(_CITIES),
-            "nights": draw.randint(1, 9),
+            "nights": draw.randint(1, self.nights),
             "guests": draw.randint(1, 9),
             "breakfast": draw.choice(("yes", "no")),
             "room": draw.choice(("quiet", "large")),

@@ -41,9 +41,19 @@ CLAIMS: dict[str, dict[str, Any]] = {
         "updates": 60,
         "rewards": {"outcome": "exact_number", "otc": "{name: otc, outcome: exact_number, smooth: 3}"},
     },
-    "ToolRL": {
+    "ToolRL, sometimes right": {
         "world": [
             "tasks={source: 'reward_worlds:Bookings'}",
+            "environment={tools: ['reward_worlds:book'], max_turns: 1, max_calls_per_turn: 1}",
+            "rollout.max_new_tokens=64",
+        ],
+        "warm_up": 60,
+        "updates": 150,
+        "rewards": {"exact": "{name: tool_rl, grain: exact}", "fine": "tool_rl"},
+    },
+    "ToolRL, rarely right": {
+        "world": [
+            "tasks={source: 'reward_worlds:Bookings', nights: 19}",
             "environment={tools: ['reward_worlds:book'], max_turns: 1, max_calls_per_turn: 1}",
             "rollout.max_new_tokens=64",
         ],

@@ -1,82 +1,198 @@
-"""`whetstone evaluate`: success on held-out tasks, with intervals."""
+"""`whetstone evaluate`: success on held-out tasks, with intervals, of any agent."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from whetstone import training
+from whetstone.chat import ChatEndpoint
+from whetstone.errors import RecipeError
 from whetstone.evaluation import Evaluation
+from whetstone.evaluation.harness import harness_json
+from whetstone.evaluation.success import MOST_INVALID
 from whetstone.recipe import Resolved, load_recipe
+from whetstone.reporting import Progress
+from whetstone.rollout import EndpointActor
+
+_FEW = 100
 
 
 @click.command()
 @click.argument("run_or_recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--policy", help="Who acts instead: a run, a model's folder, or an address such as http://host:8000/v1.")
+@click.option("--model", default="", help="The model's name at that address.")
+@click.option("--key-variable", default="", help="The environment variable that holds the key for that address.")
 @click.option("--episodes", type=click.IntRange(min=1), help="Held-out tasks [the recipe's].")
 @click.option("--samples", type=click.IntRange(min=1), help="Episodes of each task, for pass@k [the recipe's].")
 @click.option("--temperature", type=click.FloatRange(min=0), help="0 takes the likeliest token [the recipe's].")
 @click.option("--seed", type=click.IntRange(min=0), help="Of the draws [the recipe's].")
+@click.option(
+    "--into", type=click.Path(path_type=Path), help="Keep episodes there; the same command goes on with them."
+)
+@click.option("--lm-eval", type=click.Path(path_type=Path), help="Write results there as lm-evaluation-harness does.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
     run_or_recipe: str,
     overrides: tuple[str, ...],
+    policy: str | None,
+    model: str,
+    key_variable: str,
     episodes: int | None,
     samples: int | None,
     temperature: float | None,
     seed: int | None,
+    into: Path | None,
+    lm_eval: Path | None,
     as_json: bool,
 ) -> None:
-    """Evaluate RUN_OR_RECIPE: a run directory at its last checkpoint, or a recipe's policy as it stands."""
+    """Evaluate RUN_OR_RECIPE: a run directory at its last checkpoint, or a recipe's policy as it stands.
+
+    Exits with 1 where too many episodes failed for reasons of infrastructure to say anything.
+    """
+    given = {"episodes": episodes, "samples": samples, "temperature": temperature}
+    changes = [f"evaluation.{key}={value}" for key, value in given.items() if value is not None]
+    resolved, own, memory = _agent(run_or_recipe, (*overrides, *changes), policy)
+    assembly = training.assemble(resolved, own, memory)
+    endpoint = _endpoint(policy, model, key_variable)
+    seed = resolved.recipe.seed if seed is None else seed
+    came_to, protocol = asyncio.run(_evaluated(assembly, endpoint, seed, into, quiet=as_json))
+    if lm_eval is not None:
+        lm_eval.parent.mkdir(parents=True, exist_ok=True)
+        lm_eval.write_text(json.dumps(harness_json(resolved.name, came_to, protocol), indent=1) + "\n")
+    if as_json:
+        click.echo(json.dumps({**came_to.to_json(), "protocol": protocol}))
+    else:
+        _show(came_to, protocol)
+    if not came_to.sound:
+        said = (
+            f"{came_to.invalid} of {came_to.episodes + came_to.invalid} episodes failed for reasons of infrastructure"
+        )
+        click.echo(f"whetstone: {said}, more than {MOST_INVALID:.0%}: this says nothing of the agent", err=True)
+        sys.exit(1)
+
+
+def _agent(run_or_recipe: str, overrides: tuple[str, ...], policy: str | None) -> tuple[Resolved, Any, Any]:
+    """(recipe, weights if not the recipe's own, what parts remember)"""
     run_dir = Path(run_or_recipe)
     if run_dir.is_dir():
         resolved = training.run_recipe(run_dir).with_overrides(overrides)
-        policy, memory = training.final_agent(run_dir)
+        own, memory = training.final_agent(run_dir)
     else:
-        resolved, policy, memory = load_recipe(run_or_recipe, overrides), None, None
-    given = {"episodes": episodes, "samples": samples, "temperature": temperature}
-    changes: dict[str, Any] = {f"evaluation.{key}": value for key, value in given.items() if value is not None}
-    resolved = resolved.with_changes(changes)
-    came_to = asyncio.run(_evaluated(resolved, training.assemble(resolved, policy, memory), seed))
-    if as_json:
-        click.echo(json.dumps(came_to.to_json()))
-    else:
-        _show(came_to)
+        resolved, own, memory = load_recipe(run_or_recipe, overrides), None, None
+    if policy is None or policy.startswith(("http://", "https://")):
+        return resolved, own, memory
+    folder = Path(policy)
+    if (folder / "recipe.yaml").is_file():
+        own, memory = training.final_agent(folder)
+        if own is None:
+            raise RecipeError(f"--policy: {folder} is a run without a checkpoint")
+        return resolved, own, memory
+    return resolved.with_changes({"policy": {"path": policy}}), None, None
 
 
-async def _evaluated(resolved: Resolved, assembly: training.Assembly, seed: int | None) -> Evaluation:
-    settings = resolved.recipe.evaluation
+def _endpoint(policy: str | None, model: str, key_variable: str) -> ChatEndpoint | None:
+    if policy is None or not policy.startswith(("http://", "https://")):
+        return None
+    if not model:
+        raise RecipeError("--model: an address serves models by their names; say which")
+    if key_variable and key_variable not in os.environ:
+        raise RecipeError(f"--key-variable: the environment variable {key_variable} is not set")
+    return ChatEndpoint(policy, model, key=os.environ.get(key_variable, "") if key_variable else "")
+
+
+async def _evaluated(
+    assembly: training.Assembly, endpoint: ChatEndpoint | None, seed: int, into: Path | None, *, quiet: bool
+) -> tuple[Evaluation, dict[str, Any]]:
+    settings, recipe = assembly.resolved.recipe.evaluation, assembly.resolved.recipe
+    tasks = assembly.source.held_out(settings.episodes)
+    who = f"{endpoint.model} at {endpoint.url}" if endpoint is not None else ""
+    protocol = training.protocol_of(
+        assembly, tasks, samples=settings.samples, temperature=settings.temperature, seed=seed, who=who
+    )
+    record = None
+    if into is not None:
+        record = training.EvaluationRecord(into)
+        record.open(protocol)
+    actor = None
+    if endpoint is not None:
+        actor = EndpointActor(endpoint, assembly.chat, settings.temperature, recipe.rollout.max_new_tokens)
     engine = assembly.engine()
     try:
-        came_to, _ = await training.evaluate(
-            assembly,
-            engine,
-            episodes=settings.episodes,
-            samples=settings.samples,
-            temperature=settings.temperature,
-            seed=resolved.recipe.seed if seed is None else seed,
-        )
+        with _progress(len(tasks), quiet) as heard:
+            came_to, _ = await training.evaluate(
+                assembly,
+                engine,
+                episodes=settings.episodes,
+                samples=settings.samples,
+                temperature=settings.temperature,
+                seed=seed,
+                heard=heard,
+                actor=actor,
+                record=record,
+            )
     finally:
         await engine.close()
-    return came_to
+        if endpoint is not None:
+            await endpoint.close()
+    return came_to, protocol
 
 
-def _show(came_to: Evaluation) -> None:
+@contextlib.contextmanager
+def _progress(total: int, quiet: bool) -> Iterator[Any]:
+    with Progress(quiet=quiet or not sys.stderr.isatty()).stage("evaluation", total) as shown:
+        yield lambda group: shown.advance({})
+
+
+def _show(came_to: Evaluation, protocol: dict[str, Any]) -> None:
     click.echo(training.headline(came_to.to_json()))
-    for kind, rate in came_to.kinds.items():
-        low, high = rate.interval
-        click.echo(f"  {kind:<22} {rate.success:6.1%}  ({low:.0%} to {high:.0%}, {rate.episodes} episodes)")
+    low, high = came_to.clustered_interval
+    if not math.isnan(low):
+        few = f"; {came_to.tasks} tasks are few" if came_to.tasks < _FEW else ""
+        click.echo(f"  over {came_to.tasks} tasks          ({low:.1%} to {high:.1%}, tasks drawn anew{few})")
+    for tag, values in came_to.tags.items():
+        for value, rate in values.items() if len(values) > 1 or tag == "kind" else ():
+            low, high = rate.interval
+            name = value if tag == "kind" else f"{tag} {value}"
+            click.echo(f"  {name:<22} {rate.success:6.1%}  ({low:.0%} to {high:.0%}, {rate.episodes} episodes)")
     well_formed = "" if came_to.well_formed_calls is None else f"  well-formed calls {came_to.well_formed_calls:.1%}"
+    productivity = "" if came_to.tool_productivity is None else f"  solved per call {came_to.tool_productivity:.2f}"
+    cost = f"  cost {came_to.cost:.3g}" if came_to.cost else ""
     click.echo(
         f"turns {came_to.turns:.2f}  tool calls {came_to.tool_calls:.2f}"
-        f"  tokens {came_to.action_tokens:.1f}{well_formed}"
+        f"  tokens {came_to.action_tokens:.1f}{well_formed}{productivity}{cost}"
     )
-    click.echo("reward  " + "  ".join(f"{name} {value:.3f}" for name, value in came_to.parts.items()))
+    click.echo(
+        f"reward  {came_to.reward:.3f}  " + "  ".join(f"{name} {value:.3f}" for name, value in came_to.parts.items())
+    )
     click.echo("ended   " + "  ".join(f"{reason} {share:.1%}" for reason, share in came_to.ended.items()))
-    if len(came_to.pass_at) > 1:
-        click.echo("  ".join(f"pass@{k} {value:.1%}" for k, value in came_to.pass_at.items() if not math.isnan(value)))
+    if came_to.failures:
+        click.echo("failed  " + "  ".join(f"{reason} {share:.1%}" for reason, share in came_to.failures.items()))
+    for name, of_k in (("pass@", came_to.pass_at), ("pass^", came_to.pass_hat), ("maj@", came_to.majority)):
+        if len(came_to.pass_at) > 1 and of_k:
+            click.echo("  ".join(f"{name}{k} {value:.1%}" for k, value in of_k.items() if not math.isnan(value)))
+    sure = came_to.calibration
+    if sure is not None:
+        click.echo(
+            f"sure    {sure.mean_confidence:.1%} on average in {sure.said} episodes"
+            f"  ECE {sure.expected_error:.3f}  Brier {sure.brier:.3f}  AUROC {sure.auroc:.3f}"
+        )
+    strategy = protocol["strategy"]
+    if strategy:
+        spent = "  ".join(f"{name.replace('_', ' ')} {value:.1f}" for name, value in came_to.spent.items())
+        click.echo(f"by      {strategy['name']}, on a task: {spent}")
+    click.secho(
+        f"agent   {protocol['agent']}  seed {protocol['seed']}  temperature {protocol['temperature']:g}"
+        f"  tasks {protocol['tasks']['ids']}  whetstone {protocol['whetstone']}",
+        dim=True,
+    )

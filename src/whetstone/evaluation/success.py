@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -22,6 +22,7 @@ from whetstone.trajectory import Group, Trajectory
 
 MOST_INVALID = 0.02
 """The share of episodes without a valid ending above which an evaluation says nothing."""
+_NOT_CHOSEN = "not_chosen"
 _MOST_VALUES = 40
 """Of a tag, in a breakdown; one with more (an id) is left out."""
 
@@ -77,6 +78,8 @@ class Evaluation:
     """Mean length of an episode, each to the microsecond, as they are kept."""
     incomplete: int = 0
     """Episodes without a component that others have; they are in no mean of it."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """On a task in the mean, tries that were not chosen too: `sampled_tokens`, `tool_calls`, `environment_steps`."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -98,6 +101,11 @@ def rate(outcomes: Iterable[bool]) -> Rate:
 
 def evaluation_of(groups: Sequence[Group], *, temperature: float) -> Evaluation:
     """What the episodes in `groups` came to."""
+    tried = groups
+    groups = [
+        replace(group, trajectories=tuple(t for t in group.trajectories if _NOT_CHOSEN not in t.marks))
+        for group in groups
+    ]
     everything = [trajectory for group in groups for trajectory in group.trajectories]
     valid = [trajectory for trajectory in everything if trajectory.score is not None]
     kinds: defaultdict[str, list[bool]] = defaultdict(list)
@@ -137,6 +145,10 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float) -> Evaluation:
         cost=_mean(sum(call.cost for call in t.calls) for t in valid) if valid else 0.0,
         seconds=_mean(round(t.seconds, 6) for t in valid),
         incomplete=incomplete,
+        spent={
+            name: _mean(getattr(group.costs, name) for group in tried)
+            for name in ("sampled_tokens", "tool_calls", "environment_steps")
+        },
     )
 
 

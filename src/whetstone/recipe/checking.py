@@ -87,8 +87,15 @@ def _overflow_needs_views(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _samples_need_temperature(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    if recipe.evaluation.temperature == 0 and recipe.evaluation.samples > 1:
+    evaluation = recipe.evaluation
+    if evaluation.temperature == 0 and evaluation.samples > 1:
         yield "evaluation.samples", "at evaluation.temperature: 0 every sample of a task is the same"
+    if evaluation.strategy is not None and evaluation.temperature == 0:
+        yield "evaluation.strategy", "at evaluation.temperature: 0 every try of a task is the same"
+    if evaluation.strategy is not None and evaluation.samples > 1:
+        yield "evaluation.samples", "evaluation.strategy says how often a task is tried"
+    if evaluation.every is None:
+        yield "evaluation.during", "evaluation.every is not set, so nothing is evaluated beside reinforcement"
 
 
 def _calls_need_tools(recipe: Recipe) -> Iterator[tuple[str, str]]:

@@ -334,6 +334,13 @@ class EvaluationSettings(_Settings):
     samples: int = Field(1, ge=1)
     """Episodes of each task; more than one gives pass@k."""
     temperature: float = Field(0.0, ge=0)
+    strategy: Annotated[Part | None, _named()] = None
+    """How an answer comes of several tries, such as `best_of`, `majority_vote`, `tree_search`; null: each stands for
+    itself."""
+    every: int | None = Field(None, ge=1)
+    """Also evaluate beside reinforcement, each time so many updates are made; null: only before and after stages."""
+    during: int = Field(100, ge=1)
+    """Held-out tasks of those evaluations."""
 
 
 class Recipe(_Settings):

@@ -1,6 +1,6 @@
 """Episodes: one, many at once, and who acts in them."""
 
-from whetstone.rollout.actors import ExpertActor, FrozenActor, PolicyActor
+from whetstone.rollout.actors import EndpointActor, ExpertActor, FrozenActor, PolicyActor
 from whetstone.rollout.admission import Admission
 from whetstone.rollout.collector import Collector, plans_of
 from whetstone.rollout.consumption import next_batch
@@ -20,14 +20,17 @@ from whetstone.rollout.protocol import (
 )
 from whetstone.rollout.runner import Limits, run_episode
 from whetstone.rollout.status import RolloutStatus
-from whetstone.rollout.strategies import STRATEGIES, Independent
+from whetstone.rollout.strategies import NOT_CHOSEN, SEARCHES, STRATEGIES, Independent
 
 __all__ = [
+    "NOT_CHOSEN",
+    "SEARCHES",
     "STRATEGIES",
     "Action",
     "Actor",
     "Admission",
     "Collector",
+    "EndpointActor",
     "EpisodeRecord",
     "ExpertActor",
     "FrozenActor",

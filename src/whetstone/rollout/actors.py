@@ -1,4 +1,4 @@
-"""Who produces the actions of an episode? The policy through an engine, or an expert through a script.
+"""Who produces the actions of an episode? The policy through an engine, an expert, or a model behind an address.
 
 Both go through the same episode loop, so a demonstration is a trajectory like any other.
 """
@@ -6,8 +6,9 @@ Both go through the same episode loop, so a demonstration is a trajectory like a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from whetstone.chat import Chat
+from whetstone.chat import Chat, ChatEndpoint, Message
 from whetstone.inference import Engine, Sampling
 from whetstone.rollout.protocol import Action, Moment
 from whetstone.tasks import Expert
@@ -67,6 +68,42 @@ class ExpertActor:
         """The expert's next message."""
         message = self.expert.demonstrate(moment.task, moment.conversation, moment.tools)
         return Action(Tokens.written(self.chat.write(message, moment.tools), Author.EXPERT))
+
+    def leave(self, episode: str) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointActor:
+    """A model behind an OpenAI-compatible address, to be evaluated and not trained.
+
+    It is asked in messages and tools, as its own server shows them; tokens are those the recipe's chat would take.
+    """
+
+    endpoint: ChatEndpoint
+    chat: Chat
+    temperature: float
+    max_new_tokens: int
+
+    async def act(self, moment: Moment) -> Action:
+        """Its next message.
+
+        Raises:
+            InfrastructureError: It could not be asked.
+        """
+        options: dict[str, Any] = {
+            "temperature": self.temperature,
+            "max_tokens": self.max_new_tokens,
+            "seed": moment.seed % 2**31,
+        }
+        if moment.tools:
+            options["tools"] = [tool.to_openai() for tool in moment.tools]
+        completion = await self.endpoint.complete([m.to_openai() for m in moment.conversation], **options)
+        read = Message.from_openai({**completion.message, "role": "assistant"})
+        calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(read.tool_calls))
+        message = replace(read, tool_calls=calls, tool_call_id=None)
+        ids = self.chat.write(message, moment.tools)
+        return Action(Tokens.written(ids, Author.PARTNER), completion.finish != "length", message=message)
 
     def leave(self, episode: str) -> None:
         """Nothing is held."""

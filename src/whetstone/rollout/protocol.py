@@ -28,6 +28,8 @@ class Action:
     complete: bool = True
     """Whether the turn was ended by the actor rather than by a limit."""
     queue_seconds: float = 0.0
+    message: Message | None = None
+    """What it says, from one who speaks in messages; None: what its tokens say."""
 
 
 class Numbered(Protocol):

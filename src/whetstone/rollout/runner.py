@@ -422,7 +422,7 @@ class _Episode:
         turn = Turn(
             context=Tokens.written(context.new, self.author),
             action=tokens,
-            message=self.chat.read(tokens.ids, self.tools, turn=number),
+            message=action.message or self.chat.read(tokens.ids, self.tools, turn=number),
             opens_segment=context.opens_segment,
             training_context=self.reading.training_context,
             generation_seconds=time.perf_counter() - began,

@@ -23,6 +23,7 @@ from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
 from whetstone.rollout import (
     Actor,
     Collector,
+    EndpointActor,
     EpisodeRecord,
     ExpertActor,
     FrozenActor,
@@ -38,11 +39,13 @@ from whetstone.training.conversations import conversations
 from whetstone.training.credit import LEVELS, CreditParts
 from whetstone.training.losses import OF_A_PASS
 from whetstone.training.making import checked, found, function_of, part_of
-from whetstone.training.methods import check_method, method_of, strategy_of
+from whetstone.training.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.training.needs import Offer, missing
 from whetstone.training.sums import OF_SUMS
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
+_ANY_LENGTH = 1 << 40
+"""Of a context that somebody else keeps."""
 _TOKENIZER_EPISODES = 300
 """Episodes of the expert whose texts it is trained on besides, where the environment says more than its tasks."""
 _TOKENIZER_TASKS = 2000
@@ -62,6 +65,8 @@ class Assembly:
     environment: Callable[[], Environment]
     reward: Reward
     strategy: Strategy
+    searching: Strategy | None
+    """How an answer comes of several tries in an evaluation; None: each stands for itself."""
     method: Method
     """What is done around it."""
     frozen: Mapping[str, Actor]
@@ -112,11 +117,11 @@ class Assembly:
                 acts, and nothing where an expert does.
         """
         if method is None:
-            method = self.method.at_evaluation() if isinstance(actor, PolicyActor) else Method()
+            method = Method() if isinstance(actor, ExpertActor) else self.method.at_evaluation()
         recipe = self.resolved.recipe
         limits = Limits(
             max_turns=recipe.environment.max_turns,
-            context_length=self.policy.context_length,
+            context_length=_ANY_LENGTH if isinstance(actor, EndpointActor) else self.policy.context_length,
             timeout_seconds=recipe.environment.timeout_seconds,
             turn_timeout_seconds=recipe.environment.turn_timeout_seconds,
         )
@@ -234,6 +239,7 @@ def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[s
         environment=environment,
         reward=reward,
         strategy=strategy,
+        searching=searching_of(resolved),
         method=method,
         frozen=_frozen(resolved, strategy, policy, chat),
         credit=credit,

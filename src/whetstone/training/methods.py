@@ -23,7 +23,7 @@ from whetstone.rollout.rewrites import REWRITES
 from whetstone.rollout.selections import SELECTIONS
 from whetstone.rollout.starts import STARTS
 from whetstone.rollout.stops import STOPS
-from whetstone.rollout.strategies import STRATEGIES
+from whetstone.rollout.strategies import SEARCHES, STRATEGIES
 from whetstone.rollout.views import VIEWS
 from whetstone.tasks import CURRICULA, Source
 from whetstone.training.making import part_of
@@ -35,6 +35,18 @@ def strategy_of(resolved: Resolved, source: Source, vocabulary: int) -> Strategy
     part = resolved.recipe.rollout.strategy
     given = _given(resolved, source, vocabulary)
     made: Strategy = part_of(resolved, "rollout.strategy", "strategy", part, STRATEGIES, given)
+    return made
+
+
+def searching_of(resolved: Resolved) -> Strategy | None:
+    """How an answer comes of several tries in an evaluation of this recipe; None where each stands for itself."""
+    part = resolved.recipe.evaluation.strategy
+    if part is None:
+        return None
+    try:
+        made: Strategy = part_of(resolved, "evaluation.strategy", "strategy", part, SEARCHES, {})
+    except ValueError as error:
+        raise resolved.error("evaluation.strategy", str(error)) from None
     return made
 
 
@@ -90,6 +102,10 @@ def check_method(
                 key_of(source.task(0), part.by)
         except TaskError as error:
             raise resolved.error(key, str(error)) from None
+    searching = searching_of(resolved)
+    if "forks" in getattr(searching, "provides", ()) and not _can_be_gone_back_to(environment()):
+        said = f'environment "{recipe.environment.name}" cannot be gone back to, so no way through it can be searched'
+        raise resolved.error("evaluation.strategy", said)
     forks = "forks" in getattr(strategy, "provides", ())
     for key, parts in (("rollout.strategy", forks), ("rollout.start", method.start is not None)):
         if parts and not _can_be_gone_back_to(environment()):

@@ -143,7 +143,7 @@ class Replay:
         kept = [Group(tasks[id], tuple(trajectories)) for id, trajectories in groups.items()]
         rescored = [await self.rescored(group) for group in kept]
         again = json.loads(json.dumps(evaluation_of(rescored, temperature=settings.temperature).to_json()))
-        different = [key for key in told if not _same(told[key], again.get(key))]
+        different = [key for key in told if key != "spent" and not _same(told[key], again.get(key))]
         examples = tuple(f"{key}: {told[key]} → {again.get(key)}" for key in different[:_SHOWN])
         change = abs(again["success"] - told["success"])
         return Replayed(f"evaluation ({name})", len(told), len(different), examples, change)

@@ -28,12 +28,13 @@ from whetstone.training.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
+from whetstone.training.evaluating import evaluate
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.learner import Learner
 from whetstone.training.models import learner_for
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.run_directory import claimed, read_json, write_json
-from whetstone.training.stages import Supervised, evaluate
+from whetstone.training.stages import Supervised
 from whetstone.training.store import RunStore
 from whetstone.training.watchdog import Watchdog
 from whetstone.training.work import Work

@@ -12,16 +12,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from whetstone.algorithms import supervised
 from whetstone.arithmetic_thread import in_arithmetic_thread
-from whetstone.evaluation import Evaluation, evaluation_of
+from whetstone.evaluation import evaluation_of
 from whetstone.inference import Engine
 from whetstone.recipe import Recipe, SupervisedSettings, TrainingSettings
-from whetstone.rollout import Collector, Independent, Plan, plans_of
+from whetstone.rollout import Plan
 from whetstone.seeding import derive_seed
 from whetstone.training.assembly import Assembly
 from whetstone.training.learner import Learner
@@ -101,35 +101,6 @@ async def imitated(assembly: Assembly, settings: TrainingSettings, *, update: in
     count = settings.imitation.batch_size
     shown = await demonstrated(assembly, first_task(assembly.resolved.recipe) + update * count, count)
     return [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
-
-
-async def evaluate(
-    assembly: Assembly,
-    engine: Engine,
-    *,
-    episodes: int,
-    samples: int,
-    temperature: float,
-    seed: int,
-    heard: Callable[[Group], None] = lambda group: None,
-    watched: Callable[[Collector], None] = lambda collector: None,
-) -> tuple[Evaluation, list[Group]]:
-    """Success on held-out tasks, in the order of the source. (evaluation, groups)
-
-    Args:
-        heard: Called with each group as it finishes.
-        watched: Told of the collector before it begins, for whoever shows its status.
-    """
-    collector = assembly.collector(assembly.policy_actor(engine, temperature=temperature))
-    watched(collector)
-    tasks = assembly.source.held_out(episodes)
-    groups = []
-    plans = plans_of(tasks, seed=derive_seed(seed, "evaluation"))
-    async for group in collector.groups(plans, Independent(group_size=samples)):
-        heard(group)
-        groups.append(group)
-    groups.sort(key=lambda group: group.number)
-    return evaluation_of(groups, temperature=temperature), groups
 
 
 def costs_of(groups: Sequence[Group]) -> dict[str, float]:
