@@ -74,8 +74,6 @@ class Evaluation:
     """Of stated confidence; None where none was stated."""
     cost: float = 0.0
     """Mean of what tools said their calls cost."""
-    seconds: float = math.nan
-    """Mean length of an episode, each to the microsecond, as they are kept."""
     incomplete: int = 0
     """Episodes without a component that others have; they are in no mean of it."""
     spent: dict[str, float] = field(default_factory=dict)
@@ -143,7 +141,6 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float) -> Evaluation:
         failures=_shares(_what_went_wrong(t) for t in valid if not t.solved),
         calibration=calibration([said for said, _ in sure], [right for _, right in sure]),
         cost=_mean(sum(call.cost for call in t.calls) for t in valid) if valid else 0.0,
-        seconds=_mean(round(t.seconds, 6) for t in valid),
         incomplete=incomplete,
         spent={
             name: _mean(getattr(group.costs, name) for group in tried)

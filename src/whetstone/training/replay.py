@@ -136,7 +136,7 @@ class Replay:
         """Of the kept episodes, against what the run said of them."""
         told = read_json(self.run_dir / "evaluations" / f"{name}.json")
         settings = self.recorded.recipe.evaluation
-        tasks = {task.id: task for task in self.before.source.held_out(settings.episodes)}
+        tasks = {task.id: task for task in self.before.source.held_out(max(settings.episodes, settings.during))}
         groups: dict[str, list[Trajectory]] = {}
         for trajectory in read_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl"):
             groups.setdefault(trajectory.task_id, []).append(trajectory)

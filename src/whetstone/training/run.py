@@ -21,6 +21,7 @@ from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings, Tr
 from whetstone.reporting import Journal, Progress, Stage, write_report, write_trajectories
 from whetstone.rollout import Collector
 from whetstone.training.assembly import assemble
+from whetstone.training.beside import Beside
 from whetstone.training.checkpoint import (
     Checkpoints,
     Position,
@@ -133,22 +134,27 @@ class _Run:
                 work = self._work(settings, learner, done, held)
                 self.shown = held.enter_context(self.progress.stage(name, settings.steps, done=done))
                 held.enter_context(Watchdog(work, say=self.progress.say))
+                beside = Beside(self.assembly, self.run_dir, say=self.progress.say)
                 try:
-                    await self._steps(name, settings, learner, work)
+                    await self._steps(name, settings, learner, work, beside)
                 finally:
+                    await beside.close()
                     await work.close()
             await self.checkpoints.written()
             await self._publish(work.version)
         await self._evaluate(name)
 
-    async def _steps(self, name: str, settings: OptimizerSettings, learner: Learner, work: Work) -> None:
+    async def _steps(
+        self, name: str, settings: OptimizerSettings, learner: Learner, work: Work, beside: Beside
+    ) -> None:
+        every = self.recipe.evaluation.every if isinstance(settings, TrainingSettings) else None
         while work.done < settings.steps:
             began = time.perf_counter()
             number = work.done + 1
             try:
                 metrics = await self.interruption.unless_asked(work.step(), finish=lambda: work.updating)
             except Interrupted:
-                await self._park(name, settings, learner, work)
+                await self._park(name, settings, learner, work, beside)
                 raise
             except (NonFiniteError, FaultBudgetError, QuotaError) as error:
                 path = await self._save(settings, learner, work)
@@ -158,7 +164,14 @@ class _Run:
             assert self.shown is not None
             self.shown.advance(metrics)
             self._watch(work.collector)
+            if every is not None and work.done % every == 0:
+                await beside.begin(name, work.done)
             if work.done % settings.checkpoint_every == 0 or work.done == settings.steps:
+                try:
+                    await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
+                except Interrupted:
+                    await self._park(name, settings, learner, work, beside)
+                    raise
                 await work.settle()
                 await self._save(settings, learner, work)
 
@@ -179,11 +192,12 @@ class _Run:
             done=done,
         )
 
-    async def _park(self, name: str, settings: OptimizerSettings, learner: Learner, work: Work) -> None:
+    async def _park(self, name: str, settings: OptimizerSettings, learner: Learner, work: Work, beside: Beside) -> None:
         """Somebody asked the run to stop: save, if that can be had within the time there is."""
         self.progress.say(f"stopping after step {work.done} of {name}; a second signal stops at once")
         try:
             async with asyncio.timeout(self.interruption.seconds_left):
+                await beside.settle()
                 await work.settle()
                 if work.done:
                     await self._save(settings, learner, work)
@@ -251,6 +265,10 @@ class _Run:
             if found is not None:
                 made[name] = found
         first, last = next(iter(made.values())), list(made.values())[-1]
+        during = {
+            int(path.stem.rpartition("-")[2]): read_json(path)
+            for path in sorted((self.run_dir / "evaluations").glob("reinforcement-*.json"))
+        }
         return {
             "recipe": self.resolved.name,
             "title": self.recipe.title or self.resolved.name,
@@ -258,6 +276,7 @@ class _Run:
             "before": first,
             "after": last,
             "evaluations": made,
+            "during": during,
             "ablations": {},
             "seconds": self.position.seconds,
             "throughput": _throughput(self.journal.read()),
