@@ -12,6 +12,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import click
 
+from whetstone.cli.compare import compare_command
 from whetstone.cli.doctor import doctor
 from whetstone.cli.evaluate import evaluate
 from whetstone.cli.host import host
@@ -32,7 +33,7 @@ def cli() -> None:
     """Train language-model agents that use tools, by reinforcement learning."""
 
 
-for command in (train, evaluate, rollout, replay, why, recipes, rewards, tasks, host, mcp, doctor):
+for command in (train, evaluate, compare_command, rollout, replay, why, recipes, rewards, tasks, host, mcp, doctor):
     cli.add_command(command)
 
 

@@ -249,6 +249,19 @@ class TrainingSettings(OptimizerSettings):
     """Failures of servers, sandboxes, rewards and our own among the last 1,000 episodes, above which the run stops."""
     imitation: ImitationSettings | None = None
     """Keep imitating the source's expert; null leaves it out."""
+    budget: BudgetSettings | None = None
+    """What may be spent; the stage ends with the update that reaches it. `steps` is the most it makes all the same, and
+    what schedules are laid out over."""
+
+
+class BudgetSettings(_Settings):
+    """What reinforcement may spend, whatever became of it; null: any."""
+
+    episodes: int | None = Field(None, ge=1)
+    sampled_tokens: int | None = Field(None, ge=1)
+    tool_calls: int | None = Field(None, ge=1)
+    seconds: float | None = Field(None, gt=0)
+    """Of steps, evaluations before and after not among them."""
 
 
 class CriticSettings(_Settings):

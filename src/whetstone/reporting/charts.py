@@ -94,3 +94,24 @@ def _svg(figure: Any) -> str:
     plt.close(figure)
     text = stream.getvalue()
     return text[text.index("<svg") :]
+
+
+def bands(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]], *, x_label: str
+) -> str:
+    """Shares with a band around each, as an `<svg>` element.
+
+    Args:
+        series: Name → (x, middle, lowest, highest).
+    """
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
+        for place, (name, (x, middle, low, high)) in enumerate(series.items()):
+            colour = COLOURS[place % len(COLOURS)]
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.plot(x, middle, color=colour, label=name, linestyle="-" if place < len(COLOURS) else "--")
+        axes.set_xlabel(x_label)
+        axes.set_ylim(-0.02, 1.02)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.legend(fontsize=7)
+        return _svg(figure)

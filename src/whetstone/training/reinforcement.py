@@ -31,7 +31,7 @@ from whetstone.seeding import derive_random, derive_seed
 from whetstone.training.assembly import Assembly
 from whetstone.training.learner import Learner
 from whetstone.training.one_step import Stepped, one_step
-from whetstone.training.stages import costs_of, describe_groups, first_task, imitated
+from whetstone.training.stages import costs_of, describe_groups, first_task, imitated, spent_on
 from whetstone.training.store import RunStore
 from whetstone.training.stream import GroupStream, admission_of
 from whetstone.trajectory import Group, Segment, Task
@@ -102,7 +102,7 @@ class Reinforcement:
             sampled = time.perf_counter()
             self.store.begin(update)
             played = [*groups, *passed_over]
-            metrics = describe_groups(played) | costs_of(played) | self._ages(groups)
+            metrics = describe_groups(played) | costs_of(played) | spent_on(played) | self._ages(groups)
             try:
                 learning = in_arithmetic_thread(self._learn, groups, passed_over, shown)
                 stepped = await self._within(_UPDATE, learning)

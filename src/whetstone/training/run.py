@@ -148,7 +148,7 @@ class _Run:
         self, name: str, settings: OptimizerSettings, learner: Learner, work: Work, beside: Beside
     ) -> None:
         every = self.recipe.evaluation.every if isinstance(settings, TrainingSettings) else None
-        while work.done < settings.steps:
+        while work.done < settings.steps and not self._used_up(name, settings):
             began = time.perf_counter()
             number = work.done + 1
             try:
@@ -166,7 +166,8 @@ class _Run:
             self._watch(work.collector)
             if every is not None and work.done % every == 0:
                 await beside.begin(name, work.done)
-            if work.done % settings.checkpoint_every == 0 or work.done == settings.steps:
+            last = work.done == settings.steps or self._used_up(name, settings)
+            if work.done % settings.checkpoint_every == 0 or last:
                 try:
                     await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
                 except Interrupted:
@@ -174,6 +175,14 @@ class _Run:
                     raise
                 await work.settle()
                 await self._save(settings, learner, work)
+
+    def _used_up(self, name: str, settings: OptimizerSettings) -> bool:
+        """Whether the stage has spent what it may."""
+        budget = settings.budget if isinstance(settings, TrainingSettings) else None
+        if budget is None:
+            return False
+        spent = spent_in(self.journal.read(), name)
+        return any(most is not None and spent[unit] >= most for unit, most in budget.model_dump().items())
 
     def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Work:
         if isinstance(settings, SupervisedSettings):
@@ -283,6 +292,17 @@ class _Run:
             "parameters": self.assembly.policy.parameters,
             "policy": self.recipe.policy.path or "tiny, built from nothing",
         }
+
+
+def spent_in(rows: list[dict[str, Any]], stage: str = "reinforcement") -> dict[str, float]:
+    """What a stage has spent so far, by `BudgetSettings`' units."""
+    mine = [row for row in rows if row["stage"] == stage]
+    return {
+        "episodes": sum(row.get("spent/episodes") or 0.0 for row in mine),
+        "sampled_tokens": sum(row.get("spent/sampled_tokens") or 0.0 for row in mine),
+        "tool_calls": sum(row.get("spent/tool_calls") or 0.0 for row in mine),
+        "seconds": sum((row.get("time/rollout") or 0.0) + (row.get("time/update") or 0.0) for row in mine),
+    }
 
 
 def headline(evaluation: Mapping[str, Any]) -> str:

@@ -114,6 +114,15 @@ def costs_of(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
+def spent_on(groups: Sequence[Group]) -> dict[str, float]:
+    """What was spent on all groups of a step, those that did not count among them; budgets are held against its sum."""
+    return {
+        "spent/episodes": float(sum(len(group.trajectories) for group in groups)),
+        "spent/sampled_tokens": float(sum(group.costs.sampled_tokens for group in groups)),
+        "spent/tool_calls": float(sum(group.costs.tool_calls for group in groups)),
+    }
+
+
 def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     """What the episodes of a step came to, as metrics; greedy ones are not of the policy as it is sampled."""
     groups = [replace(group, trajectories=tuple(t for t in group.trajectories if not t.greedy)) for group in groups]

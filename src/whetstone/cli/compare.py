@@ -1,0 +1,82 @@
+"""`whetstone compare`: methods on the same tasks, with the same budget, over several seeds."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import click
+
+from whetstone.errors import RecipeError, did_you_mean
+from whetstone.reporting import Progress
+from whetstone.reporting.comparison import table_lines, write_comparison
+from whetstone.training.comparison import UNITS, compare, contenders_of, learning_curve
+
+_KEY = re.compile(r"[\w.]+=")
+
+
+@click.command("compare")
+@click.argument("recipes", nargs=-1, required=True, metavar="RECIPE... [KEY=VALUE[,VALUE]...]")
+@click.option(
+    "--seeds", default=3, show_default=True, type=click.IntRange(min=1), help="How many, from the recipe's on."
+)
+@click.option(
+    "--budget",
+    multiple=True,
+    metavar="UNIT=MOST",
+    help=f"What reinforcement may spend: {', '.join(UNITS)}; more than one may be given.",
+)
+@click.option("--into", type=click.Path(path_type=Path), default=Path("comparisons"), show_default=True,
+              help="Where runs are kept and the page goes; runs that are there are not made again.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def compare_command(recipes: tuple[str, ...], seeds: int, budget: tuple[str, ...], into: Path, as_json: bool) -> None:
+    """Compare RECIPEs: same tasks, same budget, several seeds; a table, learning curves, paired tests, one HTML page.
+
+    A key may be given several values, `advantage=group_relative,gigpo`: each is a contender. What was run before is
+    taken as it is, so that adding a contender runs one contender.
+    """
+    named = [given for given in recipes if not _KEY.match(given)]
+    overrides = [given for given in recipes if _KEY.match(given)]
+    if not named:
+        raise RecipeError("name a recipe to compare; `whetstone recipes` lists those there are")
+    limits = _limits(budget)
+    contenders = contenders_of(named, overrides, budget=limits)
+    first = min(contender.resolved.recipe.seed for contender in contenders)
+    found = compare(
+        contenders,
+        seeds=range(first, first + seeds),
+        folder=into,
+        budget=limits,
+        progress=Progress(quiet=as_json),
+    )
+    told = found.to_json()
+    unit = next(iter(limits), "sampled_tokens")
+    curves = {name: [learning_curve(run.folder, unit) for run in runs] for name, runs in found.runs.items()}
+    page = into / "comparison.html"
+    write_comparison(page, told, curves, {c.name: c.resolved.dump() for c in contenders}, unit=unit)
+    (into / "comparison.json").write_text(json.dumps(told, indent=1) + "\n")
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    for line in table_lines(told):
+        click.echo(line)
+    reused = sum(row["reused"] for row in told["contenders"])
+    click.secho(f"{reused} of {sum(len(row['seeds']) for row in told['contenders'])} runs were there; {page}", dim=True)
+
+
+def _limits(budget: tuple[str, ...]) -> dict[str, float]:
+    limits = {}
+    for given in budget:
+        unit, equals, most = given.partition("=")
+        if unit not in UNITS or not equals:
+            raise RecipeError(f"--budget {given}: UNIT=MOST{did_you_mean(unit, UNITS)}")
+        try:
+            limits[unit] = (
+                float(most.replace("_", "")) if unit == "seconds" else float(int(float(most.replace("_", ""))))
+            )
+        except ValueError:
+            raise RecipeError(f"--budget {given}: {most} is no number") from None
+        if limits[unit] <= 0:
+            raise RecipeError(f"--budget {given}: more than nothing")
+    return limits
