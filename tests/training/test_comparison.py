@@ -158,7 +158,7 @@ def test_the_command(tmp_path):
     command = [sys.executable, "-m", "whetstone.cli.main", "compare"]
     given = [
         "demo",
-        *GIVEN,
+        *SMALL,
         "training.steps=2",
         "advantage=opo,gpg",
         "--seeds",
