@@ -16,6 +16,7 @@ from whetstone.environments.adapters.reasoning_gym import ReasoningGym, Reasonin
 from whetstone.environments.adapters.scienceworld import ScienceWorld, ScienceWorldTasks
 from whetstone.environments.adapters.textarena import TextArena, TextArenaTasks
 from whetstone.environments.adapters.textworld import TextWorld, TextWorldTasks
+from whetstone.environments.function_calls import FunctionCalls
 from whetstone.environments.native.adventure import Adventure, AdventureTasks
 from whetstone.environments.native.apis import ApisTasks, Services
 from whetstone.environments.native.battleship import Battleship, BattleshipTasks
@@ -99,6 +100,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "apis": partial(ToolEnvironment, tools=[Services], user=Requests),
     "bug_repair": partial(ToolEnvironment, tools=[Files, Shell, HiddenTests]),
     "chores": partial(ToolEnvironment, tools=[Shell, FolderCheck]),
+    "function_calls": FunctionCalls,
     "encyclopaedia": partial(ToolEnvironment, tools=[Encyclopaedia]),
     "knapsack": partial(ToolEnvironment, tools=[Knapsack]),
     "retail": retail,
@@ -106,7 +108,13 @@ ENVIRONMENTS: dict[str, Any] = {
     "tables": partial(ToolEnvironment, tools=[Python]),
     "text_to_sql": partial(ToolEnvironment, tools=[partial(Sql, url="task")]),
 }
-REWARD_OF = {"encyclopaedia": "exact_match", "retail": "retail", "tables": "exact_number", "text_to_sql": "exact_match"}
+REWARD_OF = {
+    "encyclopaedia": "exact_match",
+    "function_calls": "bfcl",
+    "retail": "retail",
+    "tables": "exact_number",
+    "text_to_sql": "exact_match",
+}
 """What judges an environment, where that is not its own verdict."""
 TASKS_OF_WORLDS: dict[str, Any] = {
     "adventure": AdventureTasks,

@@ -1,0 +1,64 @@
+"""Functions that are called and not carried out: one turn, with the functions the task brings along.
+
+What was called is judged by the reward (`bfcl`, `tool_rl`). Names with dots are offered with underscores, since models'
+formats do not take dots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from whetstone.chat import Message, ToolSpec, user
+from whetstone.environments.protocol import Observation, StepResult
+from whetstone.trajectory import CallRecord, EndReason, Task
+
+_TYPES = {"dict": "object", "float": "number", "double": "number", "tuple": "array", "any": "string", "list": "array"}
+
+
+class FunctionCalls:
+    """Offers the functions in `task.private["functions"]`; ends with the first answer, whatever it calls."""
+
+    stateless = True
+
+    def __init__(self) -> None:
+        self._names: frozenset[str] = frozenset()
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """The request and the functions."""
+        specs = tuple(offered(schema) for schema in task.private["functions"])
+        self._names = frozenset(spec.name for spec in specs)
+        return Observation((user(task.prompt),), specs)
+
+    async def step(self, action: Message) -> StepResult:
+        """It is over."""
+        calls = [
+            CallRecord(call.name, "ok" if call.name in self._names else "unknown_tool", 0.0)
+            for call in action.tool_calls
+        ]
+        calls += [CallRecord("", "malformed_call", 0.0) for _ in action.malformed]
+        reason = EndReason.TOOL_STOPPED if action.tool_calls else EndReason.TERMINATED
+        return StepResult(Observation(()), terminated=True, reason=reason, calls=tuple(calls))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def offered(schema: Mapping[str, Any]) -> ToolSpec:
+    """A function as it is told to a model: its types as JSON Schema names them."""
+    parameters = schema.get("parameters", {})
+    return ToolSpec(
+        str(schema["name"]).replace(".", "_"),
+        str(schema.get("description", "")),
+        _schema({"type": "object", **parameters}),
+    )
+
+
+def _schema(given: Any) -> Any:
+    if isinstance(given, Mapping):
+        changed = {key: _schema(value) for key, value in given.items()}
+        kind = given.get("type")
+        if isinstance(kind, str):
+            changed["type"] = _TYPES.get(kind.lower(), kind.lower())
+        return changed
+    return [_schema(one) for one in given] if isinstance(given, list) else given

@@ -1,0 +1,67 @@
+"""Python functions to write, each with its tests (HumanEval), read from the published JSON lines.
+
+Goes with `reward: unit_tests`, which runs code and tests in sandboxes apart from each other.
+
+Source: Chen et al. 2021, arXiv:2107.03374.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from whetstone.chat import Message, ToolSpec, assistant
+from whetstone.tasks.jsonl import Endless, OnBadTask, read_tasks
+from whetstone.tasks.splits import split
+from whetstone.trajectory import Task
+
+_ASK = "Complete this Python function. Answer with the whole function in one fenced block.\n\n```python\n{}\n```"
+
+
+class HumanEval:
+    """The problems of `HumanEval.jsonl`; the expert answers with the published solution.
+
+    Args:
+        path: The file, or the folder it is in.
+        seed: The order in which training problems come.
+        held_out_share: The share kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
+            same.
+        on_bad_task: `error`, or `skip` to leave bad lines out and count them.
+
+    Raises:
+        TaskError: The file is missing, empty or has a bad line.
+    """
+
+    def __init__(
+        self, *, path: str, seed: int = 0, held_out_share: float = 1.0, on_bad_task: OnBadTask = "error"
+    ) -> None:
+        file = Path(path) / "HumanEval.jsonl" if Path(path).is_dir() else Path(path)
+        tasks, self.skipped = read_tasks(file, _parse, on_bad_task=on_bad_task)
+        if held_out_share == 1.0:
+            training, self._held_out = tasks, tasks
+        else:
+            training, self._held_out = split(tasks, held_out_share, where=str(file))
+        self._endless = Endless(training, seed=seed)
+
+    def task(self, index: int) -> Task:
+        """Each training problem once an epoch, every epoch in another order."""
+        return self._endless[index]
+
+    def held_out(self, count: int) -> Sequence[Task]:
+        """In the order of the file."""
+        return self._held_out[:count]
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """The published solution."""
+        return assistant(f"```python\n{task.private['prelude']}{task.private['solution']}\n```")
+
+
+def _parse(row: Mapping[str, Any], number: int) -> Task:
+    private = {
+        "entry_point": str(row["entry_point"]),
+        "test": str(row["test"]),
+        "prelude": str(row["prompt"]),
+        "solution": str(row["canonical_solution"]),
+    }
+    return Task(str(row["task_id"]), _ASK.format(row["prompt"]), private, {"kind": "function"})
