@@ -7,15 +7,18 @@ import inspect
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
 from whetstone import training
 from whetstone.cli.shown_check import show
+from whetstone.errors import RecipeError
 from whetstone.evaluation.audit import Audit
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.recipe import load_recipe
 from whetstone.rewards import REWARDS
+from whetstone.rewards.learned.model import RewardModel
 
 
 @click.group()
@@ -36,6 +39,47 @@ def listed(as_json: bool) -> None:
     for name, text in said.items():
         click.secho(f"{name:<16}", bold=True, nl=False)
         click.echo(f" {text}")
+
+
+@rewards.command()
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--model", "folder", required=True, type=click.Path(path_type=Path), help="The model; the line goes there."
+)
+@click.option(
+    "--tasks", default=100, show_default=True, type=click.IntRange(min=5), help="A fifth is kept to try it on."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def fit(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: int, as_json: bool) -> None:
+    """Fit a reward model on RECIPE's tasks: what its expert does is better, what impostors do is worse.
+
+    Written beside the model as `reward_head.json`; a recipe names it by `reward: {name: learned, path: FOLDER}`.
+    """
+    resolved = load_recipe(recipe, overrides)
+    source, make, reward = training.judged_parts(resolved)
+    tried = Audit(make, source, reward, tasks=tasks, max_turns=min(12, resolved.recipe.environment.max_turns))
+
+    async def played() -> None:
+        async for _ in tried.checks():
+            break  # all have played by the first
+
+    asyncio.run(played())
+    pairs = tried.pairs()
+    if len(pairs) < 5:
+        raise RecipeError(
+            f"{recipe}: {len(pairs)} tasks have a good and a bad episode; take more --tasks, or one with an expert"
+        )
+    kept = max(1, len(pairs) // 5)
+    model = RewardModel(folder)
+    loss = model.fit([pair for of_task in pairs[kept:] for pair in of_task])
+    accuracy = model.accuracy([pair for of_task in pairs[:kept] for pair in of_task])
+    path = model.save()
+    said = {"path": str(path), "tasks": len(pairs) - kept, "loss": loss, "accuracy": accuracy, "tried_on": kept}
+    if as_json:
+        click.echo(json.dumps(said))
+    else:
+        click.echo(f"{path}  puts {accuracy:.1%} of the pairs of {kept} tasks it did not see in their order")
 
 
 @rewards.command()

@@ -25,6 +25,7 @@ from whetstone.rewards.judged.preferred import Preferred
 from whetstone.rewards.judged.rubric import Rubric
 from whetstone.rewards.judged.rules import Rules
 from whetstone.rewards.judged.verified import Verified
+from whetstone.rewards.learned.reward import Learned
 from whetstone.rewards.making import make_reward
 from whetstone.rewards.protocol import Compares, Reward, provided_by, provides
 from whetstone.rewards.scoring import compared, scored
@@ -60,6 +61,7 @@ REWARDS = {
     "ikea": ikea,
     "json_answer": json_answer,
     "kernel": kernel,
+    "learned": Learned,
     "matched_calls": matched_calls,
     "meta_reasoning": meta_reasoning,
     "milestones": Milestones,

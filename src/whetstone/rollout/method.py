@@ -47,11 +47,13 @@ class Method:
     inject: Mapping[str, Injection] | None = None
     select: Mapping[str, Selection] | None = None
     refill: Refill | None = None
+    reward: Any = None
+    """Where it learns on from how steps went; judging is the collector's."""
     overflow: Overflow = "drop"
 
     def parts(self) -> Iterator[tuple[str, Any]]:
         """(name, part) of each, in the order of a step."""
-        for key in ("curriculum", "allocate", "start", "partner", "refill"):
+        for key in ("curriculum", "allocate", "start", "partner", "refill", "reward"):
             part = getattr(self, key)
             if part is not None:
                 yield key, part

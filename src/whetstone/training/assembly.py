@@ -32,6 +32,7 @@ from whetstone.rollout import (
     PolicyActor,
     Strategy,
 )
+from whetstone.rollout.protocol import Remembers
 from whetstone.tasks import SOURCES, Expert, Generated, Source
 from whetstone.tools import TOOLS
 from whetstone.training.columns import critic_heads, empty_column
@@ -186,6 +187,8 @@ def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[s
     chat = Chat(policy.tokenizer, format)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
+    if isinstance(reward, Remembers):
+        method = replace(method, reward=reward)
     method.load_state(memory or {})
     check_method(resolved, strategy, method, source, environment)
     for k, part in enumerate(recipe.filters):

@@ -22,7 +22,8 @@ def deserves(trajectory: Trajectory, expert: Trajectory, task: Task) -> bool | N
         return bool(trajectory.final["success"])
     answer = final_answer(trajectory)
     wanted = final_answer(expert)
-    if wanted is None or not wanted.strip():  # what is wanted are calls
+    named = "answer" not in task.private and bool({"calls", "possible_answer"} & set(task.private))
+    if named or wanted is None or not wanted.strip():  # what is wanted are calls
         return _calls_like(trajectory, expert)
     if answer is None:
         return False

@@ -25,6 +25,8 @@ from whetstone.evaluation.audit.tripwire import DeadJudge, Tripwire, with_judges
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract.playing import play
 from whetstone.rewards import Compares, Composed, Reward, compared, scored
+from whetstone.rewards.judged.material import transcript
+from whetstone.rewards.learned.model import Pair
 from whetstone.tasks import Expert, Source
 from whetstone.trajectory import Task, Trajectory
 
@@ -112,6 +114,17 @@ class Audit:
                     }
                 )
         return rows
+
+    def pairs(self) -> list[list[Pair]]:
+        """By task, its good episode beside each bad one that tried, as texts."""
+        found = []
+        for tried in self._by_task():
+            good = next((one for one in tried if one.player == "expert" and one.deserved), None)
+            bad = [one for one in tried if one.deserved is False]
+            if good is not None and bad:
+                better = transcript(good.trajectory)
+                found.append([Pair(better, transcript(one.trajectory)) for one in bad])
+        return found
 
     async def _task(self, task: Task, number: int) -> list[Tried]:
         played: dict[str, Trajectory] = {}
