@@ -1,11 +1,17 @@
 """The page of methods says what the docstrings say."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
+from docstring_parser import parse
+
 from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING
 from whetstone.chat import FORMATS
+from whetstone.rewards import REWARDS
+from whetstone.rewards.judges import JUDGES
+from whetstone.rollout import SEARCHES
 from whetstone.rollout.allocations import ALLOCATIONS
 from whetstone.rollout.injections import INJECTIONS
 from whetstone.rollout.partners import PARTNERS
@@ -22,6 +28,7 @@ from whetstone.tools import TOOLS
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "methods.md").read_text()
 ROLLOUT = (ROOT / "docs" / "rollout.md").read_text()
+REWARDS_PAGE = (ROOT / "docs" / "rewards.md").read_text()
 
 
 def test_it_is_what_the_docstrings_say():
@@ -57,3 +64,13 @@ def test_its_table_names_what_there_is():
     known = {*ADVANTAGES, *OBJECTIVES}
     named = {word for word in table.replace("`", " ` ").split() if word.replace("_", "").isalnum() and "_" in word}
     assert named <= known, named - known
+
+
+def test_every_reward_is_on_its_page_and_says_what_it_is():
+    for parts in (REWARDS, JUDGES, SEARCHES):
+        for name in parts:
+            assert f"### `{name}`" in REWARDS_PAGE
+    for name, part in REWARDS.items():
+        options = [key for key, p in inspect.signature(part).parameters.items() if p.kind is p.KEYWORD_ONLY]
+        said = {p.arg_name for p in parse(inspect.getdoc(part)).params}
+        assert set(options) <= said, f"{name}: {set(options) - said}"

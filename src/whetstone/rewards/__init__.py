@@ -43,6 +43,7 @@ from whetstone.rewards.worlds.sql_result import sql_result
 from whetstone.rewards.worlds.state import state
 from whetstone.rewards.worlds.unit_tests import UnitTests
 from whetstone.rewards.worlds.verdict import returns, verdict
+from whetstone.rewards.written.reward import WrittenReward
 
 REWARDS = {
     "attempts": attempts,
@@ -87,6 +88,7 @@ REWARDS = {
     "verdict": verdict,
     "verified": Verified,
     "well_formed": well_formed,
+    "written": WrittenReward,
 }
 
 __all__ = [

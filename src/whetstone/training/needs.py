@@ -56,7 +56,7 @@ class Offer:
     reward: frozenset[str]
     """What the reward says its scores carry."""
     strategy: frozenset[str]
-    """What the strategy says its groups carry: `forks`, `greedy_rewards`."""
+    """What the strategy says its groups carry: `forks`, `greedy_rewards`, `process_rewards`."""
 
 
 def missing(columns: Iterable[str], offer: Offer) -> Iterator[tuple[str, str]]:
@@ -90,7 +90,7 @@ def _missing(name: str, offer: Offer) -> str | None:
         return None if recipe.process_model is not None else "a second model would say it: set process_model: {}"
     if name == "teacher_logprobs":
         return None if recipe.teacher is not None else "set teacher: {path: FOLDER} with the same tokenizer"
-    if name in offer.reward or name in MADE_BY_THE_RUN:
+    if name in offer.reward or name in MADE_BY_THE_RUN or (name == "process_rewards" and name in offer.strategy):
         return None
     what = _FROM_REWARDS.get(name, f"a signal or part named {name}")
     known = f"{_BUILT_IN[name]}, or " if name in _BUILT_IN else ""

@@ -34,6 +34,7 @@ async def calibrated(
 
     Args:
         outcome: Says whether the answer is right.
+        form: Which of the two.
         right_size: b₁, of `separated`.
         wrong_size: b₂.
         missing: What an answer pays that says no confidence from 0 to 1.

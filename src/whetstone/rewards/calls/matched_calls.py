@@ -35,6 +35,9 @@ async def matched_calls(
     calls not made before, or the answer is right. `progress`: the share of gold calls made in front of each turn.
 
     Gold calls are `task.private["calls"]`: mappings with `arguments` and, where the tool matters, `name`.
+
+    Args:
+        assignment: How calls are assigned to gold ones; see `assigned`.
     """
     correct = await exact_number(trajectory, task)
     gold = [(str(call.get("name", "")), call["arguments"]) for call in task.private["calls"]]

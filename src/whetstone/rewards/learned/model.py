@@ -74,7 +74,8 @@ class RewardModel:
     @torch.no_grad()
     def states(self, texts: Sequence[str]) -> list[Tensor]:
         """[H] of each text: the mean of the model's last states over its tokens. What is longer than the model reads
-        loses its beginning.""" found = []
+        loses its beginning."""
+        found = []
         for text in texts:
             key = hashlib.sha256(text.encode()).hexdigest()
             if key not in self._kept:

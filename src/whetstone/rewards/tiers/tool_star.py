@@ -27,6 +27,7 @@ async def tool_star(
         outcome: Gives the measure, and success.
         measure: The part of its score that says how right it is, from 0 to 1; where it has none, its value does.
         tools: Those that are to work together; null: no bonus.
+        bonus: What that pays.
         presence: As in the code, a tool that was only called counts as of use; otherwise a call of it must have run and
             said something.
 

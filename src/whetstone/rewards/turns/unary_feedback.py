@@ -30,7 +30,12 @@ def unary_return(
 async def unary_feedback(
     trajectory: Trajectory, task: Task, *, discount: float = 0.5, repetition: float = 0.5
 ) -> Score:
-    """What `unary_return` says of an episode's answers; goes with the partner `try_again`."""
+    """What `unary_return` says of an episode's answers; goes with the partner `try_again`.
+
+    Args:
+        discount: γ: what an answer is worth, by how many stood before it.
+        repetition: λ: what saying the same again costs.
+    """
     found = answers_of(trajectory, task)
     solved_at = next((k for k, (_, _, right) in enumerate(found) if right), None)
     readable = [text for _, text, _ in found if last_number(text) is not None]

@@ -35,6 +35,7 @@ async def sql_result(
     of the last call of `tool` that ran.
 
     Args:
+        tool: Whose calls are queries.
         seconds: How long each query may run.
         most_rows: A result with more is wrong.
 

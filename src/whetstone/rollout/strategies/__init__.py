@@ -9,6 +9,7 @@ from whetstone.rollout.strategies.greedy_baseline import GreedyBaseline
 from whetstone.rollout.strategies.guided_retry import GuidedRetry
 from whetstone.rollout.strategies.independent import Independent
 from whetstone.rollout.strategies.probed import Probed
+from whetstone.rollout.strategies.prover import Prover
 from whetstone.rollout.strategies.self_play import SelfPlay
 from whetstone.rollout.strategies.tree_search import TreeSearch
 
@@ -21,6 +22,7 @@ STRATEGIES = {
     "guided_retry": GuidedRetry,
     "independent": Independent,
     "probed": Probed,
+    "prover": Prover,
     "self_play": SelfPlay,
 }
 
@@ -41,6 +43,7 @@ __all__ = [
     "Independent",
     "MajorityVote",
     "Probed",
+    "Prover",
     "SelfPlay",
     "TreeSearch",
 ]

@@ -1,0 +1,159 @@
+"""How does a model write a reward? It proposes code, which is checked, tried on labelled episodes, and sent back with
+what was wrong, until it tells success from failure well enough.
+
+    task and traces, as text → code → allowed? → runs in the sandbox, finite, the same again → goes with success? → a
+    file for a person to read
+
+Easy to get wrong: such code is never used as it comes. What this gives is a file; a recipe names it only after somebody
+has read it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.stats import spearmanr
+
+from whetstone.rewards.judges import Judge, Question
+from whetstone.rewards.written.reward import run_reward, trace_of
+from whetstone.trajectory import Task, Trajectory
+
+SHAPE: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"reason": {"type": "string", "maxLength": 4000}, "code": {"type": "string", "maxLength": 20000}},
+    "required": ["reason", "code"],
+    "additionalProperties": False,
+}
+_ASK = """Write a reward: one Python function `def reward(trace):` that returns a float, larger for better episodes.
+`trace` is a mapping: `prompt` (text), `turns` (a list of mappings with `text`, `calls` (each `name`, `arguments`,
+`outcome`), `observations` (texts), `reward` (a number or None)), `ended` (how it ended), `final` (what the environment
+said at the end) and `answer` (what was answered, or None). Use plain Python and `math` and `re`; no imports, no other
+names, no `while`. Pay for progress and success; do not pay for giving up, for length, or for calling tools as such."""
+_ALLOWED_CALLS = frozenset({
+    "abs", "all", "any", "bool", "dict", "enumerate", "float", "int", "isinstance", "len", "list", "max", "min",
+    "range", "reversed", "round", "set", "sorted", "str", "sum", "tuple", "zip",
+})  # fmt: skip
+_MODULES = frozenset({"math", "re"})
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of it."""
+
+    code: str
+    """The best there was; empty where none could be used."""
+    correlation: float
+    """Spearman's, of its values with success; NaN where there was none."""
+    accepted: bool
+    rounds: int
+    objections: tuple[str, ...]
+    """To each proposal, in order; the last is empty where it was accepted."""
+
+
+async def write_reward(
+    judge: Judge,
+    description: str,
+    labelled: Sequence[tuple[Trajectory, Task, bool]],
+    *,
+    least: float = 0.7,
+    rounds: int = 4,
+    sandbox: str = "auto",
+) -> Written:
+    """A reward's code, as good as it could be made.
+
+    Args:
+        judge: Writes it.
+        description: Of the task, in words.
+        labelled: Episodes with whether they succeeded; both kinds.
+        least: The correlation from which it is accepted.
+
+    Raises:
+        ValueError: Episodes of one kind alone.
+        InfrastructureError: The judge or the sandbox failed.
+
+    Source: Text2Reward 2023, arXiv:2309.11489; Auto MC-Reward 2023, arXiv:2312.09238 (designer, critic, analyser).
+    """
+    if len({success for _, _, success in labelled}) < 2:
+        raise ValueError("labelled episodes are to be of both kinds: some that succeeded and some that failed")
+    best, said = Written("", math.nan, False, 0, ()), ""
+    objections: list[str] = []
+    shown = "\n".join(json.dumps({"success": ok, **trace_of(t, task)})[:1500] for t, task, ok in labelled[:4])
+    for number in range(1, rounds + 1):
+        material = {"task": description, "examples": shown}
+        if said:
+            material |= {"your last code": best.code or said, "what was wrong with it": objections[-1]}
+        code = str((await judge.answer(Question(_ASK, material, SHAPE)))["code"])
+        said = code
+        objection = objection_to(code)
+        correlation = math.nan
+        if not objection:
+            correlation, objection = await _tried(code, labelled, sandbox)
+        if not objection and correlation < least:
+            objection = (
+                f"its values go with success at {correlation:.2f}, less than {least:.2f}: {_confusions(labelled)}"
+            )
+        objections.append(objection)
+        if not math.isnan(correlation) and not correlation <= best.correlation:
+            best = Written(code, correlation, not objection, number, tuple(objections))
+        if not objection:
+            return Written(code, correlation, True, number, tuple(objections))
+    return Written(best.code, best.correlation, False, rounds, tuple(objections))
+
+
+def objection_to(code: str) -> str:
+    """Why code may not be run as a reward; empty where it may: one function of plain names, no import, no endless loop.
+
+    The sandbox is what keeps the machine safe; this keeps the code such that a person can read it.
+    """
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return f"it does not parse: {error}"
+    if not (len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef) and tree.body[0].name == "reward"):
+        return "it is to be one function, `def reward(trace):`, and nothing else"
+    function = tree.body[0]
+    arguments = function.args
+    if [one.arg for one in arguments.args] != ["trace"] or arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+        return "it takes one argument, `trace`"
+    known = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    known |= {argument.arg for node in ast.walk(function) if isinstance(node, ast.arguments) for argument in node.args}
+    for node in ast.walk(function):
+        if isinstance(
+            node, ast.Import | ast.ImportFrom | ast.Global | ast.Nonlocal | ast.ClassDef | ast.AsyncFunctionDef
+        ):
+            return f"line {node.lineno}: {type(node).__name__} is not allowed"
+        if isinstance(node, ast.While):
+            return f"line {node.lineno}: a `while` may never end"
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            return f"line {node.lineno}: `.{node.attr}` is not allowed"
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            free = node.id not in known and node.id not in _ALLOWED_CALLS | _MODULES | {"True", "False", "None"}
+            if free:
+                return f"line {node.lineno}: there is no `{node.id}`"
+    return ""
+
+
+async def _tried(code: str, labelled: Sequence[tuple[Trajectory, Task, bool]], sandbox: str) -> tuple[float, str]:
+    """(correlation with success, what is wrong)"""
+    values = []
+    for trajectory, task, _ in labelled:
+        twice = [await run_reward(code, trajectory, task, sandbox=sandbox) for _ in range(2)]
+        for one in twice:
+            if one.error:
+                return math.nan, f"on an episode that ended by {trajectory.ended} it fails: {one.error}"
+        if twice[0].value != twice[1].value:
+            return math.nan, "it says another number when it is asked again"
+        values.append(twice[0].value)
+    if len(set(values)) < 2:
+        return 0.0, "it says the same of every episode"
+    return float(spearmanr(values, [ok for _, _, ok in labelled]).statistic), ""
+
+
+def _confusions(labelled: Sequence[tuple[Trajectory, Task, bool]]) -> str:
+    ended = {str(t.ended) for t, _, ok in labelled if not ok}
+    return f"failures ended by {', '.join(sorted(ended))}"
