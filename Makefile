@@ -55,7 +55,7 @@ docs: $(READY)
 	$(BIN)/python docs/generate.py
 
 # all benchmarks, or one: make bench NAME=engine
-NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash faults checkpoint credit methods branching stability tools environments worlds
+NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash faults checkpoint credit methods branching stability tools environments worlds rewards evaluation
 bench: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,bench]"
 	set -e; for name in $(NAME); do $(BIN)/python benchmarks/$$name.py; done

@@ -28,7 +28,7 @@ class OptionalTool:
         again: The chance with which he asks for the same once more, each time he was told.
     """
 
-    def __init__(self, *, seed: int = 0, needless: float = 0.8, easy: float = 0.75, again: float = 0.0) -> None:
+    def __init__(self, *, seed: int = 0, needless: float = 0.7, easy: float = 0.75, again: float = 0.0) -> None:
         self.seed, self.needless, self.easy, self.again = seed, needless, easy, again
 
     def task(self, index: int) -> Task:

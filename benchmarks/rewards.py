@@ -38,7 +38,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
             "environment={tools: [pocket_calculator], max_turns: 4, max_calls_per_turn: 1}",
         ],
         "warm_up": 900,
-        "updates": 60,
+        "updates": 150,
         "rewards": {"outcome": "exact_number", "otc": "{name: otc, outcome: exact_number, smooth: 3}"},
     },
     "ToolRL, sometimes right": {

@@ -85,14 +85,13 @@ class EvaluationRecord:
         Raises:
             SaveError: It could not be written.
         """
-        trajectories = [orjson.loads(encoded_trajectory(trajectory)) for trajectory in group.trajectories]
-        costs = asdict(group.costs)
-        row = {"number": group.number, "task": group.task.id, "costs": costs, "trajectories": trajectories}
+        head = orjson.dumps({"number": group.number, "task": group.task.id, "costs": asdict(group.costs)})
+        encoded = b",".join(encoded_trajectory(trajectory) for trajectory in group.trajectories)
         path = self.folder / "groups.jsonl"
         with saving(path), open(path, "ab") as file:
             if file.tell() and _torn(path):
                 file.write(b"\n")
-            file.write(orjson.dumps(row) + b"\n")
+            file.write(head[:-1] + b',"trajectories":[' + encoded + b"]}\n")
 
     def finish(self, came_to: Evaluation, groups: Iterable[Group]) -> None:
         """What it came to, and the episodes as a run keeps them."""
