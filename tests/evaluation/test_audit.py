@@ -90,6 +90,19 @@ def test_an_efficiency_bonus_larger_than_the_answer_is_caught_twice():
     assert bad(audited(ADDED.replace("0.3", "3.0"))) == {"no pay for giving up", "good before bad"}
 
 
+def test_tasks_without_an_expert_have_honest_failures_too(tmp_path):
+    (tmp_path / "tasks.jsonl").write_text(
+        "".join(f'{{"prompt": "What is {k}+1?", "answer": {k + 1}}}\n' for k in range(9))
+    )
+    given = [f"tasks={{source: jsonl, path: {tmp_path / 'tasks.jsonl'}}}", "supervised=null", f"reward={ADDED}"]
+    source, make, reward = training.judged_parts(load_recipe("demo", [*given, "ablations=null"]))
+
+    async def main():
+        return {check.name: check async for check in Audit(make, source, reward, tasks=4, max_turns=4).checks()}
+
+    assert bad(asyncio.run(main())) == {"no pay for giving up"}
+
+
 def test_a_zero_for_exceptions_is_caught():
     checks = audited(swallowing)
     assert bad(checks) == {"failures are no numbers"}

@@ -145,6 +145,8 @@ async def _evaluated(
         await engine.close()
         if endpoint is not None:
             await endpoint.close()
+        if hasattr(assembly.reward, "close"):
+            await assembly.reward.close()
     return came_to, protocol
 
 

@@ -20,7 +20,7 @@ from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract import Contract, check_contract
 from whetstone.parts import checked_options, find_part, named_part, options_of
 from whetstone.recipe import yaml_value
-from whetstone.rewards import REWARDS
+from whetstone.rewards import REWARDS, make_reward
 from whetstone.tasks import SOURCES
 from whetstone.tools import TOOLS
 
@@ -132,7 +132,7 @@ def contract_of(
         given["user"] = named_part("user", given["user"], USERS)
     make = functools.partial(_made, environment, checked_options(part, given))
     of_tasks = checked_options(source_part, {key: value for key, value in options.items() if key in theirs})
-    judge = find_part("reward", reward or REWARD_OF.get(environment, "verdict"), REWARDS)
+    judge = make_reward(reward or REWARD_OF.get(environment, "verdict"), REWARDS)
     tried = make()
     if hasattr(tried, "check"):
         tried.check()

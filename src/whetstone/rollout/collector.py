@@ -20,7 +20,7 @@ from typing import Any
 
 from whetstone.chat import Chat, Message
 from whetstone.environments.protocol import Environment, Observation, StepResult
-from whetstone.errors import RecipeError
+from whetstone.errors import InfrastructureError, RecipeError
 from whetstone.rewards import Reward, compared, scored
 from whetstone.rollout.admission import Admission
 from whetstone.rollout.method import Method
@@ -273,6 +273,8 @@ class Collector:
         nothing = Tokens.written((), Author.ENVIRONMENT)
         turns = tuple(Turn(nothing, nothing, message) for message in actions)
         score = await self.reward(Trajectory("judged", task.id, (), turns, EndReason.TERMINATED), task)
+        if score.invalid:
+            raise InfrastructureError(score.invalid)
         return float(score.success) if score.success is not None else score.value
 
     def _limits(self, group: PlannedGroup, asked: Asked) -> Limits:

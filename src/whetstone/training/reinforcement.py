@@ -26,6 +26,7 @@ from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.inference import Engine
 from whetstone.recipe import TrainingSettings
+from whetstone.rewards.judges_inside import judge_metrics
 from whetstone.rollout import Collector, Heard, Plan
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.training.assembly import Assembly
@@ -113,7 +114,7 @@ class Reinforcement:
                 if attempt == _ATTEMPTS or self._sampling is None:
                     raise
                 self._put_aside(update, f"{type(failure).__name__}: {failure}")
-        metrics |= stepped.metrics
+        metrics |= stepped.metrics | judge_metrics(self.assembly.reward)
         self._unheard = stepped.heard
         if not self.by_recipe:
             self._hear()

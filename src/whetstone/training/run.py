@@ -109,6 +109,8 @@ class _Run:
             finally:
                 await self.engine.close()
                 await self.checkpoints.written()
+                if hasattr(self.assembly.reward, "close"):
+                    await self.assembly.reward.close()
         return self._summary()
 
     def _restored(self) -> Policy | None:

@@ -143,6 +143,8 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     metrics |= {f"success/{kind}": rate.success for kind, rate in came_to.kinds.items() if rate.episodes}
     metrics |= {f"ended/{reason}": share for reason, share in came_to.ended.items()}
     metrics |= {f"reward/{name}": value for name, value in came_to.parts.items()}
+    if came_to.incomplete:
+        metrics["reward/incomplete"] = came_to.incomplete / max(1, came_to.episodes)
     played = [t for group in groups for t in group.trajectories]
     marks = Counter(mark for t in played for mark in set(t.marks))
     metrics |= {f"marked/{mark}": count / len(played) for mark, count in sorted(marks.items())}

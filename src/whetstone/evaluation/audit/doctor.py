@@ -21,11 +21,12 @@ from whetstone.chat import Message, ToolSpec, assistant
 from whetstone.environments import Environment
 from whetstone.evaluation.audit.deserving import deserves
 from whetstone.evaluation.audit.players import IDLE, PLAYERS, Player, Seen
-from whetstone.evaluation.audit.tripwire import DeadJudge, Tripwire, with_judges
+from whetstone.evaluation.audit.tripwire import DeadJudge, Tripwire
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract.playing import play
 from whetstone.rewards import Compares, Composed, Reward, compared, scored
 from whetstone.rewards.judged.material import transcript
+from whetstone.rewards.judges_inside import with_judges
 from whetstone.rewards.learned.model import Pair
 from whetstone.tasks import Expert, Source
 from whetstone.trajectory import Task, Trajectory
@@ -143,7 +144,8 @@ class Audit:
 
         def policy(conversation: Sequence[Message], tools: Sequence[ToolSpec], admissible: Sequence[str]) -> Message:
             nonlocal turn
-            seen = Seen(conversation, tools, admissible, self._expert(task, conversation, tools), turn)
+            said = self._expert(task, conversation, tools)
+            seen = Seen(conversation, tools, admissible, said, turn, isinstance(self.source, Expert))
             turn += 1
             return player(seen)
 

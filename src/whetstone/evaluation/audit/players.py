@@ -32,8 +32,10 @@ class Seen:
     tools: Sequence[ToolSpec]
     admissible: Sequence[str]
     expert: Message | None
-    """What the expert would say here; None where there is none."""
+    """What the expert would say here, or the answer alone where tasks have no expert; None where there is neither."""
     turn: int
+    shown: bool = True
+    """Whether there is an expert, who shows how tools are used."""
 
 
 Player = Callable[[Seen], Message]
@@ -44,9 +46,18 @@ def expert(seen: Seen) -> Message:
     return seen.expert or assistant("")
 
 
-def failing(seen: Seen) -> Message:
-    """Does all the expert does, and says something else in the end: an honest failure."""
-    return _spoiled(seen.expert or assistant(""))
+class Failing:
+    """Does all the expert does, and says something else in the end: an honest failure. Without an expert it uses a tool
+    as it can, and is wrong."""
+
+    def __init__(self, seed: int) -> None:
+        self._calls = AlwaysCalls(seed)
+
+    def __call__(self, seen: Seen) -> Message:
+        """The expert's message, or a wrong one."""
+        if not seen.shown and seen.tools and seen.turn == 0:
+            return self._calls(seen)
+        return _spoiled(seen.expert or assistant(""))
 
 
 def nothing(seen: Seen) -> Message:
@@ -117,7 +128,7 @@ def injects_at_once(seen: Seen) -> Message:
 
 PLAYERS: Mapping[str, Callable[[int], Player]] = {
     "expert": lambda seed: expert,
-    "failing": lambda seed: failing,
+    "failing": Failing,
     "random": Random,
     "nothing": lambda seed: nothing,
     "gives up": lambda seed: gives_up,

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from whetstone.errors import InfrastructureError
-from whetstone.rewards.composed import Composed
-from whetstone.rewards.judges import Judge, Meter, Question
+from whetstone.rewards.judges import Meter, Question
 
 
 class Tripped(Exception):
@@ -50,27 +46,3 @@ class DeadJudge:
 
     async def close(self) -> None:
         """Nothing is held."""
-
-
-def with_judges(reward: Any, changed: Callable[[Judge], Judge]) -> Any:
-    """The same reward with other judges in it, however deep they are; itself where it has none."""
-    if isinstance(reward, functools.partial):
-        keywords = {name: with_judges(value, changed) for name, value in reward.keywords.items()}
-        return functools.partial(reward.func, **keywords)
-    if isinstance(reward, Judge):
-        return changed(reward)
-    if isinstance(reward, Composed):
-        terms = {name: replace(t, reward=with_judges(t.reward, changed)) for name, t in reward.terms.items()}
-        return Composed(terms=terms, success=reward.success)
-    if (
-        callable(reward)
-        and hasattr(reward, "__dict__")
-        and not isinstance(reward, type)
-        and not hasattr(reward, "__code__")
-    ):
-        again = copy.copy(reward)
-        for name, value in vars(again).items():
-            if isinstance(value, Judge) or (callable(value) and not name.startswith("_")):
-                setattr(again, name, with_judges(value, changed))
-        return again
-    return reward
