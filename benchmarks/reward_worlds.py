@@ -17,7 +17,7 @@ _CITIES = ("Bergen", "Cadiz", "Delft", "Ghent", "Izmir", "Kyoto", "Lima", "Malmo
 
 
 class OptionalTool:
-    """Sums of up to nine, which are known by heart, and products of three-digit ones, which are not.
+    """Sums of up to five, which are known by heart, and products of three-digit ones, which are not.
 
     The expert asks the calculator for most of the sums, too, as an agent does that was taught to use its tool.
 
@@ -54,7 +54,7 @@ class OptionalTool:
     def _drawn(self, draw: random.Random, name: str) -> Task:
         easy = draw.random() < self.easy
         if easy:
-            total = draw.randint(1, 9)
+            total = draw.randint(1, 5)
             expression = f"{(first := draw.randint(0, total))}+{total - first}"
         else:
             expression = f"{draw.randint(100, 999)}*{draw.randint(100, 999)}"

@@ -37,9 +37,9 @@ CLAIMS: dict[str, dict[str, Any]] = {
             "tasks={source: 'reward_worlds:OptionalTool'}",
             "environment={tools: [pocket_calculator], max_turns: 4, max_calls_per_turn: 1}",
         ],
-        "warm_up": 900,
-        "updates": 150,
-        "rewards": {"outcome": "exact_number", "otc": "{name: otc, outcome: exact_number, smooth: 3}"},
+        "warm_up": 600,
+        "updates": 80,
+        "rewards": {"outcome": "exact_number", "otc": "{name: otc, outcome: exact_number, smooth: 1}"},
     },
     "ToolRL, sometimes right": {
         "world": [

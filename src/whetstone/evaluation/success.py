@@ -97,8 +97,12 @@ def rate(outcomes: Iterable[bool]) -> Rate:
     return Rate(len(results), sum(results) / len(results), wilson(sum(results), len(results)))
 
 
-def evaluation_of(groups: Sequence[Group], *, temperature: float) -> Evaluation:
-    """What the episodes in `groups` came to."""
+def evaluation_of(groups: Sequence[Group], *, temperature: float, intervals: bool = True) -> Evaluation:
+    """What the episodes in `groups` came to.
+
+    Args:
+        intervals: Whether intervals with tasks drawn anew are wanted; they take milliseconds.
+    """
     tried = groups
     groups = [
         replace(group, trajectories=tuple(t for t in group.trajectories if _NOT_CHOSEN not in t.marks))
@@ -131,11 +135,11 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float) -> Evaluation:
         invalid=len(everything) - len(valid),
         temperature=temperature,
         tasks=len(by_task),
-        clustered_interval=clustered([[float(t.solved) for t in row] for row in by_task]),
+        clustered_interval=clustered([[float(t.solved) for t in row] for row in by_task] if intervals else []),
         pass_hat=_over_tasks(by_task, pass_hat_k),
         majority=_majorities(by_task),
         reward=_mean(value for row in values for value in row),
-        reward_interval=clustered(values),
+        reward_interval=clustered(values if intervals else []),
         tool_productivity=None if math.isnan(productivity) else productivity,
         tags=_by_tags(groups),
         failures=_shares(_what_went_wrong(t) for t in valid if not t.solved),

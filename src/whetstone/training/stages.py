@@ -126,7 +126,7 @@ def spent_on(groups: Sequence[Group]) -> dict[str, float]:
 def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     """What the episodes of a step came to, as metrics; greedy ones are not of the policy as it is sampled."""
     groups = [replace(group, trajectories=tuple(t for t in group.trajectories if not t.greedy)) for group in groups]
-    came_to = evaluation_of(groups, temperature=1.0)
+    came_to = evaluation_of(groups, temperature=1.0, intervals=False)
     rewards = [reward for group in groups for reward in group.rewards]
     metrics = {
         "reward/mean": fmean(rewards) if rewards else float("nan"),

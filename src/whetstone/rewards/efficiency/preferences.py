@@ -55,7 +55,7 @@ class Preferences:
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """By itself: the outcome, since there is nothing to compare with."""
-        return replace(await self.outcome(trajectory, task))
+        return await self.outcome(trajectory, task)
 
     async def compared(self, trajectories: Sequence[Trajectory], task: Task) -> Sequence[Score]:
         """Beside each other."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,26 +18,36 @@ import jsonschema
 from whetstone.errors import InfrastructureError
 from whetstone.rewards.judges.protocol import Meter, Question
 
+_LATEST = 20_000
+"""Answers in memory."""
+
 
 class Kept:
-    """Answers on disk, by what decides them.
+    """Answers by what decides them: the latest in memory, so that a reward that is asked again asks nobody, and all of
+    them on disk.
 
     Args:
-        path: A file; None keeps nothing.
+        path: A file; None keeps them in memory alone.
     """
 
     def __init__(self, path: str | None) -> None:
         self.path = path
         self._connection: sqlite3.Connection | None = None
+        self._latest: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
 
     def get(self, key: str) -> Mapping[str, Any] | None:
         """The answer that was kept."""
+        if key in self._latest:
+            return self._latest[key]
         connection = self._open()
         row = connection.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone() if connection else None
         return json.loads(row[0]) if row else None
 
     def put(self, key: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer."""
+        self._latest[key] = answer
+        if len(self._latest) > _LATEST:
+            self._latest.popitem(last=False)
         connection = self._open()
         if connection is not None:
             with connection:

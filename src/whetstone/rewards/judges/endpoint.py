@@ -25,7 +25,7 @@ class EndpointJudge:
         tries: How often a server that is down or busy is asked, and how often an answer that is none is asked for
             again.
         concurrency: Questions under way at once.
-        cache: A file that keeps answers by what was asked; null keeps none.
+        cache: A file that keeps answers by what was asked; null keeps the latest in memory.
         prompt_price: Of a million tokens, for the meter.
         completion_price: Of a million tokens.
         forced: Whether the shape is sent along; some servers refuse that.

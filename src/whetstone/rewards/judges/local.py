@@ -29,7 +29,7 @@ class LocalJudge:
         path: A Hugging Face folder; a checkpoint is one.
         reason_tokens: How long a free text in an answer may be.
         concurrency: Questions under way at once.
-        cache: A file that keeps answers by what was asked; null keeps none.
+        cache: A file that keeps answers by what was asked; null keeps the latest in memory.
 
     Raises:
         PolicyError: There is no such model.

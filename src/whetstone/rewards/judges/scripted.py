@@ -20,7 +20,7 @@ class ScriptedJudge:
         answers: A function of the question, plain or async, that gives a text or an object; or its name, as
             `package.module:function`.
         tries: How often it is asked where the answer has not the right shape.
-        cache: A file that keeps answers by what was asked.
+        cache: A file that keeps answers by what was asked; null keeps the latest in memory.
     """
 
     def __init__(self, *, answers: Callable[[Question], Any] | str, tries: int = 2, cache: str | None = None) -> None:
