@@ -20,6 +20,8 @@ from whetstone.recipe import load_recipe
 from whetstone.rewards import REWARDS
 from whetstone.rewards.learned.model import RewardModel
 
+_MOST_TURNS = 60
+
 
 @click.group()
 def rewards() -> None:
@@ -58,7 +60,7 @@ def fit(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: int, as_js
     """
     resolved = load_recipe(recipe, overrides)
     source, make, reward = training.judged_parts(resolved)
-    tried = Audit(make, source, reward, tasks=tasks, max_turns=min(12, resolved.recipe.environment.max_turns))
+    tried = Audit(make, source, reward, tasks=tasks, max_turns=min(_MOST_TURNS, resolved.recipe.environment.max_turns))
 
     async def played() -> None:
         async for _ in tried.checks():
@@ -96,7 +98,7 @@ def audit(recipe: str, overrides: tuple[str, ...], tasks: int, as_json: bool) ->
     """
     resolved = load_recipe(recipe, overrides)
     source, make, reward = training.judged_parts(resolved)
-    turns = min(12, resolved.recipe.environment.max_turns)
+    turns = min(_MOST_TURNS, resolved.recipe.environment.max_turns)
     tried = Audit(make, source, reward, tasks=tasks, max_turns=turns)
     found = asyncio.run(_checked(tried, as_json))
     bad = [each.name for each in found if each.verdict is Verdict.BAD]

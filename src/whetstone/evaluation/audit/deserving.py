@@ -16,10 +16,11 @@ from whetstone.trajectory import Task, Trajectory
 def deserves(trajectory: Trajectory, expert: Trajectory, task: Task) -> bool | None:
     """Whether an episode did what the expert's did; None where that is a matter of taste: the right answer comes last,
     behind other words, and some rewards take it."""
+    if "success" in trajectory.final and "success" in expert.final:
+        solved = bool(trajectory.final["success"])
+        return None if trajectory is expert and not solved else solved  # he ran out of turns: nobody's yardstick
     if trajectory is expert:
         return True
-    if "success" in trajectory.final and "success" in expert.final:
-        return bool(trajectory.final["success"])
     answer = final_answer(trajectory)
     wanted = final_answer(expert)
     named = "answer" not in task.private and bool({"calls", "possible_answer"} & set(task.private))
