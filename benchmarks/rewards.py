@@ -195,15 +195,60 @@ def table_of(told: dict[str, Any]) -> str:
                 gaps = [scale * (a[f"{key}_after"] - b[f"{key}_after"]) for a, b in zip(mine, plain, strict=True)]
                 cells.append("" if mine is plain else _interval(gaps, digits + 1))
             lines.append(f"| {claim} | {reward} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *(f"- {said}" for said in verdicts(rows))]) + "\n"
+
+
+def verdicts(rows: list[dict[str, Any]]) -> list[str]:
+    """What held and what did not, from the numbers alone."""
+    found = []
+    otc = _of(rows, "OTC")
+    if otc:
+        calls, success = _gaps(otc, "otc", "outcome", "tool_calls"), _gaps(otc, "otc", "outcome", "success")
+        share = 1 - statistics.fmean(r["tool_calls_after"] for r in otc["otc"]) / statistics.fmean(
+            r["tool_calls_after"] for r in otc["outcome"]
+        )
+        held = share >= 0.5 and _bounds(calls)[1] < 0 and _bounds(success)[0] <= 0 <= _bounds(success)[1]
+        found.append(
+            f"OTC: {share:.0%} fewer tool calls than with plain outcomes ({_interval(calls, 3)} calls), success"
+            f" {_interval([100 * gap for gap in success], 1)} points: {'held' if held else 'not shown'}."
+        )
+    for claim in CLAIMS:
+        by_reward = _of(rows, claim)
+        if claim.startswith("ToolRL") and by_reward:
+            found.append(_better(claim, by_reward, "fine", "exact"))
+        if claim == "G-RA" and by_reward:
+            found.append(_better(claim, by_reward, "gated", "added"))
+            found.append(_better(claim, by_reward, "gated, bounded", "added"))
+            found.append(_better("G-RA, what adding costs", by_reward, "outcome", "added"))
+    return found
+
+
+def _better(claim: str, by_reward: dict[str, list[dict[str, Any]]], one: str, other: str) -> str:
+    gaps = [100 * gap for gap in _gaps(by_reward, one, other, "success")]
+    low, high = _bounds(gaps)
+    said = "better" if low > 0 else "worse" if high < 0 else "better in the mean, not beyond chance"
+    if low <= 0 <= high and statistics.fmean(gaps) <= 0:
+        said = "no better"
+    return f"{claim}: {one} against {other}, {_interval(gaps, 1)} points: {said}."
+
+
+def _gaps(by_reward: dict[str, list[dict[str, Any]]], one: str, other: str, key: str) -> list[float]:
+    pairs = zip(by_reward[one], by_reward[other], strict=True)
+    return [a[f"{key}_after"] - b[f"{key}_after"] for a, b in pairs]
+
+
+def _bounds(gaps: list[float]) -> tuple[float, float]:
+    mean = statistics.fmean(gaps)
+    if len(gaps) < 2:
+        return (mean, mean)
+    half = float(student.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
+    return (mean - half, mean + half)
 
 
 def _interval(gaps: list[float], digits: int) -> str:
+    low, high = _bounds(gaps)
     mean = statistics.fmean(gaps)
-    if len(gaps) < 2:
-        return f"{mean:+.{digits}f}"
-    half = float(student.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5
-    return f"{mean:+.{digits}f} ({mean - half:+.{digits}f} to {mean + half:+.{digits}f})"
+    return f"{mean:+.{digits}f}" + (f" ({low:+.{digits}f} to {high:+.{digits}f})" if len(gaps) > 1 else "")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 from docstring_parser import parse
 
 from whetstone.evaluation.audit import PLAYERS
+from whetstone.evaluation.audit.players import UNFINISHED, unfinished
 from whetstone.rewards import REWARDS
 from whetstone.rewards.judges import JUDGES
 from whetstone.rewards.term import Fade, Term
@@ -109,6 +110,7 @@ def rewards_page() -> str:
         player = make(0)
         said = inspect.getdoc(player if inspect.isfunction(player) else type(player)) or ""
         lines.append(f"| {name} | {' '.join(said.split())} |\n")
+    lines.append(f"| {UNFINISHED} | {' '.join((inspect.getdoc(unfinished) or '').split())} |\n")
     lines += [CHECKS, JUDGED]
     lines += [_entry(name, part) for name, part in JUDGES.items()]
     lines.append("## Every reward\n\n")

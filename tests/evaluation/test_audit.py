@@ -14,7 +14,7 @@ from whetstone.errors import RecipeError, TaskError
 from whetstone.evaluation.audit import PLAYERS, Audit
 from whetstone.evaluation.checks import Verdict
 from whetstone.recipe import load_recipe
-from whetstone.rewards import exact_number, final_answer
+from whetstone.rewards import exact_number, final_answer, last_number
 from whetstone.rewards.efficiency.otc import Otc
 from whetstone.trajectory import Score
 
@@ -90,6 +90,18 @@ def test_an_efficiency_bonus_larger_than_the_answer_is_caught_twice():
     assert bad(audited(ADDED.replace("0.3", "3.0"))) == {"no pay for giving up", "good before bad"}
 
 
+async def last_words(trajectory, task):
+    """Is the last text right, whether it was finished or not?"""
+    right = last_number(trajectory.final_text) == last_number(str(task.private["answer"]))
+    return Score(float(right), {"correct": float(right)}, success=right)
+
+
+def test_pay_for_what_was_never_finished_is_caught():
+    checks = audited(last_words)
+    assert bad(checks) == {"good before bad"}
+    assert "unfinished has 1 where expert has 1" in checks["good before bad"].said
+
+
 def test_tasks_without_an_expert_have_honest_failures_too(tmp_path):
     (tmp_path / "tasks.jsonl").write_text(
         "".join(f'{{"prompt": "What is {k}+1?", "answer": {k + 1}}}\n' for k in range(9))
@@ -163,7 +175,7 @@ def test_every_built_in_recipe_passes(recipe):
 
     checks = asyncio.run(main())
     assert {name: check.said for name, check in checks.items() if check.verdict is Verdict.BAD} == {}
-    assert {row["player"] for row in audit.table()} == set(PLAYERS)
+    assert {row["player"] for row in audit.table()} == {*PLAYERS, "unfinished"}
     (expert,) = (row for row in audit.table() if row["player"] == "expert")
     assert expert["deserved"] == 1
 
@@ -176,7 +188,7 @@ def test_the_command_says_it_in_lines_and_in_json():
     fooled = subprocess.run([*command, "audit", "demo", f"reward={ADDED}", "--json"], capture_output=True, text=True)
     assert fooled.returncode == 1
     said = json.loads(fooled.stdout)
-    assert (said["sound"], len(said["players"])) == (False, len(PLAYERS))
+    assert (said["sound"], len(said["players"])) == (False, len(PLAYERS) + 1)
     wrong = subprocess.run([*command, "audit", "demo", "reward=exact_numbr"], capture_output=True, text=True)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert 'did you mean "exact_number"' in wrong.stderr

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_rewards import episode, turn
+from tests_rewards import episode, score, task, turn
 from whetstone.rewards.calls.canonical import Call, calls_of, same_call, same_value
+from whetstone.trajectory import EndReason
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([0.5, 1.0, 2.0]) | st.text(max_size=3),
@@ -66,3 +67,12 @@ def test_arguments_that_are_no_object_are_none():
     ]
     assert same_call(made[2], Call("c", {"x": 1.0}))
     assert not same_call(made[2], Call("C", {"x": 1}))
+
+
+def test_what_was_cut_off_before_its_end_was_never_carried_out():
+    cut = episode(turn("", ("a", {})), turn("", ("b", {})), ended=EndReason.MAX_TOKENS)
+    assert [call.name for call in calls_of(cut)] == ["a"]
+    gold = task("?", calls=[{"name": "a", "arguments": {}}, {"name": "b", "arguments": {}}], answer=1)
+    assert not score("tool_rl", cut, gold).success
+    assert score("tool_rl", cut, gold).parts["format"] == 0
+    assert score("matched_calls", cut, gold).parts["action_rewards"] == 0.5

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from whetstone.rewards.answers.exact_match import normalized, same_answer
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.rewards.calls.canonical import calls_of, same_call
-from whetstone.trajectory import Task, Trajectory
+from whetstone.trajectory import EndReason, Task, Trajectory
 
 
 def deserves(trajectory: Trajectory, expert: Trajectory, task: Task) -> bool | None:
@@ -21,6 +21,8 @@ def deserves(trajectory: Trajectory, expert: Trajectory, task: Task) -> bool | N
         return None if trajectory is expert and not solved else solved  # he ran out of turns: nobody's yardstick
     if trajectory is expert:
         return True
+    if trajectory.ended is EndReason.MAX_TOKENS:
+        return False
     answer = final_answer(trajectory)
     wanted = final_answer(expert)
     named = "answer" not in task.private and bool({"calls", "possible_answer"} & set(task.private))

@@ -20,7 +20,7 @@ from typing import Any
 from whetstone.chat import Message, ToolSpec, assistant
 from whetstone.environments import Environment
 from whetstone.evaluation.audit.deserving import deserves
-from whetstone.evaluation.audit.players import IDLE, PLAYERS, Player, Seen
+from whetstone.evaluation.audit.players import IDLE, PLAYERS, UNFINISHED, Player, Seen, unfinished
 from whetstone.evaluation.audit.tripwire import DeadJudge, Tripwire
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract.playing import play
@@ -97,7 +97,7 @@ class Audit:
     def table(self) -> list[dict[str, Any]]:
         """By player: episodes, share that deserved it, mean score of those and of the others, share without a score."""
         rows = []
-        for player in PLAYERS:
+        for player in (*PLAYERS, UNFINISHED):
             mine = [one for one in self.tried if one.player == player]
             if mine:
                 scores = {
@@ -131,6 +131,7 @@ class Audit:
         played: dict[str, Trajectory] = {}
         for name, player in PLAYERS.items():
             played[name] = await self._played(task, player(number), f"audit-{number}/{name}")
+        played[UNFINISHED] = unfinished(played["expert"], f"audit-{number}/{UNFINISHED}")
         alone = [await scored(self.reward, trajectory, task) for trajectory in played.values()]
         together = await compared(self.reward, alone, task)
         expert = played["expert"]

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from whetstone.rewards.calls.canonical import Call, calls_of, same_value
-from whetstone.trajectory import Score, Task, Trajectory
+from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "integer": (int,),
@@ -47,7 +47,7 @@ async def bfcl(trajectory: Trajectory, task: Task) -> Score:
     made = calls_of(trajectory)
     possible: Sequence[Mapping[str, Mapping[str, Any]]] = task.private["possible_answer"]
     schemas = {str(schema["name"]): schema for schema in task.private.get("functions", ())}
-    unreadable = any(turn.message.malformed for turn in trajectory.turns)
+    unreadable = any(turn.message.malformed for turn in trajectory.turns) or trajectory.ended is EndReason.MAX_TOKENS
     fits = [[why_not(call, one, schemas) == "" for one in possible] for call in made]
     matched = _pairs(fits) if made and possible else 0
     right = not unreadable and matched == len(made) == len(possible)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from unicodedata import normalize
 
-from whetstone.trajectory import Task, Trajectory
+from whetstone.trajectory import EndReason, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,12 @@ class Call:
 
 
 def calls_of(trajectory: Trajectory) -> list[Call]:
-    """Every call of an episode, in order; arguments that are no JSON object are none."""
+    """Every call of an episode, in order; arguments that are no JSON object are none. What stands in a last turn that
+    was cut off before its end was never carried out, and is no call."""
+    whole = len(trajectory.turns) - (trajectory.ended is EndReason.MAX_TOKENS)
     return [
         Call(call.name, arguments_of(call.arguments), number)
-        for number, turn in enumerate(trajectory.turns)
+        for number, turn in enumerate(trajectory.turns[:whole])
         for call in turn.message.tool_calls
     ]
 

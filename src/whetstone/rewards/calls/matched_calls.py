@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment, root
 from scipy.special import logsumexp
 
 from whetstone.rewards.answers.exact_number import exact_number
-from whetstone.rewards.calls.canonical import arguments_of, same_value
+from whetstone.rewards.calls.canonical import calls_of, same_value
 from whetstone.rewards.protocol import provides
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -43,10 +43,9 @@ async def matched_calls(
     gold = [(str(call.get("name", "")), call["arguments"]) for call in task.private["calls"]]
     made: list[tuple[str, Mapping[str, Any]]] = []
     turns: list[int] = []
-    for number, turn in enumerate(trajectory.turns):
-        for call in turn.message.tool_calls:
-            made.append((call.name, arguments_of(call.arguments)))
-            turns.append(number)
+    for call in calls_of(trajectory):
+        made.append((call.name, call.arguments))
+        turns.append(call.turn)
     similarity = np.array([[call_similarity(call, other) for other in gold] for call in made]).reshape(
         len(made), len(gold)
     )

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from whetstone.rewards.calls.canonical import Call, calls_of, gold_calls, same_call, same_value
-from whetstone.trajectory import Score, Task, Trajectory
+from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 _TAGS = {"tool_call": r"<tool_call>\n.*\n</tool_call>", "response": r"<response>.*</response>"}
 
@@ -41,7 +41,7 @@ async def tool_rl(
     Source: Qian et al. 2025 (ToolRL), arXiv:2504.13958, and its code.
     """
     made, gold = calls_of(trajectory), gold_calls(task)
-    unreadable = any(turn.message.malformed for turn in trajectory.turns)
+    unreadable = any(turn.message.malformed for turn in trajectory.turns) or trajectory.ended is EndReason.MAX_TOKENS
     well_formed = not unreadable and bool(made) == bool(gold)
     right = not unreadable and same_calls(made, gold)
     if not gold:
