@@ -96,6 +96,7 @@ def examine() -> dict[str, dict[str, Any]]:
         "optional": {
             "search": _package("tantivy", "searching a folder: pip install 'whetstone[search]'"),
             "sql": _package("duckdb", "DuckDB and PostgreSQL: pip install 'whetstone[sql]'"),
+            "math": _package("math_verify", "mathematics as answers: pip install 'whetstone[math]'"),
             "mcp": _package("mcp", "MCP servers as tools: pip install 'whetstone[mcp]'"),
             "vllm": _package("vllm", "an engine for GPUs: pip install vllm"),
             "ray": _package("ray", "more than one machine: pip install ray"),
