@@ -92,7 +92,7 @@ def test_a_term_that_compares_compares():
         ({"a": {"name": "exact_number", "gate": "b"}}, r'terms.a: there is no term "b"'),
         ({"a": {"name": "exact_number", "times": "a"}}, "cannot wait for itself"),
         ({"a": "exact_numbr"}, r'terms.a: no reward named "exact_numbr"; did you mean "exact_number"'),
-        ({"a": {"name": "exact_number", "wieght": 1}}, "terms.a.wieght: no such option"),
+        ({"a": {"name": "exact_number", "wieght": 1}}, r'terms.a.wieght: no such option; did you mean "weight"'),
         ({"a": {"name": "exact_number", "weight": "much"}}, r"terms.a.weight: .*valid number"),
         ({"a": {"weight": 1}}, "a mapping with its name"),
         ({"a": {"name": "exact_number", "fade": {"to": 1}}}, r"terms.a.fade"),

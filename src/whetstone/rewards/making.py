@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_type_hints
 
-from whetstone.errors import RecipeError
+from whetstone.errors import RecipeError, did_you_mean
 from whetstone.parts import OptionError, checked_options, find_part, options_of
 from whetstone.rewards.judges import JUDGES, Judge
 from whetstone.rewards.protocol import Reward
@@ -71,7 +71,14 @@ def _terms(named: Any, built_in: Mapping[str, Any]) -> dict[str, Term]:
     for name, said in named.items():
         options = dict(said) if isinstance(said, Mapping) else {"name": said}
         own = {key: options.pop(key) for key in list(options) if key in options_of(Term) and key != "reward"}
-        reward = _below(str(name), lambda one: _made("reward", one, built_in), options)
+        try:
+            reward = _below(str(name), lambda one: _made("reward", one, built_in), options)
+        except OptionError as error:
+            key = error.key.removeprefix(f"{name}.")
+            near = did_you_mean(key, [*options_of(Term)])
+            if error.message.startswith("no such option") and "did you mean" in near:  # a key of the term, misspelt
+                raise OptionError(error.key, f"no such option{near}") from None
+            raise
         try:
             made[str(name)] = Term(**checked_options(Term, own, {"reward": reward}))
         except OptionError as error:
