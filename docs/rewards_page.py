@@ -153,4 +153,4 @@ def _default(option: inspect.Parameter) -> str:
     if option.default is option.empty:
         return "needed"
     value = getattr(option.default, "__name__", option.default)
-    return f"`{value}`"
+    return f"`{value}`" if value != "" else '`""`'

@@ -15,6 +15,7 @@ class Fade:
     """
 
     to: float
+    """The weight in the end."""
     over: int
     """Versions it takes."""
     start: int = 0
@@ -31,10 +32,13 @@ class Term:
 
     reward: Reward
     weight: float = 1.0
+    """What its value is multiplied by; below 0 it costs."""
     fade: Fade | None = None
+    """Where the weight goes as the policy learns; null: it stays."""
     gate: str | list[str] | None = None
     """Terms that must reach `at_least`, each of them, for this one to count: of tiers, every higher one."""
     at_least: float = 1.0
+    """What the gates' own values must reach."""
     times: str | None = None
     """A term whose value this one is multiplied by."""
     low: float | None = None
