@@ -4,6 +4,7 @@ import pytest
 
 from tests_rewards import episode, score, task, turn
 from whetstone.rewards.calls.ftrl import episode_rates, says, step_reward
+from whetstone.trajectory import EndReason
 
 TASK = task("?", answers={"find": ["Paris", "1,200"], "look": ["10"]}, answer="blue")
 
@@ -38,6 +39,10 @@ def test_turns_without_a_call():
     assert [score("ftrl", one, TASK).turns[0] for one in (silent, stray, early)] == [-0.5, -0.3, 0.25]
     done = task("?", answers={}, answer="blue")
     assert score("ftrl", episode("no idea"), done).turns == (0.5,)
+
+
+def test_a_turn_that_was_cut_off_is_paid_nothing():
+    assert score("ftrl", episode("it is blue", ended=EndReason.MAX_TOKENS), TASK).turns == (0,)
 
 
 def test_pieces_and_words():

@@ -12,7 +12,7 @@ from typing import Literal
 from whetstone.rewards.answers.exact_match import normalized, same_answer
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.rewards.protocol import provides
-from whetstone.trajectory import Score, Task, Trajectory, Turn
+from whetstone.trajectory import EndReason, Score, Task, Trajectory, Turn
 
 
 @provides("process_rewards", "solved_share")
@@ -42,7 +42,11 @@ async def ftrl(
     answer = final_answer(trajectory)
     right = answer is not None and same_answer(answer, wanted)
     paid, hits, made = [], 0, 0
-    for turn in trajectory.turns:
+    whole = len(trajectory.turns) - (trajectory.ended is EndReason.MAX_TOKENS)
+    for number, turn in enumerate(trajectory.turns):
+        if number == whole:  # cut off before its end: it said nothing to anybody
+            paid.append(0.0)
+            continue
         said = [message.text for message in turn.observation if message.role == "tool"]
         calls = turn.message.tool_calls
         if calls:

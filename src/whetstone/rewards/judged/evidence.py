@@ -62,7 +62,7 @@ class Evidence:
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """Look at the evidence."""
-        named = named_steps(trajectory)
+        named = None if trajectory.ended.cut_short else named_steps(trajectory)
         fine = (
             named is not None and 1 <= len(named) <= self.most and all(1 <= k <= len(trajectory.turns) for k in named)
         )
