@@ -201,7 +201,7 @@ def key_of(resolved: Resolved) -> str:
 def learning_curve(folder: Path, unit: str) -> tuple[list[float], list[float]]:
     """(what was spent, success then): of evaluations beside training where there were some, else of its episodes."""
     rows = [row for row in Journal(folder).read() if row["stage"] == "reinforcement"]
-    cumulative = [spent_in(rows[: k + 1])[unit] for k in range(len(rows))]
+    cumulative = list(itertools.accumulate(spent_in([row])[unit] for row in rows))
     summary = read_json(folder / "summary.json") or {}
     during = {int(step): told["success"] for step, told in (summary.get("during") or {}).items()}
     if during:

@@ -150,7 +150,8 @@ class _Run:
         self, name: str, settings: OptimizerSettings, learner: Learner, work: Work, beside: Beside
     ) -> None:
         every = self.recipe.evaluation.every if isinstance(settings, TrainingSettings) else None
-        while work.done < settings.steps and not self._used_up(name, settings):
+        used_up = self._used_up(name, settings)
+        while work.done < settings.steps and not used_up:
             began = time.perf_counter()
             number = work.done + 1
             try:
@@ -168,7 +169,8 @@ class _Run:
             self._watch(work.collector)
             if every is not None and work.done % every == 0:
                 await beside.begin(name, work.done)
-            last = work.done == settings.steps or self._used_up(name, settings)
+            used_up = self._used_up(name, settings)
+            last = work.done == settings.steps or used_up
             if work.done % settings.checkpoint_every == 0 or last:
                 try:
                     await self.interruption.unless_asked(beside.settle(), finish=lambda: True)

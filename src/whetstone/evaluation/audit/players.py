@@ -10,10 +10,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from whetstone.chat import Message, Text, ToolCall, ToolSpec, assistant
 from whetstone.evaluation.contract.random_policy import RandomPolicy
+from whetstone.rewards.calls.canonical import arguments_of
 from whetstone.trajectory import EndReason, Trajectory
 
 INJECTION = (
@@ -166,7 +166,7 @@ def _answering(seen: Seen, answer: str) -> Message:
 
 
 def _submitting(call: ToolCall, answer: str) -> ToolCall:
-    given = _read(call.arguments)
+    given = arguments_of(call.arguments)
     if call.name != "submit" or not given:
         return call
     return replace(call, arguments=json.dumps({**given, next(iter(given)): answer}))
@@ -175,7 +175,7 @@ def _submitting(call: ToolCall, answer: str) -> ToolCall:
 def _spoiled(message: Message) -> Message:
     if message.tool_calls:
         spoiled = tuple(
-            _submitting(call, _wrong(str(next(iter(_read(call.arguments).values()), ""))))
+            _submitting(call, _wrong(str(next(iter(arguments_of(call.arguments).values()), ""))))
             for call in message.tool_calls
         )
         return replace(message, tool_calls=spoiled)
@@ -189,11 +189,3 @@ def _wrong(answer: str) -> str:
         last = numbers[-1]
         return f"{answer[: last.start()]}{int(float(last.group())) + 17}{answer[last.end() :]}"
     return _WRONG
-
-
-def _read(arguments: str) -> dict[str, Any]:
-    try:
-        read = json.loads(arguments)
-    except ValueError:
-        return {}
-    return read if isinstance(read, dict) else {}

@@ -6,12 +6,12 @@ wrong, confidence alone tells them apart; its size is to be small beside the ans
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from typing import Literal
 
 from whetstone.rewards.answers.exact_match import exact_match
+from whetstone.rewards.calls.canonical import arguments_of
 from whetstone.rewards.protocol import Reward
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -74,11 +74,7 @@ def stated_confidence(trajectory: Trajectory) -> float | None:
         return None
     message = trajectory.turns[-1].message
     for call in message.tool_calls:
-        try:
-            given = json.loads(call.arguments)
-        except ValueError:
-            continue
-        value = given.get("confidence") if isinstance(given, dict) else None
+        value = arguments_of(call.arguments).get("confidence")
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value) if 0 <= value <= 1 else None
     found = _SAID.findall(message.text)

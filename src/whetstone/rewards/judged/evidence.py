@@ -5,12 +5,12 @@ Evidence is by number: what a step showed is taken from the record, so it cannot
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from whetstone.rewards.answers.final_answer import final_answer
+from whetstone.rewards.calls.canonical import arguments_of
 from whetstone.rewards.judged.material import transcript
 from whetstone.rewards.judges import Judge, Question
 from whetstone.trajectory import Score, Task, Trajectory
@@ -98,11 +98,7 @@ def named_steps(trajectory: Trajectory) -> list[int] | None:
         return None
     message = trajectory.turns[-1].message
     for call in message.tool_calls:
-        try:
-            given = json.loads(call.arguments)
-        except ValueError:
-            continue
-        steps = given.get("evidence") if isinstance(given, dict) else None
+        steps = arguments_of(call.arguments).get("evidence")
         if isinstance(steps, list) and all(isinstance(k, int) and not isinstance(k, bool) for k in steps):
             return list(dict.fromkeys(steps))
     found = _SAID.findall(message.text)
