@@ -180,10 +180,10 @@ def archer(batch):
     ]
 
 
-def steps(batch, discount, stop=lambda turn: False, reward=turn_rewards):
+def steps(batch, discount, reward=turn_rewards):
     """(trajectory, turn number, turn, return) of every turn."""
     for tr in batch:
-        returns = to_go(reward(tr), discount, [stop(turn) for turn in tr["turns"]])
+        returns = to_go(reward(tr), discount)
         for t, (turn, g) in enumerate(zip(tr["turns"], returns, strict=True)):
             yield tr, t, turn, g
 
@@ -208,7 +208,13 @@ def gigpo(batch):
 
 
 def ui_s1(batch):
-    rows = [((tr["group"], t), g) for tr, t, _, g in steps(batch, 0.5, lambda turn: not turn["matched"])]
+    rows = []
+    for tr in batch:
+        carried, mine = 0.0, []
+        for t, (turn, r) in reversed(list(enumerate(zip(tr["turns"], turn_rewards(tr), strict=True)))):
+            mine.append(((tr["group"], t), r + 0.5 * carried if turn["matched"] else r))
+            carried = mine[-1][1] if turn["matched"] else 0.0
+        rows += mine[::-1]
     return added(over_turns(batch, per_trajectory(batch, earned)), among(rows, lambda row: row))
 
 

@@ -68,11 +68,13 @@ def sapo(now, still, c):
     return found
 
 
-def entropy_balanced(now, still, c, low=0.2, high=0.28):
+def entropy_balanced(now, still, c, low=0.2, high=0.28, dual=3.0):
     found = []
     for x, x0, old, a in zip(now, still, c["old_logprobs"], c["advantages"], strict=True):
         rho, rho0 = math.exp(held(x - old)), math.exp(held(x0 - old))
-        if rho0 > 1 + high:
+        if a < 0 and rho0 > dual:
+            found.append(-a * dual)
+        elif rho0 > 1 + high:
             other = (1 + high) * rho / rho0
             found.append(-a * other if -a * (1 + high) > -a * rho0 else -a * rho)
         else:

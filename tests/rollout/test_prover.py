@@ -1,12 +1,20 @@
 """Turns are paid by how much nearer they bring the goal."""
 
+from functools import partial
+
 import pytest
 
 from tests_episodes import collected
 from tests_search import TASK, WAY, Maze
+from whetstone.algorithms import ADVANTAGES
 from whetstone.chat import assistant
+from whetstone.recipe import load_recipe
 from whetstone.rewards import verdict
 from whetstone.rollout.strategies.prover import Prover, likely, progress
+from whetstone.training.columns import Columns
+from whetstone.training.held import held_of
+from whetstone.training.making import function_of
+from whetstone.training.methods import strategy_of
 
 
 def test_worked_numbers():
@@ -34,6 +42,21 @@ def test_a_turn_that_loses_the_way_costs_what_there_was():
     assert wrong.score.turns == pytest.approx((1.0, -2.0, 0))
     assert sum(wrong.score.turns) == pytest.approx(2.0 * (0 - 0.5))
     assert group.costs.environment_steps > 6
+
+
+@pytest.mark.parametrize("alpha", [1.0, 3.0])
+def test_what_progress_counts_for_is_what_the_recipe_says(alpha):
+    resolved = load_recipe("rewarding-progress", [f"rollout.strategy.alpha={alpha}"])
+    prover = strategy_of(resolved, None, 0)
+    group = collected(prover, walking, environment=Maze, reward=verdict, task=TASK)
+    estimator = function_of(resolved, "advantage", resolved.recipe.advantage, ADVANTAGES)
+    columns = Columns(held_of([group]))
+    found = columns.ask(estimator) - columns.ask(partial(estimator, weight=0.0))
+    # of four, the one that turns wrong: success of the best of four is likely at first (¾), sure behind its first turn,
+    # gone behind its second
+    start = likely(0.75, 4)
+    of_turns = [alpha * x for x in (1 - start, -1.0, 0.0)]
+    assert found[3:6].tolist() == pytest.approx(of_turns)
 
 
 def test_what_cannot_be_meant():

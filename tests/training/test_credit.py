@@ -9,7 +9,7 @@ import torch
 from tests_segments import segment
 from tests_small import TEACHING
 from whetstone.algorithms import PerTrajectory, PerTurn, group_relative
-from whetstone.algorithms.advantages import reinforce_plus_plus, token_gae, turn_gae
+from whetstone.algorithms.advantages import dr_mas, mars, reinforce_plus_plus, role_normalised, token_gae, turn_gae
 from whetstone.algorithms.levels import BeforeBaseline, LossOnly, Weight
 from whetstone.algorithms.returns import last_of
 from whetstone.chat import assistant, user
@@ -243,3 +243,47 @@ def test_a_critic_that_is_trained_foretells_what_it_was_told():
     # its gradient stops in front of the policy's own layers
     assert all(torch.equal(a, b) for a, b in zip(before, made.policy.model.parameters(), strict=True))
     assert made.values(batch)[0][:, 0].tolist() == pytest.approx([1.0, 1.0], abs=0.5)
+
+
+def seats(*rewards):
+    """Two games of one task, two seats each: a trajectory a seat."""
+    names = [("buyer", 0), ("seller", 0), ("buyer", 1), ("seller", 1)]
+    made = [
+        trajectory(f"{role}{game}", Score(reward), role=role)
+        for (role, game), reward in zip(names, rewards, strict=True)
+    ]
+    return Group(Task("t", "x", tags={"kind": "deal"}), tuple(made))
+
+
+def by_trajectory(groups, estimator, **columns):
+    """The advantage of each trajectory's first token."""
+    made = give_credit(CreditParts(estimator), held_of(groups), len(groups), partial(Columns, **columns))
+    return [made.advantages[made.columns["token_trajectory"] == i][0].item() for i in range(len(made.columns.held))]
+
+
+@pytest.mark.parametrize("roles", [None, "kind"])
+def test_players_of_a_seat_are_compared_with_those_of_that_seat(roles):
+    groups = [seats(0.9, 0.3, 0.7, 0.5)]  # buyers .9 .7, sellers .3 .5; all together they would have .3 −.3 .1 −.1
+    assert by_trajectory(groups, mars, roles=roles) == pytest.approx([0.1, -0.1, -0.1, 0.1])
+    # by tokens: five each, those of a role have mean .8 or .4 and deviation .1
+    assert by_trajectory(groups, role_normalised, roles=roles) == pytest.approx([1, -1, -1, 1])
+    assert by_trajectory(groups, dr_mas, roles=roles) == pytest.approx(
+        [0.707102, -0.707102, -0.707102, 0.707102], abs=1e-5
+    )
+
+
+def test_a_seat_of_two_kinds_of_games_is_two_roles_where_the_recipe_says_so():
+    deal = seats(0.9, 0.3, 0.7, 0.5)
+    other = replace(
+        deal, task=Task("u", "x", tags={"kind": "duel"}), trajectories=seats(9.0, 3.0, 7.0, 5.0).trajectories
+    )
+    assert by_trajectory([deal, other], mars, roles="kind") == pytest.approx([0.1, -0.1, -0.1, 0.1, 1, -1, -1, 1])
+    together = by_trajectory([deal, other], mars)  # buyers: mean of .9 .7 9 7 is 4.4
+    assert together[0] == pytest.approx(0.9 - 4.4)
+
+
+def test_without_a_seat_or_a_tag_there_is_no_role():
+    with pytest.raises(CreditError, match="played no seat"):
+        by_trajectory([group(Score(1.0), Score(0.0))], mars)
+    with pytest.raises(CreditError, match='task t has no tag "team"'):
+        by_trajectory([seats(1.0, 0.0, 1.0, 0.0)], mars, roles="team")

@@ -323,13 +323,6 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit():
     assert all(torch.equal(a, b) for a, b in zip(trained(), trained(), strict=True))
 
 
-def test_the_mismatch_with_the_sampler_is_reported():
-    learner = Learner(small_policy(), SETTINGS)
-    (exact,) = learner.logprobs([segment([1, 2], [0, 1])])
-    metrics = learner.update([segment([1, 2], [0, 1], logprob=exact.item())], surrogate)
-    assert metrics["sampler/mismatch_max"] < 1e-6
-
-
 def test_an_update_tells_what_it_cost_and_how_far_it_moved():
     metrics = Learner(small_policy(), with_settings(micro_batch_tokens=45)).update(group(), surrogate)
     assert metrics["update/over_budget"] == 0

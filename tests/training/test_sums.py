@@ -72,8 +72,10 @@ def by_learner(objective, level, budget):
     per_token, value, _ = coefficients(
         objective, sums_of(columns, placed, level), {"learner": now, "old": before, "reference": before}
     )
-    loss = UpdateLoss(_by_coefficients, now, extra={"coefficients": [5 * of for of in per_token]})
-    learner.update(segments, loss, divisor=5)
+    tokens = sum(map(len, now))
+    shares = [torch.full((len(of),), 5 * value / tokens) for of in now]
+    loss = UpdateLoss(_by_coefficients, now, extra={"coefficients": [5 * of for of in per_token], "shares": shares})
+    assert learner.update(segments, loss, divisor=5)["loss"] == pytest.approx(value)
     return value, learner.kept, columns, segments, before
 
 

@@ -382,7 +382,8 @@ class Recipe(_Settings):
     filters: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What is not learned from, such as `void_turns`; each says whether it still counts in statistics."""
     roles: str | None = None
-    """The task tag that names the role an episode is played in, for estimators that compare within a role."""
+    """The task tag that names the role an episode is played in, for estimators that compare within a role; a seat of
+    self-play is a role without it."""
     objective: Annotated[Part, _named("clipped")] = Part(name="clipped")
     aggregation: Annotated[AggregationSettings, _mode()] = AggregationSettings()
     correction: Annotated[Part | None, _named()] = None

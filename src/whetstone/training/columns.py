@@ -75,7 +75,7 @@ class Columns:
         learner: Gives log-probs and values, under the weights before the update.
         temperature: What the sampler divided its logits by.
         chat: Writes gold answers as tokens.
-        roles: The task tag that names the role a trajectory is played in.
+        roles: The task tag that names the role a trajectory is played in, beside its seat; None: the seat alone.
         scorer: A process model, for implicit rewards.
         draw: Where chance comes from, the same for the same step of a run.
     """
@@ -226,13 +226,18 @@ class Columns:
             yield known.setdefault((held.number, held.trajectory.role), len(known))
 
     def _roles(self) -> Iterable[int]:
-        if self.roles is None:
-            raise CreditError("roles: the recipe does not say which tag of a task names them (roles: TAG)")
-        known: dict[str, int] = {}
+        """By the seat it played, where there are several, and the tag of the task, where the recipe names one."""
+        known: dict[tuple[str, str], int] = {}
         for held in self.held:
-            if self.roles not in held.group.task.tags:
-                raise CreditError(f'roles: task {held.group.task.id} has no tag "{self.roles}"')
-            yield known.setdefault(held.group.task.tags[self.roles], len(known))
+            tag, tags, seat = self.roles, held.group.task.tags, held.trajectory.role
+            if tag is None and not seat:
+                raise CreditError(
+                    f"roles: {held.trajectory.id} played no seat (rollout.strategy: self_play), and the recipe does "
+                    "not say which tag of a task names them (roles: TAG)"
+                )
+            if tag is not None and tag not in tags:
+                raise CreditError(f'roles: task {held.group.task.id} has no tag "{tag}"')
+            yield known.setdefault((seat, tags[tag] if tag is not None else ""), len(known))
 
     def _hardness(self) -> Iterable[float]:
         for held in self.held:
@@ -316,11 +321,12 @@ class Columns:
         return torch.rand(len(self["turn"]), generator=self._draw, dtype=torch.float64)
 
     def _covariance_rank(self) -> Tensor:
-        """How many tokens of the batch have a larger covariance of credit and log-prob, as a share of all."""
+        """The share of tokens whose covariance of credit and log-prob is as large or larger; 0 for the largest."""
         covariance = covariances(self["advantages"], self["old_logprobs"])
         order = torch.argsort(covariance, descending=True, stable=True)
         rank = torch.empty(len(order), dtype=torch.float64)
-        rank[order] = torch.arange(len(order), dtype=torch.float64) / max(1, len(order))
+        rank[order] = torch.arange(1, len(order) + 1, dtype=torch.float64) / max(1, len(order))
+        rank[order[:1]] = 0.0
         return rank
 
     def _old_logprobs(self) -> Tensor:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import TokenLoss, mismatch, usual_entropy
+from whetstone.algorithms import TokenLoss, usual_entropy
 from whetstone.errors import NonFiniteError
 from whetstone.policies import Policy, adapters_off
 from whetstone.recipe import OptimizerSettings
@@ -129,7 +130,7 @@ class Learner:
         *,
         temperature: float = 1.0,
         divisor: int | None = None,
-        version: int | None = None,
+        flat: Collection[int] = (),
         critic_only: bool = False,
     ) -> dict[str, float]:
         """One optimiser step on the mean loss of all action tokens in `segments`.
@@ -137,13 +138,16 @@ class Learner:
         Without an action token, or where the gradient is 0 (all advantages 0), nothing is updated; where the
         gradient is not finite, neither. `update/skipped` is then 1.
 
+        `loss` and what it is made of (`loss/…`) are what is optimised: sums over the tokens, over the divisor. All
+        else is a mean over the policy's own action tokens, whatever their credit; over an expert's where there are no
+        others.
+
         Args:
             temperature: What the sampler divided its logits by; the log-probs here are under the same.
-            divisor: Tokens the loss is divided by, where tokens with a loss of exactly 0 were left out
-                of `segments`; by default those in `segments`.
+            divisor: Tokens the loss is divided by; by default those in `segments`.
+            flat: Which of the segments have no gradient, whatever the weights: they are computed once, for what is
+                reported, and not differentiated.
             critic_only: Whether only critics take a step.
-            version: Of the weights there are. Tokens drawn under it tell how far sampler and learner disagree, older
-                ones how far the policy has moved since; None: all are of this one.
 
         Where memory does not suffice, the update is made again in halves as large, and so are all that follow.
 
@@ -156,7 +160,7 @@ class Learner:
         divisor = total if divisor is None else divisor
         began = time.perf_counter()
         metrics, standing, flops = self._within_memory(
-            lambda: self._gradient(segments, loss_of, temperature, divisor, version)
+            lambda: self._gradient(segments, loss_of, temperature, divisor, flat)
         )
         self.optimizers.critic_only = critic_only
         metrics |= self._apply_gradient()
@@ -176,41 +180,47 @@ class Learner:
         loss_of: LossOf,
         temperature: float,
         divisor: int,
-        version: int | None,
+        flat: Collection[int],
     ) -> tuple[dict[str, float], int, int]:
         """Forward and backward over all segments. (metrics, tokens of the segments, floating-point operations)"""
-        total = sum(map(action_tokens, segments))
-        sums: defaultdict[str, float] = defaultdict(float)
-        learner_side, sampler_side, fresh = [], [], []
+        means = _Means()
+        losses: defaultdict[str, float] = defaultdict(float)
         computed = standing = flops = over = 0
-        for micro in self._packed(segments):
-            outputs = self._forward(micro, temperature)
-            per_token = loss_of(outputs, micro)
-            if self.watch is not None:
-                self.watch(segments, outputs, micro, per_token)
-            (per_token.loss.sum() / divisor).backward()  # type: ignore[no-untyped-call]
+        for micro, sloped in self._passes(segments, flat):
+            with torch.set_grad_enabled(sloped):
+                outputs = self._forward(micro, temperature)
+                per_token = loss_of(outputs, micro)
+                if self.watch is not None:
+                    self.watch(segments, outputs, micro, per_token)
+                if sloped:
+                    (per_token.loss.sum() / divisor).backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
-                sums["loss"] += per_token.loss.sum().item()
-                sums["policy/entropy"] += outputs.entropies.sum().item()
+                losses["loss"] += per_token.loss.sum().item() / divisor
+                means.add("policy/entropy", outputs.entropies, micro.expert)
                 for name, values in per_token.metrics.items():
-                    sums[name] += values.sum().item()
-                drawn = ~torch.isnan(micro.sampler_logprobs)
-                learner_side.append(outputs.logprobs[drawn])
-                sampler_side.append(micro.sampler_logprobs[drawn])
-                fresh.append(drawn[drawn] if version is None else micro.versions[drawn] == version)
+                    if name.startswith("loss/"):
+                        losses[name] += values.sum().item() / divisor
+                    else:
+                        means.add(name, values, micro.expert)
             computed += len(micro.ids)
             standing += micro.segment_tokens
-            flops += self._flops.of(micro)
+            flops += self._flops.of(micro, backward=sloped)
             over += len(micro.ids) > self.token_budget
-        metrics = {name: value / total for name, value in sums.items()}
-        if any(len(side) for side in sampler_side):
-            metrics |= _disagreement(torch.cat(learner_side), torch.cat(sampler_side), torch.cat(fresh))
+        metrics = dict(losses) | means.found()
         metrics |= {
             "update/computed_tokens": float(computed),
             "update/shared_fraction": 1 - computed / standing,
             "update/over_budget": float(over),
         }
         return metrics, standing, flops
+
+    def _passes(self, segments: Sequence[Segment], flat: Collection[int]) -> Iterator[tuple[MicroBatch, bool]]:
+        """(a micro-batch, whether it has a gradient) of each, those that have one first."""
+        still = sorted(set(flat))
+        sloped = [i for i in range(len(segments)) if i not in set(still)]
+        for places, has_gradient in ((sloped, True), (still, False)):
+            for micro in self._packed([segments[i] for i in places]):
+                yield replace(micro, indices=tuple(places[i] for i in micro.indices)), has_gradient
 
     @torch.no_grad()
     def logprobs(
@@ -285,6 +295,23 @@ class Learner:
             share=self.settings.share_prefixes and self.shares,
         )
 
+    @torch.no_grad()
+    def show(
+        self,
+        segments: Sequence[Segment],
+        to: Callable[[TokenOutputs, MicroBatch], None],
+        *,
+        temperature: float = 1.0,
+    ) -> None:
+        """Show every micro-batch of the segments, as the weights have it now, to somebody; more than once where memory
+        did not suffice."""
+
+        def whole() -> None:
+            for micro in self._packed(segments):
+                to(self._forward(micro, temperature), micro)
+
+        self._within_memory(whole)
+
     def _read(self, segments: Sequence[Segment], of: Callable[[MicroBatch], Tensor]) -> list[Tensor]:
         """[A, …] of each segment, by what `of` says of a micro-batch."""
 
@@ -339,12 +366,28 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return "can't allocate memory" in str(error) or "out of memory" in str(error)
 
 
-def _disagreement(learner_side: Tensor, sampler_side: Tensor, fresh: Tensor) -> dict[str, float]:
-    """Of sampler and learner, on tokens of the present policy; and how far older ones lie from it."""
-    found = mismatch(learner_side[fresh], sampler_side[fresh]) if fresh.any() else {}
-    if not fresh.all():
-        found["policy/staleness_kl"] = mismatch(learner_side[~fresh], sampler_side[~fresh])["sampler/mismatch_kl"]
-    return found
+class _Means:
+    """Means over tokens that lie in different passes; NaN where a token says nothing."""
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[tuple[str, bool], float] = defaultdict(float)
+        self._counts: defaultdict[tuple[str, bool], int] = defaultdict(int)
+
+    def add(self, name: str, values: Tensor, expert: Tensor) -> None:
+        """[A] numbers of a pass; the policy's own and an expert's are kept apart."""
+        says = ~values.isnan()
+        for by_expert in (False, True):
+            mine = values[says & (expert == by_expert)]
+            self._sums[name, by_expert] += mine.sum().item()
+            self._counts[name, by_expert] += len(mine)
+
+    def found(self) -> dict[str, float]:
+        """By name, over the policy's own tokens where there is one, else over an expert's."""
+        return {
+            name: self._sums[name, by_expert] / count
+            for (name, by_expert), count in self._counts.items()
+            if count and (not by_expert or not self._counts[name, False])
+        }
 
 
 def action_tokens(segment: Segment) -> int:

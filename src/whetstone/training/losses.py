@@ -4,7 +4,8 @@
 
 Easy to get wrong: the objective is a mean over the policy's tokens, the critic's error one over its predictions, and
 imitation one over the expert's tokens. All go through one backward pass with one divisor, so the others are scaled to
-it, with counts over the whole update.
+it, with counts over the whole update. And a trajectory whose context was rewritten lies in several segments, in as many
+passes: what is one number for all of it is computed over the whole batch first (`WholeBatch`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,38 @@ from whetstone.algorithms import (
 from whetstone.recipe import CriticSettings, EntropySettings
 from whetstone.training.packing import MicroBatch
 from whetstone.training.token_outputs import TokenOutputs
+from whetstone.trajectory import Segment
 
 PerSegment = Sequence[Tensor]
 """[A] of each segment, in the order of the segments that are updated on."""
 OF_A_PASS = frozenset({
     "learner_logprobs", "old_logprobs", "sampler_logprobs", "advantages", "entropies", "sequence", "turn",
 })  # fmt: skip
-"""Columns an objective may read that the pass itself gives; a segment is a sequence."""
+"""Columns an objective may read that the pass itself gives; a trajectory is a sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBatch:
+    """The policy's part of an update's loss, taken over all of its tokens at once: its value at each token, and its
+    slopes there at the present weights, by which it is differentiated pass by pass.
+
+    Each is [A] per segment; weights, corrections and aggregation are in them.
+    """
+
+    losses: PerSegment
+    by_logprob: PerSegment
+    by_entropy: PerSegment | None = None
+    """None where the loss does not depend on entropies."""
+    metrics: Mapping[str, PerSegment] = field(default_factory=dict)
+
+    def of(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
+        """Its part in a micro-batch: that value, with that gradient."""
+        logprobs, entropies = outputs.logprobs, outputs.entropies
+        loss = _of(self.losses, micro).to(logprobs)
+        loss = loss + _of(self.by_logprob, micro).to(logprobs) * (logprobs - logprobs.detach())
+        if self.by_entropy is not None:
+            loss = loss + _of(self.by_entropy, micro).to(entropies) * (entropies - entropies.detach())
+        return TokenLoss(loss, {name: _of(values, micro).to(logprobs) for name, values in self.metrics.items()})
 
 
 @dataclass(slots=True)
@@ -79,14 +105,92 @@ class UpdateLoss:
     """For each of the expert's tokens, over the update's divisor."""
     entropy_by_turn: dict[int, tuple[float, int]] = field(default_factory=dict)
     """(sum, tokens) of entropy at each turn, as the update found it."""
+    whole: WholeBatch | None = None
+    """The policy's part where it was computed over the whole batch; then neither objective nor correction is asked."""
 
     def __call__(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
         """The loss of each action token of a micro-batch."""
         logprobs = outputs.logprobs
+        self.note_old(outputs, micro)
+        of_policy = self.whole.of(outputs, micro) if self.whole is not None else self._of_policy(outputs, micro)
+        loss, metrics = of_policy.loss, dict(of_policy.metrics)
+        policy_loss = loss.detach()
+        beside: list[Tensor] = []
+        if self.reference is not None and self.reference_weight > 0:
+            pull = reference_kl(logprobs, _of(self.reference, micro), estimator=self.reference_estimator)
+            beside.append(self.reference_weight * pull.loss)
+            metrics |= pull.metrics
+        if self.entropy is not None:
+            bonus = self._bonus(outputs.entropies, micro)
+            beside.append(self.entropy.weight * bonus.loss)
+            metrics |= bonus.metrics
+        weight = self._weight_of(micro)
+        for part in beside:
+            loss = loss + (part if weight is None else weight.to(part) * part)
+        if self.targets is not None and self.critic is not None:
+            error = self._error(outputs, micro)
+            loss, metrics = loss + self.value_weight * error.loss, metrics | error.metrics
+            metrics["loss/value"] = (self.value_weight * error.loss).detach()
+        if self.imitation_weight > 0:
+            shown = supervised(logprobs)
+            imitated = torch.where(micro.expert, self.imitation_weight * shown.loss, 0.0)
+            loss = torch.where(micro.expert, imitated, loss)
+            metrics["loss/imitation"] = imitated.detach()
+        metrics["loss/policy"] = torch.where(micro.expert, 0.0, policy_loss)
+        return TokenLoss(loss, metrics)
+
+    def note_old(self, outputs: TokenOutputs, micro: MicroBatch) -> None:
+        """Keep the log-probs before this step's updates, where this pass is what finds them."""
         if self.first:
-            for i, part in micro.by_segment(logprobs.detach()):
+            for i, part in micro.by_segment(outputs.logprobs.detach()):
                 self.old[i] = part
-        columns = self._columns(outputs, micro)
+
+    def over_whole_batch(
+        self, segments: Sequence[Segment], read: Callable[[Callable[[TokenOutputs, MicroBatch], None]], None]
+    ) -> WholeBatch:
+        """The policy's part over all tokens of the update, for what compares tokens of different passes.
+
+        Args:
+            segments: Of the update.
+            read: Hands every micro-batch of them, as the weights have it now, to what it is given.
+        """
+        parts: dict[str, list[Tensor]] = {}
+        weights = [torch.empty(0)] * len(segments)
+
+        def keep(outputs: TokenOutputs, micro: MicroBatch) -> None:
+            self.note_old(outputs, micro)
+            weight = self._weight_of(micro)
+            columns = self.columns(outputs, micro)
+            if weight is not None:
+                columns["weight"] = weight
+            for name, column in columns.items():
+                for i, part in micro.by_segment(column.detach()):
+                    parts.setdefault(name, [column.new_empty(0)] * len(segments))[i] = part
+
+        read(keep)
+        counts = [len(part) for part in parts.get("learner_logprobs", weights)]
+        columns = {name: torch.cat(of) for name, of in parts.items()}
+        numbers: dict[str, int] = {}
+        owner = torch.tensor([numbers.setdefault(s.trajectory_id, len(numbers)) for s in segments], dtype=torch.long)
+        columns["sequence"] = owner.repeat_interleave(torch.tensor(counts)).to(columns["sequence"])
+        leaves = {name: columns[name].requires_grad_() for name in ("learner_logprobs", "entropies")}
+        with torch.enable_grad():
+            found = self._weighted(columns, columns.pop("weight", None))
+            by_logprob, by_entropy = torch.autograd.grad(
+                found.loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+            )
+        return WholeBatch(
+            losses=torch.split(found.loss.detach(), counts),
+            by_logprob=torch.split(by_logprob, counts),
+            by_entropy=torch.split(by_entropy, counts) if bool(by_entropy.any()) else None,
+            metrics={name: torch.split(values.detach(), counts) for name, values in found.metrics.items()},
+        )
+
+    def _of_policy(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
+        """Objective, correction and weights, of a micro-batch whose trajectories lie in no other."""
+        return self._weighted(self.columns(outputs, micro), self._weight_of(micro))
+
+    def _weighted(self, columns: Mapping[str, Tensor], weight: Tensor | None) -> TokenLoss:
         of_policy: TokenLoss = _ask(self.objective, columns)
         loss, metrics = of_policy.loss, dict(of_policy.metrics)
         if self.correction is not None:
@@ -99,29 +203,17 @@ class UpdateLoss:
                 "correction/changed_fraction": (weights != plain).float(),
             }
         loss = self.policy_weight * loss
-        policy_loss = loss.detach()
-        if self.reference is not None and self.reference_weight > 0:
-            pull = reference_kl(logprobs, _of(self.reference, micro), estimator=self.reference_estimator)
-            loss, metrics = loss + self.reference_weight * pull.loss, metrics | pull.metrics
-        if self.entropy is not None:
-            bonus = self._bonus(outputs.entropies, micro)
-            loss, metrics = loss + self.entropy.weight * bonus.loss, metrics | bonus.metrics
-        if self.weights is not None:
-            weight = _of([torch.tensor([w]) for w in self.weights], micro).to(loss)
-            loss = loss * weight.repeat_interleave(torch.tensor(micro.counts, device=loss.device))
-        if self.targets is not None and self.critic is not None:
-            error = self._error(outputs, micro)
-            loss, metrics = loss + self.value_weight * error.loss, metrics | error.metrics
-            metrics["loss/value"] = (self.value_weight * error.loss).detach()
-        if self.imitation_weight > 0:
-            shown = supervised(logprobs)
-            imitated = torch.where(micro.expert, self.imitation_weight * shown.loss, 0.0)
-            loss = torch.where(micro.expert, imitated, loss)
-            metrics["loss/imitation"] = imitated.detach()
-        metrics["loss/policy"] = policy_loss
-        return TokenLoss(loss, metrics)
+        return TokenLoss(loss if weight is None else weight.to(loss) * loss, metrics)
 
-    def _columns(self, outputs: TokenOutputs, micro: MicroBatch) -> dict[str, Tensor]:
+    def _weight_of(self, micro: MicroBatch) -> Tensor | None:
+        """[A] what aggregation multiplies each token by; None: all by 1."""
+        if self.weights is None:
+            return None
+        weight = _of([torch.tensor([w]) for w in self.weights], micro).to(micro.advantages)
+        return weight.repeat_interleave(torch.tensor(micro.counts, device=weight.device))
+
+    def columns(self, outputs: TokenOutputs, micro: MicroBatch) -> dict[str, Tensor]:
+        """[A] each, what objective and correction may read of a micro-batch."""
         count = torch.tensor(micro.counts, device=outputs.logprobs.device)
         old, drawn = _of(self.old, micro), micro.sampler_logprobs
         drawn = torch.where(drawn.isnan(), old, drawn)  # what nobody drew has no ratio to whoever drew it

@@ -41,7 +41,7 @@ PROVIDERS = {
     "implicit": "`process_model`, a second model that learns",
     "teacher_logprobs": "`teacher`, a folder",
     "reference_logprobs": "every run; the policy reinforcement began with",
-    "roles": "`roles: TAG`, a tag of the tasks",
+    "roles": "`rollout.strategy: self_play`, the seat; or `roles: TAG`, a tag of the tasks; or both",
     "hardness": "tasks with a number for their tag `difficulty`",
 }
 """Columns that need more than a run, and what gives them."""
@@ -56,7 +56,7 @@ class Offer:
     reward: frozenset[str]
     """What the reward says its scores carry."""
     strategy: frozenset[str]
-    """What the strategy says its groups carry: `forks`, `greedy_rewards`, `process_rewards`."""
+    """What the strategy says its groups carry: `forks`, `greedy_rewards`, `process_rewards`, `roles`."""
 
 
 def missing(columns: Iterable[str], offer: Offer) -> Iterator[tuple[str, str]]:
@@ -78,7 +78,7 @@ def _missing(name: str, offer: Offer) -> str | None:
             return None
         return "rollout.strategy: greedy_baseline plays each task once without chance"
     if name == "roles":
-        return _roles(recipe, offer.source)
+        return _roles(recipe, offer)
     if name == "hardness":
         tag = offer.source.task(0).tags.get("difficulty", "")
         return None if _is_number(tag) else f'tasks.source "{recipe.tasks.source}" tags no task with a difficulty'
@@ -100,10 +100,12 @@ def _missing(name: str, offer: Offer) -> str | None:
     )
 
 
-def _roles(recipe: Recipe, source: Source) -> str | None:
+def _roles(recipe: Recipe, offer: Offer) -> str | None:
     if recipe.roles is None:
-        return "set roles: TAG to the task tag that names the role an episode is played in"
-    tags = source.task(0).tags
+        if "roles" in offer.strategy:
+            return None
+        return "play in seats (rollout.strategy: self_play), or set roles: TAG to the task tag that names the role"
+    tags = offer.source.task(0).tags
     if recipe.roles in tags:
         return None
     return f'roles: no tag "{recipe.roles}" on tasks of "{recipe.tasks.source}", which have {", ".join(sorted(tags))}'

@@ -51,7 +51,7 @@ def one_step(
         passed_over: Groups that were sampled for it and did not count.
         shown: Demonstrations to imitate in the same update.
         update: Its number, from 0.
-        version: Of the weights there are; see `Learner.update`.
+        version: Of the weights there are; see `learn_from`.
     """
     method, seed = assembly.method, assembly.resolved.recipe.seed
     groups = as_learned(assembly, sampled, update=update)

@@ -43,8 +43,6 @@ class MicroBatch:
     """[A] the action tokens' ids."""
     sampler_logprobs: Tensor
     """[A] NaN where none was drawn."""
-    versions: Tensor
-    """[A] of the policy that drew each; −1 where none did."""
     advantages: Tensor
     """[A] 0 where credit was not given."""
     expert: Tensor
@@ -155,9 +153,7 @@ def _micro_batch(
         places.append(lies[actions - 1])
         columns.append(_columns(segment, actions))
     rows, row_of = np.unique(np.concatenate(places), return_inverse=True)
-    targets, logprobs, versions, advantages, expert, turns = (
-        np.concatenate(column) for column in zip(*columns, strict=True)
-    )
+    targets, logprobs, advantages, expert, turns = (np.concatenate(column) for column in zip(*columns, strict=True))
 
     def on_device(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(device)
@@ -172,7 +168,6 @@ def _micro_batch(
         row_of=on_device(row_of),
         targets=on_device(targets),
         sampler_logprobs=on_device(logprobs),
-        versions=on_device(versions),
         advantages=on_device(advantages),
         expert=on_device(expert),
         turns=on_device(turns),
@@ -190,13 +185,12 @@ def _path(node: int, nodes: Sequence[Node]) -> list[int]:
 
 
 def _columns(segment: Segment, actions: Ids) -> tuple[np.ndarray, ...]:
-    """What a loss is made of, at the action tokens: ids, sampler log-probs, versions, advantages, expert, turns."""
+    """What a loss is made of, at the action tokens: ids, sampler log-probs, advantages, expert, turns."""
     tokens = segment.tokens
     advantages = segment.advantages if segment.advantages is not None else (0.0,) * len(segment)
     return (
         np.asarray(tokens.ids)[actions],
         np.asarray(tokens.logprobs, dtype=np.float32)[actions],
-        np.asarray(tokens.versions)[actions],
         np.asarray(advantages, dtype=np.float32)[actions],
         np.asarray([tokens.authors[place] is Author.EXPERT for place in actions]),
         np.asarray(segment.turns)[actions],

@@ -44,12 +44,12 @@ class Flops:
         self._pair = config.num_hidden_layers * config.num_attention_heads * width
         self._device, self._dtype = next(model.parameters()).device, dtype
 
-    def of(self, micro: MicroBatch) -> int:
-        """Of one micro-batch, forward and backward."""
+    def of(self, micro: MicroBatch, *, backward: bool = True) -> int:
+        """Of one micro-batch, forward and backward; or forward alone, which is a third of it."""
         runs = zip(micro.branches.starts, micro.branches.lengths, strict=True)
         pairs = sum(n * start + n * (n + 1) // 2 for start, n in runs)
         found: int = 6 * (len(micro.ids) * self._body + len(micro.rows) * self._head) + 12 * pairs * self._pair
-        return found
+        return found if backward else found // 3
 
     def utilisation(self, flops: int, seconds: float) -> float:
         """The share of what a large matrix product reaches on this machine."""

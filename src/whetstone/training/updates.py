@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import TokenLoss, columns_of, level_of, token_weights
+from whetstone.algorithms import TokenLoss, columns_of, level_of, mismatch, token_weights
 from whetstone.algorithms.schedules import mixing_weight, phase_weight
 from whetstone.errors import CreditError
 from whetstone.policies import Critic
@@ -27,7 +28,8 @@ from whetstone.training.losses import OF_A_PASS, UpdateLoss
 from whetstone.training.sums import OF_SUMS, coefficients, sums_of
 from whetstone.trajectory import Author, Group, Segment
 
-_OF_THE_FIRST = {"sampler/mismatch_mean", "sampler/mismatch_max", "sampler/mismatch_kl", "policy/staleness_kl"}
+_OF_AN_UPDATE = ("loss", "update/", "throughput/", "memory/")
+"""What is one number an update; all else is a mean over its tokens."""
 _NOTHING_WITHOUT_CREDIT = {"clipped", "cispo", "entropy_balanced", "gmpo", "gspo", "policy_gradient", "sapo"}
 """Objectives whose loss and gradient are exactly 0 where the advantage is."""
 
@@ -54,7 +56,8 @@ def learn_from(
 
     Args:
         shown: Demonstrations to imitate in the same updates.
-        version: Of the weights there are; see `Learner.update`.
+        version: Of the weights there are. Tokens drawn under it tell how far sampler and learner disagree, older ones
+            how far the policy has moved since; None: all are of this one.
     """
     recipe, critic = assembly.resolved.recipe, assembly.policy.critic
     held, columns_of_batch = held_of(groups), partial(batch_columns, assembly, learner)
@@ -75,7 +78,7 @@ def learn_from(
     metrics = dict(given.metrics)
     if learner.process is not None:
         metrics |= learner.process.learn(given.columns)
-    totals: dict[str, list[float]] = {}
+    reports: list[tuple[int, dict[str, float]]] = []
     entropies: dict[int, tuple[float, int]] = {}
     for epoch in range(settings.epochs):
         for i, batch in enumerate(batches):
@@ -85,32 +88,82 @@ def learn_from(
             said: dict[str, float] = {}
             if warming:
                 pass
-            elif sums_level(assembly.objective) is None:
-                loss.objective = assembly.objective
-            else:
+            elif sums_level(assembly.objective) is not None:
                 said = _of_sums(assembly, learner, given, batch, loss)
+            else:
+                loss.objective = assembly.objective
+                if _spans_passes(assembly, batch):
+                    show = partial(learner.show, batch.segments, temperature=temperature)
+                    loss.whole = loss.over_whole_batch(batch.segments, show)
             update = learner.update(
                 batch.segments,
                 loss,
                 temperature=temperature,
                 divisor=batch.divisor,
-                version=version,
+                flat=batch.flat,
                 critic_only=warming,
             )
             _follow(critic, recipe)
             for turn, (total, count) in loss.entropy_by_turn.items():
                 before = entropies.get(turn, (0.0, 0))
                 entropies[turn] = (before[0] + total, before[1] + count)
-            for name, value in (update | said).items():
-                totals.setdefault(name, []).append(value)
+            reports.append((batch.own_tokens, update | said))
+            if epoch == i == 0:
+                batch.before = list(loss.old)
     if entropies:
         learner.entropies.add(entropies)
-    # after the first update the learner is no longer the policy that sampled, so only its first pass can tell
-    metrics |= {name: values[0] if name in _OF_THE_FIRST else fmean(values) for name, values in totals.items()}
+    metrics |= _over_updates(reports) | _disagreement(batches, version)
     squared = metrics.pop("correction/weight_squared", 0.0)
     if squared > 0:  # (Σw)² / (n Σw²): 1 where all count alike
         metrics["correction/effective_fraction"] = metrics["correction/weight"] ** 2 / squared
     return Learned(metrics, given.sizes)
+
+
+def _over_updates(reports: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """What the updates of a step came to: means over the policy's tokens, or over updates where a number is of one.
+
+    Args:
+        reports: (tokens of the policy, metrics) of each.
+    """
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(chain.from_iterable(report for _, report in reports)):
+        said = [(tokens, report[name]) for tokens, report in reports if name in report]
+        weights = [0 if name.startswith(_OF_AN_UPDATE) else tokens for tokens, _ in said]
+        values = [value for _, value in said]
+        found[name] = fmean(values, weights) if any(weights) else fmean(values)
+    return found
+
+
+def _disagreement(batches: Sequence[_Batch], version: int | None) -> dict[str, float]:
+    """Of sampler and learner on all tokens of a step that the present weights drew, before any of its updates; and how
+    far tokens of older weights lie from them."""
+    ours, theirs, fresh = [], [], []
+    for batch in batches:
+        for segment, found in zip(batch.segments, batch.before, strict=True):
+            places = action_places(segment)
+            drawn = torch.tensor([segment.tokens.logprobs[place] for place in places], dtype=torch.float64)
+            known = ~drawn.isnan()
+            of = torch.tensor([segment.tokens.versions[place] for place in places], dtype=torch.long)
+            ours.append(found.double().cpu()[known])
+            theirs.append(drawn[known])
+            fresh.append(torch.ones_like(of[known], dtype=torch.bool) if version is None else of[known] == version)
+    if not sum(map(len, ours)):
+        return {}
+    learner_side, sampler_side, now = torch.cat(ours), torch.cat(theirs), torch.cat(fresh)
+    metrics = mismatch(learner_side[now], sampler_side[now]) if now.any() else {}
+    if not now.all():
+        metrics["policy/staleness_kl"] = mismatch(learner_side[~now], sampler_side[~now])["sampler/mismatch_kl"]
+    return metrics
+
+
+def _spans_passes(assembly: Assembly, batch: _Batch) -> bool:
+    """Whether something is one number for a trajectory whose segments may lie in different passes."""
+    return _reads_sequences(assembly) and len({s.trajectory_id for s in batch.segments}) < len(batch.segments)
+
+
+def _reads_sequences(assembly: Assembly) -> bool:
+    functions = [assembly.objective, *([assembly.correction] if assembly.correction is not None else [])]
+    return any("sequence" in columns_of(function) for function in functions)
 
 
 def batch_columns(assembly: Assembly, learner: Learner | None, held: Sequence[Held]) -> Columns:
@@ -150,16 +203,23 @@ def _batches(
         lengths = _lengths(share)
         divisor = int(sum(lengths.values()))
         weights = _weights(recipe, lengths, divisor)
-        if _may_skip(assembly, settings):
-            # a segment without credit has loss and gradient exactly 0: it counts in the divisor and is not computed
-            share = [each for each in share if any(each.segment.advantages or ())]
         batch = _Batch.of(share, shown[i::count], weights)
+        if _flat_without_credit(assembly, settings):
+            by_trajectory = _reads_sequences(assembly)
+            credit = {each.segment.trajectory_id for each in share if any(each.segment.advantages or ())}
+            batch.flat = {
+                k
+                for k, each in enumerate(share)
+                if not any(each.segment.advantages or ())
+                and not (by_trajectory and each.segment.trajectory_id in credit)
+            }
         batch.divisor = divisor or sum(map(action_tokens, batch.segments))
         batches.append(batch)
     for i, batch in enumerate(batches):
         if i > 0 or sums_level(assembly.objective) is not None:
             # the first update's old policy is the one being differentiated: the pass itself finds its log-probs
             batch.old, batch.old_known = learner.logprobs(batch.segments, temperature=temperature), True
+            batch.before = batch.old
         if settings.reference_kl > 0 or asked & {"reference_logprobs", "reference_sums"}:
             batch.reference = learner.logprobs(batch.segments, temperature=temperature, of="reference")
             batch.extra["reference_logprobs"] = batch.reference
@@ -200,7 +260,8 @@ def _kept(given: Given, batch: _Batch) -> list[Tensor] | None:
     return [*found, *(torch.zeros(action_tokens(segment), dtype=torch.bool) for segment in rest)]
 
 
-def _may_skip(assembly: Assembly, settings: TrainingSettings) -> bool:
+def _flat_without_credit(assembly: Assembly, settings: TrainingSettings) -> bool:
+    """Whether what has no credit has no gradient either."""
     recipe = assembly.resolved.recipe
     beside = settings.reference_kl > 0 or settings.entropy is not None or recipe.critic is not None
     return not beside and recipe.objective.name in _NOTHING_WITHOUT_CREDIT
@@ -234,17 +295,24 @@ def _of_sums(assembly: Assembly, learner: Learner, given: Given, batch: _Batch, 
     level = sums_level(assembly.objective)
     per_token, value, metrics = coefficients(assembly.objective, sums_of(given.columns, batch.placed, level), logprobs)
     nothing = [torch.zeros(len(old)) for old in batch.old[count:]]
-    loss.extra = {**loss.extra, "coefficients": [*(of * batch.divisor for of in per_token), *nothing]}
+    of_each = value * batch.divisor / max(1, sum(map(len, per_token)))
+    shares = [torch.full((len(of),), of_each) for of in per_token]
+    loss.extra = {
+        **loss.extra,
+        "coefficients": [*(of * batch.divisor for of in per_token), *nothing],
+        "shares": [*shares, *nothing],
+    }
     loss.objective = _by_coefficients
-    return {**metrics, "loss/sums": value}
+    return metrics
 
 
 def _nothing(learner_logprobs: Tensor) -> TokenLoss:
     return TokenLoss(0.0 * learner_logprobs, {})
 
 
-def _by_coefficients(learner_logprobs: Tensor, coefficients: Tensor) -> TokenLoss:
-    return TokenLoss(coefficients * learner_logprobs, {})
+def _by_coefficients(learner_logprobs: Tensor, coefficients: Tensor, shares: Tensor) -> TokenLoss:
+    """A loss of sums at its tokens: in value an equal share each, in gradient what each sum is pushed by."""
+    return TokenLoss(shares + coefficients * (learner_logprobs - learner_logprobs.detach()), {})
 
 
 @dataclass(slots=True)
@@ -265,6 +333,10 @@ class _Batch:
     extra: dict[str, list[Tensor]] = field(default_factory=dict)
     divisor: int = 1
     """Tokens the loss is divided by."""
+    flat: Collection[int] = ()
+    """Segments whose loss has no gradient: they are only computed for what is reported."""
+    before: list[Tensor] = field(default_factory=list)
+    """Log-probs before any update of the step, whatever ratios compare with."""
 
     @classmethod
     def of(cls, share: Sequence[Credited], shown: Sequence[Segment], weights: Mapping[str, float] | None) -> _Batch:
@@ -314,6 +386,11 @@ class _Batch:
             return None
         rest = self.segments[len(of_own) :]
         return [*of_own, *(torch.full((action_tokens(s), of_own[0].shape[1]), nothing) for s in rest)]
+
+    @property
+    def own_tokens(self) -> int:
+        """How many action tokens of the policy's own episodes there are."""
+        return sum(map(action_tokens, self.segments[: len(self.placed)]))
 
     @property
     def predictions(self) -> int:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, bite_of, columns_of, level_of
@@ -281,7 +282,10 @@ class _Watching:
                 for key, value in zip(keys, values[mine].tolist(), strict=True):
                     noted[key][name] = value
             self.seen.append(noted)
-            outputs.logprobs.register_hook(partial(_note_push, noted, keys, mine))  # type: ignore[no-untyped-call]
+            if outputs.logprobs.requires_grad:
+                outputs.logprobs.register_hook(partial(_note_push, noted, keys, mine))  # type: ignore[no-untyped-call]
+            else:  # without credit there is none
+                _note_push(noted, keys, mine, torch.zeros_like(outputs.logprobs))
 
     def tell(self, tokens: Sequence[TokenTold]) -> None:
         """Hand what was noted to the tokens it is of."""

@@ -44,6 +44,18 @@ def test_the_order_of_trajectories_matters_to_nobody(name, batch, seed):
         assert torch.allclose(torch.tensor(found[i]), torch.tensor(moved[place]), atol=1e-7)
 
 
+@EVERY
+@FEW
+@given(batch=batches())
+def test_what_tasks_and_roles_are_called_matters_to_nobody(name, batch):
+    found = columns(batch)
+    renamed = found | {
+        key: 5 - 3 * found[key] for key in ("group", "roles", "nodes", "state_keys")
+    }  # some below 0, none beside another
+    said, again = (advantages_of(asked(ADVANTAGES[name], each)) for each in (found, renamed))
+    assert torch.allclose(said, again, atol=1e-7)
+
+
 def by_trajectory(name, batch):
     """The advantages, trajectory by trajectory."""
     found = columns(batch)

@@ -35,6 +35,27 @@ def test_z_on_both_levels():
     assert said(center="mean", scale="set", rescale=False) == near(0.947298, 1.908065, -1.908065, -0.947298)
 
 
+def test_one_trajectory_has_nobody_to_be_compared_with():
+    for options in ({"baseline": "first"}, {"baseline": "first", "center": "mean"}):
+        found = oprl(of(1), of(0.1, 0.4), whole(0, 0), whole(0), rescale=False, **options)
+        assert found.tolist() == [0, 0]
+    # a third alone beside the pair changes nothing for them
+    both = oprl(
+        of(0, 0, 0),
+        of(0.1, 0.2, -0.05, 0.05, 9),
+        whole(0, 0, 1, 1, 2),
+        whole(3, 3, -1),
+        rescale=False,
+        baseline="first",
+    )
+    assert both.tolist() == near(0.15, 0.35, -0.15, 0.05, 0)
+
+
+def test_a_baseline_without_a_scale_is_not_asked_for_one():
+    with pytest.raises(ValueError, match="unscaled"):
+        said(baseline="first", scale="set")
+
+
 def test_the_codes_baseline_of_first_turns():
     found = oprl(of(0, 0), IMPLICIT, OWNER, GROUP, rescale=False, baseline="first")
     assert found.tolist() == near(0.15, 0.35, -0.15, 0.05)

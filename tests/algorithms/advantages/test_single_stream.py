@@ -31,6 +31,7 @@ def test_what_samples_before_training_are_worth():
     found = remembered(6, 8)
     assert (found.successes, found.failures) == pytest.approx((5.777778, 2.222222), abs=1e-6)
     assert SuccessCounts().baseline == 0.5
+    assert remembered(0, 0) == SuccessCounts(0.5, 0.5)
 
 
 def test_advantages_are_normalised_over_the_batch():

@@ -18,6 +18,14 @@ def test_worked_numbers():
     assert found.tolist() == near(1.414210, 0.000004, 0.707106, 0.707106, -1.414210, -0.000004)
 
 
+def test_a_patched_turn_neither_pays_what_came_before_nor_is_paid_by_what_comes_after():
+    turns, matched = of(1, 0.8, 0.2, 1, 0, 0, 0, 0), of(1, 1, 0, 1, 1, 1, 1, 1)
+    owner, number = whole(0, 0, 0, 0, 1, 1, 1, 1), whole(0, 1, 2, 3, 0, 1, 2, 3)
+    found = ui_s1(of(1, 0), turns, owner, whole(0, 0), number, matched, episode_weight=0.0, scale=False)
+    # returns 1.4 .8 .2 1 beside a sibling that earned nothing: half of each
+    assert found.tolist() == near(0.7, 0.4, 0.1, 0.5, -0.7, -0.4, -0.1, -0.5)
+
+
 def test_with_every_turn_matched_nothing_stops():
     turns, owner = of(1, 1, 0, 0), whole(0, 0, 1, 1)
     found = ui_s1(of(0, 0), turns, owner, whole(0, 0), whole(0, 1, 0, 1), of(1, 1, 1, 1), discount=1.0, scale=False)
@@ -25,8 +33,11 @@ def test_with_every_turn_matched_nothing_stops():
 
 
 def test_credit_does_not_flow_back_across_a_patch():
-    def first(patched_return):
-        rewards, matched = of(0, patched_return, 0, 0), of(0, 1, 1, 1)
-        return ui_s1(of(0, 0), rewards, whole(0, 0, 1, 1), whole(0, 0), whole(0, 1, 0, 1), matched)[0].item()
+    def first(later, *matched):
+        turns = of(0, later, 0, 0)
+        owner, number = whole(0, 0, 1, 1), whole(0, 1, 0, 1)
+        return ui_s1(of(0, 0), turns, owner, whole(0, 0), number, of(*matched), scale=False)[0].item()
 
-    assert first(1.0) == first(5.0) == 0.0
+    assert first(1.0, 0, 1, 1, 1) == first(5.0, 0, 1, 1, 1) == 0.0
+    assert first(1.0, 1, 0, 1, 1) == first(5.0, 1, 0, 1, 1) == 0.0
+    assert (first(1.0, 1, 1, 1, 1), first(5.0, 1, 1, 1, 1)) == (0.25, 1.25)

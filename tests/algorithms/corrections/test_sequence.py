@@ -29,9 +29,23 @@ def test_each_sequence_for_itself():
     assert truncated(OLD, DRAWN).tolist() == pytest.approx([0.8, 2, 1.022727], abs=1e-6)
 
 
+def test_only_the_product_is_bounded_not_its_factors():
+    old, drawn = of(-25, 0), of(0, -30)
+    assert sequence_truncated(old, drawn, whole(0, 0), high=1e3).tolist() == pytest.approx([148.413159] * 2)
+    assert sequence_truncated(of(0, 0), drawn - 5, whole(0, 0), high=1e12).tolist() == pytest.approx([485165195.4] * 2)
+    with pytest.raises(ValueError, match="one sampler log-prob per token"):
+        sequence_masked(of(1), of(1, 2), whole(0))
+
+
+def test_what_nobody_drew_weighs_nothing():
+    drawn = torch.where(torch.tensor([False, True, False]), torch.nan, DRAWN)
+    assert sequence_truncated(OLD, drawn, ONE).tolist() == pytest.approx([0.8 * 0.9 / 0.88] * 3)
+
+
 def test_the_policy_before_the_update_guessed_between_two_others():
     # drawn at version 3, now 7: three quarters of the way
     found = interpolated_old(of(0.33).log(), of(0.2).log(), whole(3), 7)
     assert found.exp().item() == pytest.approx(0.291168, abs=1e-6)
     fresh = interpolated_old(of(0.33, 0.33).log(), of(0.2, 0.2).log(), whole(7, 6), 7)
     assert torch.allclose(fresh, of(0.2, 0.2).log())
+    assert interpolated_old(of(-1), of(-2), whole(-1), 7).tolist() == [-2]  # nobody drew it

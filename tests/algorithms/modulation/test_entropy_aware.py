@@ -1,5 +1,7 @@
 """Unusual tokens count more."""
 
+import math
+
 import pytest
 
 from tests_batches import of
@@ -18,6 +20,11 @@ def test_without_weight_or_difference_nothing_changes():
     assert entropy_aware(A, of(0.2, 0.5, 1.1, 2.2, 0), weight=0.0).tolist() == A.tolist()
     assert entropy_aware(A, of(1, 1, 1, 1, 1)).tolist() == A.tolist()
     assert entropy_aware(of(), of()).tolist() == []
+
+
+def test_an_entropy_nobody_measured_is_in_no_mean():
+    found = entropy_aware(of(*A.tolist(), 5.0), of(0.2, 0.5, 1.1, 2.2, 0, math.nan))
+    assert found.tolist() == pytest.approx([0.611337, 0.659222, 0.754992, -0.930571, -0.579413, 5.0], abs=1e-5)
 
 
 def test_the_sign_never_turns():

@@ -61,5 +61,17 @@ def test_a_turn_may_be_the_sequence():
     assert gradient[2] == pytest.approx(-(2.718281828**-0.01) / 3, abs=1e-6)
 
 
+def test_beyond_its_bound_a_sequence_has_neither_more_value_nor_a_gradient():
+    value, gradient = said([12.0, 14.0], [-1, -1], **WIDE)
+    assert (value, gradient) == (pytest.approx(2.718281828459045**10), [0, 0])
+    _, gradient = said([9.0, 10.0], [-1, -1], **WIDE)
+    assert gradient == pytest.approx([2.718281828459045**9.5 / 2] * 2)
+
+
+def test_one_improbable_token_counts_in_the_mean_as_it_is():
+    value, _ = said([-30.0, 0, 0, 0], [1, 1, 1, 1], **WIDE)
+    assert value == pytest.approx(-(2.718281828459045**-7.5))
+
+
 def test_means_over_keys():
     assert mean_of(of(1, 3, 10), whole(0, 0, 4)).tolist() == [2, 2, 10]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from whetstone.algorithms import reference_kl
-from whetstone.algorithms.objectives import kl_estimate
+from whetstone.algorithms.kl_estimate import kl_estimate
 
 
 def test_worked_numbers():
@@ -57,6 +57,17 @@ def test_one_may_be_reported_and_another_pull():
     found = kl_estimate(now - torch.tensor([0.25]).double().log(), "k3_as_k2")
     found.sum().backward()
     assert (found.item(), now.grad.item()) == (pytest.approx(0.193147, abs=1e-6), pytest.approx(0.693147, abs=1e-6))
+
+
+@pytest.mark.parametrize("apart", [-1e4, -25.0, -15.0, 15.0, 1e4])
+def test_one_token_far_away_is_worth_ten_at_most_and_pulls_at_nothing(apart):
+    now = torch.tensor([apart], dtype=torch.float64).requires_grad_()
+    found = kl_estimate(now, "k3")
+    found.sum().backward()
+    assert (found.item(), now.grad.item()) == (10.0, 0.0)
+    said = reference_kl(now, torch.zeros(1, dtype=torch.float64), estimator="k3")
+    assert said.metrics["policy/reference_kl"].item() <= 10.0
+    assert said.loss.item() <= 10.0
 
 
 @pytest.mark.parametrize(("estimator", "slope"), [("k1", 0.0), ("k2", 0.274653), ("k3", 0.25)])

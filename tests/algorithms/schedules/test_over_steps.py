@@ -23,6 +23,15 @@ def test_the_phase_weight_of_the_released_code():
     assert phase_weight(3, 150, form="constant") == 1
 
 
+def test_half_of_an_odd_number_of_epochs_is_rounded_down_and_beyond_the_ends_it_is_held():
+    said = [phase_weight(epoch, 3) for epoch in range(4)]
+    assert said == pytest.approx([1, 0.827067, 0.178504, 0.039830], abs=1e-6)
+    assert phase_weight(2, 5) == pytest.approx(0.827067, abs=1e-6)
+    assert (phase_weight(9, 4), phase_weight(-1, 4)) == (phase_weight(4, 4), 1)
+    assert [phase_weight(epoch, 1) for epoch in (0, 1)] == pytest.approx([1, 0.039830], abs=1e-6)
+    assert phase_weight(0, 0) == 1
+
+
 def test_a_penalty_that_steers_toward_its_target():
     def said(kl):
         return adaptive_weight(0.2, kl, target=0.1, samples=256)

@@ -11,6 +11,10 @@ def test_worked_numbers():
     assert found.tolist() == [0, 0, -0.5, -1]
 
 
+def test_beyond_the_limit_the_penalty_is_what_it_is_there():
+    assert overlong(of(1, 1), of(20481, 40960), penalty=0.5).tolist() == [0.5, 0.5]
+
+
 def test_a_buffer_must_fit():
     with pytest.raises(ValueError, match="buffer"):
         overlong(of(0), of(1), limit=10, buffer=11)

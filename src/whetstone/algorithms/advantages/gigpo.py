@@ -80,7 +80,7 @@ def similar_states(observations: Sequence[str], task: Tensor, *, threshold: floa
     known = 0
     for text, of in zip(observations, task.tolist(), strict=True):
         held = clusters.setdefault(of, [])
-        found = next((k for k, first in held if SequenceMatcher(None, first, text).ratio() >= threshold), None)
+        found = next((k for k, first in held if SequenceMatcher(None, text, first).ratio() >= threshold), None)
         if found is None:
             found, known = known, known + 1
             held.append((found, text))

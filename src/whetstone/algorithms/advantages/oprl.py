@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whetstone.algorithms.levels import PerToken, PerTrajectory, PerTurn
 from whetstone.algorithms.returns import preceding
-from whetstone.algorithms.sets import normalised
+from whetstone.algorithms.sets import normalised, sets_of
 
 
 def implicit_rewards(
@@ -62,11 +62,16 @@ def oprl(
         scale: Divide by the sets' deviations.
         rescale: Divide the implicit rewards by the largest of the batch first.
         baseline: `first` centres turns on the mean of the trajectories' first turns, a side effect in the code;
-            unscaled.
+            unscaled, and 0 for a group of one.
         epsilon: Added to deviations and to the largest.
+
+    Raises:
+        ValueError: `baseline: first` is to be scaled.
 
     Source: Liu et al. 2025, arXiv:2509.19199, and its code.
     """
+    if baseline == "first" and scale != "none":
+        raise ValueError("baseline: first is unscaled; use scale: none")
     rewards = implicit.double()
     if rescale and len(rewards):
         rewards = rewards / (rewards.abs().max() + epsilon)
@@ -74,10 +79,12 @@ def oprl(
     task = group[trajectory]
     if baseline == "first":
         begins = preceding(torch.zeros_like(rewards), trajectory, torch.ones_like(rewards)) == 1
-        sums = rewards.new_zeros(int(task.max()) + 1).index_add_(0, task[begins], rewards[begins])
-        count = torch.bincount(task[begins], minlength=len(sums)).double()
+        of = sets_of(task)[0]
+        count = torch.bincount(of[begins])
+        mean = rewards.new_zeros(len(count)).index_add_(0, of[begins], rewards[begins]) / count.clamp(min=1)
         others = count / (count - 1).clamp(min=1) if center == "leave_one_out" else torch.ones_like(count)
-        of_step = (rewards - (sums / count)[task]) * others[task]
+        apart = (rewards - mean[of]) * others[of]
+        of_step = torch.where(count[of] == 1, 0.0, apart)  # nobody to compare with
     else:
         of_step = normalised(rewards, task, center=center, scale=scale, epsilon=epsilon)
     return of_episode + step_weight * of_step

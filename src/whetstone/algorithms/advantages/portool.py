@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
 from whetstone.algorithms.returns import last_of, preceding
-from whetstone.algorithms.sets import joint_keys, normalised, set_mean
+from whetstone.algorithms.sets import joint_keys, normalised, set_mean, sets_of
 
 
 def portool(
@@ -56,7 +56,7 @@ def portool(
     last_index = turn_index.new_zeros(len(outcomes)).index_copy_(0, trajectory[ends], turn_index[ends])
     turns_left = (last_index[trajectory] - turn_index).double()
     reward = set_mean(outcomes.double()[trajectory] * discount**turns_left + process_rewards.double(), node)
-    parent = preceding(node, trajectory, -1 - task)  # the root of each task
+    parent = preceding(node, trajectory, -1 - sets_of(task)[0])  # the root of each task is no node
     of_fork = _among_siblings(reward, node, parent, epsilon)
     of_trajectory = set_mean(normalised(outcomes, group, epsilon=epsilon)[trajectory], node)
     return trajectory_weight * of_trajectory + fork_weight * of_fork

@@ -38,7 +38,7 @@ def rlvmr(
         weight: α, in [0, 1].
         epsilon: Added to deviations.
 
-    Source: Zhang et al. 2025, arXiv:2507.22844; rebuilt from its abstract: the tags' sets, α and the blend are ours.
+    Source: Zhang et al. 2025, arXiv:2507.22844, eq. 4; its code adds the second term unscaled, with a weight of 1.
     """
     of_tag = normalised(process_rewards, joint_keys(group[trajectory], tags), epsilon=epsilon)
     of_outcome = normalised(outcomes, group, epsilon=epsilon)[trajectory]

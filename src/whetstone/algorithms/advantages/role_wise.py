@@ -36,11 +36,12 @@ def mars(
     Args:
         turn_rewards: [M] of each turn, the outcome with the last.
         trajectory: [M] which trajectory, one player's side of a game, the turn belongs to.
-        roles: [N] game and player.
+        roles: [N] the player, and the game where the tasks are of several.
         scale: Divide by the role's deviation.
         epsilon: Added to the deviation.
 
-    Source: Yuan et al. 2025, arXiv:2510.15414; the released pipeline normalises twice, which is not reproduced.
+    Source: Yuan et al. 2025, arXiv:2510.15414. Not reproduced of the released pipeline, which normalises twice: the
+    second time over a player's turns of all games, by the mean of the distinct values.
     """
     by: Literal["set", "none"] = "set" if scale else "none"
     to_come = reward_to_go(turn_rewards, trajectory)

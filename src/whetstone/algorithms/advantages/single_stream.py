@@ -25,10 +25,12 @@ class SuccessCounts:
 def remembered(successes: int, samples: int, *, keep_min: float = 0.875) -> SuccessCounts:
     """Counts from samples made before training, worth 1/(1 − κ_min) of them.
 
-        α = N₀ (s + ½)/(n + 1),   β = N₀ (n − s + ½)/(n + 1)
+        α = N₀ (s + ½)/(n + 1),   β = N₀ (n − s + ½)/(n + 1);   without a sample ½ and ½
 
     Source: Xu & Ding 2025 (SPO), arXiv:2509.13232, §3.2.
     """
+    if samples == 0:
+        return SuccessCounts()
     worth = 1 / (1 - keep_min)
     return SuccessCounts(worth * (successes + 0.5) / (samples + 1), worth * (samples - successes + 0.5) / (samples + 1))
 

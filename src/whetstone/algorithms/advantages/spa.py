@@ -1,4 +1,4 @@
-"""How is a delayed reward split among the turns? By a model of how much each contributed, whose sum foretells it.
+"""How is a delayed reward split among the turns? By a head that learns numbers whose sum foretells it.
 
 Easy to get wrong: failed episodes must be among those it learns from, or every contribution is the same.
 """
@@ -30,7 +30,7 @@ def spa(
     trace: float = 0.95,
     whiten: bool = True,
 ) -> CreditPerTurn:
-    """Attributed rewards, then generalised advantage estimation over turns (SPA-RL).
+    """Rewards split by learned contributions, then generalised advantage estimation over turns (after SPA-RL).
 
         r_t = α c_t + β g_t;   c learns   (Σ_t c_t − R)²
 
@@ -52,8 +52,12 @@ def spa(
         trace: λ.
         whiten: Bring the advantages of the batch to mean 0 and variance 1.
 
-    Source: Wang et al. 2025, arXiv:2505.20732, §4; not reproduced of its scripts: values overwritten by leave-one-out
-    outcomes, and rewards multiplied by the turns left, which zeroes the last. Critics read the policy's states.
+    Source: Wang et al. 2025, arXiv:2505.20732, §4. The paper trains a progress estimator of its own on finished
+    rollouts first and then leaves it as it is; here contributions are a linear reading of the policy's states that
+    learns along with it, from the same episodes; with `residual: last` it says how the outcome is split, and never how
+    much there is. Whether what it learns is what a turn contributed is not tried. Not reproduced of the paper's
+    scripts: values overwritten by leave-one-out outcomes, and rewards multiplied by the turns left, which zeroes the
+    last.
     """
     contributions = contributions.double()
     whole = contributions.new_zeros(len(outcomes)).index_add_(0, trajectory, contributions)

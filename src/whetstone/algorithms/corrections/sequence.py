@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whetstone.algorithms.corrections.truncated import importance_weights, truncated
-
-_BOUND = 20.0
+from whetstone.algorithms.corrections.truncated import truncated
+from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND
 
 
 def sequence_truncated(
@@ -62,7 +61,7 @@ def geometric(
     Source: SkyRL and verl's rollout correction (geometric rejection), https://verl.readthedocs.io.
     """
     gaps, of, count = _gaps(old_logprobs, sampler_logprobs, sequence)
-    mean = (gaps.new_zeros(len(count)).index_add(0, of, gaps) / count).exp()[of]
+    mean = (gaps.new_zeros(len(count)).index_add(0, of, gaps) / count).clamp(max=LOG_RATIO_BOUND).exp()[of]
     out = (mean < 1 - width) | (mean > 1 + width)
     return torch.where(out, 0.0, truncated(old_logprobs, sampler_logprobs, high=high))
 
@@ -70,7 +69,8 @@ def geometric(
 def interpolated_old(learner_logprobs: Tensor, sampler_logprobs: Tensor, versions: Tensor, now: int) -> Tensor:
     """[T] log-probs of the policy before the update, guessed between the sampler's and the present ones (A-3PO).
 
-        ℓ_old ≈ ℓ_sampler + a (ℓ − ℓ_sampler),   a = (v − 1 − v_s)/(v − v_s);   fresh tokens have the sampler's own
+        ℓ_old ≈ ℓ_sampler + a (ℓ − ℓ_sampler),   a = (v − 1 − v_s)/(v − v_s);   fresh tokens have the sampler's own,
+                                                                               and those nobody drew (v_s < 0) too
 
     Saves a forward pass. No gradient.
 
@@ -83,17 +83,20 @@ def interpolated_old(learner_logprobs: Tensor, sampler_logprobs: Tensor, version
     Source: A-3PO 2025, arXiv:2512.06547.
     """
     age = (now - versions).double()
-    share = torch.where(age > 1, (age - 1) / age.clamp(min=1), 0.0).to(sampler_logprobs)
+    share = torch.where((age > 1) & (versions >= 0), (age - 1) / age.clamp(min=1), 0.0).to(sampler_logprobs)
     return sampler_logprobs + share * (learner_logprobs.detach() - sampler_logprobs)
 
 
 def _gaps(old: Tensor, sampler: Tensor, sequence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-ratios of tokens, 0 where nobody drew. Only what is made of them is bounded."""
     of, count = torch.unique(sequence, return_inverse=True, return_counts=True)[1:]
-    return importance_weights(old, sampler).log(), of, count
+    if old.shape != sampler.shape:
+        raise ValueError(f"one sampler log-prob per token: got {[*old.shape]}, {[*sampler.shape]}")
+    return torch.where(sampler.isnan(), 0.0, old.detach() - sampler), of, count
 
 
 def _product(old: Tensor, sampler: Tensor, sequence: Tensor) -> Tensor:
     gaps, of, count = _gaps(old, sampler, sequence)
-    sums = gaps.new_zeros(len(count)).index_add(0, of, gaps).clamp(-_BOUND, _BOUND)
+    sums = gaps.new_zeros(len(count)).index_add(0, of, gaps).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     weights: Tensor = sums.exp()
     return weights[of]

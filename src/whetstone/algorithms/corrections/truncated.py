@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_LOG_RATIO_BOUND = 20.0
+from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND
 
 
 def importance_weights(
@@ -32,7 +32,7 @@ def importance_weights(
     if old_logprobs.shape != sampler_logprobs.shape:
         shapes = [[*old_logprobs.shape], [*sampler_logprobs.shape]]
         raise ValueError(f"one sampler log-prob per token: got {shapes}")
-    log_ratio = (old_logprobs.detach() - sampler_logprobs).clamp(-_LOG_RATIO_BOUND, _LOG_RATIO_BOUND)
+    log_ratio = (old_logprobs.detach() - sampler_logprobs).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     return torch.where(sampler_logprobs.isnan(), 1.0, log_ratio.exp())
 
 

@@ -14,7 +14,8 @@ def entropy_aware(advantages: PerToken, entropies: PerToken, *, weight: float = 
 
         A_k ← A_k · max(0, 1 + a (H_k − mean H) / std H)      over the action tokens of the batch
 
-    Equal entropies change nothing. The factor never turns the sign.
+    Equal entropies change nothing. The factor never turns the sign. Tokens whose entropy was not measured (NaN) are in
+    no statistic and keep theirs.
 
     Args:
         advantages: [K]
@@ -25,8 +26,9 @@ def entropy_aware(advantages: PerToken, entropies: PerToken, *, weight: float = 
     factor may be negative.
     """
     entropies = entropies.detach().double()
-    std = deviation(entropies)
-    if len(entropies) == 0 or std < 1e-8:
+    measured = entropies[~entropies.isnan()]
+    std = deviation(measured)
+    if len(measured) == 0 or std < 1e-8:
         return advantages
-    z = (entropies - entropies.mean()) / std
+    z = ((entropies - measured.mean()) / std).nan_to_num(0.0)
     return advantages * (1 + weight * z).clamp(min=0)

@@ -14,9 +14,10 @@ from whetstone.algorithms.levels import PerToken
 def second_moment(
     advantages: PerToken, old_logprobs: PerToken, sampler_logprobs: PerToken, *, bound: float = 0.04
 ) -> PerToken:
-    """Advantages, 0 for the tokens of largest |ℓ_old − ℓ_sampler| until the mean square of the rest is within a bound.
+    """Advantages, 0 for the tokens of largest |ℓ_old − ℓ_sampler| until the mean square of the rest is below a bound.
 
-    Tokens nobody drew (NaN) have no gap. Made for `training.max_staleness`, with wide clips.
+    The token with the smallest gap always stays. Tokens nobody drew (NaN) have no gap and are in no mean. Made for
+    `training.max_staleness`, with wide clips.
 
     Args:
         advantages: [K]
@@ -27,13 +28,17 @@ def second_moment(
     Raises:
         ValueError: The bound is not above 0.
 
-    Source: Zheng et al. 2025 (M2PO), arXiv:2510.01161, §4; τ as in AReaL's documents.
+    Source: Zheng et al. 2025 (M2PO), arXiv:2510.01161, §4, in AReaL's form; the authors' own code makes clip widths of
+    the bound instead, from the tokens alone that are pushed further.
     """
     if bound <= 0:
         raise ValueError(f"bound is above 0: got {bound:g}")
-    gaps = (old_logprobs.double() - sampler_logprobs.double()).nan_to_num(0.0)
+    drawn = torch.nonzero(~sampler_logprobs.isnan()).flatten()
+    gaps = old_logprobs.double()[drawn] - sampler_logprobs.double()[drawn]
     squares, order = gaps.square().sort(stable=True)
     means = squares.cumsum(0) / torch.arange(1, len(squares) + 1, device=squares.device)
+    beyond = means >= bound
+    beyond[:1] = False
     found = advantages.clone()
-    found[order[means > bound]] = 0.0
+    found[drawn[order[beyond]]] = 0.0
     return found

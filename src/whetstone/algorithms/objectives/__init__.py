@@ -12,7 +12,7 @@ from whetstone.algorithms.objectives.kl_cov import kl_cov
 from whetstone.algorithms.objectives.mixture import entropy_weights, mixed, shaped_demonstration
 from whetstone.algorithms.objectives.policy_gradient import policy_gradient
 from whetstone.algorithms.objectives.preference import SumLoss, dpo, kto, pairs_of, refuel, step_dpo
-from whetstone.algorithms.objectives.reference_kl import kl_estimate, reference_kl
+from whetstone.algorithms.objectives.reference_kl import reference_kl
 from whetstone.algorithms.objectives.regression import advantage_regression, advantage_weighted
 from whetstone.algorithms.objectives.reward_model import (
     bradley_terry,
@@ -43,7 +43,7 @@ __all__ = [
     "OBJECTIVES", "Aggregation", "SumLoss", "TokenLoss", "advantage_regression", "advantage_weighted", "aggregated",
     "balanced_weights", "bradley_terry", "cispo", "clipped", "clipped_value", "distilled", "distilled_now", "dpo",
     "entropy_balanced", "entropy_bonus", "entropy_smoothing", "entropy_weights", "gmpo", "gspo", "hybrid_critic",
-    "interpolated", "kl_cov", "kl_estimate", "kto", "mixed", "pairs_of", "pessimistic", "policy_gradient",
+    "interpolated", "kl_cov", "kto", "mixed", "pairs_of", "pessimistic", "policy_gradient",
     "probability_difference", "process_cross_entropy", "process_preference", "referee_reward", "reference_kl",
     "refuel", "sapo", "shaped_demonstration", "simulation_penalty", "squared_value", "step_dpo",
     "success_value", "supervised", "teacher_advantages", "token_weights", "top_k_kl", "usual_entropy",

@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.clipped import clipped
-from whetstone.algorithms.objectives.token_loss import LOG_RATIO_BOUND, TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
 
 
 def teacher_advantages(teacher_logprobs: Tensor, logprobs: Tensor, *, bound: float = 10.0) -> Tensor:
@@ -39,8 +40,9 @@ def distilled(
 
         a = ℓ_T − ℓ_old;   A ← w_T a + w_R A
 
-    An unbiased estimate of the reverse KL's gradient of each next token. No reward is needed; with both weights 1 it is
-    hindsight-guided distillation, whose teacher is the policy itself with a hint in its prompt.
+    An unbiased estimate of the reverse KL's gradient of each next token. No reward is needed. The teacher reads what
+    the policy read and nothing besides: hindsight-guided distillation, whose teacher has a hint in its prompt, is
+    another thing.
 
     Args:
         learner_logprobs: [T] with gradient.
@@ -53,7 +55,8 @@ def distilled(
         clip_high: As in PPO.
         bound: Of a, in nats.
 
-    Source: Agarwal et al. 2024, arXiv:2306.13649; as an advantage: slime, OpenClaw-RL, arXiv:2603.10165.
+    Source: Agarwal et al. 2024, arXiv:2306.13649; as an advantage beside that of rewards: slime, and the objective of
+    OpenClaw-RL, arXiv:2603.10165.
     """
     same_length(learner_logprobs, old_logprobs, teacher_logprobs, advantages)
     a = teacher_advantages(teacher_logprobs, old_logprobs, bound=bound)

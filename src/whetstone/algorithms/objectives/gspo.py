@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms.levels import PerToken
-from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.algorithms.objectives.token_loss import TokenLoss, ratio_metrics, same_length
 
 
 def gspo(
@@ -31,7 +31,8 @@ def gspo(
         s = exp(mean over the sequence of (ℓ − ℓ_old));   s_k = s in value, exp(ℓ_k) · s / sg[exp(ℓ_k)] in gradient
         L = max(−A_k s_k, −A_k clip(s_k, 1 − clip_low, 1 + clip_high))
 
-    A clipped sequence loses all its tokens; fractions of 10 to 30 % are normal. One token is PPO.
+    A clipped sequence loses all its tokens; fractions of 10 to 30 % are normal. One token is PPO. Beyond e^10, s stays
+    there and has no gradient.
     To be aggregated by `sequence_mean`.
 
     Args:
@@ -49,13 +50,13 @@ def gspo(
     """
     same_length(learner_logprobs, old_logprobs, advantages, sequence)
     key = sequence if level == "trajectory" else sequence * (int(turn.max()) + 1 if len(turn) else 1) + turn
-    log_ratios = log_ratio(learner_logprobs, old_logprobs)
-    mean = mean_of(log_ratios.detach(), key).clamp(max=10.0)
+    log_ratios = learner_logprobs - old_logprobs.detach()
+    mean = mean_of(log_ratios.detach(), key)
     through = log_ratios - log_ratios.detach()  # 0 in value
-    ratio = (mean + through).exp()
+    ratio = (mean + through).clamp(max=10.0).exp()
     weight = mean_of(advantages, key) if pool == "mean" else advantages
     free, held = -weight * ratio, -weight * ratio.clamp(1 - clip_low, 1 + clip_high)
-    return TokenLoss(torch.maximum(free, held), ratio_metrics(mean, clip_fraction=held > free))
+    return TokenLoss(torch.maximum(free, held), ratio_metrics(mean.clamp(max=10.0), clip_fraction=held > free))
 
 
 def mean_of(x: Tensor, key: Tensor) -> Tensor:

@@ -27,14 +27,15 @@ def kl_cov(
         learner_logprobs: [T] with gradient.
         old_logprobs: [T] the learner's own before this update.
         advantages: [T]
-        covariance_rank: [T] how many tokens of the batch have a larger covariance, as a share of all.
-        share: How many are held back; the top one always is.
+        covariance_rank: [T] the share of the batch's tokens that have a covariance as large or larger, itself among
+            them; 0 for the largest of all, which is always held back.
+        share: How many are held back: max(1, ⌊share · K⌋).
         weight: κ.
 
     Source: Cui et al. 2025, arXiv:2505.22617, eq. 13 and 14; over the batch instead of micro-batches.
     """
     same_length(learner_logprobs, old_logprobs, advantages, covariance_rank)
     log_ratios = log_ratio(learner_logprobs, old_logprobs)
-    held = (covariance_rank < share) | (covariance_rank == 0)
+    held = covariance_rank <= share
     loss = -advantages * log_ratios.exp() + torch.where(held, weight * log_ratios.abs(), 0.0)
     return TokenLoss(loss, ratio_metrics(log_ratios, covariance_fraction=held))

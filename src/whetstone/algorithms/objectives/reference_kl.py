@@ -6,33 +6,9 @@ square (k2) has the gradient of the reverse KL on samples of the policy; k3 that
 
 from __future__ import annotations
 
-from typing import Literal
-
-from torch import Tensor
-
+from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND, Estimator, kl_estimate
 from whetstone.algorithms.levels import PerToken
-from whetstone.algorithms.objectives.token_loss import LOG_RATIO_BOUND, TokenLoss
-
-Estimator = Literal["k1", "k2", "k3", "k3_as_k2"]
-
-
-def kl_estimate(d: Tensor, estimator: Estimator = "k2") -> Tensor:
-    """An estimate of KL(policy ‖ reference) from one sample.
-
-        k1 = d,   k2 = d² / 2,   k3 = e^(−d) − 1 + d;   k3_as_k2 says k3 and pulls like k2
-
-    Args:
-        d: [T] log-ratios ℓ − ℓ_ref of samples of the policy.
-
-    Source: Schulman 2020, http://joschu.net/blog/kl-approx.html; gradients: arXiv:2510.01555.
-    """
-    if estimator == "k1":
-        return d
-    k2 = d.square() / 2
-    if estimator == "k2":
-        return k2
-    k3 = (-d).exp() - 1 + d
-    return k3 if estimator == "k3" else k2 - k2.detach() + k3.detach()
+from whetstone.algorithms.objectives.token_loss import TokenLoss
 
 
 def reference_kl(learner_logprobs: PerToken, reference_logprobs: PerToken, *, estimator: Estimator = "k2") -> TokenLoss:
@@ -40,7 +16,7 @@ def reference_kl(learner_logprobs: PerToken, reference_logprobs: PerToken, *, es
 
         d = ℓ − ℓ_ref,   L = d² / 2      (k2)
 
-    Equal policies give exactly 0 and no gradient. Log-ratios are kept within ±20.
+    Equal policies give exactly 0 and no gradient. Log-ratios are kept within ±20, and a token's k3 at most 10.
 
     Args:
         learner_logprobs: [T] with gradient.

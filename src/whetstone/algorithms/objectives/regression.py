@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from whetstone.algorithms.kl_estimate import kl_estimate
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.gspo import mean_of
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, same_length
@@ -71,8 +72,8 @@ def advantage_regression(
         form: The released code's, or the paper's.
         negatives: Whether turns with A < 0 are left out, as in the released code.
 
-    Source: Qi et al. 2024 (WebRL), arXiv:2411.02337, §3.2, and its code; the mean is over a turn's own tokens, the
-    code's over the batch's.
+    Source: Qi et al. 2024 (WebRL), arXiv:2411.02337, §3.2, and its code. Departs from the code: the mean is over a
+    turn's own tokens, there over the batch's; and d is pulled back where it overshoots, where there β shrinks instead.
     """
     same_length(learner_logprobs, reference_logprobs, advantages, sequence, turn)
     key = sequence * (int(turn.max()) + 1 if len(turn) else 1) + turn
@@ -86,5 +87,5 @@ def advantage_regression(
     else:
         loss = torch.where(miss.abs() < 1, 0.5 * miss.square(), miss.abs() - 0.5) / temperature
     kept = torch.ones_like(loss, dtype=torch.bool) if negatives == "keep" else advantages >= 0
-    metrics = {"policy/reference_kl": (-apart.detach()).exp() - 1 + apart.detach()}
+    metrics = {"policy/reference_kl": kl_estimate(apart.detach(), "k3")}
     return TokenLoss(torch.where(kept, loss, 0.0), metrics)

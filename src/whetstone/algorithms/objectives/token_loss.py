@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-LOG_RATIO_BOUND = 20.0
-"""Log-ratios are kept within ± this before they are exponentiated; beyond, a token has no gradient."""
+from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND, kl_estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class TokenLoss:
     loss: Tensor
     """[T] not yet divided by anything."""
     metrics: dict[str, Tensor]
-    """Each [T], to be averaged over all tokens of the update."""
+    """Each [T], to be averaged over all tokens of the update that say something; the others are NaN."""
 
 
 def log_ratio(learner_logprobs: Tensor, other_logprobs: Tensor) -> Tensor:
@@ -41,13 +40,13 @@ def log_ratio(learner_logprobs: Tensor, other_logprobs: Tensor) -> Tensor:
 def ratio_metrics(log_ratios: Tensor, **fractions: Tensor) -> dict[str, Tensor]:
     """What every objective with a ratio reports: the ratio, k3 to the old policy, clamps, and fractions of its own.
 
-    Source: k3: Schulman 2020, "Approximating KL divergence", http://joschu.net/blog/kl-approx.html.
+    Source: Schulman et al. 2017, arXiv:1707.06347; k3: see `kl_estimate`.
     """
     with torch.no_grad():
         ratio = log_ratios.detach().exp()
         found = {
             "policy/ratio": ratio,
-            "policy/kl": ratio - 1 - log_ratios.detach(),
+            "policy/kl": kl_estimate(-log_ratios.detach(), "k3"),
             "policy/clamped_fraction": (log_ratios.detach().abs() >= LOG_RATIO_BOUND).to(ratio.dtype),
         }
         return found | {f"policy/{name}": value.to(ratio.dtype) for name, value in fractions.items()}

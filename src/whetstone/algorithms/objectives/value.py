@@ -28,7 +28,7 @@ def squared_value(values: Tensor, targets: Tensor) -> TokenLoss:
     """
     wanted = ~targets.isnan()
     error = (values - targets.detach()).masked_fill(~wanted, 0.0)
-    return _of_heads(0.5 * error.square(), error.detach().abs())
+    return _of_heads(0.5 * error.square(), error.detach().abs().masked_fill(~wanted, torch.nan))
 
 
 def clipped_value(values: Tensor, old_values: Tensor, targets: Tensor, *, clip: float = 0.2) -> TokenLoss:
@@ -51,7 +51,10 @@ def clipped_value(values: Tensor, old_values: Tensor, targets: Tensor, *, clip: 
     error = (values - targets).masked_fill(~wanted, 0.0)
     held = old_values + (values - old_values).clamp(-clip, clip)
     held_error = (held - targets).masked_fill(~wanted, 0.0)
-    return _of_heads(0.5 * torch.maximum(error.square(), held_error.square()), error.detach().abs())
+    return _of_heads(
+        0.5 * torch.maximum(error.square(), held_error.square()),
+        error.detach().abs().masked_fill(~wanted, torch.nan),
+    )
 
 
 def success_value(probabilities: Tensor, targets: Tensor) -> TokenLoss:
@@ -71,10 +74,10 @@ def success_value(probabilities: Tensor, targets: Tensor) -> TokenLoss:
     y = targets.detach().nan_to_num(0.0)
     p = probabilities.clamp(1e-6, 1 - 1e-6)
     loss = -(y * p.log() + (1 - y) * (1 - p).log()).masked_fill(~wanted, 0.0)
-    return _of_heads(loss, (probabilities.detach() - y).abs().masked_fill(~wanted, 0.0))
+    return _of_heads(loss, (probabilities.detach() - y).abs().masked_fill(~wanted, torch.nan))
 
 
 def _of_heads(loss: Tensor, error: Tensor) -> TokenLoss:
     if loss.ndim == 2:
-        loss, error = loss.sum(1), error.sum(1)
+        loss, error = loss.sum(1), error.nanmean(1)
     return TokenLoss(loss, {"value/error": error})

@@ -48,10 +48,11 @@ def phase_weight(epoch: int, epochs: int, *, form: Literal["decay", "rise", "con
 
         first half 1 − 0.2 (1 − e^(−2x)),   second half 0.8 e^(−3x),   x the share of the half that is over
 
-    It jumps in the middle and reaches neither 0.8 nor 0. The paper's words describe a rise, its code this fall.
+    The first half is ⌊E / 2⌋ epochs. It jumps in the middle and reaches neither 0.8 nor 0, and is held at both ends.
+    The paper's words describe a rise, its code this fall.
 
     Args:
-        epoch: From 0 to `epochs`.
+        epoch: From 0 to `epochs`; held beyond.
         epochs: E.
         form: `rise` is the fall backwards, `constant` is 1.
 
@@ -61,9 +62,9 @@ def phase_weight(epoch: int, epochs: int, *, form: Literal["decay", "rise", "con
         return 1.0
     if form == "rise":
         return phase_weight(epochs - epoch, epochs)
-    half = epochs / 2
+    epoch, half = min(max(epoch, 0), epochs), epochs // 2
     if epoch <= half:
-        return 1 - 0.2 * (1 - math.exp(-2 * epoch / half))
+        return 1 - 0.2 * (1 - math.exp(-2 * epoch / half)) if half else 1.0
     return 0.8 * math.exp(-3 * (epoch - half) / (epochs - half))
 
 

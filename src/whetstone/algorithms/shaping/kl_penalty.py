@@ -5,6 +5,7 @@ Easy to get wrong: it reaches the policy through returns, so an estimator that r
 
 from __future__ import annotations
 
+from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND
 from whetstone.algorithms.levels import PerToken
 
 
@@ -25,5 +26,5 @@ def kl_penalty(
 
     Source: Ouyang et al. 2022, arXiv:2203.02155, eq. 2; verl's `kl_penalty`.
     """
-    gap = (old_logprobs.double() - reference_logprobs.double()).clamp(-20, 20)
+    gap = (old_logprobs.double() - reference_logprobs.double()).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     return token_rewards.double() - weight * gap

@@ -13,7 +13,7 @@ def overlong(
 ) -> PerTrajectory:
     """Outcomes less a penalty that grows over the last tokens below a limit (DAPO's overlong shaping).
 
-        R ← R + min(−p (n − (limit − buffer)) / buffer, 0)
+        R ← R − p · clip((n − (limit − buffer)) / buffer, 0, 1)
 
     Args:
         outcomes: [N] of each trajectory.
@@ -30,4 +30,4 @@ def overlong(
     if not 0 < buffer <= limit:
         raise ValueError(f"buffer is above 0 and at most limit ({limit}): got {buffer}")
     over = lengths.double() - (limit - buffer)
-    return outcomes.double() + (-penalty * over / buffer).clamp(max=0)
+    return outcomes.double() - penalty * (over / buffer).clamp(0, 1)

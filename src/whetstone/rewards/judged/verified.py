@@ -57,8 +57,11 @@ class Verified:
         tolerance: Relative, of numbers.
         steps: How often the verifier may use a tool.
 
-    Source: CoSineVerifier 2026 (rule first, a verifier with tools) and Themis, arXiv:2310.01045 (thought, call,
-    observation, rationale, score).
+    Its tools compute with numbers and units and know no algebra: whether two formulas are one, the verifier has to see
+    by itself (`symbolic` can tell).
+
+    Source: the order of CoSineVerifier 2026 (rules first, then a verifier with tools), without its computer algebra and
+    without its training; steps as in Themis, arXiv:2310.01045 (thought, call, observation, rationale, score).
     """
 
     def __init__(self, *, judge: Judge | None = None, tolerance: float = 1e-4, steps: int = 4) -> None:

@@ -45,6 +45,11 @@ class SelfPlay:
         if len(self.frozen or {}) == len(self.roles):
             raise OptionError("frozen", "every seat is somebody else's, so there is nothing to learn")
 
+    @property
+    def provides(self) -> frozenset[str]:
+        """What its groups carry."""
+        return frozenset({"roles"})
+
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """See `Strategy`."""
         games = roller.samples(self.group_size)
