@@ -7,7 +7,7 @@ What differs: TRL ends an episode after so many tokens in all, Whetstone after s
 both set so that hardly any episode meets them (`sampled_tokens` tells); TRL computes a turn of all episodes before
 the next of any. Each side's own defaults stand for the loss's normalisation.
 
-Needs TRL: pip install 'whetstone[bench]'
+Needs TRL: pip install -e '.[bench]'
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def main() -> None:
     try:
         import trl  # noqa: F401
     except ImportError:
-        sys.exit("TRL is not installed: pip install 'whetstone[bench]'")
+        sys.exit("TRL is not installed: pip install -e '.[bench]'")
     began = time.perf_counter()
     measured, ratios = {}, {}
     for format, key in (("compact", "vs_trl"), ("hermes", "vs_trl_long_prompt")):

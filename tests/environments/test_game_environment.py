@@ -110,7 +110,7 @@ def test_a_missing_package_is_said_with_the_command_that_brings_it():
         name = "needy"
         needs = (_package("no_such_package_anywhere", "extra"),)
 
-    with pytest.raises(RecipeError, match=r"needy needs the package no_such.*pip install 'whetstone\[extra\]'"):
+    with pytest.raises(RecipeError, match=r"needy needs the package no_such.*pip install 'whetstone-rl\[extra\]'"):
         GameEnvironment(Needy)
 
 

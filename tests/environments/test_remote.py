@@ -22,7 +22,7 @@ from whetstone.errors import EpisodeError, InfrastructureError, TaskError
 from whetstone.evaluation.contract import RandomPolicy, play
 from whetstone.trajectory import Task
 
-uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'whetstone[serve]'")
+uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install -e '.[serve]'")
 
 
 @contextlib.contextmanager
@@ -288,7 +288,7 @@ def openenv_app():
 
 
 def test_an_openenv_server_keeps_its_session_on_the_socket():
-    pytest.importorskip("websockets", reason="websockets is not installed: pip install 'whetstone[openenv]'")
+    pytest.importorskip("websockets", reason="websockets is not installed: pip install -e '.[openenv]'")
     with served(openenv_app()) as url:
         said = iter([assistant("hello"), assistant('{"code": "1+1"}')])
         played = asyncio.run(

@@ -10,7 +10,7 @@ from whetstone.tasks import HuggingFace, Parquet
 from whetstone.tasks.splits import check_apart, split, text_of
 from whetstone.trajectory import Task
 
-pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'whetstone[datasets]'")
+pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e '.[datasets]'")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 
@@ -105,7 +105,7 @@ def test_files_that_are_none_are_said(tmp_path):
 
 
 def test_a_dataset_of_hugging_face_is_read_from_its_folder(tmp_path):
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'whetstone[datasets]'")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install -e '.[datasets]'")
     rows = {"train": datasets.Dataset.from_list(ROWS[:15]), "test": datasets.Dataset.from_list(ROWS[15:])}
     datasets.DatasetDict(rows).save_to_disk(str(tmp_path / "saved"))
     source = HuggingFace(path=str(tmp_path / "saved"), prompt="question", held_out="test")

@@ -20,6 +20,7 @@ import torch
 from whetstone.cli.shown_check import show
 from whetstone.environments import ENVIRONMENTS
 from whetstone.evaluation.checks import Verdict
+from whetstone.extras import install_command
 from whetstone.inference import rows_are_summed_alike
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.sandbox import Isolation, offers
@@ -94,12 +95,10 @@ def examine() -> dict[str, dict[str, Any]]:
             if getattr(part, "needs", ())
         },
         "optional": {
-            "search": _package("tantivy", "searching a folder: pip install 'whetstone[search]'"),
-            "sql": _package("duckdb", "DuckDB and PostgreSQL: pip install 'whetstone[sql]'"),
-            "math": _package("math_verify", "mathematics as answers: pip install 'whetstone[math]'"),
-            "mcp": _package("mcp", "MCP servers as tools: pip install 'whetstone[mcp]'"),
-            "vllm": _package("vllm", "an engine for GPUs: pip install vllm"),
-            "ray": _package("ray", "more than one machine: pip install ray"),
+            "search": _package("tantivy", f"searching a folder: {install_command('search')}"),
+            "sql": _package("duckdb", f"DuckDB and PostgreSQL: {install_command('sql')}"),
+            "math": _package("math_verify", f"mathematics as answers: {install_command('math')}"),
+            "mcp": _package("mcp", f"MCP servers as tools: {install_command('mcp')}"),
             "chromium": _program("chromium", "browser environments: apt-get install chromium chromium-driver"),
         },
     }

@@ -7,6 +7,7 @@ import click
 from whetstone.cli.tasks import contract_of, read_options
 from whetstone.environments.remote.server import Episodes, application
 from whetstone.errors import RecipeError
+from whetstone.extras import install_command
 
 
 @click.command()
@@ -31,7 +32,7 @@ def host(
     try:
         import uvicorn
     except ImportError:
-        raise RecipeError("serving needs starlette and uvicorn: pip install 'whetstone[serve]'") from None
+        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
     contract = contract_of(environment, read_options(options), source=source)
     episodes = Episodes(contract.make, capacity=capacity, idle_seconds=idle_seconds)
     click.echo(f"{environment} at http://{address}:{port}, {capacity} episodes at once")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import version
 
 # nothing is fetched at run time; must be set before transformers is imported by a subcommand
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -25,10 +24,11 @@ from whetstone.cli.tasks import tasks
 from whetstone.cli.train import train
 from whetstone.cli.why import why
 from whetstone.errors import WhetstoneError
+from whetstone.extras import release
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("whetstone"), prog_name="whetstone")
+@click.version_option(release(), prog_name="whetstone")
 def cli() -> None:
     """Train language-model agents that use tools, by reinforcement learning."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from whetstone.errors import RecipeError
+from whetstone.extras import install_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Need:
 
 def package(name: str, extra: str) -> Need:
     """A Python package, in one of our extras."""
-    return Need("package", name, f"pip install 'whetstone[{extra}]'")
+    return Need("package", name, install_command(extra))
 
 
 def program(name: str, debian: str) -> Need:

@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 from whetstone.errors import PolicyError, did_you_mean
+from whetstone.extras import install_command
 
 
 def add_adapters(
@@ -38,7 +39,7 @@ def add_adapters(
     try:
         from peft import LoraConfig
     except ImportError as error:
-        raise PolicyError("adapters need PEFT: pip install 'whetstone[lora]'") from error
+        raise PolicyError(f"adapters need PEFT: {install_command('lora')}") from error
     if not isinstance(targets, str):
         linear = {name.split(".")[-1] for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
         for name in targets:
@@ -61,7 +62,7 @@ def load_adapters(model: torch.nn.Module, folder: Path) -> None:
     try:
         from peft import LoraConfig, set_peft_model_state_dict
     except ImportError as error:
-        raise PolicyError(f"{folder}: its adapters need PEFT: pip install 'whetstone[lora]'") from error
+        raise PolicyError(f"{folder}: its adapters need PEFT: {install_command('lora')}") from error
     with torch.random.fork_rng(devices=[]):
         _add(model, LoraConfig.from_pretrained(str(folder)))
     kept = load_file(folder / "adapter_model.safetensors")

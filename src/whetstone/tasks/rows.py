@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.errors import RecipeError, TaskError, did_you_mean
+from whetstone.extras import install_command
 from whetstone.tasks.jsonl import Endless
 from whetstone.tasks.splits import check_apart, split
 from whetstone.trajectory import Task
@@ -112,7 +113,7 @@ def _parquet(path: Path, training: str, held_out: str) -> dict[str, list[Mapping
     try:
         import pyarrow.parquet
     except ImportError:
-        raise RecipeError("tasks: Parquet needs pyarrow: pip install 'whetstone[datasets]'") from None
+        raise RecipeError(f"tasks: Parquet needs pyarrow: {install_command('datasets')}") from None
     if not path.exists():
         raise TaskError(f"{path}: no such file or folder")
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
@@ -136,7 +137,7 @@ def _dataset(path: Path, training: str) -> Mapping[str, Iterable[Mapping[str, An
     try:
         import datasets
     except ImportError:
-        raise RecipeError("tasks: datasets are read by `datasets`: pip install 'whetstone[datasets]'") from None
+        raise RecipeError(f"tasks: datasets are read by `datasets`: {install_command('datasets')}") from None
     if not path.is_dir():
         raise TaskError(f"{path}: no such folder; datasets are read from a folder, nothing is fetched")
     try:

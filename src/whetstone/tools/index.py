@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from whetstone.errors import RecipeError
+from whetstone.extras import install_command
 from whetstone.tools.corpus import Passage, files_of, passages_of
 
 Embedding = Callable[[Sequence[str]], npt.NDArray[np.float32]]
@@ -203,7 +204,7 @@ def _tantivy() -> Any:
     try:
         import tantivy
     except ImportError:
-        raise RecipeError("search needs Tantivy: pip install 'whetstone[search]'") from None
+        raise RecipeError(f"search needs Tantivy: {install_command('search')}") from None
     return tantivy
 
 
@@ -211,5 +212,5 @@ def _usearch() -> Any:
     try:
         import usearch.index
     except ImportError:
-        raise RecipeError("searching vectors needs usearch: pip install 'whetstone[search]'") from None
+        raise RecipeError(f"searching vectors needs usearch: {install_command('search')}") from None
     return usearch.index

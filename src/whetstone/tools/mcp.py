@@ -10,11 +10,11 @@ import asyncio
 import json
 import weakref
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any, Literal
 
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError
+from whetstone.extras import install_command, release
 from whetstone.tools.described import tool_from_schema
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.schema import Tool
@@ -230,7 +230,7 @@ def server_of(tools: Sequence[Any], *, name: str = "whetstone") -> tuple[Any, To
         failed = answer.record.outcome not in ("ok", "stopped")
         return types.CallToolResult(content=[_part(part) for part in answer.content], is_error=failed)
 
-    server = sdk().Server(name, version=version("whetstone"), on_list_tools=listed, on_call_tool=called)
+    server = sdk().Server(name, version=release(), on_list_tools=listed, on_call_tool=called)
     return server, toolset
 
 
@@ -264,7 +264,7 @@ class _Sdk:
             import mcp.shared.exceptions
             import mcp_types
         except ImportError:
-            raise RecipeError("mcp: the SDK is not installed: pip install 'whetstone[mcp]'") from None
+            raise RecipeError(f"mcp: the SDK is not installed: {install_command('mcp')}") from None
         self.types, self.Client, self.Server = mcp_types, mcp.Client, mcp.server.Server
         self.StdioServerParameters, self.stdio_server = mcp.StdioServerParameters, mcp.server.stdio.stdio_server
         self.MCPError = mcp.shared.exceptions.MCPError

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from whetstone.errors import InfrastructureError, RecipeError, ToolError
+from whetstone.extras import install_command
 from whetstone.tools.protocol import Episode
 
 _MOST_CELL_CHARACTERS = 200
@@ -211,7 +212,7 @@ class _DuckDB:
         try:
             import duckdb
         except ImportError:
-            raise RecipeError("sql: DuckDB is not installed: pip install 'whetstone[sql]'") from None
+            raise RecipeError(f"sql: DuckDB is not installed: {install_command('sql')}") from None
         self.duckdb, self.folder = duckdb, ""
         if not read_only:
             self.folder = tempfile.mkdtemp(prefix="whetstone-sql-")
@@ -251,7 +252,7 @@ class _PostgreSQL:
         try:
             import psycopg
         except ImportError:
-            raise RecipeError("sql: psycopg is not installed: pip install 'whetstone[sql]'") from None
+            raise RecipeError(f"sql: psycopg is not installed: {install_command('sql')}") from None
         self.psycopg = psycopg
         try:
             self.connection = psycopg.connect(url, connect_timeout=10)

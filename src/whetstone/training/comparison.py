@@ -9,7 +9,6 @@ names. So adding a contender runs one contender, and changing one runs that one 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import itertools
 import math
@@ -22,6 +21,7 @@ from typing import Any
 
 from whetstone.errors import RecipeError
 from whetstone.evaluation.comparing import Paired, paired
+from whetstone.extras import release
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.reporting import Journal, Progress, read_trajectories
 from whetstone.training.assembly import judged_parts
@@ -182,7 +182,7 @@ def key_of(resolved: Resolved) -> str:
     """Names a run by all that decides it: recipe, version, and the code and weights it names."""
     written = resolved.dump()
     found = hashlib.sha256(written.encode())
-    found.update(importlib.metadata.version("whetstone").encode())
+    found.update(release().encode())
     for module in sorted(set(_NAMED.findall(written))):
         try:
             spec = importlib.util.find_spec(module)

@@ -9,7 +9,6 @@ one. What decides an evaluation is written beside its episodes and compared.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ import torch
 from whetstone.atomic_write import saving, write_text
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import Evaluation, evaluation_of
+from whetstone.extras import release
 from whetstone.inference import Engine
 from whetstone.policies import Policy
 from whetstone.rollout import Actor, Collector, Independent, Plan, Strategy, plans_of
@@ -163,7 +163,7 @@ def protocol_of(
     environment = assembly.environment()
     specs = getattr(environment, "specs", ()) or getattr(getattr(environment, "toolset", None), "specs", ())
     return {
-        "whetstone": importlib.metadata.version("whetstone"),
+        "whetstone": release(),
         "agent": who or f"weights {weights_digest(assembly.policy)}",
         "chat_template": _digest(str(getattr(assembly.policy.tokenizer, "chat_template", ""))),
         "chat_format": recipe.chat.format,

@@ -17,6 +17,7 @@ from typing import Any
 from torch.optim import AdamW, Muon, Optimizer
 
 from whetstone.errors import RecipeError
+from whetstone.extras import install_command
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
 
@@ -112,5 +113,5 @@ def _adamw(name: str) -> Callable[..., Optimizer]:
     try:
         from bitsandbytes.optim import AdamW8bit
     except ImportError as error:
-        raise RecipeError("optimizer: adamw_8bit needs bitsandbytes: pip install 'whetstone[gpu]'") from error
+        raise RecipeError(f"optimizer: adamw_8bit needs bitsandbytes: {install_command('gpu')}") from error
     return AdamW8bit  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ from tests_rewards import episode, score, task
 from whetstone.rewards.answers import symbolic
 from whetstone.rewards.answers.symbolic import Symbolic
 
-pytest.importorskip("math_verify", reason="Math-Verify is not installed: pip install 'whetstone[math]'")
+pytest.importorskip("math_verify", reason="Math-Verify is not installed: pip install -e '.[math]'")
 
 
 @pytest.mark.parametrize(

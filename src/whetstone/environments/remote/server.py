@@ -36,6 +36,7 @@ from whetstone.environments.remote.wire import (
 )
 from whetstone.environments.tool_environment import awaited
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
+from whetstone.extras import install_command
 
 
 @dataclass(slots=True)
@@ -131,7 +132,7 @@ def application(name: str, episodes: Episodes, source: Any = None) -> Any:
         from starlette.responses import JSONResponse
         from starlette.routing import Route
     except ImportError:
-        raise RecipeError("serving needs starlette and uvicorn: pip install 'whetstone[serve]'") from None
+        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
 
     async def health(request: Request) -> JSONResponse:
         said = {"environment": name, "protocol": PROTOCOL, "open": len(episodes.open), "capacity": episodes.capacity}

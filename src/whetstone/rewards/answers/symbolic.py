@@ -13,6 +13,7 @@ import json
 from importlib.util import find_spec
 
 from whetstone.errors import InfrastructureError, RecipeError
+from whetstone.extras import install_command
 from whetstone.rewards.answers.exact_match import same_answer
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.sandbox import Ending, Session, shared_sandbox
@@ -52,7 +53,7 @@ class Symbolic:
 
     def __init__(self, *, seconds: float = 5.0, sandbox: str = "auto") -> None:
         if find_spec("math_verify") is None:
-            raise RecipeError("symbolic needs Math-Verify: pip install 'whetstone[math]'")
+            raise RecipeError(f"symbolic needs Math-Verify: {install_command('math')}")
         self.seconds, self.sandbox = seconds, sandbox
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
