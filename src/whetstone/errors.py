@@ -39,8 +39,16 @@ class NonFiniteError(WhetstoneError):
     """Gradients stopped being numbers, update after update; the last good state is saved."""
 
 
+class MismatchError(WhetstoneError):
+    """Sampler and learner disagree too far on what sampled tokens were worth; the update was not made."""
+
+
 class FaultBudgetError(WhetstoneError):
     """Servers, sandboxes, rewards or our own code failed too often to go on; the last good state is saved."""
+
+
+class NothingScoredError(FaultBudgetError):
+    """Not one episode could be scored, so nothing can be learned or said; the message has the causes."""
 
 
 class QuotaError(WhetstoneError):

@@ -18,11 +18,12 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from whetstone.errors import RecipeError, did_you_mean
+from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 
 
 def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
-    """The built-in of this name, or what `package.module:name` names; the working directory is searched too.
+    """The built-in of this name, or what `package.module:name` names. Modules are looked for in the working directory
+    and beside the recipe, too.
 
     Raises:
         RecipeError: There is no such thing; the message has the nearest name.
@@ -32,9 +33,7 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
             raise RecipeError(f'no {kind} named "{name}"{did_you_mean(name, built_in)}')
         return built_in[name]
     module_name, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # the `whetstone` command does not put it there, as `python -m` would
-        sys.path.insert(0, here)
+    search_also(Path.cwd())  # the `whetstone` command does not put it there, as `python -m` would
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
@@ -43,6 +42,22 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
         near = did_you_mean(attribute, (n for n in vars(module) if not n.startswith("_")))
         raise RecipeError(f'{kind} "{name}": {module_name} has no {attribute}{near}')
     return getattr(module, attribute)
+
+
+_searched: list[str] = []
+
+
+def search_also(folder: Path) -> None:
+    """Look for modules in this folder, too, before others."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    if str(folder) not in _searched:
+        _searched.append(str(folder))
+
+
+def searched() -> list[str]:
+    """The folders that modules were looked for in beside Python's own."""
+    return list(_searched)
 
 
 def options_of(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -83,6 +98,36 @@ def checked_options(
     return {**(given or {}), **{key: getattr(values, key) for key in fields}}
 
 
+def made_of(kind: str, name: str, part: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """An object of a class somebody wrote, with the options a recipe gives it.
+
+    Raises:
+        RecipeError: It cannot be made like this, in one line.
+    """
+    by_keyword_alone(kind, name, part)
+    try:
+        return part(**arguments)
+    except (WhetstoneError, ValueError):
+        raise  # what it refuses is said where it was written
+    except (Exception, SystemExit) as error:
+        raise RecipeError(f'{kind} "{name}" cannot be made: {type(error).__name__}: {error}') from error
+
+
+def by_keyword_alone(kind: str, name: str, part: Callable[..., Any]) -> None:
+    """See that a class needs nothing that a recipe could not set.
+
+    Raises:
+        RecipeError: It has an argument by position and without a default.
+    """
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    for parameter in inspect.signature(part).parameters.values():
+        if parameter.kind in positional and parameter.default is parameter.empty:
+            raise RecipeError(
+                f'{kind} "{name}" cannot be made: {parameter.name} is asked for by position; options are keyword-only: '
+                f"def __init__(self, *, {parameter.name})"
+            )
+
+
 def named_part(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
     """A function, or a class with its options, from a name or a mapping with the name and them.
 
@@ -96,7 +141,9 @@ def named_part(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
         raise RecipeError(f"a {kind} is a name, or a mapping with its name, got {named!r}")
     part = find_part(kind, name, built_in)
     if inspect.isclass(part):
-        return functools.partial(part, **checked_options(part, options))
+        arguments = checked_options(part, options)
+        by_keyword_alone(kind, name, part)
+        return functools.partial(part, **arguments)
     if options:
         raise RecipeError(f"{name} is a function and has no options: {', '.join(options)}")
     return part

@@ -34,14 +34,33 @@ def test_a_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"promt": "x", "answer": 1}, "the key 'prompt' is missing; did you mean \"promt\""),
+        ({"promt": "x", "answer": 1}, '"promt" is no key of a task; did you mean "prompt"'),
         ([1], "a task is a JSON object, got list"),
         ({"prompt": 3, "answer": 1}, "`prompt` is text"),
+        ({"prompt": "x", "answer": 1, "tag": {}}, '"tag" is no key of a task; did you mean "tags"'),
+        ({"prompt": "x", "anwser": 1}, '"anwser" is no key of a task; did you mean "answer"'),
+        ({"prompt": "x"}, "the key 'answer' is missing"),
+        ({"prompt": "x", "answer": 1, "private": 3}, "`private` are objects"),
+        ({"prompt": "x", "answer": 1, "tags": {"kind": {"a": 1}}}, "the tag kind is a text or a number, got"),
+        ('{"prompt": "x", "answer": NaN}', "not JSON: NaN is not a number there"),
+        ('{"prompt": "x", "answer": 1, "answer": 2}', 'the key "answer" is there twice'),
+        ('{"prompt": "\\ud800", "answer": 1}', "`prompt` is no valid Unicode"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_a_line_that_is_no_task_says_why(tmp_path, row, said):
     with pytest.raises(TaskError, match=said):
         Jsonl(path=write(tmp_path / "tasks.jsonl", row))
+
+
+def test_every_other_column_is_there_for_the_verifier(tmp_path):
+    row = {"prompt": "p", "answer": 1, "hint": "h", "private": {"cases": [1]}, "id": "a", "tags": {"level": 2}}
+    rest = [{"id": str(k), "prompt": f"other {k}", "rubric": ["r"]} for k in range(3)]
+    source = Jsonl(path=write(tmp_path / "tasks.jsonl", row, *rest), held_out_share=0.1)
+    found = {task.id: task for task in [*source.held_out(9), *map(source.task, range(9))]}
+    assert found["a"].private == {"answer": 1, "hint": "h", "cases": [1]}
+    assert found["a"].tags == {"level": "2"}
+    assert found["0"].private == {"rubric": ["r"]}
 
 
 def test_bad_lines_can_be_skipped_and_are_counted(tmp_path):

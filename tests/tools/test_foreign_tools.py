@@ -77,8 +77,8 @@ def test_several_calls_run_side_by_side_over_one_connection():
 
 
 def test_a_server_that_is_not_there_or_dies_is_infrastructure():
-    with pytest.raises(InfrastructureError, match="MCP"):
-        played(Toolset([Mcp(command=["no-such-program"])]))
+    with pytest.raises(RecipeError, match="mcp: there is no program no-such-program"):
+        Mcp(command=["no-such-program"])
     with pytest.raises(InfrastructureError):
         played(Toolset([Mcp(command=[sys.executable, "-c", "pass"], timeout_seconds=10)]))
     with pytest.raises(InfrastructureError):
@@ -142,6 +142,7 @@ class Shop(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         asked = {"method": self.command, "path": self.path, "body": self.rfile.read(length).decode()}
         asked["key"] = self.headers.get("X-Key")
+        asked["type"], asked["cookie"] = self.headers.get("Content-Type"), self.headers.get("Cookie")
         status, headers, text = 200, {}, json.dumps(asked)
         if self.path.startswith("/missing"):
             status, text = 404, "no such thing"
@@ -162,7 +163,7 @@ class Shop(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    do_GET = do_POST = do_DELETE = answer
+    do_GET = do_POST = do_PUT = do_DELETE = answer
 
     def log_message(self, *_):
         pass
@@ -239,6 +240,71 @@ def test_a_specification_is_a_tool_for_each_operation(shop, tmp_path):
     assert answers[4].text == "error: status 404: no such thing"
     with pytest.raises(InfrastructureError, match="status 500"):
         played(toolset, ("broken", {}))
+
+
+BODIES = """
+openapi: 3.0.1
+paths:
+  /login:
+    post:
+      operationId: login
+      parameters: [{name: session, in: cookie, schema: {type: string}}]
+      requestBody:
+        required: true
+        content:
+          application/x-www-form-urlencoded:
+            schema: {type: object, required: [name], properties: {name: {type: string}, stay: {type: boolean}}}
+  /pictures:
+    post:
+      operationId: upload
+      requestBody:
+        content:
+          multipart/form-data:
+            schema:
+              type: object
+              properties: {title: {type: string}, picture: {type: string, format: binary}, size: {type: object}}
+  /notes:
+    put:
+      operationId: note
+      requestBody: {required: true, content: {text/plain: {schema: {type: string}}}}
+  /orders:
+    post:
+      operationId: order
+      requestBody: {content: {application/xml: {schema: {type: object, properties: {id: {type: integer}}}}}}
+  /patches:
+    post:
+      operationId: mend
+      requestBody:
+        content: {application/merge-patch+json: {schema: {type: object, properties: {a: {type: integer}}}}}
+"""
+
+
+def test_a_body_of_any_kind_arrives_as_the_specification_says(shop, tmp_path):
+    (tmp_path / "shop.yaml").write_text(BODIES)
+    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    specs = {spec.name: spec.parameters for spec in toolset.specs}
+    assert (list(specs["login"]["properties"]), specs["login"]["required"]) == (["session", "name", "stay"], ["name"])
+    assert list(specs["upload"]["properties"]) == ["title", "picture", "size"]
+    assert (specs["note"]["required"], specs["order"]["properties"].keys()) == (["body"], {"body"})
+    answers = played(
+        toolset,
+        ("login", {"name": "a b&c", "stay": True, "session": "k 1"}),
+        ("upload", {"title": "tëa", "picture": "GIF89a", "size": {"x": 1}}),
+        ("note", {"body": "line one"}),
+        ("mend", {"body": {"a": 1}}),
+        ("login", {"stay": True}),
+    )
+    login, upload, note, mend = (json.loads(answer.text) for answer in answers[:4])
+    assert (login["body"], login["type"]) == ("name=a+b%26c&stay=true", "application/x-www-form-urlencoded")
+    assert login["cookie"] == "session=k%201"
+    assert upload["type"].startswith("multipart/form-data; boundary=")
+    parts = upload["body"].split(upload["type"].partition("boundary=")[2])
+    assert [part.strip("-\r\n").split("\r\n\r\n")[1] for part in parts[1:-1]] == ["tëa", "GIF89a", '{"x": 1}']
+    assert 'name="picture"; filename="picture"' in parts[2]
+    assert "filename" not in parts[1]
+    assert (note["body"], note["type"]) == ("line one", "text/plain")
+    assert (json.loads(mend["body"]), mend["type"]) == ({"a": 1}, "application/merge-patch+json")
+    assert "'name' is a required property" in answers[4].text
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def groups(*rewards):
 def learned(sampled, *changes, budget=4096):
     """What a step says of these groups, and the weights behind it."""
     plain = [change for change in SMALL if not change.startswith("supervised.")]
-    steps = [f"training.micro_batch_tokens={budget}", "training.warmup_fraction=0"]
+    steps = [f"training.micro_batch_tokens={budget}", "training.warmup_fraction=0", "training.max_mismatch=.inf"]
     resolved = load_recipe("demo", [*plain, "supervised=null", "ablations=null", *steps, *changes])
     assembly = assemble(resolved)
     settings = resolved.recipe.training

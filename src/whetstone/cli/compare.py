@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import click
 
+from whetstone.atomic_write import write_text
 from whetstone.errors import RecipeError, did_you_mean
+from whetstone.plain_json import to_json
 from whetstone.reporting import Progress
 from whetstone.reporting.comparison import table_lines, write_comparison
 from whetstone.training.comparison import UNITS, compare, contenders_of, learning_curve
@@ -55,9 +56,9 @@ def compare_command(recipes: tuple[str, ...], seeds: int, budget: tuple[str, ...
     curves = {name: [learning_curve(run.folder, unit) for run in runs] for name, runs in found.runs.items()}
     page = into / "comparison.html"
     write_comparison(page, told, curves, {c.name: c.resolved.dump() for c in contenders}, unit=unit)
-    (into / "comparison.json").write_text(json.dumps(told, indent=1) + "\n")
+    write_text(into / "comparison.json", to_json(told, indent=1) + "\n")
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(to_json(told))
         return
     for line in table_lines(told):
         click.echo(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import platform
 import shutil
@@ -22,6 +21,7 @@ from whetstone.environments import ENVIRONMENTS
 from whetstone.evaluation.checks import Verdict
 from whetstone.extras import install_command
 from whetstone.inference import rows_are_summed_alike
+from whetstone.plain_json import to_json
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.sandbox import Isolation, offers
 from whetstone.sandbox.cgroups import parents
@@ -42,7 +42,7 @@ def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
         sys.exit(0 if asyncio.run(_try(load_recipe(recipe, overrides), as_json)) else 1)
     found = examine()
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(to_json(found))
         return
     for area, facts in found.items():
         click.secho(area, bold=True)
@@ -59,7 +59,7 @@ async def _try(resolved: Resolved, as_json: bool) -> bool:
             show(check)
     bad = [check.name for check in checks if check.verdict is Verdict.BAD]
     if as_json:
-        click.echo(json.dumps({"ready": not bad, "checks": [asdict(check) for check in checks]}))
+        click.echo(to_json({"ready": not bad, "checks": [asdict(check) for check in checks]}))
     else:
         click.echo(f"not ready: {', '.join(bad)}" if bad else f"ready: whetstone train {resolved.name}")
     return not bad

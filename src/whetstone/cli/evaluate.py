@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 import os
 import sys
@@ -15,11 +14,14 @@ from typing import Any
 import click
 
 from whetstone import training
+from whetstone.atomic_write import write_text
+from whetstone.causes import listed
 from whetstone.chat import ChatEndpoint
 from whetstone.errors import RecipeError
 from whetstone.evaluation import Evaluation
 from whetstone.evaluation.harness import harness_json
 from whetstone.evaluation.success import MOST_INVALID
+from whetstone.plain_json import to_json
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.reporting import Progress
 from whetstone.rollout import EndpointActor
@@ -58,7 +60,7 @@ def evaluate(
 ) -> None:
     """Evaluate RUN_OR_RECIPE: a run directory at its last checkpoint, or a recipe's policy as it stands.
 
-    Exits with 1 where too many episodes failed for reasons of infrastructure to say anything.
+    Exits with 1 where too many episodes could not be scored to say anything.
     """
     given = {"episodes": episodes, "samples": samples, "temperature": temperature}
     changes = [f"evaluation.{key}={value}" for key, value in given.items() if value is not None]
@@ -69,16 +71,15 @@ def evaluate(
     came_to, protocol = asyncio.run(_evaluated(assembly, endpoint, seed, into, quiet=as_json))
     if lm_eval is not None:
         lm_eval.parent.mkdir(parents=True, exist_ok=True)
-        lm_eval.write_text(json.dumps(harness_json(resolved.name, came_to, protocol), indent=1) + "\n")
+        write_text(lm_eval, to_json(harness_json(resolved.name, came_to, protocol), indent=1) + "\n")
     if as_json:
-        click.echo(json.dumps({**came_to.to_json(), "protocol": protocol}))
+        click.echo(to_json({**came_to.to_json(), "protocol": protocol}))
     else:
         _show(came_to, protocol)
     if not came_to.sound:
-        said = (
-            f"{came_to.invalid} of {came_to.episodes + came_to.invalid} episodes failed for reasons of infrastructure"
-        )
-        click.echo(f"whetstone: {said}, more than {MOST_INVALID:.0%}: this says nothing of the agent", err=True)
+        said = f"{came_to.invalid} of {came_to.episodes + came_to.invalid} episodes have no score"
+        why = f"too many for the rest to say anything of the agent (more than {MOST_INVALID:.0%})"
+        click.echo(f"whetstone: {said}, {why}: {listed(came_to.causes)}", err=True)
         sys.exit(1)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from whetstone.errors import RecipeError
+from whetstone.plain_json import to_json
 from whetstone.recipe import built_in_recipes, load_recipe
 
 
@@ -17,7 +17,7 @@ def recipes(as_json: bool) -> None:
     """List every recipe: its name, paper, the parts it names and what it needs."""
     rows = [_row(name) for name in built_in_recipes()]
     if as_json:
-        click.echo(json.dumps(rows))
+        click.echo(to_json(rows))
         return
     for row in rows:
         click.secho(row["name"], bold=True, nl=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 
 from whetstone import training
+from whetstone.plain_json import to_json
 
 
 @click.command()
@@ -26,7 +26,7 @@ def replay(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_json: bo
     """
     found = asyncio.run(_replayed(training.Replay(run_dir, overrides), updates))
     if as_json:
-        click.echo(json.dumps([asdict(each) for each in found]))
+        click.echo(to_json([asdict(each) for each in found]))
     else:
         for each in found:
             _show(each)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from whetstone.cli.shown_check import show
 from whetstone.errors import RecipeError
 from whetstone.evaluation.audit import Audit
 from whetstone.evaluation.checks import Check, Verdict
+from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
 from whetstone.rewards import REWARDS
 from whetstone.rewards.learned.model import RewardModel
@@ -36,7 +36,7 @@ def listed(as_json: bool) -> None:
         name: (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ") for name, part in REWARDS.items()
     }
     if as_json:
-        click.echo(json.dumps(said))
+        click.echo(to_json(said))
         return
     for name, text in said.items():
         click.secho(f"{name:<16}", bold=True, nl=False)
@@ -79,7 +79,7 @@ def fit(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: int, as_js
     path = model.save()
     said = {"path": str(path), "tasks": len(pairs) - kept, "loss": loss, "accuracy": accuracy, "tried_on": kept}
     if as_json:
-        click.echo(json.dumps(said))
+        click.echo(to_json(said))
     else:
         click.echo(f"{path}  puts {accuracy:.1%} of the pairs of {kept} tasks it did not see in their order")
 
@@ -109,7 +109,7 @@ def audit(recipe: str, overrides: tuple[str, ...], tasks: int, as_json: bool) ->
             "players": tried.table(),
             "checks": [asdict(each) for each in found],
         }
-        click.echo(json.dumps(said))
+        click.echo(to_json(said))
     else:
         _show(tried)
         click.echo(f"can be fooled: {', '.join(bad)}" if bad else f"the reward of {resolved.name} was not fooled")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import click
 
 from whetstone import training
+from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
 from whetstone.rollout import plans_of
 from whetstone.trajectory import Trajectory
@@ -30,7 +30,7 @@ def rollout(run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: 
         resolved, policy, memory = load_recipe(run_or_recipe, overrides), None, None
     for trajectory in asyncio.run(_sampled(training.assemble(resolved, policy, memory), count, expert)):
         if as_json:
-            click.echo(json.dumps(_as_json(trajectory)))
+            click.echo(to_json(_as_json(trajectory)))
         else:
             _show(trajectory)
 

@@ -19,6 +19,7 @@ from whetstone.errors import RecipeError, did_you_mean
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract import Contract, check_contract
 from whetstone.parts import checked_options, find_part, named_part, options_of
+from whetstone.plain_json import to_json
 from whetstone.recipe import yaml_value
 from whetstone.rewards import REWARDS, make_reward
 from whetstone.tasks import SOURCES
@@ -46,7 +47,7 @@ def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_j
     for task in shown:
         if as_json:
             row = {"id": task.id, "prompt": task.prompt, "tags": dict(task.tags), "private": dict(task.private)}
-            click.echo(json.dumps(row, ensure_ascii=False, default=str))
+            click.echo(to_json(row, other=str))
             continue
         click.secho(task.id, bold=True, nl=False)
         click.echo(f"  {', '.join(f'{name}: {value}' for name, value in task.tags.items())}")
@@ -84,7 +85,7 @@ def check(
     found = asyncio.run(_checked(contract, as_json))
     bad = [each.name for each in found if each.verdict is Verdict.BAD]
     if as_json:
-        click.echo(json.dumps({"environment": environment, "kept": not bad, "found": contract.found,
+        click.echo(to_json({"environment": environment, "kept": not bad, "found": contract.found,
                                "checks": [asdict(each) for each in found]}))  # fmt: skip
     else:
         click.echo(f"broken: {', '.join(bad)}" if bad else f"{environment} keeps its promises")

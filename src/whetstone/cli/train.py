@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from whetstone import training
+from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 
@@ -35,7 +35,7 @@ def train(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume:
         click.echo(f"stopped; {run_dir} is saved, the same command with --resume goes on", err=True)
         return
     if as_json:
-        click.echo(json.dumps(summary))
+        click.echo(to_json(summary))
         return
     for name, evaluation in summary["evaluations"].items():
         click.echo(f"{name:<14} {training.headline(evaluation)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from whetstone import training
+from whetstone.causes import listed
 from whetstone.errors import RunDirectoryError
+from whetstone.plain_json import to_json
 from whetstone.reporting import Journal, learned_from, learning_rows
 from whetstone.training import Explained, Explainer
 
@@ -53,7 +54,7 @@ def why(
             raise RunDirectoryError(f"{trajectory} has {len(found.tokens)} action tokens, 0 to {len(found.tokens) - 1}")
         tokens = [found.tokens[token]]
     if as_json:
-        click.echo(json.dumps({**asdict(found), "tokens": [asdict(each) for each in tokens]}))
+        click.echo(to_json({**asdict(found), "tokens": [asdict(each) for each in tokens]}))
         return
     _show(found, tokens)
 
@@ -65,10 +66,13 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     wanted = [row for row in rows if step is None or row["from"] == step]
     if not wanted:
         raise RunDirectoryError(f"{run_dir}: no step {step}; there are 1 to {rows[-1]['to']}")
-    trajectories = Explainer(run_dir).trajectories(step) if step is not None else []
+    explainer = Explainer(run_dir)
+    trajectories = explainer.trajectories(step) if step is not None else []
+    causes = explainer.causes()
     if as_json:
         shown = [{**row, "learned_from": learned_from(row)} for row in wanted]
-        click.echo(json.dumps({"steps": shown, "trajectories": trajectories} if step is not None else {"steps": shown}))
+        told = {"trajectories": trajectories} if step is not None else {}
+        click.echo(to_json({"steps": shown, "failed": causes, **told}))
         return
     table = Table(box=None, pad_edge=False)
     names = [name for name in wanted[0] if name not in ("from", "to")]
@@ -79,13 +83,17 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
         cells = [_share(name, row[name]) for name in names]
         table.add_row(str(row["from"]), *cells, learned_from(row))
     Console().print(table)
-    for name, reward in trajectories:
-        click.echo(f"{'none' if reward is None else f'{reward:g}':>8}  {name}")
+    if causes and step is None:
+        click.echo(f"{sum(causes.values())} episodes have no score: {listed(causes, most=5)}")
+    for name, reward, cause in trajectories:
+        click.echo(f"{'none' if reward is None else f'{reward:g}':>8}  {name}{f'  {cause}' if cause else ''}")
     if trajectories:
         click.echo(f"whetstone why {run_dir} '{trajectories[0][0]}'   explains one of them")
 
 
 def _share(name: str, value: Any) -> str:
+    if value is None:
+        return "–"
     return f"{value:.2f}" if name == "age" else f"{100 * value:.0f} %"
 
 

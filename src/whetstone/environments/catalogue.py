@@ -5,9 +5,11 @@ A name in both goes together: `tasks: {source: sokoban}`, `environment: {name: s
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from whetstone.environments.adapters.gymnasium import Gymnasium, GymnasiumTasks
 from whetstone.environments.adapters.jericho import Jericho
@@ -43,6 +45,7 @@ from whetstone.environments.retail import RetailDesk, RetailTasks
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.environments.users import Requests, ScenarioUser
 from whetstone.errors import RecipeError
+from whetstone.parts import options_of
 from whetstone.tools import Files, Python, Shell, Sql
 
 
@@ -67,6 +70,23 @@ def retail(*, path: str, policy: bool = True, user: Any = None, max_result_chara
         max_result_characters=max_result_characters,
         user=user or ScenarioUser,
     )
+
+
+def world_of(*own: Any, user: Any = None) -> Callable[..., ToolEnvironment]:
+    """Tools over a world of the task's: those of the world, and behind them those a recipe adds.
+
+    Args:
+        own: The world's.
+        user: Who is spoken to there, unless a recipe names somebody else.
+    """
+
+    def environment(*, tools: Sequence[Any] = (), **options: Any) -> ToolEnvironment:
+        return ToolEnvironment(tools=[*own, *tools], **{"user": user, **options})
+
+    known = options_of(ToolEnvironment)
+    environment.__signature__ = inspect.Signature([*known.values()])  # type: ignore[attr-defined]
+    environment.__annotations__ = get_type_hints(ToolEnvironment.__init__)
+    return environment
 
 
 ENVIRONMENTS: dict[str, Any] = {
@@ -97,16 +117,16 @@ ENVIRONMENTS: dict[str, Any] = {
     "openenv": OpenEnv,
     "remote": Remote,
     # tools over a world of the task's
-    "apis": partial(ToolEnvironment, tools=[Services], user=Requests),
-    "bug_repair": partial(ToolEnvironment, tools=[Files, Shell, HiddenTests]),
-    "chores": partial(ToolEnvironment, tools=[Shell, FolderCheck]),
+    "apis": world_of(Services, user=Requests),
+    "bug_repair": world_of(Files, Shell, HiddenTests),
+    "chores": world_of(Shell, FolderCheck),
     "function_calls": FunctionCalls,
-    "encyclopaedia": partial(ToolEnvironment, tools=[Encyclopaedia]),
-    "knapsack": partial(ToolEnvironment, tools=[Knapsack]),
+    "encyclopaedia": world_of(Encyclopaedia),
+    "knapsack": world_of(Knapsack),
     "retail": retail,
-    "support": partial(ToolEnvironment, tools=[SupportDesk], user=SupportUser),
-    "tables": partial(ToolEnvironment, tools=[Python]),
-    "text_to_sql": partial(ToolEnvironment, tools=[partial(Sql, url="task")]),
+    "support": world_of(SupportDesk, user=SupportUser),
+    "tables": world_of(Python),
+    "text_to_sql": world_of(partial(Sql, url="task")),
 }
 REWARD_OF = {
     "encyclopaedia": "exact_match",

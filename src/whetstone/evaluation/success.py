@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
+from whetstone.causes import causes_of
 from whetstone.evaluation.intervals import Rate, clustered, wilson
 from whetstone.evaluation.measures import Calibration, calibration, majority, pass_at_k, pass_hat_k, tool_productivity
+from whetstone.plain_json import plain
 from whetstone.rewards.answers.confidence import stated_confidence
 from whetstone.rewards.answers.exact_match import normalized
 from whetstone.rewards.answers.final_answer import final_answer
@@ -76,12 +78,15 @@ class Evaluation:
     """Mean of what tools said their calls cost."""
     incomplete: int = 0
     """Episodes without a component that others have; they are in no mean of it."""
+    causes: dict[str, int] = field(default_factory=dict)
+    """Why episodes were left out: the most frequent causes first, and the rest as `others`."""
     spent: dict[str, float] = field(default_factory=dict)
     """On a task in the mean, tries that were not chosen too: `sampled_tokens`, `tool_calls`, `environment_steps`."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
+        """As plain values; None for a mean of nothing."""
+        found: dict[str, Any] = plain(self)
+        return found
 
     @property
     def sound(self) -> bool:
@@ -146,6 +151,7 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float, intervals: boo
         calibration=calibration([said for said, _ in sure], [right for _, right in sure]),
         cost=_mean(sum(call.cost for call in t.calls) for t in valid) if valid else 0.0,
         incomplete=incomplete,
+        causes=causes_of(everything),
         spent={
             name: _mean(getattr(group.costs, name) for group in tried)
             for name in ("sampled_tokens", "tool_calls", "environment_steps")

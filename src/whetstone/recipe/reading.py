@@ -16,6 +16,8 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import MarkedYAMLError
 
 from whetstone.errors import RecipeError, did_you_mean
+from whetstone.parts import search_also
+from whetstone.recipe.locating import located
 
 Keys = dict[str, Any]
 """What was written, nested as in the file."""
@@ -42,11 +44,15 @@ def read(name: str | Path, seen: tuple[str, ...] = ()) -> tuple[Keys, Places]:
     if not isinstance(document, CommentedMap):
         raise RecipeError(f"{label}:1  a recipe is a mapping of keys to values")
     places = {dotted: f"{label}:{line}" for dotted, line in _lines(document, "")}
+    folder = Path(name).resolve().parent if Path(name).is_file() else None
+    if folder is not None:
+        search_also(folder)
     keys = _plain(document)
     parent = keys.pop("extends", None)
+    keys = located(keys, folder)
     if parent is None:
         return keys, places
-    beside = Path(name).parent / str(parent) if Path(name).is_file() else Path(str(parent))
+    beside = (folder or Path()) / str(parent)
     base, base_places = read(beside if beside.is_file() else str(parent), (*seen, label))
     return _merged(base, keys), {**base_places, **places}
 

@@ -14,6 +14,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.recipe.checking import contradictions, without_effect
+from whetstone.recipe.locating import located
 from whetstone.recipe.reading import Keys, Places, changed, overridden, place_of, read, shortened
 from whetstone.recipe.settings import Recipe
 
@@ -91,7 +92,7 @@ def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
-    keys = _without_nulls(keys)
+    keys = located(_without_nulls(keys), None)
     try:
         recipe = Recipe.model_validate(keys)
     except ValidationError as error:

@@ -245,6 +245,9 @@ class TrainingSettings(OptimizerSettings):
     `k3_as_k2` reports the one and pulls like the other."""
     entropy: EntropySettings | None = None
     """A bonus for entropy; null leaves it out."""
+    max_mismatch: float = Field(0.1, gt=0)
+    """How far sampler and learner may disagree on tokens of the present weights (`sampler/mismatch_kl`, the mean k3 of
+    a step, in nats) before the run stops; from a tenth of it on it is said. `.inf`: any."""
     max_faults: int = Field(100, ge=0)
     """Failures of servers, sandboxes, rewards and our own among the last 1,000 episodes, above which the run stops."""
     imitation: ImitationSettings | None = None

@@ -24,6 +24,7 @@ class Reason:
 
 
 REASONS = (
+    Reason("episode/invalid_fraction", "failed", "of episodes: they have no score"),
     Reason("group/zero_variance_fraction", "all equal", "of groups: all earned the same, nothing to compare"),
     Reason("credit/zero_fraction", "no credit", "of tokens: their advantage is exactly 0"),
     Reason("policy/clip_fraction", "clipped", "of tokens: moved as far as one update may move them"),
@@ -34,8 +35,9 @@ REASONS = (
 )
 
 
-def learning_rows(rows: Sequence[Mapping[str, Any]], *, windows: int | None = None) -> list[dict[str, float | int]]:
+def learning_rows(rows: Sequence[Mapping[str, Any]], *, windows: int | None = None) -> list[dict[str, Any]]:
     """A row for each step of reinforcement, or for each of so many equal windows of them, by the names of reasons.
+    None stands for a mean of nothing.
 
     Args:
         rows: Of `metrics.jsonl`.
@@ -43,25 +45,27 @@ def learning_rows(rows: Sequence[Mapping[str, Any]], *, windows: int | None = No
     steps = [row for row in rows if row["stage"] == "reinforcement"]
     filters = sorted({key for row in steps for key in row if key.startswith("filter/")})
     reasons = [
-        *REASONS[:1],
+        *REASONS[:2],
         *(Reason(key, f"out by {key.removeprefix('filter/')}", "") for key in filters),
-        *REASONS[1:],
+        *REASONS[2:],
     ]
     count = len(steps) if windows is None else min(windows, len(steps))
-    found: list[dict[str, float | int]] = []
+    found: list[dict[str, Any]] = []
     for k in range(count):
         held = steps[k * len(steps) // count : (k + 1) * len(steps) // count]
-        row: dict[str, float | int] = {"from": held[0]["step"], "to": held[-1]["step"]}
-        row["success"] = _mean(held, "episode/success")
-        for reason in reasons:
-            if any(reason.key in step for step in steps):
-                row[reason.name] = _mean(held, reason.key)
+        row: dict[str, Any] = {"from": held[0]["step"], "to": held[-1]["step"]}
+        for name, key in (("success", "episode/success"), *((reason.name, reason.key) for reason in reasons)):
+            if any(step.get(key) for step in steps) or (any(key in step for step in steps) and name != "failed"):
+                row[name] = _mean(held, key)
         found.append(row)
     return found
 
 
-def learned_from(row: Mapping[str, float | int]) -> str:
+def learned_from(row: Mapping[str, Any]) -> str:
     """What a row learned from, or what stood most in its way, in words."""
+    row = {name: value for name, value in row.items() if value is not None}
+    if row.get("failed", 0) == 1:
+        return "nothing: every episode failed"
     if row.get("idle", 0) >= 0.5:
         why = "all groups equal" if row.get("all equal", 0) == 1 else "no credit"
         return f"nothing: {why}"
@@ -72,6 +76,6 @@ def learned_from(row: Mapping[str, float | int]) -> str:
     return f"most lost: {max(causes, key=lambda name: causes[name])}" if causes else "nearly everything"
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float:
+def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
     values = [row[key] for row in rows if row.get(key) is not None]
-    return fmean(values) if values else 0.0
+    return fmean(values) if values else None

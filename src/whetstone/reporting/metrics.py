@@ -7,12 +7,12 @@ Going on from a checkpoint first rewinds the file to it.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from whetstone.atomic_write import saving, write_text
+from whetstone.plain_json import to_json
 
 
 class Journal:
@@ -27,8 +27,7 @@ class Journal:
         Raises:
             SaveError: It could not be written.
         """
-        finite = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
-        line = json.dumps({"stage": stage, "step": step, **finite})
+        line = to_json({"stage": stage, "step": step, **metrics})
         with saving(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
 

@@ -6,6 +6,7 @@ line is printed every few seconds.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ _SHOWN = {
     "loss": "loss {:.3f}",
     "reward/mean": "reward {:.2f}",
     "episode/success": "success {:.0%}",
+    "episode/invalid": "{:.0f} failed",
     "episode/turns": "turns {:.1f}",
     "policy/entropy": "entropy {:.2f}",
     "policy/kl": "kl {:.4f}",
@@ -60,7 +62,10 @@ class Stage:
     def advance(self, metrics: Mapping[str, float], *, by: int = 1) -> None:
         """`by` more steps are done; show what they came to."""
         self.done += by
-        said = "  ".join(shape.format(metrics[key]) for key, shape in _SHOWN.items() if key in metrics)
+        known = {key: metrics[key] for key in _SHOWN if math.isfinite(metrics.get(key, math.nan))}
+        if not known.get("episode/invalid"):  # which only has to be seen where there is one
+            known.pop("episode/invalid", None)
+        said = "  ".join(_SHOWN[key].format(value) for key, value in known.items())
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self.done, said=said)
             return

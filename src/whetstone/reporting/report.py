@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from whetstone.atomic_write import write_text
+from whetstone.causes import listed
 from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
 from whetstone.reporting import charts
@@ -30,6 +31,12 @@ _PAIRS = 3
 _WINDOWS = 6
 """Rows of the table of what steps learned from."""
 _CURVES = (
+    (
+        "reinforcement",
+        {"reward": "reward/mean"},
+        False,
+        "Reinforcement: mean reward of fresh training episodes. What is optimised; success is what is wanted.",
+    ),
     (
         "supervised",
         {"loss": "loss/supervised"},
@@ -124,6 +131,9 @@ def write_report(run_dir: Path) -> Path:
         summary=summary,
         stages=stages,
         verdict=verdict(summary),
+        method=method_sentence(summary),
+        failed=failure_sentences(summary),
+        compared=_compared(list(stages)),
         ablations=[ablation_sentence(name, told, summary["after"]) for name, told in summary["ablations"].items()],
         bars=charts.bars(_bar_rows(summary, stages)),
         kinds=_kinds(summary["evaluations"], rows),
@@ -142,18 +152,64 @@ def write_report(run_dir: Path) -> Path:
 
 
 def verdict(summary: Mapping[str, Any]) -> str:
-    """What happened, in a sentence, from the intervals alone."""
-    before, after = summary["before"], summary["after"]
+    """What happened, from the intervals alone: over the whole run, and in its last stage where there are several."""
+    before, after, made = summary["before"], summary["after"], list(summary.get("evaluations", {}).items())
+    whole = {
+        "better": "The agent became better: the intervals do not overlap.",
+        "worse": "The agent became worse: the intervals do not overlap.",
+        "": "No difference can be told: the intervals overlap.",
+    }[_change(before, after)]
+    if len(made) < 3:
+        return whole
+    (earlier, one), (later, other) = made[-2:]
+    of_stage = {
+        "better": "better, the intervals do not overlap",
+        "worse": "worse, the intervals do not overlap",
+        "": "no clear change, the intervals overlap",
+    }[_change(one, other)]
+    return f"{whole} From {STAGE_NAMES.get(earlier, earlier)} to {STAGE_NAMES.get(later, later)}: {of_stage}."
+
+
+def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """`better`, `worse`, or nothing where the intervals overlap."""
     if after["interval"][0] > before["interval"][1]:
-        return "The agent became better: the intervals do not overlap."
-    if after["interval"][1] < before["interval"][0]:
-        return "The agent became worse: the intervals do not overlap."
-    return "No difference can be told: the intervals overlap."
+        return "better"
+    return "worse" if after["interval"][1] < before["interval"][0] else ""
+
+
+def method_sentence(summary: Mapping[str, Any]) -> str:
+    """What the run learned by: paper, credit, objective, rollout and reward by the names a recipe has for them."""
+    method: Mapping[str, str] = summary.get("method") or {}
+    if not method:
+        return ""
+    parts = [f"{key} {value}" for key, value in method.items() if value and key != "paper"]
+    paper = f" ({method['paper']})" if method.get("paper") else ""
+    return f"Method{paper}: {', '.join(parts)}."
+
+
+def failure_sentences(summary: Mapping[str, Any]) -> list[str]:
+    """What kept episodes from being scored, stage by stage; nothing where all were."""
+    found = []
+    for name, result in summary["evaluations"].items():
+        if result.get("causes"):
+            told, count = STAGE_NAMES.get(name, name), result["episodes"] + result["invalid"]
+            found.append(f"{told}: {result['invalid']} of {count} episodes have no score: {listed(result['causes'])}.")
+    failed = summary.get("failed") or {}
+    if failed.get("episodes"):
+        found.append(f"reinforcement: {failed['episodes']} episodes have no score: {listed(failed['causes'])}.")
+    return found
+
+
+def _compared(stages: Sequence[str]) -> str:
+    """Which stages the notes on kinds of tasks compare."""
+    return f"from {stages[-2]} to {stages[-1]}" if len(stages) > 1 else ""
 
 
 def ablation_sentence(name: str, told: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What the ablation shows, claimed only where the intervals support it."""
     share, (low, high) = told["after"]["success"], told["after"]["interval"]
+    if share is None:
+        return f"Of the ablation {name.replace('_', ' ')} no episode could be scored."
     how = name.replace("without_", "without the ").replace("_", " ")
     said = (
         f"The same agent, trained the same way but {how}, solves {100 * share:.1f} % "
@@ -168,7 +224,7 @@ def ablation_sentence(name: str, told: Mapping[str, Any], after: Mapping[str, An
 def kind_note(shares: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """What happened to one kind of task over the stages, in words."""
     rates = [result["success"] for _, result in shares]
-    if len(rates) < 2:
+    if len(rates) < 2 or None in rates[-2:]:
         return ""
     (_, before), (_, after) = shares[-2], shares[-1]
     if after["interval"][0] > before["interval"][1]:
@@ -183,12 +239,8 @@ def kind_note(shares: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _bar_rows(summary: Mapping[str, Any], stages: Mapping[str, Any]) -> list[tuple[str, float, tuple[float, float]]]:
-    rows = [(name, result["success"], tuple(result["interval"])) for name, result in stages.items()]
-    rows += [
-        (name.replace("_", " "), told["after"]["success"], tuple(told["after"]["interval"]))
-        for name, told in summary["ablations"].items()
-    ]
-    return rows
+    told = [*stages.items(), *((name.replace("_", " "), each["after"]) for name, each in summary["ablations"].items())]
+    return [(name, each["success"], tuple(each["interval"])) for name, each in told if each["success"] is not None]
 
 
 def _kinds(evaluations: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_type_hints
 
 from whetstone.errors import RecipeError, did_you_mean
-from whetstone.parts import OptionError, checked_options, find_part, options_of
+from whetstone.parts import OptionError, checked_options, find_part, made_of, options_of
 from whetstone.rewards.judges import JUDGES, Judge
 from whetstone.rewards.protocol import Reward
 from whetstone.rewards.term import Term
@@ -39,6 +39,8 @@ def _made(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
     if not isinstance(name, str):
         raise RecipeError(f"a {kind} is a name, or a mapping with its name, got {named!r}")
     part = find_part(kind, name, JUDGES if kind == "judge" else built_in)
+    if not callable(part):
+        raise RecipeError(f'{kind} "{name}" is {part!r}, not a function or class')
     given = {}
     hints = get_type_hints(part.__init__ if inspect.isclass(part) else part)
     for key in [key for key in options if key in options_of(part)]:
@@ -47,8 +49,21 @@ def _made(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
             given[key] = _below(key, make, options.pop(key))
     arguments = checked_options(part, options, given)
     if inspect.isclass(part):
-        return part(**arguments)
+        return made_of(kind, name, part, arguments)
+    if inspect.isfunction(part) and not inspect.iscoroutinefunction(part):
+        part = _awaitable(part)
     return functools.partial(part, **arguments) if arguments else part
+
+
+def _awaitable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function as the async one that a reward is."""
+
+    @functools.wraps(function)
+    async def asked(*arguments: Any, **options: Any) -> Any:
+        said = function(*arguments, **options)
+        return await said if inspect.isawaitable(said) else said
+
+    return asked
 
 
 def _maker(hint: Any, built_in: Mapping[str, Any]) -> Callable[[Any], Any] | None:

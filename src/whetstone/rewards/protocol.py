@@ -9,7 +9,8 @@ from whetstone.trajectory import Score, Task, Trajectory
 
 
 class Reward(Protocol):
-    """Any async function of a finished trajectory and its task, and of nothing else: computed again, it says the same.
+    """Any function of a finished trajectory and its task, and of nothing else: computed again, it says the same. A
+    recipe may name a plain function as well as an async one.
 
     Where it cannot tell (a judge is down), it says `Score.unknown(why)` or raises: the trajectory is then marked
     invalid and leaves the statistics. A failure is never a reward of 0.

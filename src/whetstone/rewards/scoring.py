@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
+from typing import Any
 
 from whetstone.errors import InfrastructureError, WhetstoneError
 from whetstone.rewards.protocol import Compares, Reward
@@ -28,7 +30,7 @@ async def scored(reward: Reward, trajectory: Trajectory, task: Task) -> Trajecto
         return _with(trajectory, await reward(trajectory, task))
     except WhetstoneError:
         raise
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:  # `sys.exit` in a reward ends the reward, not the run
         return _failed(trajectory, failure)
 
 
@@ -45,21 +47,24 @@ async def compared(reward: Reward, trajectories: Sequence[Trajectory], task: Tas
             raise ValueError(f"it said {len(scores)} scores of {len(places)} trajectories")
     except WhetstoneError:
         raise
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:
         for place in places:
             changed[place] = _failed(trajectories[place], failure)
         return tuple(changed)
     for place, score in zip(places, scores, strict=True):
         try:
             changed[place] = _with(trajectories[place], score)
-        except ValueError as failure:
+        except (TypeError, ValueError) as failure:
             changed[place] = _failed(trajectories[place], failure)
     return tuple(changed)
 
 
 def _with(trajectory: Trajectory, score: Score) -> Trajectory:
+    if not isinstance(score, Score):
+        raise TypeError(f"it returned {_short(score)}, not a Score: return Score(1.0, success=True), say")
     if score.invalid:
         return _failed(trajectory, InfrastructureError(score.invalid))
+    score = _in_numbers(score)
     for name, row in {"turns": score.turns, **score.signals}.items():
         if row is not None and len(row) != len(trajectory.turns):
             raise ValueError(f"it said {len(row)} {name} of {len(trajectory.turns)} turns")
@@ -72,7 +77,44 @@ def _with(trajectory: Trajectory, score: Score) -> Trajectory:
     return replace(trajectory, score=score)
 
 
-def _failed(trajectory: Trajectory, failure: Exception) -> Trajectory:
+def _in_numbers(score: Score) -> Score:
+    """The score in Python's own numbers, whatever library they came from.
+
+    Raises:
+        TypeError: Something in it is no number, or `success` is neither true nor false.
+    """
+    return replace(
+        score,
+        value=_number(score.value, "value"),
+        parts={str(name): _number(value, f"part {name}") for name, value in score.parts.items()},
+        turns=None if score.turns is None else tuple(_number(value, "turns") for value in score.turns),
+        success=_truth(score.success),
+        signals={
+            str(name): tuple(_number(value, f"signal {name}") for value in row) for name, row in score.signals.items()
+        },
+    )
+
+
+def _number(value: Any, name: str) -> float:
+    found = value.item() if hasattr(value, "item") else value  # of NumPy or PyTorch
+    if not isinstance(found, Real):
+        raise TypeError(f"it said {_short(value)} as {name}, which is no number")
+    return float(found)
+
+
+def _truth(value: Any) -> bool | None:
+    found = value.item() if hasattr(value, "item") else value
+    if found is not None and not isinstance(found, bool):
+        raise TypeError(f"it said {_short(value)} as success, which is True, False or None")
+    return found
+
+
+def _short(value: Any) -> str:
+    written = repr(value)
+    return written if len(written) <= 60 else f"{written[:59]}…"
+
+
+def _failed(trajectory: Trajectory, failure: BaseException) -> Trajectory:
     server = isinstance(failure, InfrastructureError)
     said = str(failure) if server else f"{type(failure).__name__}: {failure}"
     return replace(

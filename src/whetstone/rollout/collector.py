@@ -18,10 +18,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from whetstone.causes import Beginning, cause_of
 from whetstone.chat import Chat, Message
 from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import InfrastructureError, RecipeError
-from whetstone.rewards import Reward, compared, scored
+from whetstone.rewards import Compares, Reward, compared, scored
 from whetstone.rollout.admission import Admission
 from whetstone.rollout.method import Method
 from whetstone.rollout.planned import Asked, PlannedGroup
@@ -68,6 +69,7 @@ class Collector:
     _places: asyncio.Semaphore = field(init=False)
     _vacant: asyncio.Event = field(init=False)
     _watch: Watch = field(init=False)
+    _beginning: Beginning = field(init=False)
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
@@ -76,9 +78,14 @@ class Collector:
         self._vacant = asyncio.Event()
         self._vacant.set()
         self._watch = Watch()
+        self._beginning = Beginning()
 
     async def sample(self, plan: Plan, *, index: int = 0) -> Trajectory:
-        """One whole episode of the planned group, scored; see `Roller.sample`."""
+        """One whole episode of the planned group, scored; see `Roller.sample`.
+
+        Raises:
+            NothingScoredError: None of the first few dozen episodes could be scored.
+        """
         planned = PlannedGroup(self, plan)
         try:
             return await planned.sample(plan.task, index=index)
@@ -86,13 +93,21 @@ class Collector:
             await planned.close()
 
     async def group(self, plan: Plan, strategy: Strategy) -> Group:
-        """All trajectories of one plan, and what they cost."""
+        """All trajectories of one plan, and what they cost.
+
+        Raises:
+            NothingScoredError: None of the first few dozen episodes could be scored.
+        """
         planned = PlannedGroup(self, plan, getattr(strategy, "group_size", 1))
         try:
             group = await strategy(plan.task, planned)
         finally:  # where one raised, the task is at fault: nobody goes on with it
             await planned.close()
         trajectories = await compared(self.reward, group.trajectories, plan.task)
+        if isinstance(self.reward, Compares):
+            for before, after in zip(group.trajectories, trajectories, strict=True):
+                if before.score is not None:
+                    self._beginning.see(None if after.score is not None else cause_of(after))
         return replace(group, trajectories=trajectories, number=plan.number, costs=planned.costs)
 
     async def played(self, plan: Plan, asked: Asked, group: PlannedGroup) -> Trajectory:
@@ -117,6 +132,7 @@ class Collector:
         if trajectory.ended is EndReason.MAX_TURNS and len(trajectory.turns) < group.max_turns:
             return trajectory  # it only paused
         trajectory = await self._scored(trajectory, group.task(asked))
+        self._see(trajectory)
         around.siblings.ended.append((len(trajectory.turns), trajectory.solved))
         return replace(trajectory, greedy=True, removal=Removal.BEFORE_BASELINE) if asked.greedy else trajectory
 
@@ -217,6 +233,21 @@ class Collector:
         """What is going on right now."""
         return self._watch.status(self.busy_seconds() if self.busy_seconds is not None else None)
 
+    def conclude(self) -> None:
+        """No more episodes are to come.
+
+        Raises:
+            NothingScoredError: There were some, and none could be scored.
+        """
+        self._beginning.conclude()
+
+    def _see(self, trajectory: Trajectory) -> None:
+        if trajectory.score is None:
+            if trajectory.ended is not EndReason.ABORTED:
+                self._beginning.see(cause_of(trajectory))
+        elif not isinstance(self.reward, Compares):  # that says no more before the group is whole
+            self._beginning.see(None)
+
     def _see_vacancy(self) -> None:
         if self._watch.queued == 0 and not self._places.locked():
             self._vacant.set()
@@ -240,7 +271,7 @@ class Collector:
             try:
                 trajectory = await run_episode(
                     task,
-                    environment=_WatchedEnvironment(self._environment(), self._watch, id),
+                    environment=_WatchedEnvironment(self._made(), self._watch, id),
                     actor=_WatchedActor(self.others.get(asked.seat, self.actor), self._watch),
                     chat=self.chat,
                     limits=self._limits(group, asked),
@@ -267,6 +298,13 @@ class Collector:
         """A fresh one, with the method's partner in it."""
         made = self.environment()
         return self.method.partner(made, self._judged) if self.method.partner is not None else made
+
+    def _made(self) -> Environment:
+        """A fresh environment; where none can be made, one that says why when the episode begins."""
+        try:
+            return self._environment()
+        except (Exception, SystemExit) as failure:
+            return _Unmade(failure)
 
     async def _judged(self, task: Task, actions: Sequence[Message]) -> float | None:
         """See `Judge`."""
@@ -327,6 +365,22 @@ class _WatchedActor:
 
     def leave(self, episode: str) -> None:
         self.actor.leave(episode)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unmade:
+    """Stands for an environment that could not be made."""
+
+    failure: BaseException
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        raise self.failure
+
+    async def step(self, action: Message) -> StepResult:
+        raise self.failure
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
 
 @dataclass(frozen=True, slots=True)

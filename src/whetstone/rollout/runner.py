@@ -22,6 +22,7 @@ from typing import Any
 from whetstone.chat import Chat, Message, ToolSpec, user
 from whetstone.environments.protocol import Environment
 from whetstone.errors import InfrastructureError, PromptTooLong
+from whetstone.plain_json import plain
 from whetstone.rollout.protocol import (
     NOTHING,
     Actor,
@@ -41,6 +42,7 @@ from whetstone.rollout.protocol import (
 )
 from whetstone.rollout.reading import Overflow, Reading
 from whetstone.seeding import derive_seed
+from whetstone.stopping import asked_to_stop
 from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn
 
 
@@ -139,7 +141,11 @@ async def run_episode(
         ended, error = EndReason.TIMEOUT, str(failure)
     except InfrastructureError as failure:
         ended, error = EndReason.INFRASTRUCTURE, str(failure)
-    except Exception as failure:  # the episode boundary: whatever a plug-in raises ends this episode alone
+    except asyncio.CancelledError:
+        if asked_to_stop():
+            raise
+        ended, error = EndReason.ERROR, "CancelledError: raised by the environment, nobody had cancelled it"
+    except (Exception, SystemExit) as failure:  # the episode boundary: whatever a plug-in raises ends this alone
         ended, error = EndReason.ERROR, f"{type(failure).__name__}: {failure}"
     finally:
         actor.leave(id)
@@ -245,8 +251,11 @@ class _Episode:
         """What the environment says of itself at the end."""
         if not hasattr(self.environment, "verdict"):
             return {}
-        said: Mapping[str, Any] = await _awaited(self.environment.verdict())
-        return said
+        said = await _awaited(self.environment.verdict())
+        if not isinstance(said, Mapping):
+            raise TypeError(f"verdict() said {said!r}, not a mapping such as {{'success': True}}")
+        final: Mapping[str, Any] = plain(said)  # it is kept with the trajectory
+        return final
 
     async def _open(self) -> None:
         first = await self.environment.reset(self.task, seed=self.world)
@@ -461,7 +470,7 @@ async def _closed(environment: Environment) -> None:
     """Close, and let a failure to close end nothing: the episode is over."""
     try:
         await environment.close()
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:
         asyncio.get_running_loop().call_exception_handler(
             {"message": "an environment could not be closed", "exception": failure}
         )

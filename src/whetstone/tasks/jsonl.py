@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -50,7 +51,9 @@ def read_tasks(
 
 def _parsed(line: bytes, number: int, parse: Callable[[Mapping[str, Any], int], Task]) -> Task:
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_constant=_no_json, object_pairs_hook=_each_once)
+    except RecursionError:
+        raise ValueError("not JSON: too deep") from None
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(row, dict):
@@ -61,8 +64,21 @@ def _parsed(line: bytes, number: int, parse: Callable[[Mapping[str, Any], int], 
         raise ValueError(f"the key {error} is missing{did_you_mean(str(error.args[0]), row)}") from None
 
 
+def _no_json(word: str) -> Any:
+    raise ValueError(f"{word} is not a number there")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for k, (key, _) in enumerate(pairs) if key in dict(pairs[:k]))
+        raise ValueError(f'the key "{twice}" is there twice')
+    return found
+
+
 class Jsonl:
-    """Tasks of your own: `{"prompt": …, "answer": …}` a line, optionally `id` and `tags`.
+    """Tasks of your own: `{"prompt": …, "answer": …}` a line, optionally `id` and `tags`. Every other key is for the
+    verifier: it stands in `task.private` under its name, as `answer` does, and so does what a `private` object holds.
 
     Args:
         path: The file.
@@ -109,10 +125,26 @@ class Endless:
         return order
 
 
+_KNOWN = ("prompt", "answer", "id", "tags", "private")
+
+
 def _parse(row: Mapping[str, Any], number: int) -> Task:
-    tags = row.get("tags", {})
-    if not isinstance(row["prompt"], str) or not isinstance(tags, dict):
-        raise ValueError("`prompt` is text and `tags` an object")
-    return Task(
-        str(row.get("id", number)), row["prompt"], {"answer": row["answer"]}, {k: str(v) for k, v in tags.items()}
-    )
+    for key in row:
+        near = difflib.get_close_matches(key, [name for name in _KNOWN if name not in row], n=1, cutoff=0.75)
+        if near and key not in _KNOWN:
+            raise ValueError(f'"{key}" is no key of a task{did_you_mean(key, near)} (else put it under `private`)')
+    prompt, tags, private = row["prompt"], row.get("tags", {}), row.get("private", {})
+    if not isinstance(prompt, str) or not isinstance(tags, dict) or not isinstance(private, dict):
+        raise ValueError("`prompt` is text, `tags` and `private` are objects")
+    if not prompt.isascii():
+        try:
+            prompt.encode()
+        except UnicodeEncodeError:
+            raise ValueError("`prompt` is no valid Unicode: it holds half of a pair") from None
+    for tag, value in tags.items():
+        if isinstance(value, dict | list) or value is None:
+            raise ValueError(f"the tag {tag} is a text or a number, got {json.dumps(value)}")
+    known = {**private, **{key: value for key, value in row.items() if key not in ("prompt", "id", "tags", "private")}}
+    if not known:
+        row["answer"]  # without anything to judge by there is nothing to learn
+    return Task(str(row.get("id", number)), prompt, known, {tag: str(value) for tag, value in tags.items()})

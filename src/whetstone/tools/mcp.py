@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shlex
+import shutil
+import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError
@@ -28,7 +32,7 @@ class Mcp:
     """The tools of an MCP server.
 
     Args:
-        command: What starts a server that speaks over its standard streams; each word is one.
+        command: What starts a server that speaks over its standard streams, as a list of words or as one would type it.
         url: Where a server listens that speaks streamable HTTP.
         environment: Of the command, beside a few usual ones.
         connection: `episode`: each episode has one of its own, for servers that remember; `shared`: all have the same.
@@ -37,7 +41,7 @@ class Mcp:
         timeout_seconds: How long connecting may take.
 
     Raises:
-        RecipeError: Neither command nor address, or both, or the SDK is not installed.
+        RecipeError: Neither command nor address, or both, there is no such program, or the SDK is not installed.
     """
 
     changing = True
@@ -46,7 +50,7 @@ class Mcp:
     def __init__(
         self,
         *,
-        command: Sequence[str] | None = None,
+        command: Sequence[str] | str | None = None,
         url: str | None = None,
         environment: dict[str, str] | None = None,
         connection: Literal["episode", "shared"] = "episode",
@@ -57,6 +61,11 @@ class Mcp:
         if (command is None) == (url is None):
             raise RecipeError("mcp: either a `command` or a `url`")
         sdk()
+        command = shlex.split(command) if isinstance(command, str) else command
+        if command is not None and not command:
+            raise RecipeError("mcp: `command` is empty")
+        if command and shutil.which(command[0], path=(environment or {}).get("PATH")) is None:
+            raise RecipeError(f"mcp: there is no program {command[0]}")
         self.command, self.url, self.environment = command, url, environment or {}
         self.connection, self.only, self.prefix = connection, only, prefix
         self.timeout_seconds = timeout_seconds
@@ -81,6 +90,8 @@ class Mcp:
         try:
             async with asyncio.timeout(self.timeout_seconds):
                 listed = await self._connected.listed()
+        except InfrastructureError as error:
+            raise InfrastructureError(f"{self._named()}: {error}") from None
         except TimeoutError:
             raise InfrastructureError(f"{self._named()} did not answer within {self.timeout_seconds:g} s") from None
         missing = set(self.only or ()) - {tool.name for tool in listed}
@@ -103,7 +114,8 @@ class Mcp:
             return self.url
         assert self.command is not None
         first, *rest = self.command
-        return sdk().StdioServerParameters(command=first, args=rest, env=self.environment)
+        server = sdk().StdioServerParameters(command=first, args=rest, env=self.environment)
+        return sdk().stdio_client(server, errlog=_what_it_complains())
 
     def _named(self) -> str:
         return f"the MCP server {self.url or ' '.join(self.command or ())}"
@@ -138,7 +150,7 @@ class _Connection:
                 await self._over.wait()
         except Exception as error:
             if not self._client.done():
-                self._client.set_exception(InfrastructureError(f"MCP: {type(error).__name__}: {error}"))
+                self._client.set_exception(InfrastructureError(f"no connection: {_innermost(error)}"))
                 self._client.exception()  # whoever waits is told; where nobody does, it is no news
 
     async def listed(self) -> list[Any]:
@@ -252,6 +264,22 @@ def _part(part: Text | Image) -> Any:
     return sdk().types.ImageContent(type="image", data=data, mime_type=kind)
 
 
+def _innermost(error: BaseException) -> str:
+    """What groups of exceptions are about."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
+
+
+def _what_it_complains() -> TextIO:
+    """Where a server's own complaints go: to ours, where that is a stream a process can write to."""
+    try:
+        sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):  # a notebook's
+        return open(os.devnull, "w")
+    return sys.stderr
+
+
 def _text_part(text: str) -> Any:
     return sdk().types.TextContent(type="text", text=text)
 
@@ -260,6 +288,7 @@ class _Sdk:
     def __init__(self) -> None:
         try:
             import mcp
+            import mcp.client.stdio
             import mcp.server.stdio
             import mcp.shared.exceptions
             import mcp_types
@@ -267,6 +296,7 @@ class _Sdk:
             raise RecipeError(f"mcp: the SDK is not installed: {install_command('mcp')}") from None
         self.types, self.Client, self.Server = mcp_types, mcp.Client, mcp.server.Server
         self.StdioServerParameters, self.stdio_server = mcp.StdioServerParameters, mcp.server.stdio.stdio_server
+        self.stdio_client = mcp.client.stdio.stdio_client
         self.MCPError = mcp.shared.exceptions.MCPError
 
 

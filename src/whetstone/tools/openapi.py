@@ -1,7 +1,8 @@
 """A specification of a web service (OpenAPI 3) as tools: one for each operation.
 
-Easy to get wrong: where an argument goes. Path, query, header and body are one flat object for the model; the
-specification says which is which. A body that is an object gives its fields, another is the argument `body`.
+Easy to get wrong: where an argument goes. Path, query, header, cookie and body are one flat object for the model; the
+specification says which is which. A body that is an object gives its fields, another is the argument `body`; it is sent
+as JSON, as a form, in parts, or as the text it is.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from whetstone.tools.schema import Tool
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _MOST_DEPTH = 12
+_JSON, _FORM, _PARTS = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
+_WITH_FIELDS = frozenset({_JSON, _FORM, _PARTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,10 @@ class Operation:
     method: str
     path: str
     places: Mapping[str, str]
-    """By argument: `path`, `query`, `header`, `body` for a field of it, `whole` for all of it."""
+    """By argument: `path`, `query`, `header`, `cookie`, `body` for a field of it, `file` for one that is a file,
+    `whole` for all of it."""
+    media: str = "application/json"
+    """What the body is sent as."""
 
 
 class OpenApi:
@@ -88,7 +94,8 @@ class OpenApi:
         return tool_from_schema(operation.spec, answer)
 
     async def _asked(self, operation: Operation, arguments: dict[str, Any]) -> Result:
-        path, query, headers, body = operation.path, {}, dict(self.headers), {}
+        path, query, headers, cookies = operation.path, {}, dict(self.headers), []
+        body: dict[str, Any] = {}
         whole: Any = None
         for name, value in arguments.items():
             place = operation.places.get(name, "body")
@@ -98,15 +105,21 @@ class OpenApi:
                 query[name] = _plain(value)
             elif place == "header":
                 headers[name] = str(value)
+            elif place == "cookie":
+                cookies.append(f"{name}={quote(str(value), safe='')}")
             elif place == "whole":
                 whole = value
             else:
-                body[name] = value
-        sent = whole if whole is not None else body or None
+                body[name] = value  # a field of it, or a file in it
+        if cookies:
+            headers["Cookie"] = "; ".join(cookies)
+        sent = _sent(operation, whole, body)
+        if "content" in sent:
+            headers["Content-Type"] = operation.media
         try:
             async with httpx2.AsyncClient(timeout=self.timeout_seconds, trust_env=False) as client:
                 said = await client.request(
-                    operation.method, f"{self.url}{path}", params=query, headers=headers, json=sent
+                    operation.method, f"{self.url}{path}", params=query, headers=headers, **sent
                 )
         except httpx2.HTTPError as error:
             raise InfrastructureError(f"{self.url}: {type(error).__name__}: {error}") from None
@@ -137,26 +150,60 @@ def _operation(document: Mapping[str, Any], path: str, method: str, item: Mappin
     places: dict[str, str] = {}
     for parameter in (*item.get("parameters", ()), *declared.get("parameters", ())):
         parameter = _resolved(document, parameter)
-        if parameter["in"] == "cookie":
-            continue
         schema = {**_resolved(document, parameter.get("schema", {})), **_about(parameter)}
         properties[parameter["name"]], places[parameter["name"]] = schema, parameter["in"]
         if parameter.get("required") or parameter["in"] == "path":
             required.append(parameter["name"])
     body = _resolved(document, declared.get("requestBody", {}))
-    content = body.get("content", {}).get("application/json")
+    media, content = _media(body.get("content", {}))
     if content is not None:
         schema = _resolved(document, content.get("schema", {}))
-        if schema.get("type") == "object" and schema.get("properties"):
+        if media in _WITH_FIELDS and schema.get("type") == "object" and schema.get("properties"):
             for field, inner in schema["properties"].items():
-                properties[field], places[field] = inner, "body"
+                is_file = media == _PARTS and inner.get("type") == "string" and _is_file(inner)
+                properties[field], places[field] = inner, "file" if is_file else "body"
             required += schema.get("required", [])
         else:
-            properties["body"], places["body"] = schema, "whole"
+            properties["body"], places["body"] = (schema if media == _JSON else {"type": "string", **schema}), "whole"
             required += ["body"] if body.get("required") else []
     parameters = {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))}
     said = "\n".join(filter(None, (declared.get("summary"), declared.get("description"))))
-    return Operation(ToolSpec(name, said, parameters), method.upper(), path, places)
+    return Operation(ToolSpec(name, said, parameters), method.upper(), path, places, media)
+
+
+def _media(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
+    """(what a body is sent as, its declaration): as JSON where that is taken, else as a form, in parts, or as text."""
+    for media, declared in content.items():
+        plain = media.partition(";")[0].strip().lower()
+        if plain == _JSON or plain.endswith("+json"):
+            return _JSON if plain == _JSON else media, declared
+    for media in (_FORM, _PARTS):
+        if media in content:
+            return media, content[media]
+    return next(iter(content.items()), (_JSON, None))
+
+
+def _is_file(schema: Mapping[str, Any]) -> bool:
+    return schema.get("format") in ("binary", "byte") or "contentMediaType" in schema or "contentEncoding" in schema
+
+
+def _sent(operation: Operation, whole: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body, as the client takes it."""
+    if whole is None and not body:
+        return {}
+    if operation.media == _FORM and whole is None:
+        return {"data": {name: _plain(value) for name, value in body.items()}}
+    if operation.media == _PARTS and whole is None:
+        parts = {}
+        for name, value in body.items():
+            text = value if isinstance(value, str) else str(_plain(value))
+            parts[name] = (name if operation.places.get(name) == "file" else None, text.encode())
+        return {"files": parts}
+    if operation.media == _JSON:
+        return {"json": whole if whole is not None else body}
+    if operation.media.endswith("+json") or whole is None:
+        return {"content": json.dumps(whole if whole is not None else body).encode()}
+    return {"content": str(whole).encode()}
 
 
 def _about(parameter: Mapping[str, Any]) -> dict[str, str]:

@@ -35,10 +35,11 @@ def answered(call: Callable[[], Any]) -> tuple[Callable[[], None], asyncio.Futur
         failure: BaseException | None = None
         try:
             result = call()
-        except StopIteration as error:  # a future refuses to carry it
-            failure = RuntimeError(f"StopIteration: {error}")
-        except BaseException as error:
-            failure = error
+        except Exception as error:
+            # a future refuses to carry the first
+            failure = RuntimeError(f"StopIteration: {error}") if isinstance(error, StopIteration) else error
+        except BaseException as error:  # in another thread it would stop the program, or look like a wish to stop it
+            failure = RuntimeError(f"{type(error).__name__}: {error}")
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, failure)
 

@@ -13,6 +13,7 @@ import asyncio
 import functools
 import inspect
 import json
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -21,8 +22,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from whetstone.chat import Image, Text, ToolCall, ToolSpec
-from whetstone.errors import InfrastructureError, RecipeError, ToolError, ToolStop, did_you_mean
+from whetstone.errors import InfrastructureError, RecipeError, ToolError, ToolStop, WhetstoneError, did_you_mean
 from whetstone.shortening import shortened
+from whetstone.stopping import asked_to_stop
 from whetstone.tools.plain_text import plain
 from whetstone.tools.protocol import LIFETIME, Episode, Result
 from whetstone.tools.schema import Tool, tool_from_function
@@ -30,6 +32,7 @@ from whetstone.tools.threads import run_in_thread
 from whetstone.trajectory import CallRecord, Task
 
 _MOST_IMAGES = 8
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,15 @@ class Toolset:
         self._tools: dict[str, Tool] = {}
         for item in tools:
             if _is_class(item):
-                self.holders.append(item())
+                self.holders.append(_holder(item))
             elif isinstance(item, Tool):
                 self._alone.append(item)
             elif callable(item) and not _holds_tools(item):
                 self._alone.append(tool_from_function(item))
-            else:
+            elif _holds_something(item):
                 self.holders.append(item)
+            else:
+                raise RecipeError(f"{item!r} is no tool: a tool is a typed function, or a class with public methods")
         self._agree()
         self._list()
 
@@ -219,7 +224,12 @@ class Toolset:
             return _failed("tool_error", str(error))
         except InfrastructureError:
             raise
-        except Exception as error:  # a tool is foreign code: its failure is the model's to read, and is recorded
+        except asyncio.CancelledError:
+            if asked_to_stop():
+                raise
+            return _failed("tool_error", "CancelledError")
+        except (Exception, SystemExit) as error:
+            # a tool is foreign code: its failure is the model's to read, and is recorded
             return _failed("tool_error", f"{type(error).__name__}: {error}")
 
     def _within(self, content: tuple[Text | Image, ...]) -> tuple[tuple[Text | Image, ...], bool]:
@@ -252,6 +262,31 @@ def tools_of(holder: Any) -> list[Tool]:
     return [tool_from_function(method) for method in methods if inspect.ismethod(method)]
 
 
+def _holder(item: Any) -> Any:
+    """An object of a class of tools.
+
+    Raises:
+        RecipeError: It cannot be made, or has nothing to offer.
+    """
+    kind = item.func if isinstance(item, functools.partial) else item
+    try:
+        made = item()
+    except (WhetstoneError, InfrastructureError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise RecipeError(f'tool "{kind.__name__}" cannot be made: {type(error).__name__}: {error}') from error
+    if not _holds_something(made):
+        raise RecipeError(f'tool "{kind.__name__}" has no public method, so there is nothing a model could call')
+    return made
+
+
+def _holds_something(item: Any) -> bool:
+    """Whether an object has tools, or a say in those of others."""
+    if inspect.isroutine(item) or isinstance(item, str | bytes | int | float | list | tuple | dict | set):
+        return False
+    return any(hasattr(item, name) for name in ("tools", *LIFETIME)) or bool(tools_of(item))
+
+
 def _is_class(item: Any) -> bool:
     return inspect.isclass(item.func if isinstance(item, functools.partial) else item)
 
@@ -272,7 +307,21 @@ def _as_result(value: Any) -> Result:
         return Result(tuple(value))
     if isinstance(value, BaseModel):
         return Result((Text(value.model_dump_json()),))
-    return Result((Text(json.dumps(value, ensure_ascii=False, default=str)),))
+    if isinstance(value, bytes):
+        return Result((Text(value.decode()),))
+    return Result((Text(json.dumps(value, ensure_ascii=False, default=_described)),))
+
+
+def _described(value: Any) -> str:
+    """What JSON has no form for, as its own text.
+
+    Raises:
+        TypeError: It has none, and would be read as an address in memory.
+    """
+    text = str(value)
+    if _ADDRESS.search(text):
+        raise TypeError(f"the tool returned an object of type {type(value).__name__}, neither text nor JSON")
+    return text
 
 
 def _failed(outcome: Any, reason: str) -> Result:

@@ -16,7 +16,7 @@ from whetstone.chat import FORMATS, Chat
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
-from whetstone.parts import OptionError, find_part, named_part
+from whetstone.parts import OptionError, find_part, made_of, named_part
 from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
 from whetstone.recipe import Part, Resolved
 from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
@@ -387,10 +387,12 @@ def _environment(resolved: Resolved) -> Callable[[], Environment]:
         options["user"] = _user(resolved, options["user"])
     arguments = checked(resolved, "environment", part, options)
     try:
-        tried = part(**arguments)  # once to see that it can be made; each episode makes its own
+        tried = made_of("environment", settings.name, part, arguments)  # once to see; each episode makes its own
         if hasattr(tried, "check"):
             tried.check()
-    except RecipeError as error:
+    except OptionError as error:
+        raise resolved.error(f"environment.{error.key}", error.message) from None
+    except (RecipeError, ValueError) as error:
         raise resolved.error("environment", str(error)) from None
     made: Callable[[], Environment] = functools.partial(part, **arguments)
     if settings.noise is None:

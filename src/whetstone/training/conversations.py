@@ -3,47 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from whetstone.environments import Environment
+from whetstone.errors import TaskError, WhetstoneError
 from whetstone.tasks import Expert
+from whetstone.trajectory import Task
 
 _MOST_TURNS = 60
 
 
 def conversations(source: Any, environment: Callable[[], Environment], format: Any, count: int) -> list[str]:
-    """Every text of the expert's episodes of the first tasks; the actions as the format writes them."""
-    texts: list[str] = []
+    """Every text of the expert's episodes of the first tasks; the actions as the format writes them.
 
-    def play() -> None:
-        texts.extend(asyncio.run(_played(source, environment, format, count)))
-
+    Raises:
+        TaskError: An episode of the expert failed; the message says of which task, and why.
+        WhetstoneError: What the environment stands on is not there.
+    """
     # a loop may be running here already, and then none can be begun in this thread
-    thread = threading.Thread(target=play, name="conversations")
-    thread.start()
-    thread.join()
-    return texts
+    with ThreadPoolExecutor(1, thread_name_prefix="conversations") as pool:
+        return pool.submit(asyncio.run, _played(source, environment, format, count)).result()
 
 
 async def _played(source: Any, make: Callable[[], Environment], format: Any, count: int) -> list[str]:
     assert isinstance(source, Expert)
     texts = []
     for index in range(count):
-        task, environment = source.task(index), make()  # type: ignore[attr-defined]
+        task = source.task(index)  # type: ignore[attr-defined]
         try:
-            first = await environment.reset(task, seed=index)
-            said, tools = list(first.messages), first.tools
-            for _ in range(_MOST_TURNS):
-                action = source.demonstrate(task, said, tools)
-                texts.append(format.write(action, tools))
-                result = await environment.step(action)
-                said += [action, *result.observation.messages]
-                tools = result.observation.tools or tools
-                if result.ended is not None:
-                    break
-            texts += [message.text for message in said if message.role != "assistant"]
-        finally:
-            await environment.close()
+            texts += await _episode(source, task, make(), format, seed=index)
+        except WhetstoneError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise TaskError(
+                f"the expert's episode of task {task.id} failed: {type(error).__name__}: {error}"
+            ) from error
+    return texts
+
+
+async def _episode(source: Expert, task: Task, environment: Environment, format: Any, *, seed: int) -> list[str]:
+    texts: list[str] = []
+    try:
+        first = await environment.reset(task, seed=seed)
+        said, tools = list(first.messages), first.tools
+        for _ in range(_MOST_TURNS):
+            action = source.demonstrate(task, said, tools)
+            texts.append(format.write(action, tools))
+            result = await environment.step(action)
+            said += [action, *result.observation.messages]
+            tools = result.observation.tools or tools
+            if result.ended is not None:
+                break
+        texts += [message.text for message in said if message.role != "assistant"]
+    finally:
+        await environment.close()
     return texts

@@ -132,6 +132,7 @@ class Learner:
         divisor: int | None = None,
         flat: Collection[int] = (),
         critic_only: bool = False,
+        agreed: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
         """One optimiser step on the mean loss of all action tokens in `segments`.
 
@@ -148,6 +149,8 @@ class Learner:
             flat: Which of the segments have no gradient, whatever the weights: they are computed once, for what is
                 reported, and not differentiated.
             critic_only: Whether only critics take a step.
+            agreed: Called when the gradient is there and before it is applied; what it raises is raised, and nothing
+                is applied.
 
         Where memory does not suffice, the update is made again in halves as large, and so are all that follow.
 
@@ -163,6 +166,11 @@ class Learner:
             lambda: self._gradient(segments, loss_of, temperature, divisor, flat)
         )
         self.optimizers.critic_only = critic_only
+        try:
+            agreed()
+        except BaseException:
+            self._forget_gradient()
+            raise
         metrics |= self._apply_gradient()
         seconds = time.perf_counter() - began
         return metrics | {

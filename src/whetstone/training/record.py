@@ -65,6 +65,8 @@ class RunRecord:
         """Updates → how often each was begun without having been carried through."""
         self.faults: dict[str, int] = {}
         """Kinds of fault → how many there were."""
+        self.causes: list[str] = []
+        """Why episodes have no score, one an episode."""
         self._kept: dict[int, Place] = {}
         self._turns: dict[str, list[bytes]] = {}
         self._ends: dict[str, int] = {}
@@ -117,7 +119,7 @@ class RunRecord:
             "begun": lambda e: self.begun.__setitem__(e["update"], self.begun.get(e["update"], 0) + 1),
             "updated": self._heard_updated,
             "quarantined": self._heard_quarantined,
-            "fault": lambda e: self.faults.__setitem__(e["kind"], self.faults.get(e["kind"], 0) + 1),
+            "fault": self._heard_fault,
         }
         for event in self._lines(self.journal_path):
             heard[event["event"]](event)
@@ -147,6 +149,11 @@ class RunRecord:
     def _heard_updated(self, event: dict[str, Any]) -> None:
         self.updated.add(event["update"])
         self.begun.pop(event["update"], None)
+
+    def _heard_fault(self, event: dict[str, Any]) -> None:
+        self.faults[event["kind"]] = self.faults.get(event["kind"], 0) + 1
+        if event.get("episode"):
+            self.causes.append(event["said"])
 
     def _heard_quarantined(self, event: dict[str, Any]) -> None:
         self.consumed.pop(event["update"], None)

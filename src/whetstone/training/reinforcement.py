@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.causes import causes_of
 from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.inference import Engine
 from whetstone.recipe import TrainingSettings
@@ -84,6 +85,8 @@ class Reinforcement:
         self._sampling: _Sampling | None = None
         self._doing: tuple[str, float] = ("nothing", time.perf_counter())
         self._first_task = first_task(assembly.resolved.recipe)
+        self.causes: Mapping[str, int] = {}
+        """See `Work.causes`."""
 
     async def step(self) -> dict[str, float]:
         """The next update, as metrics.
@@ -103,6 +106,7 @@ class Reinforcement:
             sampled = time.perf_counter()
             self.store.begin(update)
             played = [*groups, *passed_over]
+            self.causes = causes_of(trajectory for group in played for trajectory in group.trajectories)
             metrics = describe_groups(played) | costs_of(played) | spent_on(played) | self._ages(groups)
             try:
                 learning = in_arithmetic_thread(self._learn, groups, passed_over, shown)
@@ -168,6 +172,11 @@ class Reinforcement:
     def memory(self) -> dict[str, Any]:
         """What the method's parts remember."""
         return self.assembly.method.state()
+
+    def conclude(self) -> None:
+        """See `Work.conclude`."""
+        if self._sampling is not None:
+            self._sampling.collector.conclude()
 
     async def close(self) -> None:
         """Sampling stops; what was under way is on record."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.arithmetic_thread import in_arithmetic_thread
-from whetstone.errors import FaultBudgetError, NonFiniteError, QuotaError
+from whetstone.causes import cause_key, counted_causes, listed
+from whetstone.errors import FaultBudgetError, MismatchError, NonFiniteError, NothingScoredError, QuotaError
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings, TrainingSettings
 from whetstone.reporting import Journal, Progress, Stage, write_report, write_trajectories
@@ -33,6 +35,7 @@ from whetstone.training.evaluating import evaluate
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.learner import Learner
 from whetstone.training.models import learner_for
+from whetstone.training.record import RunRecord
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.run_directory import claimed, read_json, write_json
 from whetstone.training.stages import Supervised
@@ -40,6 +43,8 @@ from whetstone.training.store import RunStore
 from whetstone.training.watchdog import Watchdog
 from whetstone.training.work import Work
 from whetstone.trajectory import Group, Trajectory
+
+_MISMATCH = "sampler and learner disagree"
 
 
 def train(
@@ -87,6 +92,8 @@ class _Run:
         self.warmed_up = checkpoint_path(run_dir, warm_up.steps) if warm_up is not None else None
         self.checkpoints = Checkpoints(run_dir, keep={self.warmed_up} if self.warmed_up is not None else set())
         self.shown: Stage | None = None
+        self.told: set[str] = set()
+        """Causes of failures that were said."""
 
     async def play(self) -> dict[str, Any]:
         """All stages from where the run stands; its summary.
@@ -139,6 +146,7 @@ class _Run:
                 beside = Beside(self.assembly, self.run_dir, say=self.progress.say)
                 try:
                     await self._steps(name, settings, learner, work, beside)
+                    work.conclude()
                 finally:
                     await beside.close()
                     await work.close()
@@ -159,11 +167,14 @@ class _Run:
             except Interrupted:
                 await self._park(name, settings, learner, work, beside)
                 raise
-            except (NonFiniteError, FaultBudgetError, QuotaError) as error:
+            except (NonFiniteError, FaultBudgetError, QuotaError, MismatchError) as error:
+                if not work.done:  # nothing was learned that could be lost
+                    raise type(error)(f"step {number} of {name}: {error}") from None
                 path = await self._save(settings, learner, work)
                 await self.checkpoints.written()
                 raise type(error)(f"step {number} of {name}: {error}. The state is in {path}") from None
             self._record(name, work, metrics, time.perf_counter() - began)
+            self._tell(name, work, metrics)
             assert self.shown is not None
             self.shown.advance(metrics)
             self._watch(work.collector)
@@ -225,6 +236,22 @@ class _Run:
         metrics["time/elapsed_seconds"] = sum(spent.values())
         self.journal.record(stage, work.done, metrics)
 
+    def _tell(self, stage: str, work: Work, metrics: Mapping[str, float]) -> None:
+        """Say what failed, once for each cause, and once that sampler and learner disagree."""
+        most = self.recipe.training.max_mismatch if self.recipe.training is not None else math.inf
+        apart = metrics.get("sampler/mismatch_kl", 0.0)
+        if apart > most / 10 and _MISMATCH not in self.told:
+            self.told.add(_MISMATCH)
+            self.progress.say(
+                f"step {work.done} of {stage}: sampler and learner disagree by {apart:.2g} nats a token on the same "
+                f"tokens (sampler/mismatch_kl); the run stops above {most:g} (training.max_mismatch)"
+            )
+        new = {cause: count for cause, count in work.causes.items() if cause_key(cause) not in self.told}
+        self.told |= {cause_key(cause) for cause in new}
+        if new:
+            what = "demonstrations taught nothing" if stage == "supervised" else "episodes have no score"
+            self.progress.say(f"step {work.done} of {stage}: {sum(new.values())} {what}: {listed(new)}")
+
     async def _save(self, settings: OptimizerSettings, learner: Learner, work: Work) -> Path:
         self.position = replace(self.position, sampling=work.state, memory=work.memory)
         return await self.checkpoints.save(
@@ -267,9 +294,32 @@ class _Run:
                 watched=self._watch,
             )
             came_to, groups = await self.interruption.unless_asked(evaluating, finish=lambda: False)
+        if came_to.episodes == 0 and came_to.causes:
+            raise NothingScoredError(
+                f"evaluation ({name}): none of {came_to.invalid} episodes could be scored: {listed(came_to.causes)}"
+            )
         write_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl", _flat(groups))
         write_json(path, came_to.to_json())
         self.progress.say(f"{name}: {headline(came_to.to_json())}")
+
+    def _method(self) -> dict[str, str]:
+        """What reinforcement was made of, by name."""
+        recipe = self.recipe
+        if recipe.training is None:
+            return {"imitation of": f"the expert of {recipe.tasks.source}", "paper": recipe.paper}
+        return {
+            "paper": recipe.paper,
+            "advantage": recipe.advantage.name,
+            "objective": recipe.objective.name,
+            "strategy": recipe.rollout.strategy.name,
+            "reward": recipe.reward.name,
+            "updates": f"{recipe.training.steps} of {recipe.training.tasks_per_step} tasks",
+        }
+
+    def _failed(self) -> dict[str, Any]:
+        """What kept episodes of reinforcement from being scored."""
+        causes = RunRecord(self.run_dir).causes
+        return {"episodes": len(causes), "causes": counted_causes(causes)}
 
     def _summary(self) -> dict[str, Any]:
         made = {}
@@ -291,10 +341,12 @@ class _Run:
             "evaluations": made,
             "during": during,
             "ablations": {},
+            "failed": self._failed(),
             "seconds": self.position.seconds,
             "throughput": _throughput(self.journal.read()),
             "parameters": self.assembly.policy.parameters,
             "policy": self.recipe.policy.path or "tiny, built from nothing",
+            "method": self._method(),
         }
 
 
@@ -310,10 +362,14 @@ def spent_in(rows: list[dict[str, Any]], stage: str = "reinforcement") -> dict[s
 
 
 def headline(evaluation: Mapping[str, Any]) -> str:
-    """`success 71.2 % (95 % interval 67.1 to 75.0, 500 episodes)`"""
+    """`success 71.2 % (95 % interval 67.1 to 75.0, 500 episodes)`, and what kept others from being scored."""
     low, high = evaluation["interval"]
-    success, episodes = 100 * evaluation["success"], evaluation["episodes"]
-    return f"success {success:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}, {episodes} episodes)"
+    episodes, invalid, causes = evaluation["episodes"], evaluation["invalid"], evaluation.get("causes") or {}
+    why = f"; {invalid} of {episodes + invalid} episodes have no score: {listed(causes)}" if causes else ""
+    if evaluation["success"] is None:
+        return f"success unknown: no episode could be scored{why}"
+    success = 100 * evaluation["success"]
+    return f"success {success:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}, {episodes} episodes){why}"
 
 
 def _flat(groups: list[Group]) -> list[Trajectory]:

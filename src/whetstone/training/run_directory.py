@@ -15,7 +15,13 @@ from typing import Any
 
 from whetstone.atomic_write import saving, write_text
 from whetstone.errors import RunDirectoryError, WhetstoneError
+from whetstone.parts import search_also, searched
+from whetstone.plain_json import to_json
 from whetstone.recipe import Resolved, load_recipe
+
+_MODULES = "modules.json"
+"""Folders in which modules of a recipe were looked for."""
+_FIRST = (".lock", "recipe.yaml", _MODULES)
 
 
 @contextlib.contextmanager
@@ -37,14 +43,18 @@ def claimed(run_dir: Path, resolved: Resolved, *, resume: bool) -> Iterator[None
         try:
             yield
         except WhetstoneError:
-            if not any(path.stat().st_size for path in run_dir.iterdir() if path.name not in (".lock", "recipe.yaml")):
-                for name in ("metrics.jsonl", "recipe.yaml"):  # refused before anything began: a better one may come
+            if not any(path.stat().st_size for path in run_dir.iterdir() if path.name not in _FIRST):
+                for name in (
+                    "metrics.jsonl",
+                    "recipe.yaml",
+                    _MODULES,
+                ):  # refused before anything began: a better one may come
                     (run_dir / name).unlink(missing_ok=True)
             raise
 
 
 def run_recipe(run_dir: Path) -> Resolved:
-    """The recipe of the run in a directory.
+    """The recipe of the run in a directory. Modules it names are looked for where the run found them, too.
 
     Raises:
         RunDirectoryError: There is no run in it.
@@ -52,6 +62,8 @@ def run_recipe(run_dir: Path) -> Resolved:
     path = run_dir / "recipe.yaml"
     if not path.is_file():
         raise RunDirectoryError(f"{run_dir}: holds no run (recipe.yaml is missing)")
+    for folder in read_json(run_dir / _MODULES) or ():
+        search_also(Path(folder))
     return load_recipe(path)
 
 
@@ -61,23 +73,25 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace a JSON file, whole or not at all.
+    """Replace a JSON file, whole or not at all; NaN becomes null.
 
     Raises:
         SaveError: It could not be written.
     """
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    write_text(path, to_json(content, indent=1) + "\n")
 
 
 def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
     recipe = run_dir / "recipe.yaml"
     if not recipe.is_file():
-        ours = (".lock", f".{recipe.name}.partial")  # the latter is what a kill leaves of the very first write
+        # the partial ones are what a kill leaves of the very first writes
+        ours = (".lock", f".{recipe.name}.partial", _MODULES, f".{_MODULES}.partial")
         others = [path.name for path in run_dir.iterdir() if path.name not in ours]
         if others:
             raise RunDirectoryError(
                 f"{run_dir}: is not empty and holds no run ({sorted(others)[0]} is in it); choose another"
             )
+        write_json(run_dir / _MODULES, searched())
         write_text(recipe, resolved.dump())
         return
     if not resume:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from whetstone.algorithms import supervised
 from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.causes import Beginning, cause_of, counted_causes
 from whetstone.evaluation import evaluation_of
 from whetstone.inference import Engine
 from whetstone.recipe import Recipe, SupervisedSettings, TrainingSettings
@@ -41,6 +42,9 @@ class Supervised:
         self, assembly: Assembly, learner: Learner, engine: Engine, settings: SupervisedSettings, *, done: int = 0
     ) -> None:
         self.assembly, self.learner, self.engine, self.settings, self.done = assembly, learner, engine, settings, done
+        self.causes: Mapping[str, int] = {}
+        """See `Work.causes`."""
+        self._beginning = Beginning("demonstrations", "solved its task")
 
     @property
     def version(self) -> int:
@@ -48,10 +52,17 @@ class Supervised:
         return self.engine.version
 
     async def step(self) -> dict[str, float]:
-        """The next update, as metrics. A demonstration that does not reach the answer is left out and counted."""
+        """The next update, as metrics. A demonstration that does not reach the answer is left out and counted.
+
+        Raises:
+            NothingScoredError: None of the first few dozen reached it.
+        """
         began = time.perf_counter()
         count = self.settings.batch_size
         shown = await demonstrated(self.assembly, self.done * count, count)
+        for trajectory in shown:
+            self._beginning.see(None if trajectory.solved else cause_of(trajectory))
+        self.causes = counted_causes(cause_of(trajectory) for trajectory in shown if not trajectory.solved)
         segments = [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
         sampled = time.perf_counter()
         learner = self.learner
@@ -60,7 +71,7 @@ class Supervised:
         self.done += 1
         await self.engine.load_weights(dict(learner.policy.model.named_parameters()), self.engine.version + 1)
         now = time.perf_counter()
-        metrics["loss/supervised"] = metrics.get("loss", float("nan"))
+        metrics |= {"loss/supervised": metrics["loss"]} if "loss" in metrics else {}
         metrics |= {
             "demonstrations/left_out": 1 - fmean(trajectory.solved for trajectory in shown),
             "time/rollout": sampled - began,
@@ -71,6 +82,10 @@ class Supervised:
 
     async def settle(self) -> None:
         """Nothing is under way between two steps."""
+
+    def conclude(self) -> None:
+        """See `Work.conclude`."""
+        self._beginning.conclude()
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -128,16 +143,21 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     groups = [replace(group, trajectories=tuple(t for t in group.trajectories if not t.greedy)) for group in groups]
     came_to = evaluation_of(groups, temperature=1.0, intervals=False)
     rewards = [reward for group in groups for reward in group.rewards]
+    scored = [group.rewards for group in groups if group.rewards]
     metrics = {
-        "reward/mean": fmean(rewards) if rewards else float("nan"),
-        "episode/success": came_to.success,
-        "episode/turns": came_to.turns,
-        "episode/tool_calls": came_to.tool_calls,
-        "episode/action_tokens": came_to.action_tokens,
         "episode/invalid": float(came_to.invalid),
+        "episode/invalid_fraction": came_to.invalid / max(1, came_to.episodes + came_to.invalid),
         "group/without_tokens": float(sum(not any(t.action_tokens for t in group.trajectories) for group in groups)),
-        "group/zero_variance_fraction": fmean(len(set(group.rewards)) <= 1 for group in groups),
     }
+    if rewards:  # else nothing is known of any of it
+        metrics |= {
+            "reward/mean": fmean(rewards),
+            "episode/success": came_to.success,
+            "episode/turns": came_to.turns,
+            "episode/tool_calls": came_to.tool_calls,
+            "episode/action_tokens": came_to.action_tokens,
+            "group/zero_variance_fraction": fmean(len(set(of)) <= 1 for of in scored),
+        }
     if came_to.well_formed_calls is not None:
         metrics["tools/well_formed_fraction"] = came_to.well_formed_calls
     metrics |= {f"success/{kind}": rate.success for kind, rate in came_to.kinds.items() if rate.episodes}

@@ -124,10 +124,13 @@ class RunStore(RunRecord):
         self.sync()
         return numbers
 
-    def fault(self, kind: str, said: str) -> None:
-        """Something failed that should not have."""
+    def fault(self, kind: str, said: str, *, episode: str = "") -> None:
+        """Something failed that should not have, in this episode if it was in one."""
         self.faults[kind] = self.faults.get(kind, 0) + 1
-        self._note({"event": "fault", "kind": kind, "said": said, "time": round(time.time(), 3)})
+        if episode:
+            self.causes.append(said)
+        where = {"episode": episode} if episode else {}
+        self._note({"event": "fault", "kind": kind, **where, "said": said, "time": round(time.time(), 3)})
 
     def sync(self) -> None:
         """Everything so far survives a power cut. May be called from another thread."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from whetstone.causes import cause_of, counted_causes, listed
 from whetstone.errors import FaultBudgetError, QuotaError, WhetstoneError
 from whetstone.rollout import Admission, Collector, Plan, Strategy, next_batch
 from whetstone.rollout.protocol import Refill
@@ -204,13 +205,13 @@ class GroupStream:
         except WhetstoneError:
             raise
         except Exception as failure:  # a strategy is foreign code: its group is lost, another takes its place
-            self._judge(True, "strategy", f"group {number}: {type(failure).__name__}: {failure}")
+            self._judge(True, "strategy", f"{type(failure).__name__}: {failure}", f"group {number}")
             self.store.lose(number, "failed")
             self.admission.reject(number)
             return Group(plan.task, (), number)
         for trajectory in group.trajectories:
             failed = not trajectory.ended.valid and trajectory.ended is not EndReason.ABORTED
-            self._judge(failed, str(trajectory.ended), f"{trajectory.id}: {trajectory.error}")
+            self._judge(failed, str(trajectory.ended), cause_of(trajectory), trajectory.id)
         self.store.keep(group)
         return self._counted(group)
 
@@ -236,16 +237,17 @@ class GroupStream:
         self.admission.withdraw(number)
         return group
 
-    def _judge(self, failed: bool, kind: str, said: str) -> None:
+    def _judge(self, failed: bool, kind: str, cause: str, episode: str) -> None:
         self._judged.append(failed)
         if not failed:
             return
-        self.store.fault(kind, said)
+        self.store.fault(kind, cause, episode=episode)
         faults = sum(self._judged)
         if faults > self.max_faults:
+            causes = listed(counted_causes(self.store.causes[-faults:]))
             raise FaultBudgetError(
                 f"{faults} of the last {len(self._judged)} episodes failed, more than training.max_faults "
-                f"({self.max_faults}); the last: {said}"
+                f"({self.max_faults}): {causes}; the last: {episode}"
             )
 
     def _expire(self) -> None:

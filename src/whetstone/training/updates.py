@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, columns_of, level_of, mismatch, token_weights
 from whetstone.algorithms.schedules import mixing_weight, phase_weight
-from whetstone.errors import CreditError
+from whetstone.errors import CreditError, MismatchError
 from whetstone.policies import Critic
 from whetstone.recipe import ImitationSettings, Recipe, TrainingSettings
 from whetstone.seeding import derive_seed
@@ -102,14 +102,13 @@ def learn_from(
                 divisor=batch.divisor,
                 flat=batch.flat,
                 critic_only=warming,
+                agreed=partial(_agree, batches, loss, version, settings) if epoch == i == 0 else _no_question,
             )
             _follow(critic, recipe)
             for turn, (total, count) in loss.entropy_by_turn.items():
                 before = entropies.get(turn, (0.0, 0))
                 entropies[turn] = (before[0] + total, before[1] + count)
             reports.append((batch.own_tokens, update | said))
-            if epoch == i == 0:
-                batch.before = list(loss.old)
     if entropies:
         learner.entropies.add(entropies)
     metrics |= _over_updates(reports) | _disagreement(batches, version)
@@ -154,6 +153,27 @@ def _disagreement(batches: Sequence[_Batch], version: int | None) -> dict[str, f
     if not now.all():
         metrics["policy/staleness_kl"] = mismatch(learner_side[~now], sampler_side[~now])["sampler/mismatch_kl"]
     return metrics
+
+
+def _agree(batches: Sequence[_Batch], loss: UpdateLoss, version: int | None, settings: TrainingSettings) -> None:
+    """See that sampler and learner agree, when the first pass of a step has found what tokens are worth.
+
+    Raises:
+        MismatchError: They do not.
+    """
+    batches[0].before = list(loss.old)
+    found = _disagreement(batches, version).get("sampler/mismatch_kl", 0.0)
+    if found > settings.max_mismatch:
+        raise MismatchError(
+            f"sampler and learner disagree by {found:.3g} nats a token on the tokens that were just sampled "
+            f"(sampler/mismatch_kl), more than training.max_mismatch ({settings.max_mismatch:g}): they do not have the "
+            "same weights, arithmetic, template or temperature, and what is learned from such ratios is noise. "
+            "`whetstone doctor RECIPE` compares the two"
+        )
+
+
+def _no_question() -> None:
+    """Only the first update of a step is of the weights that sampled."""
 
 
 def _spans_passes(assembly: Assembly, batch: _Batch) -> bool:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, bite_of, columns_of, level_of
+from whetstone.causes import cause_of, counted_causes
 from whetstone.errors import RunDirectoryError, did_you_mean
 from whetstone.training.assembly import Assembly
 from whetstone.training.columns import Columns, from_record
@@ -88,14 +89,20 @@ class Explainer:
         self.replay, self.say = Replay(run_dir), say
         self.run_dir = run_dir
 
-    def trajectories(self, update: int) -> list[tuple[str, float | None]]:
-        """(id, reward) of those an update took; updates count from 1.
+    def causes(self) -> dict[str, int]:
+        """Why episodes have no score: by cause, how many."""
+        return counted_causes(self.replay.record.causes)
+
+    def trajectories(self, update: int) -> list[tuple[str, float | None, str]]:
+        """(id, reward, why there is none) of those an update took; updates count from 1.
 
         Raises:
             RunDirectoryError: There was no such update.
         """
         return [
-            (trajectory.id, trajectory.score.value if trajectory.score is not None else None)
+            (trajectory.id, None, cause_of(trajectory))
+            if trajectory.score is None
+            else (trajectory.id, trajectory.score.value, "")
             for group in self._groups(update - 1)
             for trajectory in group.trajectories
         ]

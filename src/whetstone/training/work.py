@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from whetstone.rollout import Collector
@@ -48,6 +49,19 @@ class Work(Protocol):
 
     async def close(self) -> None:
         """Let go of everything held."""
+        ...
+
+    @property
+    def causes(self) -> Mapping[str, int]:
+        """Why episodes of the last step have no score, or taught nothing: by cause, how many."""
+        ...
+
+    def conclude(self) -> None:
+        """The stage is over.
+
+        Raises:
+            NothingScoredError: Not one of its episodes counted.
+        """
         ...
 
     def waits(self) -> list[tuple[str, str, float]]:

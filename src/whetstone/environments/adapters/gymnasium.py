@@ -15,6 +15,7 @@ import importlib
 import io
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy
 from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Shown
 from whetstone.errors import RecipeError, TaskError, did_you_mean
+from whetstone.parts import search_also
 from whetstone.tasks.generated import Generated
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Task
@@ -142,7 +144,11 @@ def make(id: str, options: Mapping[str, Any]) -> Any:
 
     module, _, name = id.rpartition(":")
     if module:
-        importlib.import_module(module)
+        search_also(Path.cwd())
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise RecipeError(f"gymnasium: {id}: {error}") from None
     elif id.startswith(("MiniGrid-", "BabyAI-")):
         check_needs(id, (package("minigrid", "gymnasium"),))
         importlib.import_module("minigrid")

@@ -1,0 +1,47 @@
+"""Where are the files and modules a recipe names? Beside the recipe, or where one works.
+
+Easy to get wrong: a recipe that only runs from one folder, or a run that can only be looked at from where it was made.
+So what is found is written down whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_KEYS = frozenset({"answers", "corpus", "database", "file", "folder", "index", "path", "story", "url"})
+"""Options that name a file or folder, whatever part they are of."""
+_OF_FOLDERS = "frozen"
+"""Mappings of this name hold folders by other names."""
+
+
+def located(keys: Any, folder: Path | None) -> Any:
+    """Keys with each file and folder they name made absolute where there is one: beside the recipe before where one
+    works. What is found in neither stays as it was written, for whoever reads it to say so.
+
+    Args:
+        keys: Nested as in the file; dotted keys of ablations among them.
+        folder: Where the recipe is; None: it is in no file.
+    """
+    if isinstance(keys, Mapping):
+        return {key: _value(str(key).rpartition(".")[2], value, folder) for key, value in keys.items()}
+    return [located(each, folder) for each in keys] if isinstance(keys, list) else keys
+
+
+def _value(key: str, value: Any, folder: Path | None) -> Any:
+    if isinstance(value, str):
+        return _found(value, folder) if key in _KEYS else value
+    if key == _OF_FOLDERS and isinstance(value, Mapping):
+        return {name: _found(each, folder) if isinstance(each, str) else each for name, each in value.items()}
+    return located(value, folder)
+
+
+def _found(written: str, folder: Path | None) -> str:
+    if not written or "://" in written or Path(written).is_absolute():
+        return written
+    for place in ([folder] if folder is not None else []) + [Path.cwd()]:
+        there = (place / written).resolve()
+        if there.exists():
+            return str(there)
+    return written

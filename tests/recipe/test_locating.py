@@ -1,0 +1,106 @@
+"""What a recipe names is found beside it and where one works, and a run knows where it was."""
+
+import json
+import textwrap
+
+import pytest
+
+from tests_cli import whetstone
+from whetstone.recipe import load_recipe
+from whetstone.recipe.locating import located
+
+RECIPE = """
+policy: {tiny: {vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 96}}
+chat: {format: compact}
+tasks: {source: jsonl, path: prices.jsonl, held_out_share: 0.5}
+environment: {tools: ["beside_tools:price"], max_turns: 2}
+reward: "beside_tools:right"
+rollout: {group_size: 2, max_new_tokens: 3}
+training: {steps: 1, tasks_per_step: 2}
+evaluation: {episodes: 2}
+"""
+MODULE = """
+from whetstone.trajectory import Score
+
+def price(item: str) -> int:
+    "Price of an item."
+    return 4
+
+async def right(trajectory, task):
+    return Score(float(len(trajectory.final_text)), success=True)
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "beside.yaml").write_text(RECIPE)
+    (folder / "beside_tools.py").write_text(MODULE)
+    (folder / "prices.jsonl").write_text("\n".join(json.dumps({"prompt": f"{k}?", "answer": k}) for k in range(8)))
+    (tmp_path / "elsewhere").mkdir()
+    return folder
+
+
+def test_files_and_modules_beside_the_recipe_are_found_from_anywhere(project):
+    elsewhere = project.parent / "elsewhere"
+    done = whetstone("train", project / "beside.yaml", "--run-dir", "run", cwd=elsewhere)
+    assert done.returncode == 0, done.stderr
+    for command in (["why", elsewhere / "run"], ["evaluate", elsewhere / "run"], ["rollout", elsewhere / "run"]):
+        assert whetstone(*command, cwd=project.parent).returncode == 0
+    resumed = whetstone("train", "beside.yaml", "--run-dir", elsewhere / "run", "--resume", cwd=project)
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_what_lies_beside_the_recipe_goes_before_what_lies_where_one_works(project, monkeypatch):
+    monkeypatch.chdir(project.parent)
+    (project.parent / "prices.jsonl").write_text("")
+    assert load_recipe(project / "beside.yaml").recipe.tasks.options["path"] == str(project / "prices.jsonl")
+    # and an override is written where one works
+    override = load_recipe(project / "beside.yaml", ["tasks.path=prices.jsonl"])
+    assert override.recipe.tasks.options["path"] == str(project.parent / "prices.jsonl")
+
+
+def test_only_files_and_folders_that_are_there_are_made_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    keys = {
+        "policy": {"path": "here"}, "reward": "here", "tasks": {"path": "nowhere", "url": "https://here"},
+        "rollout": {"strategy": {"name": "self_play", "frozen": {"seller": "here"}}},
+        "environment": {"tools": [{"name": "sql", "url": "here"}]}, "ablations": {"a": {"tasks.path": "here"}},
+    }  # fmt: skip
+    here = str(tmp_path / "here")
+    assert located(keys, None) == {
+        "policy": {"path": here}, "reward": "here", "tasks": {"path": "nowhere", "url": "https://here"},
+        "rollout": {"strategy": {"name": "self_play", "frozen": {"seller": here}}},
+        "environment": {"tools": [{"name": "sql", "url": here}]}, "ablations": {"a": {"tasks.path": here}},
+    }  # fmt: skip
+
+
+def test_an_environment_of_gymnasium_in_the_working_directory_is_found(tmp_path):
+    pytest.importorskip("gymnasium", reason="gymnasium is not installed: pip install -e '.[gymnasium]'")
+    (tmp_path / "my_gym.py").write_text(
+        textwrap.dedent("""
+        import gymnasium
+
+        class Thermostat(gymnasium.Env):
+            action_space = gymnasium.spaces.Discrete(2)
+            observation_space = gymnasium.spaces.Box(0, 1, (1,))
+
+            def reset(self, *, seed=None, options=None):
+                super().reset(seed=seed)
+                return self.observation_space.low, {}
+
+            def step(self, action):
+                return self.observation_space.low, float(action), True, False, {}
+
+        gymnasium.register("Thermostat-v0", entry_point=Thermostat)
+    """)
+    )
+    shown = whetstone("tasks", "show", "gymnasium", "id=my_gym:Thermostat-v0", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    checked = whetstone("tasks", "check", "gymnasium", "id=my_gym:Thermostat-v0", "actions=text", cwd=tmp_path)
+    assert "my_gym" not in checked.stderr
+    missing = whetstone("tasks", "check", "gymnasium", "id=no_gym:Thermostat-v0", cwd=tmp_path)
+    assert missing.returncode == 2
+    assert "No module named 'no_gym'" in missing.stderr

@@ -1,0 +1,291 @@
+"""A run in which every episode fails stops at once and says why; where some fail, every surface says how many."""
+
+import json
+import math
+
+import pytest
+
+from tests_cli import whetstone
+from whetstone.causes import FIRST_EPISODES, Beginning, cause_of, causes_of, counted_causes, listed
+from whetstone.chat import user
+from whetstone.errors import NothingScoredError
+from whetstone.plain_json import plain, to_json
+from whetstone.trajectory import EndReason, Score, Trajectory
+
+TINY = "{tiny: {vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 96}}"
+REWARDS = """
+import asyncio, math, sys, zlib
+import numpy as np
+from whetstone.trajectory import Score
+
+async def true(trajectory, task): return True
+async def number(trajectory, task): return 0.5
+async def nan(trajectory, task): return Score(math.nan)
+async def yes(trajectory, task): return Score(1.0, success="yes")
+async def raises(trajectory, task): raise RuntimeError(f"no power at {id(task):#x}")
+async def leaves(trajectory, task): sys.exit(0)
+async def stops(trajectory, task): raise asyncio.CancelledError
+def plain(trajectory, task): return Score(float(len(trajectory.final_text) % 2), success=True)
+async def numpy(trajectory, task):
+    return Score(np.float32(0.5), parts={"half": np.float64(0.5)}, success=np.bool_(True))
+async def some(trajectory, task):
+    if zlib.crc32(trajectory.id.encode()) % 3 == 0: raise RuntimeError("sometimes")
+    return Score(0.0, success=False)
+class Needs:
+    def __init__(self, weight): pass
+CONSTANT = 3
+"""
+TOOLS = """
+import asyncio, sys
+def price(item: str) -> int:
+    "Price of an item."
+    return 4
+class Needs:
+    def __init__(self, size): pass
+    def put(self, thing: str) -> str:
+        "Put it."
+        return thing
+class Raises(Needs):
+    def __init__(self): raise ValueError("no database")
+class Empty: pass
+FIVE = 5
+def unknown(item: "Nope") -> int:
+    "?"
+    return 1
+"""
+WORLDS = """
+import random, sys
+from whetstone.chat import assistant
+from whetstone.environments import Shown
+from whetstone.tasks import Generated
+from whetstone.trajectory import Task
+
+class World:
+    instruction = "Say anything."
+    def begin(self, task, seed): return Shown("go")
+    def act(self, command): return Shown("end", reward=1.0, terminated=True)
+    def verdict(self): return {"success": True, "score": 1.0}
+    def close(self): pass
+class Acts(World):
+    def act(self, command): raise RuntimeError("act boom")
+class Leaves(World):
+    def act(self, command): sys.exit(0)
+class Says(World):
+    def verdict(self): return None
+class Tasks(Generated):
+    name, held_out_share = "tasks", 4
+    def make(self, draw: random.Random, level: int) -> Task:
+        return Task("", "", {"n": draw.randrange(1000)})
+    def demonstrate(self, task, conversation, tools): return assistant("so")
+"""
+
+
+@pytest.fixture
+def shop(tmp_path):
+    (tmp_path / "rewards_here.py").write_text(REWARDS)
+    (tmp_path / "tools_here.py").write_text(TOOLS)
+    (tmp_path / "worlds_here.py").write_text(WORLDS)
+    lines = [json.dumps({"prompt": f"Price of {k}?", "answer": k, "rubric": ["kind"]}) for k in range(200)]
+    (tmp_path / "shop.jsonl").write_text("\n".join(lines))
+    (tmp_path / "shop.yaml").write_text(
+        f"""
+policy: {TINY}
+chat: {{format: compact}}
+tasks: {{source: jsonl, path: shop.jsonl, held_out_share: 0.5}}
+environment: {{tools: ["tools_here:price"], max_turns: 2}}
+reward: "rewards_here:plain"
+rollout: {{group_size: 4, max_new_tokens: 3}}
+training: {{steps: 2, tasks_per_step: 2}}
+evaluation: {{episodes: 40}}
+"""
+    )
+    (tmp_path / "world.yaml").write_text(
+        f"""
+policy: {TINY}
+chat: {{format: compact}}
+tasks: {{source: "worlds_here:Tasks"}}
+environment: {{name: "worlds_here:World", actions: text, max_turns: 2}}
+reward: verdict
+rollout: {{group_size: 2, max_new_tokens: 3}}
+training: {{steps: 1, tasks_per_step: 2}}
+evaluation: {{episodes: 4}}
+"""
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("episodes", [4, 40])
+@pytest.mark.parametrize(
+    ("reward", "cause"),
+    [
+        ("true", "it returned True, not a Score"),
+        ("number", "it returned 0.5, not a Score"),
+        ("nan", "ValueError: it said nan as value"),
+        ("yes", "it said 'yes' as success, which is True, False or None"),
+        ("raises", "RuntimeError: no power at 0x"),
+        ("leaves", "SystemExit: 0"),
+    ],
+)
+def test_where_every_reward_fails_the_run_stops_with_the_cause(shop, reward, cause, episodes):
+    done = whetstone("train", "shop.yaml", f"reward=rewards_here:{reward}", f"evaluation.episodes={episodes}", cwd=shop)
+    assert done.returncode == 2
+    (said,) = done.stderr.strip().splitlines()[-1:]
+    assert said.startswith("whetstone: ")
+    assert cause in said
+    assert f"({min(episodes, FIRST_EPISODES)})" in said  # how often
+    assert not (shop / "runs" / "shop" / "summary.json").exists()
+    # the reward is mended in its file, and the same command runs
+    assert whetstone("train", "shop.yaml", "evaluation.episodes=4", cwd=shop).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        (["reward={name: rubric, judge: {name: endpoint, url: 'http://127.0.0.1:9/v1', model: m}}"], "127.0.0.1"),
+        (["environment.tools=[{name: mcp, command: [no-such-server]}]"], "no-such-server"),
+        (["environment.tools=[{name: mcp, command: ['true']}]"], "the MCP server true: no connection: MCPError"),
+        (["environment.tools=[{name: mcp, command: true --now}]"], "the MCP server true --now: no connection"),
+    ],
+)
+def test_where_what_it_stands_on_is_not_there_the_run_stops_with_the_cause(shop, changes, cause):
+    done = whetstone("train", "shop.yaml", "evaluation.episodes=4", *changes, cwd=shop)
+    assert done.returncode == 2
+    assert cause in done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("world", "cause"),
+    [("Acts", "RuntimeError: act boom"), ("Leaves", "SystemExit: 0"), ("Says", "verdict() said None, not a mapping")],
+)
+@pytest.mark.parametrize("supervised", [[], ["supervised={steps: 9, batch_size: 4}"]])
+def test_a_world_that_fails_is_said_once_and_nothing_goes_on(shop, world, cause, supervised):
+    done = whetstone("train", "world.yaml", f"environment.name=worlds_here:{world}", *supervised, cwd=shop)
+    assert done.returncode == 2
+    assert cause in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_experts_that_solve_nothing_end_a_warm_up(shop):
+    done = whetstone(
+        "train", "world.yaml", "reward=rewards_here:some", "supervised={steps: 20, batch_size: 4}", cwd=shop
+    )
+    assert done.returncode == 2
+    assert "none of the first 32 demonstrations solved its task" in done.stderr
+
+
+def test_where_some_fail_every_surface_says_how_many_and_why(shop):
+    done = whetstone("train", "shop.yaml", "reward=rewards_here:some", cwd=shop)
+    assert done.returncode == 0
+    run = shop / "runs" / "shop"
+    summary = json.loads((run / "summary.json").read_text())
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    failed = sum(row["episode/invalid"] for row in rows)
+    cause = "the reward failed: RuntimeError: sometimes"
+    assert 0 < failed < 16
+    assert summary["failed"] == {"episodes": failed, "causes": {cause: failed}}
+    assert summary["after"]["causes"] == {cause: summary["after"]["invalid"]}
+    assert f"{summary['after']['invalid']} of 40 episodes have no score: {cause}" in done.stdout
+    assert f"episodes have no score: {cause}" in done.stderr  # beside the progress
+    assert " failed" in done.stderr
+    page = (run / "report.html").read_text()
+    assert f"{failed:.0f} episodes have no score: {cause} ({failed:.0f})" in page
+    shown = whetstone("why", run, cwd=shop.parent)  # from wherever one is
+    assert f"{failed:.0f} episodes have no score: {cause} ({failed:.0f})" in shown.stdout
+    step = next(row["step"] for row in rows if row["episode/invalid"])
+    assert "none  group-" in (listing := whetstone("why", run, "--step", step).stdout)
+    assert cause in listing
+    told = json.loads(whetstone("why", run, "--json").stdout)
+    assert told["failed"] == {cause: failed}
+    assert sum(row["failed"] for row in told["steps"]) == pytest.approx(failed / 8)
+    told = whetstone("evaluate", run, "--json")
+    assert json.loads(told.stdout)["causes"] == summary["after"]["causes"]
+    assert told.returncode == 1
+    assert cause in told.stderr
+
+
+def test_a_plain_function_and_numbers_of_other_libraries_are_rewards(shop):
+    assert whetstone("train", "shop.yaml", "evaluation.episodes=4", cwd=shop).returncode == 0
+    run = ["--run-dir", "runs/numpy"]
+    done = whetstone("train", "shop.yaml", "reward=rewards_here:numpy", "evaluation.episodes=4", *run, cwd=shop)
+    assert done.returncode == 0
+    assert json.loads((shop / "runs/numpy/summary.json").read_text())["after"]["reward"] == 0.5
+    shown = whetstone("rollout", "shop.yaml", "reward=rewards_here:numpy", "-n", 1, "--json", cwd=shop)
+    assert json.loads(shown.stdout)["reward"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("reward=rewards_here:Needs", 'reward "rewards_here:Needs" cannot be made: weight is asked for by position'),
+        ("reward=rewards_here:CONSTANT", 'reward "rewards_here:CONSTANT" is 3, not a function or class'),
+        ("environment.tools=['tools_here:Needs']", "size is asked for by position"),
+        ("environment.tools=['tools_here:Raises']", 'tool "Raises" cannot be made: ValueError: no database'),
+        ("environment.tools=['tools_here:Empty']", 'tool "Empty" has no public method'),
+        ("environment.tools=['tools_here:FIVE']", "5 is no tool"),
+        ("environment.tools=['tools_here:unknown']", "name 'Nope' is not defined"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line_before_anything_runs(shop, change, said):
+    done = whetstone("train", "shop.yaml", change, cwd=shop)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (shop / "runs" / "shop" / "metrics.jsonl").exists()
+
+
+def strict(text):
+    def refuse(word):
+        raise ValueError(word)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_no_file_and_no_command_writes_what_is_no_json(shop):
+    changes = ["reward=rewards_here:some", "supervised=null", "evaluation.episodes=4"]
+    assert whetstone("train", "shop.yaml", *changes, cwd=shop).returncode in (0, 2)
+    for path in (shop / "runs").rglob("*.json*"):
+        for document in [path.read_text()] if path.suffix == ".json" else path.read_text().splitlines():
+            strict(document)
+    assert strict(to_json({"a": [math.nan, math.inf, 1.5]})) == {"a": [None, None, 1.5]}
+    with pytest.raises(TypeError, match=r"builtins\.object cannot be written as JSON"):
+        plain({"a": object()})
+
+
+# -- causes
+
+
+def episode(error=None, *, ended=EndReason.ERROR, score=None):
+    return Trajectory("e", "t", (user("x"),), (), ended, error, score=score)
+
+
+def test_causes_that_differ_in_numbers_alone_are_one():
+    errors = [f"TimeoutError: episode {k} at {k:#x}" for k in range(3)] + ["KeyError: 'a'", None]
+    assert causes_of(map(episode, errors)) == {
+        "TimeoutError: episode 0 at 0x0": 3, "KeyError: 'a'": 1, "ended by error": 1,
+    }  # fmt: skip
+    assert causes_of([episode("stopped", ended=EndReason.ABORTED), episode(score=Score(1.0))]) == {}
+    assert cause_of(episode("first line\nsecond")) == "first line"
+    assert len(cause_of(episode("x" * 1000))) == 200
+    assert cause_of(episode(ended=EndReason.MAX_TURNS, score=Score(0.5))) == "ended by max_turns with reward 0.5"
+
+
+def test_the_most_frequent_are_named_and_the_rest_are_counted():
+    found = counted_causes("aaabbc" + "defgh", most=3)
+    assert found == {"a": 3, "b": 2, "c": 1, "others": 5}
+    assert sum(found.values()) == 11
+    assert listed(found) == "a (3), b (2), and 6 others"
+    assert listed({"a": 1}) == "a (1)"
+
+
+def test_only_a_beginning_without_one_success_is_the_end():
+    def seen(*causes):
+        beginning = Beginning()
+        for cause in causes:
+            beginning.see(cause)
+        beginning.conclude()
+
+    seen(*["broken"] * (FIRST_EPISODES - 1), None, *["broken"] * 500)
+    seen()
+    with pytest.raises(NothingScoredError, match=rf"none of the first {FIRST_EPISODES} episodes could be scored"):
+        seen(*["broken"] * FIRST_EPISODES, None)
+    with pytest.raises(NothingScoredError, match=r"none of the first 2 episodes could be scored: a \(1\), b \(1\)"):
+        seen("a", "b")
