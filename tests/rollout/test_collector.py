@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from whetstone.causes import FIRST_EPISODES
 from whetstone.chat import user
 from whetstone.environments import Observation, StepResult
-from whetstone.errors import InfrastructureError, PromptTooLong, TaskError
+from whetstone.errors import InfrastructureError, NothingScoredError, TaskError
+from whetstone.evaluation import evaluation_of
 from whetstone.inference import rows_are_summed_alike
 from whetstone.rollout import Admission, Independent, Plan, plans_of
-from whetstone.trajectory import EndReason, Removal, Score
+from whetstone.trajectory import EndReason, Removal, Score, Task
 
 
 def collect(assembly, actor, tasks, size=2, **changes):
@@ -293,27 +295,63 @@ def test_a_task_that_comes_twice_is_sampled_anew_under_names_of_its_own(assembly
     assert len({t.turns[0].action.ids for t in trajectories}) == 12
 
 
-def test_a_task_that_cannot_be_played_ends_the_collection_and_leaves_nobody_running(assembly):
+def test_where_nothing_can_be_played_that_ends_the_collection_and_leaves_nobody_running(assembly):
     reset = []
 
-    class TooLong:
+    class Unplayable:
         async def reset(self, task, *, seed):
             reset.append(seed)
-            if len(reset) == 1:
-                raise PromptTooLong(f"task {task.id}: its prompt is too long")
+            if len(reset) <= FIRST_EPISODES:
+                raise RuntimeError("there is no such world")
             await asyncio.sleep(60)
 
         async def close(self):
             pass
 
     async def main():
-        collector = replace(assembly.collector(assembly.expert_actor()), environment=TooLong)
-        with pytest.raises(PromptTooLong):
-            async for _ in collector.groups(plans_of([assembly.source.task(0)], seed=0), Independent(group_size=4)):
+        collector = replace(assembly.collector(assembly.expert_actor()), environment=Unplayable)
+        with pytest.raises(NothingScoredError, match=r"RuntimeError: there is no such world \(32\)"):
+            async for _ in collector.groups(plans_of([assembly.source.task(0)], seed=0), Independent(group_size=40)):
                 pass
         return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()], collector.status().running
 
     assert asyncio.run(main()) == ([], 0)
+
+
+class Crowded:
+    """Prompts of odd tasks leave no room."""
+
+    async def reset(self, task, *, seed):
+        return Observation((user("x" * (5000 if int(task.id) % 2 else 5)),))
+
+    async def step(self, action):
+        return StepResult(Observation(()), terminated=True)
+
+    async def close(self):
+        pass
+
+
+def crowded(assembly, tasks):
+    collector = replace(assembly.collector(assembly.expert_actor()), environment=Crowded)
+
+    async def main():
+        plans = plans_of([Task(str(k), "") for k in tasks], seed=0)
+        return [group async for group in collector.groups(plans, Independent(group_size=2))]
+
+    return asyncio.run(main()), collector
+
+
+def test_tasks_whose_prompts_leave_no_room_are_left_out_and_counted(assembly):
+    groups, collector = crowded(assembly, range(6))
+    assert {group.task.id: len(group.trajectories) for group in groups} == dict(zip("012345", [2, 0] * 3, strict=True))
+    assert collector.too_long == 3
+    came_to = evaluation_of(groups, temperature=0)
+    assert (came_to.episodes + came_to.invalid, came_to.too_long) == (6, 3)
+
+
+def test_where_no_prompt_leaves_room_that_is_said_after_some_dozen(assembly):
+    with pytest.raises(NothingScoredError, match=r"none of the first 32 tasks fits into the model's context"):
+        crowded(assembly, range(1, 1000, 2))
 
 
 def test_a_group_past_its_deadline_is_handed_on_with_what_it_has(assembly):

@@ -78,6 +78,8 @@ class Evaluation:
     """Mean of what tools said their calls cost."""
     incomplete: int = 0
     """Episodes without a component that others have; they are in no mean of it."""
+    too_long: int = 0
+    """Tasks left out because their prompt leaves no room for an answer in the model's context."""
     causes: dict[str, int] = field(default_factory=dict)
     """Why episodes were left out: the most frequent causes first, and the rest as `others`."""
     spent: dict[str, float] = field(default_factory=dict)
@@ -151,6 +153,7 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float, intervals: boo
         calibration=calibration([said for said, _ in sure], [right for _, right in sure]),
         cost=_mean(sum(call.cost for call in t.calls) for t in valid) if valid else 0.0,
         incomplete=incomplete,
+        too_long=sum(not group.trajectories for group in tried),
         causes=causes_of(everything),
         spent={
             name: _mean(getattr(group.costs, name) for group in tried)

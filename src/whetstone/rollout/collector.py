@@ -21,7 +21,7 @@ from typing import Any
 from whetstone.causes import Beginning, cause_of
 from whetstone.chat import Chat, Message
 from whetstone.environments.protocol import Environment, Observation, StepResult
-from whetstone.errors import InfrastructureError, RecipeError
+from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
 from whetstone.rewards import Compares, Reward, compared, scored
 from whetstone.rollout.admission import Admission
 from whetstone.rollout.method import Method
@@ -68,8 +68,11 @@ class Collector:
     """Who shows how a task is done, where a start asks for it."""
     _places: asyncio.Semaphore = field(init=False)
     _vacant: asyncio.Event = field(init=False)
+    too_long: int = field(default=0, init=False)
+    """Tasks whose prompts leave no room for an answer."""
     _watch: Watch = field(init=False)
     _beginning: Beginning = field(init=False)
+    _room: Beginning = field(init=False)
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
@@ -78,10 +81,12 @@ class Collector:
         self._vacant = asyncio.Event()
         self._vacant.set()
         self._watch = Watch()
-        self._beginning = Beginning()
+        self._beginning, self._room = Beginning(), Beginning("tasks", "fits into the model's context")
 
     async def sample(self, plan: Plan, *, index: int = 0) -> Trajectory:
         """One whole episode of the planned group, scored; see `Roller.sample`.
+
+        A task whose prompt leaves no room for an answer ends by `context_full`, without a turn and without a score.
 
         Raises:
             NothingScoredError: None of the first few dozen episodes could be scored.
@@ -89,6 +94,10 @@ class Collector:
         planned = PlannedGroup(self, plan)
         try:
             return await planned.sample(plan.task, index=index)
+        except PromptTooLong as failure:
+            self._leave_out(failure)
+            id, removal = f"{plan.name}{plan.task.id}#{index}", Removal.BEFORE_BASELINE
+            return Trajectory(id, plan.task.id, (), (), EndReason.CONTEXT_FULL, str(failure), removal=removal)
         finally:
             await planned.close()
 
@@ -96,6 +105,7 @@ class Collector:
         """All trajectories of one plan, and what they cost.
 
         Raises:
+            PromptTooLong: The task's prompt leaves no room for an answer.
             NothingScoredError: None of the first few dozen episodes could be scored.
         """
         planned = PlannedGroup(self, plan, getattr(strategy, "group_size", 1))
@@ -162,7 +172,8 @@ class Collector:
         play: Callable[[Any], Awaitable[Group]] | None = None,
         admission: Admission | None = None,
     ) -> AsyncIterator[Group]:
-        """The group of each plan, in the order they finish. `plans` is read as places become free.
+        """The group of each plan, in the order they finish. `plans` is read as places become free. The group of a task
+        whose prompt leaves no room for an answer has no trajectory, and is counted in `too_long`.
 
         Args:
             strategy: How the trajectories of each come about.
@@ -171,8 +182,8 @@ class Collector:
             admission: Asked before each group, so that sampling does not run too far ahead of learning.
 
         Raises:
-            WhetstoneError: A task cannot be played at all; those that finished before it were handed on,
-                the others are cancelled.
+            WhetstoneError: Nothing can be played, or scored; those that finished before it were handed on, the others
+                are cancelled.
         """
         running: set[asyncio.Task[Group]] = set()
         finished: asyncio.Queue[asyncio.Task[Group] | None] = asyncio.Queue()
@@ -186,7 +197,13 @@ class Collector:
 
         async def by_strategy(plan: Any) -> Group:
             assert strategy is not None
-            return await self.group(plan, strategy)
+            try:
+                group = await self.group(plan, strategy)
+            except PromptTooLong as failure:
+                self._leave_out(failure)
+                return Group(plan.task, (), plan.number)
+            self._room.see(None)
+            return group
 
         async def feed() -> None:
             for plan in plans:
@@ -240,6 +257,10 @@ class Collector:
             NothingScoredError: There were some, and none could be scored.
         """
         self._beginning.conclude()
+
+    def _leave_out(self, failure: PromptTooLong) -> None:
+        self.too_long += 1
+        self._room.see(str(failure))
 
     def _see(self, trajectory: Trajectory) -> None:
         if trajectory.score is None:

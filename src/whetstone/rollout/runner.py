@@ -135,8 +135,10 @@ async def run_episode(
         in_time = time.perf_counter() - started < limits.timeout_seconds
         ended = EndReason.ERROR if in_time else EndReason.TIMEOUT
         error = f"TimeoutError: {failure}" if in_time else f"not over after {limits.timeout_seconds:g} s"
-    except PromptTooLong:
-        raise
+    except PromptTooLong as failure:
+        if not episode.turns:
+            raise
+        ended, error = EndReason.CONTEXT_FULL, str(failure)  # what was made of its history has no room
     except _TurnTooLong as failure:
         ended, error = EndReason.TIMEOUT, str(failure)
     except InfrastructureError as failure:

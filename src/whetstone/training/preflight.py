@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from statistics import median
 
 import torch
 
@@ -30,6 +31,10 @@ from whetstone.training.resources import peak_memory_gib
 from whetstone.trajectory import Author, Segment, Tokens, Trajectory
 
 _EPISODES = 8
+_PROMPTS = 200
+"""Tasks whose prompts are measured, of those trained on and of those held out."""
+_PROMPT_SECONDS = 5.0
+"""After which those that were measured are enough."""
 _AGREEMENT = {"float32": 1e-3, "bfloat16": 0.1}
 """How far a log-prob of sampler and learner may be apart, by the learner's arithmetic."""
 
@@ -49,6 +54,7 @@ async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
     probe = _Probe(assembly)
     checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
         ("template", probe.template),
+        ("prompts", probe.prompts),
         ("tools and expert", probe.tools),
         ("reward", probe.reward),
         ("episodes", probe.episodes),
@@ -93,6 +99,31 @@ class _Probe:
             said = f"rewrites history in {opened} of 3 turns; each opens a segment, which is exact and slower"
             return Check("", Verdict.NOTE, said, "a template that keeps earlier turns as they are")
         return Check("", Verdict.GOOD, f"keeps history; a turn ends with {_named(self.assembly)}")
+
+    async def prompts(self) -> Check:
+        """How much of the context tasks take before anything is said."""
+        source, most = self.assembly.source, self.assembly.policy.context_length
+        tasks = {task.id: task for task in map(source.task, range(_PROMPTS))}
+        tasks |= {task.id: task for task in source.held_out(_PROMPTS)}
+        lengths, began = [], time.perf_counter()
+        for task in tasks.values():
+            environment = self.assembly.environment()
+            try:
+                first = await environment.reset(task, seed=0)
+                lengths.append(len(self.assembly.chat.open(first.messages, first.tools).ids))
+            finally:
+                await environment.close()
+            if time.perf_counter() - began > _PROMPT_SECONDS:
+                break
+        beyond = sum(length >= most for length in lengths)
+        said = f"{median(lengths):.0f} tokens in the median of {len(lengths)}, {max(lengths)} at most, of {most}"
+        if not beyond:
+            return Check("", Verdict.GOOD, said)
+        mend = "a model with a longer context (policy.tiny.context_length), or shorter prompts"
+        if beyond == len(lengths):
+            return Check("", Verdict.BAD, f"{said}: none leaves room for an answer", mend)
+        said = f"{said}: {beyond} of {len(lengths)} leave no room for an answer and are left out"
+        return Check("", Verdict.NOTE, said, mend)
 
     async def tools(self) -> Check:
         """The expert's episode of one task, with the tools it calls."""

@@ -145,6 +145,7 @@ class Reinforcement:
                 "episode/retried": float(self._sampling.collector.status().retried),
                 "group/buffered": float(self._sampling.stream.finished - len(groups)),
                 "group/expired": float(self._sampling.stream.expired),
+                "group/too_long": float(self._sampling.stream.too_long),
             }
         return metrics
 

@@ -294,10 +294,10 @@ class _Run:
                 watched=self._watch,
             )
             came_to, groups = await self.interruption.unless_asked(evaluating, finish=lambda: False)
-        if came_to.episodes == 0 and came_to.causes:
-            raise NothingScoredError(
-                f"evaluation ({name}): none of {came_to.invalid} episodes could be scored: {listed(came_to.causes)}"
-            )
+        if came_to.episodes == 0 and (came_to.causes or came_to.too_long):
+            what = f"none of {came_to.invalid} episodes could be scored" if came_to.causes else "nothing was played"
+            why = listed(came_to.causes) or "no prompt leaves room for an answer in the model's context"
+            raise NothingScoredError(f"evaluation ({name}): {what}: {why}")
         write_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl", _flat(groups))
         write_json(path, came_to.to_json())
         self.progress.say(f"{name}: {headline(came_to.to_json())}")
@@ -366,6 +366,8 @@ def headline(evaluation: Mapping[str, Any]) -> str:
     low, high = evaluation["interval"]
     episodes, invalid, causes = evaluation["episodes"], evaluation["invalid"], evaluation.get("causes") or {}
     why = f"; {invalid} of {episodes + invalid} episodes have no score: {listed(causes)}" if causes else ""
+    if evaluation.get("too_long"):
+        why += f"; {evaluation['too_long']} tasks are left out: their prompts leave no room in the model's context"
     if evaluation["success"] is None:
         return f"success unknown: no episode could be scored{why}"
     success = 100 * evaluation["success"]

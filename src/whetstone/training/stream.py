@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from whetstone.causes import cause_of, counted_causes, listed
-from whetstone.errors import FaultBudgetError, QuotaError, WhetstoneError
+from whetstone.causes import Beginning, cause_of, counted_causes, listed
+from whetstone.errors import FaultBudgetError, PromptTooLong, QuotaError, WhetstoneError
 from whetstone.rollout import Admission, Collector, Plan, Strategy, next_batch
 from whetstone.rollout.protocol import Refill
 from whetstone.training.store import RunStore
@@ -65,6 +65,9 @@ class GroupStream:
         """Groups that were sampled for the next update and did not count."""
         self.expired = 0
         """Groups that were thrown away for their age."""
+        self.too_long = 0
+        """Groups whose task has a prompt that leaves no room for an answer."""
+        self._room = Beginning("tasks", "fits into the model's context")
         self._finished: dict[int, Group] = {}
         self._changed = asyncio.Event()
         self._judged: deque[bool] = deque(maxlen=_EPISODES_JUDGED)
@@ -202,6 +205,14 @@ class GroupStream:
             return self._counted(self.store.load(number, plan.task))
         try:
             group = await self.collector.group(plan, self.strategy)
+        except PromptTooLong as failure:  # the same for whoever tries again
+            self._room.see(str(failure))
+            if not self.too_long:
+                self.store.say(f"{failure}; such tasks are left out and counted (group/too_long)")
+            self.too_long += 1
+            self.store.lose(number, "too_long")
+            self.admission.reject(number)
+            return Group(plan.task, (), number)
         except WhetstoneError:
             raise
         except Exception as failure:  # a strategy is foreign code: its group is lost, another takes its place
@@ -209,6 +220,7 @@ class GroupStream:
             self.store.lose(number, "failed")
             self.admission.reject(number)
             return Group(plan.task, (), number)
+        self._room.see(None)
         for trajectory in group.trajectories:
             failed = not trajectory.ended.valid and trajectory.ended is not EndReason.ABORTED
             self._judge(failed, str(trajectory.ended), cause_of(trajectory), trajectory.id)

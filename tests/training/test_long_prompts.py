@@ -1,0 +1,60 @@
+"""One prompt that leaves no room for an answer does not end a run: it is left out, counted, and foretold."""
+
+import json
+
+import pytest
+
+from tests_cli import whetstone
+
+RECIPE = """
+policy: {tiny: {vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 96}}
+chat: {format: compact}
+tasks: {source: jsonl, path: tasks.jsonl, held_out_share: 0.5}
+reward: exact_match
+rollout: {group_size: 2, max_new_tokens: 3}
+training: {steps: 3, tasks_per_step: 4, admit_ahead: 1, max_staleness: 1}
+evaluation: {episodes: 100}
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    prompts = [
+        f"What do you get when you add {k} to {k * k}, then?" if k % 4 else "word " * 200 + str(k) for k in range(40)
+    ]
+    rows = [json.dumps({"prompt": prompt, "answer": "x"}) for prompt in prompts]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(rows))
+    (tmp_path / "tasks.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+@pytest.mark.parametrize("changes", [[], ["training.admit_ahead=0", "training.max_staleness=null"]])
+def test_a_run_goes_on_and_says_how_many_it_left_out(project, changes):
+    done = whetstone("train", "tasks.yaml", *changes, cwd=project)
+    assert done.returncode == 0, done.stderr
+    run = project / "runs" / "tasks"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["spent/episodes"] for row in rows] == [8, 8, 8]  # others took their places
+    assert rows[-1]["group/too_long"] > 0
+    summary = json.loads((run / "summary.json").read_text())
+    held_out = summary["after"]["tasks"] + summary["after"]["too_long"]
+    assert 0 < summary["after"]["too_long"] < held_out <= 40
+    said = f"{summary['after']['too_long']} tasks are left out: their prompts leave no room in the model's context"
+    assert said in done.stdout
+    assert "such tasks are left out and counted (group/too_long)" in done.stderr
+
+
+def test_where_all_prompts_are_too_long_the_run_stops_before_it_begins(project):
+    done = whetstone("train", "tasks.yaml", "policy.tiny.context_length=16", cwd=project)
+    assert done.returncode == 2
+    assert "its prompt is" in done.stderr or "no prompt leaves room" in done.stderr
+
+
+def test_the_doctor_says_how_many_there_are(project):
+    shown = json.loads(whetstone("doctor", "tasks.yaml", "--json", cwd=project).stdout)
+    (check,) = [check for check in shown["checks"] if check["name"] == "prompts"]
+    assert check["verdict"] == "note"
+    assert "10 of 40 leave no room for an answer and are left out" in check["said"]
+    short = whetstone("doctor", "tasks.yaml", "policy.tiny.context_length=16", "--json", cwd=project)
+    (check,) = [check for check in json.loads(short.stdout)["checks"] if check["name"] == "prompts"]
+    assert (short.returncode, check["verdict"]) == (1, "bad")
