@@ -9,13 +9,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from whetstone.errors import SaveError
 
-_REASONS = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EROFS: "read-only"}
+_REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "read-only",
+    errno.EFBIG: "a file may not be as large as this (ulimit -f)",
+}
 
 
 def write_text(path: Path, text: str) -> None:
@@ -73,8 +79,14 @@ def saving(path: Path, aside: Path | None = None) -> Iterator[None]:
             reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
             raise SaveError(f"{path}: could not be saved: {reason}; what was there before is kept") from error
         # safetensors wraps the operating system's error in its own type, with the code in the text
-        if f"os error {errno.ENOSPC}" in str(error):
-            raise SaveError(f"{path}: could not be saved: the disk is full; what was there before is kept") from error
+        wrapped = re.search(r"os error (\d+)", str(error))
+        if wrapped is not None:
+            reason = _REASONS.get(int(wrapped[1]), os.strerror(int(wrapped[1])))
+            raise SaveError(f"{path}: could not be saved: {reason}; what was there before is kept") from error
+        # and PyTorch forgets it, and says that what it wrote is not as long as it should be
+        if isinstance(error, RuntimeError) and ("inline_container" in str(error) or "PytorchStream" in str(error)):
+            said = "it could not be written whole, as on a full disk"
+            raise SaveError(f"{path}: could not be saved: {said}; what was there before is kept") from error
         raise
 
 

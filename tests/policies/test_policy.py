@@ -1,11 +1,12 @@
 """Policies in folders: whole ones, adapters with what they stand on, and what is refused."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from peft import AutoPeftModelForCausalLM, PeftModel
+from transformers import AutoModelForCausalLM, BloomConfig, MambaConfig, Qwen3NextConfig
 
 from whetstone.errors import PolicyError
 from whetstone.policies import (
@@ -69,9 +70,33 @@ def test_adapters_on_a_folder_name_it_and_leave_it_alone(tmp_path):
     save_policy(policy, tmp_path / "tuned")
     assert not (tmp_path / "tuned" / "base").exists()
     assert torch.equal(logits(load_policy(tmp_path / "tuned").model), logits(policy.model))
+    assert json.loads((tmp_path / "tuned" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
+        tmp_path / "model"
+    )
     (tmp_path / "model").rename(tmp_path / "moved")
     with pytest.raises(PolicyError, match=r"its adapters stand on .*model, which is not there"):
         load_policy(tmp_path / "tuned")
+
+
+def test_adapters_load_with_other_tools_from_wherever_one_works(tmp_path, monkeypatch):
+    """As a run saves them: into a folder that gets its name when it is whole."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    save_policy(small_policy(), tmp_path / "model")
+    for name, policy in (("own", adapted(small_policy())), ("tuned", adapted(load_policy("model")))):
+        (tmp_path / f".{name}.partial").mkdir()
+        save_policy(policy, tmp_path / f".{name}.partial", at=Path(name))
+        (tmp_path / f".{name}.partial").rename(tmp_path / name)
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        for kind in (AutoModelForCausalLM, AutoPeftModelForCausalLM):
+            loaded = kind.from_pretrained(tmp_path / name, local_files_only=True)
+            assert torch.allclose(logits(loaded), logits(policy.model), atol=1e-6), (name, kind)
+        assert json.loads((tmp_path / name / "adapter_config.json").read_text())["task_type"] == "CAUSAL_LM"
+        monkeypatch.chdir(tmp_path)
+    # what was moved with all it stands on is found by ours
+    (tmp_path / "own").rename(tmp_path / "moved")
+    assert load_policy(tmp_path / "moved").parameters > 0
 
 
 @pytest.mark.parametrize("dora", [False, True])
@@ -128,3 +153,67 @@ def test_frozen_parts_are_left_out_of_training():
         freeze(policy, ["model.norm.wait"])
     with pytest.raises(PolicyError, match="leaves nothing to train"):
         freeze(policy, ["*"])
+
+
+def broken(folder, name, change):
+    """A model folder one file of which is changed."""
+    save_policy(small_policy(), folder)
+    text = (folder / name).read_bytes()
+    (folder / name).write_bytes(change(text))
+
+
+def with_config(**changes):
+    return lambda text: json.dumps({**json.loads(text), **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (
+            "config.json",
+            with_config(hidden_size=32),
+            r"config\.json does not fit the weights: .* is \[.*16.*\] in the file",
+        ),
+        ("config.json", with_config(vocab_size=999), r"does not fit the weights: .*, 16\] in the file and \[999, 16\]"),
+        ("config.json", lambda text: b"{", "could not be loaded"),
+        ("config.json", with_config(model_type="no_such_kind"), "could not be loaded: .*no_such_kind"),
+        ("model.safetensors", lambda text: text[:100], "could not be loaded: .*[Hh]eader"),
+        ("model.safetensors", lambda text: b"", "could not be loaded"),
+        ("tokenizer.json", lambda text: b"{}", "could not be loaded: .{10}"),
+    ],
+)
+def test_a_folder_that_is_damaged_or_does_not_fit_is_one_line(tmp_path, name, change, said):
+    broken(tmp_path, name, change)
+    with pytest.raises(PolicyError, match=said) as raised:
+        load_policy(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (MambaConfig(vocab_size=384, hidden_size=16, num_hidden_layers=1), "mamba have no context of known length"),
+        (BloomConfig(vocab_size=384, hidden_size=16, n_layer=1, n_head=2), "bloom have no context of known length"),
+        (
+            Qwen3NextConfig(
+                vocab_size=384, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
+                head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8,
+            ),
+            "have layers of type linear_attention, whose state none of the engines here keeps",
+        ),
+    ],
+)  # fmt: skip
+def test_models_that_keep_something_else_than_keys_and_values_are_refused(tmp_path, config, said):
+    small_policy().tokenizer.save_pretrained(tmp_path)
+    config.save_pretrained(tmp_path)
+    with pytest.raises(PolicyError, match=said):
+        load_policy(tmp_path)
+
+
+def test_a_name_of_the_hub_and_a_run_are_told_what_they_are(tmp_path):
+    with pytest.raises(PolicyError, match=r"Qwen/Qwen3-0\.6B: no such model folder; models are read from folders"):
+        load_policy("Qwen/Qwen3-0.6B")
+    (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
+    (tmp_path / "recipe.yaml").write_text("title: x")
+    with pytest.raises(PolicyError, match=r"it holds a run, whose last checkpoint is .*step-000002"):
+        load_policy(tmp_path)

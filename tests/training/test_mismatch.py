@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests_small import SMALL
-from whetstone.errors import MismatchError
+from whetstone.errors import MismatchError, RunDirectoryError
 from whetstone.inference import LocalEngine
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
-from whetstone.training import run, train
+from whetstone.training import final_policy, train
 from whetstone.training.assembly import Assembly
 
 
@@ -82,7 +82,8 @@ def test_above_the_bound_the_run_stops_and_learns_nothing_from_it(trained, tmp_p
     with pytest.raises(MismatchError, match=r"step 1 of reinforcement: sampler and learner disagree by 0\.718 nats"):
         trained(1.0)
     assert trained.rows == []
-    assert not list((tmp_path / "run" / "checkpoints").glob("*")) or run.final_policy(tmp_path / "run") is None
+    with pytest.raises(RunDirectoryError, match="no checkpoint that can be read"):
+        final_policy(tmp_path / "run")
 
 
 def test_a_recipe_may_set_another_bound(trained):

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jinja2 import TemplateError, TemplateSyntaxError
+
 from whetstone.chat.message import Image, Message, Text, ToolSpec, system
 from whetstone.chat.protocol import ToolCallFormat
 from whetstone.errors import PolicyError
@@ -46,7 +48,8 @@ class Chat:
     """One tokenizer's template and one tool-call format: messages ⇄ tokens.
 
     Raises:
-        PolicyError: The tokenizer has no chat template, or one that cannot be used.
+        PolicyError: The tokenizer has no chat template, or one that cannot be used: it fails, drops what the user says,
+            has no generation prompt, or never closes the model's turn.
     """
 
     def __init__(self, tokenizer: Any, format: ToolCallFormat) -> None:
@@ -61,10 +64,7 @@ class Chat:
         # words are in there, too, where a tokenizer was made with some of its own: those are text
         self._special_ids = frozenset(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
         self._look_alike = re.compile("|".join(map(re.escape, look_alikes)))
-        self._closing = self._render(
-            ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE}), False
-        )
-        self._closing = self._closing.partition(_PROBE)[2]
+        self._closing = self._tried()
         closing_ids = self.encode(self._closing)
         ends = set(closing_ids[:1]) | {tokenizer.eos_token_id}
         self.stop_ids: frozenset[int] = frozenset(i for i in ends if i is not None)
@@ -78,7 +78,7 @@ class Chat:
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
         """The context an episode begins with: the tools on offer, the opening messages, the model's turn."""
-        spoken = self._with_tools(self._foreign(messages), self.format.describe(tools))
+        spoken = self._with_tools(self._to_whom_it_knows(self._foreign(messages)), self.format.describe(tools))
         ids = self.encode(self._render(spoken, True))
         return Context(ids, ids, True, spoken)
 
@@ -116,6 +116,37 @@ class Chat:
     def encode(self, text: str) -> tuple[int, ...]:
         """A text as tokens, nothing added."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _tried(self) -> str:
+        """What the template puts behind the model's turn.
+
+        Raises:
+            PolicyError: It fails, or leaves something out that a conversation needs.
+        """
+        named = getattr(self.tokenizer, "name_or_path", "tokenizer") or "tokenizer"
+        asked = ({"role": "user", "content": _PROBE},)
+        said = ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE})
+        try:
+            opened, unopened, whole = self._render(asked, True), self._render(asked, False), self._render(said, False)
+        except (TemplateError, ValueError, TypeError, KeyError) as error:
+            where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
+            raise PolicyError(f"{named}: its chat template fails: {where}{error}") from error
+        if _PROBE not in opened:
+            raise PolicyError(f"{named}: its chat template does not show what the user says")
+        before, _, behind = whole.partition(_PROBE)
+        header = before.removeprefix(self._render(said[:1], True))
+        if opened == unopened and header != before and header.strip():
+            raise PolicyError(
+                f"{named}: its chat template has no generation prompt (add_generation_prompt changes nothing): the "
+                f"model would be asked without {header.strip()!r} in front of its answer"
+            )
+        return behind
+
+    def _to_whom_it_knows(self, spoken: Spoken) -> Spoken:
+        """What the system says, said by the user where the template knows no system."""
+        if self._knows_system or len(spoken) < 2 or [m["role"] for m in spoken[:2]] != ["system", "user"]:
+            return spoken
+        return (replace_content(spoken[1], f"{spoken[0]['content']}\n\n{spoken[1]['content']}"), *spoken[2:])
 
     def _render(self, spoken: Spoken, generation_prompt: bool) -> str:
         rendered = self.tokenizer.apply_chat_template(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,8 @@ def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
     episodes, whether sampler and learner agree, the largest step. Exits with 1 where something would go wrong.
     """
     if recipe is not None:
-        sys.exit(0 if asyncio.run(_try(load_recipe(recipe, overrides), as_json)) else 1)
+        command = shlex.join(["whetstone", "train", recipe, *overrides])
+        sys.exit(0 if asyncio.run(_try(load_recipe(recipe, overrides), command, as_json)) else 1)
     found = examine()
     if as_json:
         click.echo(to_json(found))
@@ -50,8 +52,12 @@ def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
             click.echo(f"  {name:<16} {fact}")
 
 
-async def _try(resolved: Resolved, as_json: bool) -> bool:
-    """Whether nothing is bad."""
+async def _try(resolved: Resolved, command: str, as_json: bool) -> bool:
+    """Whether nothing is bad.
+
+    Args:
+        command: What would train it, as it would have to be typed.
+    """
     checks = []
     async for check in preflight(resolved):
         checks.append(check)
@@ -61,7 +67,7 @@ async def _try(resolved: Resolved, as_json: bool) -> bool:
     if as_json:
         click.echo(to_json({"ready": not bad, "checks": [asdict(check) for check in checks]}))
     else:
-        click.echo(f"not ready: {', '.join(bad)}" if bad else f"ready: whetstone train {resolved.name}")
+        click.echo(f"not ready: {', '.join(bad)}" if bad else f"ready: {command}")
     return not bad
 
 

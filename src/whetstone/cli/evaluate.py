@@ -96,8 +96,6 @@ def _agent(run_or_recipe: str, overrides: tuple[str, ...], policy: str | None) -
     folder = Path(policy)
     if (folder / "recipe.yaml").is_file():
         own, memory = training.final_agent(folder)
-        if own is None:
-            raise RecipeError(f"--policy: {folder} is a run without a checkpoint")
         return resolved, own, memory
     return resolved.with_changes({"policy": {"path": policy}}), None, None
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-# nothing is fetched at run time; must be set before transformers is imported by a subcommand
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# its remarks on every model it opens; must be set before a subcommand imports it
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import click

@@ -46,7 +46,9 @@ def add_adapters(
             if name not in linear:
                 raise PolicyError(f'targets: no layer is named "{name}"{did_you_mean(name, linear)}')
         targets = list(targets)
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, use_dora=dora, lora_dropout=0.0)
+    config = LoraConfig(
+        r=rank, lora_alpha=alpha, target_modules=targets, use_dora=dora, lora_dropout=0.0, task_type="CAUSAL_LM"
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         _add(model, config)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from whetstone.errors import PolicyError, did_you_mean
@@ -38,7 +39,7 @@ class Policy:
     @property
     def context_length(self) -> int:
         """How many tokens the model can have in view."""
-        return int(self.model.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
+        return int(self.model.config.get_text_config().max_position_embeddings)  # type: ignore[union-attr,operator]
 
     @property
     def parameters(self) -> int:
@@ -87,17 +88,38 @@ def load_policy(folder: Path | str) -> Policy:
     folder = Path(folder)
     if not folder.is_dir():
         beside = [p.name for p in folder.parent.iterdir() if p.is_dir()] if folder.parent.is_dir() else []
-        raise PolicyError(f"{folder}: no such model folder{did_you_mean(folder.name, beside)}")
+        raise PolicyError(
+            f"{folder}: no such model folder{did_you_mean(folder.name, beside)}; models are read from folders, nothing "
+            "is fetched"
+        )
     base = _base(folder)
     if not (base / "config.json").is_file():
-        raise PolicyError(f"{base}: not a model folder: config.json is missing")
+        run = sorted((folder / "checkpoints").glob("step-*")) if (folder / "recipe.yaml").is_file() else []
+        of_run = f"; it holds a run, whose last checkpoint is {run[-1]}" if run else ""
+        raise PolicyError(f"{base}: not a model folder: config.json is missing{of_run}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(base, local_files_only=True)
+        _check_kind(folder, config)
         model, told = AutoModelForCausalLM.from_pretrained(
-            base, local_files_only=True, dtype=torch.float32, output_loading_info=True
+            base,
+            config=config,
+            local_files_only=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, in a line instead of in a table
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(f"{folder}: could not be loaded: {str(error).splitlines()[0]}") from error
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RuntimeError, SafetensorError) as error:
+        said = " ".join(str(error).split())
+        if isinstance(error, KeyError | AttributeError | TypeError):  # whose text alone says little
+            said = f"{type(error).__name__}: {said}"
+        raise PolicyError(f"{folder}: could not be loaded: {said[:300]}") from error
+    if told["mismatched_keys"]:
+        name, held, wanted = sorted(told["mismatched_keys"])[0]
+        raise PolicyError(
+            f"{base}: config.json does not fit the weights: {name} is {list(held)} in the file and {list(wanted)} by "
+            "the configuration"
+        )
     if told["missing_keys"]:  # they would be random numbers
         raise PolicyError(f"{base}: weights are missing: {', '.join(sorted(told['missing_keys'])[:3])}")
     if base != folder:
@@ -110,10 +132,14 @@ def load_policy(folder: Path | str) -> Policy:
     return Policy(model, tokenizer)
 
 
-def save_policy(policy: Policy, folder: Path) -> None:
+def save_policy(policy: Policy, folder: Path, *, at: Path | None = None) -> None:
     """Write model and tokenizer into an existing folder, in Hugging Face layout; of adapters, in PEFT's.
 
-    Where adapters stand on a model that came from no folder, that model is written beside them.
+    Adapters name what they stand on by its whole path, so that they load from wherever one works. Where that is a model
+    that came from no folder, it is written beside them, as `base`.
+
+    Args:
+        at: Where the folder will be, if it is to be renamed.
     """
     model: Any = policy.model
     policy.tokenizer.save_pretrained(folder)
@@ -122,15 +148,38 @@ def save_policy(policy: Policy, folder: Path) -> None:
         return
     (config,) = model.peft_config.values()
     named = config.base_model_name_or_path
-    beside = named in (None, "", _BESIDE)
-    config.base_model_name_or_path = None if beside else named  # PEFT would look a name up in the world
+    beside = not named or Path(named).name == _BESIDE
+    config.base_model_name_or_path = None  # PEFT would look a name up in the world
     model.save_pretrained(folder)
+    config.base_model_name_or_path = named
     if beside:
         without: Any = without_adapters(model, merge=False)
         without.save_pretrained(folder / _BESIDE)
-        written = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8"))
-        text = json.dumps({**written, "base_model_name_or_path": _BESIDE}, indent=1)
-        (folder / _ADAPTERS).write_text(text, encoding="utf-8")
+    base = (at or folder) / _BESIDE if beside else Path(named)
+    written = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8"))
+    text = json.dumps({**written, "base_model_name_or_path": str(base.resolve())}, indent=1)
+    (folder / _ADAPTERS).write_text(text, encoding="utf-8")
+
+
+def _check_kind(folder: Path, config: Any) -> None:
+    """See that it is a kind of model that can be sampled and trained here.
+
+    Raises:
+        PolicyError: It has no context of known length, or layers that keep something else than keys and values.
+    """
+    text = config.get_text_config()
+    if getattr(text, "max_position_embeddings", None) is None:
+        raise PolicyError(
+            f"{folder}: models of type {text.model_type} have no context of known length (max_position_embeddings); "
+            "only those with attention over one can be sampled here"
+        )
+    kinds = (*(getattr(text, "layer_types", None) or ()), *(getattr(text, "layers_block_type", None) or ()))
+    others = [kind for kind in kinds if kind == "linear_attention" or not kind.endswith("attention")]
+    if others:
+        raise PolicyError(
+            f"{folder}: models of type {text.model_type} have layers of type {others[0]}, whose state none of the "
+            "engines here keeps"
+        )
 
 
 def _base(folder: Path) -> Path:
@@ -142,7 +191,8 @@ def _base(folder: Path) -> Path:
     if not (folder / _ADAPTERS).is_file():
         return folder
     named = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8")).get("base_model_name_or_path") or _BESIDE
-    for base in (folder / named, Path(named)):
+    # where the folder was moved, what it brought along is still beside it
+    for base in (folder / named, Path(named), folder / _BESIDE):
         if base.is_dir():
             return base
     raise PolicyError(f"{folder}: its adapters stand on {named}, which is not there")

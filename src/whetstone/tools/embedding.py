@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import AutoModel, AutoTokenizer
+
+from whetstone.errors import RecipeError
 
 _MOST_TOKENS = 512
 _BATCH = 32
@@ -24,12 +27,20 @@ class Encoder:
     """[N] texts to [N, D] vectors of length one.
 
     Args:
-        folder: With a tokenizer and a model.
+        folder: With a tokenizer and a model; nothing is fetched.
+
+    Raises:
+        RecipeError: There is no such folder, or no encoder in it.
     """
 
     def __init__(self, folder: str) -> None:
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.model = AutoModel.from_pretrained(folder).eval()
+        if not Path(folder).is_dir():
+            raise RecipeError(f"embedding: {folder}: no such model folder; nothing is fetched")
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self.model = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise RecipeError(f"embedding: {folder}: {' '.join(str(error).split())[:300]}") from error
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
 

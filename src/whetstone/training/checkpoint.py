@@ -124,7 +124,7 @@ def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], po
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(path) as folder:
-        save_policy(policy, folder)
+        save_policy(policy, folder, at=path)
         (folder / "trainer").mkdir()
         torch.save(optimizer, folder / "trainer" / "optimizer.pt")
         if policy.critic is not None:

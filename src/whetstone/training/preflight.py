@@ -8,7 +8,6 @@ Easy to get wrong: a check that fails must not hide the others. Each is run for 
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,16 +18,16 @@ import torch
 
 from whetstone.algorithms import mismatch, supervised
 from whetstone.arithmetic_thread import in_arithmetic_thread
-from whetstone.chat import Message, assistant, tool_result, user
+from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
 from whetstone.errors import WhetstoneError
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.recipe import OptimizerSettings, Resolved
-from whetstone.rollout import Independent, Plan, plans_of
+from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
 from whetstone.tasks import Expert
 from whetstone.training.assembly import Assembly, assemble
 from whetstone.training.learner import Learner
 from whetstone.training.resources import peak_memory_gib
-from whetstone.trajectory import Author, Segment, Tokens, Trajectory
+from whetstone.trajectory import Author, Segment, Task, Tokens, Trajectory
 
 _EPISODES = 8
 _PROMPTS = 200
@@ -81,8 +80,7 @@ class _Probe:
     async def template(self) -> Check:
         """A conversation of three turns: does each context begin with the one before?"""
         chat = self.assembly.chat
-        environment = self.assembly.environment()
-        specs = getattr(getattr(environment, "toolset", None), "specs", ())
+        specs = self._specs()
         context = chat.open([user("A question?")], specs)
         opened = 0
         for turn in range(3):
@@ -132,28 +130,45 @@ class _Probe:
             return Check("", Verdict.NOTE, "the source has no expert, so no call is known to be right")
         collector = self.assembly.collector(self.assembly.expert_actor())
         self.shown = await collector.sample(Plan(source.task(0), seed=0))
-        if not self.shown.ended.valid:
-            return Check("", Verdict.BAD, f"the expert's episode ended by {self.shown.ended}: {self.shown.error}")
-        amiss = [call for call in self.shown.calls if call.outcome != "ok"]
-        if amiss:
-            return Check("", Verdict.BAD, f"the expert's call of {amiss[0].name} came to {amiss[0].outcome}")
+        if not self.shown.ended.valid or self.shown.ended.cut_short:
+            why = f": {self.shown.error}" if self.shown.error else ""
+            return Check("", Verdict.BAD, f"the expert's episode ended by {self.shown.ended}{why}")
+        for turn in self.shown.turns:
+            amiss = [place for place, call in enumerate(turn.calls) if call.outcome != "ok"]
+            if amiss:
+                call, answer = turn.calls[amiss[0]], turn.observation[amiss[0] : amiss[0] + 1]
+                text = f": {answer[0].text[:200]}" if answer else ""
+                return Check("", Verdict.BAD, f"the expert's call of {call.name} came to {call.outcome}{text}")
+        untold = [spec.name for spec in self._specs() if not spec.description]
+        if untold:
+            mend = "a docstring: it is what the model reads of a tool"
+            return Check("", Verdict.NOTE, f"{', '.join(untold)}: nothing is said of what it does", mend)
         seconds = sum(call.seconds for call in self.shown.calls)
         return Check("", Verdict.GOOD, f"{len(self.shown.calls)} calls of one task answered in {1000 * seconds:.1f} ms")
 
     async def reward(self) -> Check:
-        """The reward of the expert's episode, and of the same with another answer."""
-        if self.shown is None or not self.shown.turns:
+        """The reward of the expert's episode, and of one that somebody plays who does not know how."""
+        if self.shown is None or not self.shown.turns or self.shown.ended.cut_short:
             return Check("", Verdict.NOTE, "without an expert's episode there is no answer known to be right")
-        task = self.assembly.demonstrated.task(0)
-        right = await self.assembly.reward(self.shown, task)
-        last = replace(self.shown.turns[-1], message=assistant("I do not know."))
-        wrong = await self.assembly.reward(replace(self.shown, turns=(*self.shown.turns[:-1], last)), task)
-        said = f"{right.value:g} for the expert's answer, {wrong.value:g} for a wrong one"
-        if not (math.isfinite(right.value) and math.isfinite(wrong.value)):
-            return Check("", Verdict.BAD, said, "a reward that is a finite number")
-        if right.value <= wrong.value:
-            return Check("", Verdict.BAD, said, "a reward that is larger for the right answer")
+        actor = ExpertActor(_Clueless(), self.assembly.chat)
+        wrong = await self.assembly.collector(actor).sample(Plan(self.assembly.demonstrated.task(0), seed=0))
+        for who, played in (("the expert's", self.shown), ("a clueless", wrong)):
+            if played.score is None:
+                return Check("", Verdict.BAD, f"{who} episode has no score: {played.error}")
+        assert self.shown.score is not None
+        assert wrong.score is not None
+        right, other = self.shown.score, wrong.score
+        said = f"{right.value:g} for the expert, {other.value:g} for somebody who does not know"
+        if right.value <= other.value or (other.success and not right.success):
+            return Check("", Verdict.BAD, said, "a reward that is larger for what is right")
         return Check("", Verdict.GOOD, said)
+
+    def _specs(self) -> Sequence[ToolSpec]:
+        environment = self.assembly.environment()
+        offered: Sequence[ToolSpec] = getattr(environment, "specs", ()) or getattr(
+            getattr(environment, "toolset", None), "specs", ()
+        )
+        return offered
 
     async def episodes(self) -> Check:
         """A few episodes of the policy as it is."""
@@ -237,6 +252,14 @@ class _Probe:
         settings = self.recipe.training or self.recipe.supervised
         assert settings is not None  # a recipe without a stage is refused
         return settings
+
+
+class _Clueless:
+    """Does not know, whatever it is asked."""
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """See `Expert`."""
+        return assistant("I do not know.")
 
 
 class _Dry(Learner):

@@ -17,7 +17,14 @@ from typing import Any
 
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.causes import cause_key, counted_causes, listed
-from whetstone.errors import FaultBudgetError, MismatchError, NonFiniteError, NothingScoredError, QuotaError
+from whetstone.errors import (
+    FaultBudgetError,
+    MismatchError,
+    NonFiniteError,
+    NothingScoredError,
+    QuotaError,
+    RunDirectoryError,
+)
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings, TrainingSettings
 from whetstone.reporting import Journal, Progress, Stage, write_report, write_trajectories
@@ -388,15 +395,25 @@ def _throughput(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {stage: sum(values) / len(values) for stage, values in rates.items()}
 
 
-def final_agent(run_dir: Path) -> tuple[Policy | None, Mapping[str, Any] | None]:
-    """(the policy, what parts of the method remember) of a run's last checkpoint; nothing before the first."""
-    path = latest_checkpoint(run_dir)
+def final_agent(run_dir: Path) -> tuple[Policy, Mapping[str, Any] | None]:
+    """(the policy, what parts of the method remember) of a run's last checkpoint.
+
+    Raises:
+        RunDirectoryError: It has none, or none that is sound.
+    """
+    amiss: list[str] = []
+    path = latest_checkpoint(run_dir, say=amiss.append)
     if path is None:
-        return None, None
+        why = f": {amiss[0].partition(';')[0]}" if amiss else ""
+        raise RunDirectoryError(f"{run_dir}: no checkpoint that can be read{why}")
     policy, _, position = load_checkpoint(path)
     return policy, position.memory
 
 
-def final_policy(run_dir: Path) -> Policy | None:
-    """The policy of a run's last checkpoint; None before the first."""
+def final_policy(run_dir: Path) -> Policy:
+    """The policy of a run's last checkpoint.
+
+    Raises:
+        RunDirectoryError: It has none, or none that is sound.
+    """
     return final_agent(run_dir)[0]
