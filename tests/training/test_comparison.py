@@ -1,11 +1,13 @@
 """Contenders on the same tasks and budget; what was run is not run again; a page for people."""
 
+import asyncio
 import json
 import subprocess
 import sys
 
 import pytest
 
+from tests_cli import whetstone
 from tests_small import SMALL, TEACHING
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
@@ -13,6 +15,7 @@ from whetstone.reporting import Progress
 from whetstone.reporting.comparison import band_of, differences, table_lines, verdict_of
 from whetstone.training import assemble, comparison, train
 from whetstone.training.comparison import compare, contenders_of, key_of, learning_curve, spent, swept
+from whetstone.training.replay import Replay
 
 GIVEN = [*SMALL, TEACHING, "training.steps=4"]
 QUIET = Progress(quiet=True)
@@ -70,6 +73,80 @@ def test_other_units(unit, tmp_path):
     train(recipe, tmp_path, progress=QUIET)
     x, y = learning_curve(tmp_path, unit)
     assert len(x) == len(y) == 1
+
+
+async def replayed_updates(folder):
+    found = [each async for each in Replay(folder).everything(updates=True)]
+    return next(each for each in found if each.what.startswith("updates"))
+
+
+def rates(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row["update/learning_rate"] for row in rows if row["stage"] == "reinforcement"]
+
+
+@pytest.mark.parametrize("unit", ["sampled_tokens", "episodes"])
+def test_schedules_are_laid_out_over_what_ends_the_stage(unit, tmp_path):
+    plan = ["training.warmup_fraction=0", "training.decay_fraction=1", "training.learning_rate=0.001"]
+    whole = load_recipe("demo", [*GIVEN, *plan, "ablations=null", "training.steps=6"])
+    train(whole, tmp_path / "whole", progress=QUIET)
+    most = int(spent(tmp_path / "whole")[unit])
+    budget = load_recipe(
+        "demo", [*GIVEN, *plan, "ablations=null", "training.steps=5000", f"training.budget.{unit}={most}"]
+    )
+    train(budget, tmp_path / "budget", progress=QUIET)
+    by_steps, by_budget = rates(tmp_path / "whole"), rates(tmp_path / "budget")
+    # six updates either way, and the rate comes down over them
+    assert by_steps == pytest.approx([0.001 * (6 - k) / 7 for k in range(6)])
+    assert len(by_budget) in (5, 6, 7)
+    assert by_budget[0] == pytest.approx(0.001, rel=1e-3)
+    assert by_budget == sorted(by_budget, reverse=True)
+    assert by_budget[-1] < 0.35 * by_budget[0]
+    replayed = asyncio.run(replayed_updates(tmp_path / "budget"))
+    assert (replayed.changed, replayed.count > 0) == (0, True)
+
+
+def test_what_is_laid_out_over_steps_is_laid_out_over_those_a_budget_pays_for():
+    # two tasks of two episodes a step
+    contenders = contenders_of(["demo"], [*GIVEN, "advantage=opo,gpg", "training.steps=100"], budget={"episodes": 18})
+    assert [c.resolved.recipe.training.steps for c in contenders] == [5, 5]
+    few = contenders_of(["demo"], [*GIVEN, "advantage=opo,gpg", "training.steps=3"], budget={"episodes": 18})
+    assert [c.resolved.recipe.training.steps for c in few] == [3, 3]
+
+
+def test_every_contender_is_tried_before_the_first_is_run(tmp_path):
+    done = whetstone(
+        "compare", "demo", *GIVEN, "advantage=group_relative,turn_gae", "--into", tmp_path / "page", "--seeds", 1
+    )
+    assert done.returncode == 2
+    assert "advantage=turn_gae: " in done.stderr
+    assert not (tmp_path / "page").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["seed=1,2"], "seed: every contender is run with each of several seeds; --seeds says how many"),
+        (["demo"], "demo is named twice"),
+        (["advantage=opo,gpg", "--budget", "sampled_tokens"], "say how much, such as sampled_tokens=100000"),
+        (["advantage=opo,gpg", "--budget", "sampled_token=3"], 'did you mean "sampled_tokens"'),
+        (["advantage=opo,gpg", "--budget", "episodes=1.5"], "episodes are counted whole"),
+        (["advantage=opo,gpg", "--budget", "episodes=many"], '"many" is not a number'),
+        (["advantage=opo,gpg", "--budget", "seconds=-1"], "must be greater than 0"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_at_once(given, said, tmp_path):
+    done = whetstone("compare", "demo", *GIVEN, *given, "--into", tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_where_the_budget_did_not_decide_that_is_said(tmp_path):
+    given = ["compare", "demo", *GIVEN, "advantage=opo,gpg", "--seeds", 1, "--into", tmp_path]
+    done = whetstone(*given, "--budget", "sampled_tokens=100000000")
+    assert "advantage=opo: ended by training.steps, with 0% of the budget (sampled_tokens) spent" in done.stdout
+    done = whetstone(*given, "--budget", "sampled_tokens=1")
+    assert "times the budget (sampled_tokens): one update takes more" in done.stdout
 
 
 def test_only_what_is_new_is_run(tmp_path, monkeypatch):
@@ -180,7 +257,7 @@ def test_the_command(tmp_path):
     assert "4 of 4 runs were there" in again.stdout
     for wrong, said in (
         (["demo", "gspo", "--budget", "tokens=3"], 'did you mean "sampled_tokens"'),
-        (["demo", "gspo", "--budget", "episodes=many"], "many is no number"),
+        (["demo", "gspo", "--budget", "episodes=many"], "is not a number"),
         (["advantage=a,b"], "name a recipe to compare"),
     ):
         refused = subprocess.run([*command, *wrong], capture_output=True, text=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,7 +15,8 @@ from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plain_json import to_json
 from whetstone.reporting import Progress
 from whetstone.reporting.comparison import table_lines, write_comparison
-from whetstone.training.comparison import UNITS, compare, contenders_of, learning_curve
+from whetstone.training.budget import UNITS
+from whetstone.training.comparison import check_contenders, compare, contenders_of, learning_curve
 
 _KEY = re.compile(r"[\w.]+=")
 
@@ -43,6 +47,7 @@ def compare_command(recipes: tuple[str, ...], seeds: int, budget: tuple[str, ...
         raise RecipeError("name a recipe to compare; `whetstone recipes` lists those there are")
     limits = _limits(budget)
     contenders = contenders_of(named, overrides, budget=limits)
+    check_contenders(contenders)
     first = min(contender.resolved.recipe.seed for contender in contenders)
     found = compare(
         contenders,
@@ -62,22 +67,42 @@ def compare_command(recipes: tuple[str, ...], seeds: int, budget: tuple[str, ...
         return
     for line in table_lines(told):
         click.echo(line)
+    for line in _budget_lines(told):
+        click.echo(line)
     reused = sum(row["reused"] for row in told["contenders"])
     click.secho(f"{reused} of {sum(len(row['seeds']) for row in told['contenders'])} runs were there; {page}", dim=True)
+
+
+def _budget_lines(told: Mapping[str, Any]) -> list[str]:
+    """Where the budget did not decide, or could not be kept."""
+    found = []
+    for row in told["contenders"]:
+        shares = {unit: row["spent"][unit] / most for unit, most in told["budget"].items()}
+        if shares and max(shares.values()) < 1:
+            unit = max(shares, key=lambda unit: shares[unit])
+            found.append(
+                f"{row['name']}: ended by training.steps, with {shares[unit]:.0%} of the budget ({unit}) spent"
+            )
+        elif shares and max(shares.values()) > 1.5:
+            unit = max(shares, key=lambda unit: shares[unit])
+            found.append(f"{row['name']}: spent {shares[unit]:.1f} times the budget ({unit}): one update takes more")
+    return found
 
 
 def _limits(budget: tuple[str, ...]) -> dict[str, float]:
     limits = {}
     for given in budget:
         unit, equals, most = given.partition("=")
-        if unit not in UNITS or not equals:
+        if unit not in UNITS:
             raise RecipeError(f"--budget {given}: UNIT=MOST{did_you_mean(unit, UNITS)}")
+        if not equals:
+            raise RecipeError(f"--budget {given}: say how much, such as {unit}=100000")
         try:
-            limits[unit] = (
-                float(most.replace("_", "")) if unit == "seconds" else float(int(float(most.replace("_", ""))))
-            )
+            limits[unit] = float(most.replace("_", ""))
         except ValueError:
-            raise RecipeError(f"--budget {given}: {most} is no number") from None
-        if limits[unit] <= 0:
-            raise RecipeError(f"--budget {given}: more than nothing")
+            raise RecipeError(f'--budget {given}: "{most}" is not a number') from None
+        if not 0 < limits[unit] < math.inf:
+            raise RecipeError(f"--budget {given}: must be greater than 0")
+        if unit != "seconds" and limits[unit] != int(limits[unit]):
+            raise RecipeError(f"--budget {given}: {unit} are counted whole")
     return limits

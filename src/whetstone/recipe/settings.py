@@ -253,8 +253,8 @@ class TrainingSettings(OptimizerSettings):
     imitation: ImitationSettings | None = None
     """Keep imitating the source's expert; null leaves it out."""
     budget: BudgetSettings | None = None
-    """What may be spent; the stage ends with the update that reaches it. `steps` is the most it makes all the same, and
-    what schedules are laid out over."""
+    """What may be spent; the stage ends with the update that reaches it. `steps` is the most it makes all the same;
+    schedules are laid out over whichever ends it."""
 
 
 class BudgetSettings(_Settings):

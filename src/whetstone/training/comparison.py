@@ -19,16 +19,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from whetstone.errors import RecipeError
+from whetstone.errors import RecipeError, RunDirectoryError, WhetstoneError
 from whetstone.evaluation.comparing import Paired, paired
 from whetstone.extras import release
-from whetstone.recipe import Resolved, load_recipe
+from whetstone.recipe import Recipe, Resolved, load_recipe
 from whetstone.reporting import Journal, Progress, read_trajectories
-from whetstone.training.assembly import judged_parts
-from whetstone.training.run import spent_in, train
+from whetstone.training.assembly import Assembly, assemble, judged_parts
+from whetstone.training.budget import UNITS, spent_in
+from whetstone.training.run import train
 from whetstone.training.run_directory import read_json
 
-UNITS = ("episodes", "sampled_tokens", "tool_calls", "seconds")
 _NAMED = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
@@ -102,27 +102,62 @@ def contenders_of(recipes: Sequence[str], overrides: Sequence[str], *, budget: M
     for override in overrides:
         key, _, text = override.partition("=")
         values = swept(text)
+        if key == "seed" and len(values) > 1:
+            raise RecipeError("seed: every contender is run with each of several seeds; --seeds says how many")
         if len(values) > 1:
             axes.append([(key, value) for value in values])
         else:
             fixed.append(override)
     limits = [f"training.budget.{unit}={most if unit == 'seconds' else int(most)}" for unit, most in budget.items()]
     found: dict[str, Contender] = {}
-    for recipe in dict.fromkeys(recipes):
+    for recipe in recipes:
         for chosen in itertools.product(*axes):
             changes = [f"{key}={value}" for key, value in chosen]
             resolved = load_recipe(recipe, [*fixed, *changes, "ablations=null", *limits])
             if resolved.recipe.training is None:
                 raise RecipeError(f"{recipe}: there is no reinforcement to compare (training is not set)")
+            resolved = _laid_out(resolved)
             parts = [Path(recipe).stem] if len(set(recipes)) > 1 or not changes else []
             name = " ".join([*parts, *(_told(key, value) for key, value in chosen)])
             if name in found:
                 raise RecipeError(f"{name} is named twice; compare what differs")
             found[name] = Contender(name, resolved)
     if len(found) < 2:
-        raise RecipeError("compare two or more: name several recipes, or values of a key, such as advantage=gigpo,rloo")
+        raise RecipeError(
+            "compare two or more: name several recipes, or values of a key, such as advantage=group_relative,gigpo"
+        )
     _same_tasks(list(found.values()))
     return list(found.values())
+
+
+def _laid_out(resolved: Resolved) -> Resolved:
+    """The recipe with no more steps than its episodes pay for, so that whatever is laid out over steps (curricula,
+    horizons) is laid out over those it makes."""
+    training, rollout = resolved.recipe.training, resolved.recipe.rollout
+    if training is None or training.budget is None or training.budget.episodes is None:
+        return resolved
+    steps = math.ceil(training.budget.episodes / (training.tasks_per_step * rollout.group_size))
+    return resolved.with_changes({"training.steps": steps}) if steps < training.steps else resolved
+
+
+def check_contenders(contenders: Sequence[Contender]) -> None:
+    """See that every contender can be made, before the first is run.
+
+    Raises:
+        WhetstoneError: One cannot; the message says which.
+    """
+    made: list[Assembly] = []
+    for contender in contenders:
+        recipe = contender.resolved.recipe
+        like = [a for a in made if _same_policy(a.resolved.recipe, recipe)]
+        try:
+            made.append(assemble(contender.resolved, like[0].policy if like else None))
+        except WhetstoneError as error:
+            raise type(error)(f"{contender.name}: {error}") from None
+
+
+def _same_policy(one: Recipe, other: Recipe) -> bool:
+    return (one.policy, one.chat, one.tasks, one.critic) == (other.policy, other.chat, other.tasks, other.critic)
 
 
 def swept(text: str) -> list[str]:
@@ -175,7 +210,10 @@ def compare(
                 summary = train(resolved, there, resume=(there / "recipe.yaml").is_file(), progress=progress)
             runs[contender.name].append(Ran(seed, there, summary, reused))
     outcomes = {name: {run.seed: _outcomes(run.folder) for run in ran} for name, ran in runs.items()}
-    return Compared(runs, paired(outcomes), dict(budget))
+    try:
+        return Compared(runs, paired(outcomes), dict(budget))
+    except ValueError as error:
+        raise RunDirectoryError(f"{error}: in one of them nothing could be scored") from None
 
 
 def key_of(resolved: Resolved) -> str:

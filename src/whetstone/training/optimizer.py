@@ -34,6 +34,8 @@ class Optimizers:
 
     def __init__(self, policy: Policy, settings: OptimizerSettings) -> None:
         self.settings, self.done = settings, 0
+        self.share = 0.0
+        """How much of the stage's budget is used up."""
         self.critic_only = False
         """Whether an update leaves the policy, its momentum too, as it is."""
         parameters, outside = policy.trained(), policy.outside
@@ -53,10 +55,15 @@ class Optimizers:
             self._optimizers.append(AdamW(critic, lr=policy.critic.learning_rate, betas=_BETAS, weight_decay=0.0))
         self._peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in self._optimizers]
 
+    @property
+    def place(self) -> float:
+        """How far along the stage is, in steps: by its steps or by its budget, whichever ends it first."""
+        return max(self.done, min(1.0, self.share) * self.settings.steps)
+
     def rate(self) -> float:
         """The learning rate of the next step."""
         return self.settings.learning_rate * schedule(
-            self.done,
+            self.place,
             self.settings.steps,
             warmup_fraction=self.settings.warmup_fraction,
             decay_fraction=self.settings.decay_fraction,
@@ -78,16 +85,20 @@ class Optimizers:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next."""
-        return {"done": self.done, "optimizers": [optimizer.state_dict() for optimizer in self._optimizers]}
+        return {
+            "done": self.done,
+            "share": self.share,
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
-        self.done = state["done"]
+        self.done, self.share = state["done"], state.get("share", 0.0)
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
 
 
-def schedule(done: int, steps: int, *, warmup_fraction: float, decay_fraction: float, decay: str = "linear") -> float:
+def schedule(done: float, steps: int, *, warmup_fraction: float, decay_fraction: float, decay: str = "linear") -> float:
     """The factor on the learning rate of the step after `done` of `steps`: up, level, and down.
 
     Level all along is the constant schedule; down all along, the cosine or linear one; level, then down at the

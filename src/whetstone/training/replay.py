@@ -27,6 +27,7 @@ from whetstone.recipe import Resolved, TrainingSettings
 from whetstone.reporting import Journal, read_trajectories
 from whetstone.rewards import compared, scored
 from whetstone.training.assembly import Assembly, assemble
+from whetstone.training.budget import share_spent
 from whetstone.training.checkpoint import checkpoint_path, load_checkpoint
 from whetstone.training.columns import from_record
 from whetstone.training.credit import give_credit
@@ -219,6 +220,8 @@ class MadeAgain:
         passed_over = [await replay.rescored(replay.group(number)) for number in numbers]
         shown = await imitated(self.assembly, self.settings, update=update)
         version = self.base_version + update
+        before = [row for row in Journal(replay.run_dir).read() if row["step"] <= update]
+        self.learner.optimizers.share = share_spent(before, self.settings.budget)
         learned = partial(one_step, self.assembly, self.learner, groups, passed_over, shown, self.settings)
         stepped = await in_arithmetic_thread(learned, update=update, version=version)
         self.assembly.method.hear(stepped.heard)

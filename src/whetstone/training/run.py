@@ -31,6 +31,7 @@ from whetstone.reporting import Journal, Progress, Stage, write_report, write_tr
 from whetstone.rollout import Collector
 from whetstone.training.assembly import assemble
 from whetstone.training.beside import Beside
+from whetstone.training.budget import share_spent
 from whetstone.training.checkpoint import (
     Checkpoints,
     Position,
@@ -165,8 +166,8 @@ class _Run:
         self, name: str, settings: OptimizerSettings, learner: Learner, work: Work, beside: Beside
     ) -> None:
         every = self.recipe.evaluation.every if isinstance(settings, TrainingSettings) else None
-        used_up = self._used_up(name, settings)
-        while work.done < settings.steps and not used_up:
+        learner.optimizers.share = self._spent(name, settings)
+        while work.done < settings.steps and learner.optimizers.share < 1:
             began = time.perf_counter()
             number = work.done + 1
             try:
@@ -187,8 +188,8 @@ class _Run:
             self._watch(work.collector)
             if every is not None and work.done % every == 0:
                 await beside.begin(name, work.done)
-            used_up = self._used_up(name, settings)
-            last = work.done == settings.steps or used_up
+            learner.optimizers.share = self._spent(name, settings)
+            last = work.done == settings.steps or learner.optimizers.share >= 1
             if work.done % settings.checkpoint_every == 0 or last:
                 try:
                     await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
@@ -198,13 +199,10 @@ class _Run:
                 await work.settle()
                 await self._save(settings, learner, work)
 
-    def _used_up(self, name: str, settings: OptimizerSettings) -> bool:
-        """Whether the stage has spent what it may."""
+    def _spent(self, name: str, settings: OptimizerSettings) -> float:
+        """How much of what it may a stage has spent; see `share_spent`."""
         budget = settings.budget if isinstance(settings, TrainingSettings) else None
-        if budget is None:
-            return False
-        spent = spent_in(self.journal.read(), name)
-        return any(most is not None and spent[unit] >= most for unit, most in budget.model_dump().items())
+        return share_spent(self.journal.read(), budget, name) if budget is not None else 0.0
 
     def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Work:
         if isinstance(settings, SupervisedSettings):
@@ -355,17 +353,6 @@ class _Run:
             "policy": self.recipe.policy.path or "tiny, built from nothing",
             "method": self._method(),
         }
-
-
-def spent_in(rows: list[dict[str, Any]], stage: str = "reinforcement") -> dict[str, float]:
-    """What a stage has spent so far, by `BudgetSettings`' units."""
-    mine = [row for row in rows if row["stage"] == stage]
-    return {
-        "episodes": sum(row.get("spent/episodes") or 0.0 for row in mine),
-        "sampled_tokens": sum(row.get("spent/sampled_tokens") or 0.0 for row in mine),
-        "tool_calls": sum(row.get("spent/tool_calls") or 0.0 for row in mine),
-        "seconds": sum((row.get("time/rollout") or 0.0) + (row.get("time/update") or 0.0) for row in mine),
-    }
 
 
 def headline(evaluation: Mapping[str, Any]) -> str:

@@ -71,7 +71,7 @@ def learn_from(
     given, batches = credit()
     for _ in range(recipe.critic.epochs - 1 if recipe.critic is not None else 0):
         for batch in batches:
-            loss = batch.loss(recipe, settings, step, first=True, critic_only=True)
+            loss = batch.loss(recipe, settings, learner, first=True, critic_only=True)
             learner.update(batch.segments, loss, temperature=temperature, divisor=batch.divisor, critic_only=True)
             _follow(critic, recipe)
         given, batches = credit()
@@ -82,7 +82,7 @@ def learn_from(
     entropies: dict[int, tuple[float, int]] = {}
     for epoch in range(settings.epochs):
         for i, batch in enumerate(batches):
-            loss = batch.loss(recipe, settings, step, first=epoch == i == 0, critic_only=warming)
+            loss = batch.loss(recipe, settings, learner, first=epoch == i == 0, critic_only=warming)
             loss.correction = assembly.correction
             loss.usual_entropies = learner.entropies.usual()
             said: dict[str, float] = {}
@@ -367,9 +367,10 @@ class _Batch:
         return cls(segments, list(share), [torch.empty(0)] * len(segments), of_each, placed)
 
     def loss(
-        self, recipe: Recipe, settings: TrainingSettings, step: int, *, first: bool, critic_only: bool = False
+        self, recipe: Recipe, settings: TrainingSettings, learner: Learner, *, first: bool, critic_only: bool = False
     ) -> UpdateLoss:
         """All that the recipe asks for beside the objective; or what critics learn from alone."""
+        step, place = learner.optimizers.done, int(learner.optimizers.place)
         critic, entropy, imitation = recipe.critic, settings.entropy, settings.imitation
         shown = imitation_weight(imitation, step) if imitation is not None else 0.0
         mixed = imitation is not None and imitation.mixed
@@ -386,7 +387,9 @@ class _Batch:
             reference_weight=settings.reference_kl,
             reference_estimator=settings.reference_estimator,
             entropy=entropy,
-            band_strength=entropy.strength * phase_weight(step, settings.steps, form=entropy.phase) if entropy else 0.0,
+            band_strength=entropy.strength * phase_weight(place, settings.steps, form=entropy.phase)
+            if entropy
+            else 0.0,
             targets=targets,
             values=self._with_shown([each.value for each in self.credited if each.value is not None], 0.0),
             critic=critic,

@@ -1,0 +1,41 @@
+"""What has a stage spent, and how much of what it may?
+
+Easy to get wrong: a stage that ends by its budget never makes all of its `steps`. What is laid out over the stage (a
+learning rate that rises and falls) is laid out over the budget then, or all of it lies in the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whetstone.recipe.settings import BudgetSettings
+
+UNITS = ("episodes", "sampled_tokens", "tool_calls", "seconds")
+
+
+def spent_in(rows: Sequence[Mapping[str, Any]], stage: str = "reinforcement") -> dict[str, float]:
+    """What a stage has spent so far, by `BudgetSettings`' units.
+
+    Args:
+        rows: Of `metrics.jsonl`.
+    """
+    mine = [row for row in rows if row["stage"] == stage]
+    found = {unit: sum(row.get(f"spent/{unit}") or 0.0 for row in mine) for unit in UNITS[:3]}
+    found["seconds"] = sum((row.get("time/rollout") or 0.0) + (row.get("time/update") or 0.0) for row in mine)
+    return found
+
+
+def share_spent(
+    rows: Sequence[Mapping[str, Any]], budget: BudgetSettings | None, stage: str = "reinforcement"
+) -> float:
+    """How much of its budget a stage has used up, of the unit it has least left of; 1 or more: it is over. 0 without a
+    budget.
+
+    Args:
+        rows: Of `metrics.jsonl`.
+    """
+    if budget is None:
+        return 0.0
+    spent = spent_in(rows, stage)
+    return max((spent[unit] / most for unit, most in budget.model_dump().items() if most is not None), default=0.0)
