@@ -85,9 +85,10 @@ def checked_options(
         if parameter.default is parameter.empty and key not in options and key not in (given or {}):
             raise OptionError(key, "is needed here and not set")
     inner = part.func if isinstance(part, functools.partial) else part
-    hints = get_type_hints(inner.__init__ if inspect.isclass(inner) else inner)
+    hints = get_type_hints(inner.__init__ if inspect.isclass(inner) else inner, include_extras=True)
     fields: dict[str, Any] = {key: (hints.get(key, Any), ...) for key in options}
-    model = create_model("options", __config__=ConfigDict(arbitrary_types_allowed=True), **fields)
+    config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
+    model = create_model("options", __config__=config, **fields)
     try:
         values = model.model_validate(dict(options))
     except ValidationError as error:

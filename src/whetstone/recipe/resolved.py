@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from whetstone.errors import RecipeError, did_you_mean
+from whetstone.recipe.aliases import canonical
 from whetstone.recipe.checking import contradictions, without_effect
 from whetstone.recipe.locating import located
 from whetstone.recipe.reading import Keys, Places, changed, overridden, place_of, read, shortened
@@ -92,7 +93,7 @@ def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
-    keys = located(_without_nulls(keys), None)
+    keys = canonical(located(_without_nulls(keys), None))
     try:
         recipe = Recipe.model_validate(keys)
     except ValidationError as error:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Part(BaseModel):
@@ -162,8 +162,8 @@ class RolloutSettings(_Settings):
     """Which trajectories of a step are learned from, such as `resample_on_correct`."""
     refill: Annotated[Part | None, _named()] = None
     """Which groups count, such as `informative`; others are sampled in the place of the rest."""
-    group_size: int = Field(8, ge=2)
-    """Trajectories of one task; credit compares them, so one alone could teach nothing."""
+    group_size: int = Field(8, ge=1)
+    """Trajectories of one task. One alone teaches something only where credit compares it with nothing of its task."""
     temperature: float = Field(1.0, gt=0)
     max_new_tokens: int = Field(256, ge=1)
     """In one turn."""
@@ -245,7 +245,7 @@ class TrainingSettings(OptimizerSettings):
     `k3_as_k2` reports the one and pulls like the other."""
     entropy: EntropySettings | None = None
     """A bonus for entropy; null leaves it out."""
-    max_mismatch: float = Field(0.1, gt=0)
+    max_mismatch: float = Field(0.1, gt=0, allow_inf_nan=True)
     """How far sampler and learner may disagree on tokens of the present weights (`sampler/mismatch_kl`, the mean k3 of
     a step, in nats) before the run stops; from a tenth of it on it is said. `.inf`: any."""
     max_faults: int = Field(100, ge=0)
@@ -364,7 +364,7 @@ class Recipe(_Settings):
 
     title: str = ""
     paper: str = ""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     policy: PolicySettings
     chat: ChatSettings = ChatSettings()
     tasks: TasksSettings

@@ -45,6 +45,8 @@ from whetstone.training.needs import Offer, missing
 from whetstone.training.sums import OF_SUMS
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
+_ALONE = ("independent", "self_play")
+"""Strategies whose groups may be of one."""
 _ANY_LENGTH = 1 << 40
 """Of a context that somebody else keeps."""
 _TOKENIZER_EPISODES = 300
@@ -215,6 +217,7 @@ def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[s
         _check_needs(resolved, credit, objective, offer)
     reads = {name for _, each in (*credit.every(), ("", objective)) for name in columns_of(each)}
     _check_use(resolved, reads)
+    _check_group(resolved, credit, objective)
     if recipe.critic is not None:
         heads = critic_heads(columns_of(credit.advantage))
         if not heads:
@@ -362,6 +365,31 @@ def _check_use(resolved: Resolved, reads: set[str]) -> None:
     ):
         if is_set and not reads & columns:
             raise resolved.error(key, f"has no effect: neither credit nor objective reads {', '.join(sorted(columns))}")
+
+
+def _check_group(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any]) -> None:
+    """Refuse groups of one where they are compared with the rest of their group, or made of its parts.
+
+    Raises:
+        RecipeError: One alone could teach nothing.
+    """
+    recipe = resolved.recipe
+    if recipe.training is None or recipe.rollout.group_size > 1:
+        return
+    if recipe.rollout.strategy.name not in _ALONE and ":" not in recipe.rollout.strategy.name:
+        said = f'strategy "{recipe.rollout.strategy.name}" makes a group of several episodes; 2 or more'
+        raise resolved.error("rollout.group_size", said)
+    raw = recipe.advantage.options.get("singleton") == "raw"
+    for key, name, function in (
+        ("advantage", recipe.advantage.name, credit.advantage),
+        ("objective", recipe.objective.name, objective),
+    ):
+        if key == "advantage" and (raw or "advantages" not in columns_of(objective)):
+            continue
+        if "group" in columns_of(function):
+            others = ", ".join(name for name, each in ADVANTAGES.items() if "group" not in columns_of(each))
+            said = f'{key} "{name}" compares the trajectories of a task, so one alone could teach nothing; 2 or more'
+            raise resolved.error("rollout.group_size", f"{said}, or an advantage that compares none: {others}")
 
 
 def _reward(resolved: Resolved) -> Reward:

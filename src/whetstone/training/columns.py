@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +27,8 @@ from whetstone.chat import Chat, assistant
 from whetstone.errors import CreditError
 from whetstone.training.held import Held
 from whetstone.training.learner import Learner
-from whetstone.trajectory import Author, EndReason, Segment, Tokens
+from whetstone.training.probes import behind, context_of, probe
+from whetstone.trajectory import EndReason, Segment, Tokens
 
 READ_AT = {
     "values": "first",
@@ -299,10 +299,10 @@ class Columns:
             answers = held.group.task.private.get("answer")
             if answers is None:
                 raise CreditError(f"answer_beliefs: task {held.group.task.id} has no gold answer (private `answer`)")
-            context = _context_of(held, t)
+            context = context_of(held, t)
             for answer in answers if isinstance(answers, list | tuple) else [answers]:
                 ids = self.chat.write(assistant(str(answer)), ())
-                asked.append(_probe(context, ids))
+                asked.append(probe(context, ids))
                 rows.append(m)
         beliefs = torch.full((len(self["trajectory"]),), -math.inf, dtype=torch.float64)
         if asked:
@@ -424,7 +424,7 @@ class Columns:
             assert self._learner is not None
             cut = [i for i, held in enumerate(self.held) if held.trajectory.ended.cut_short and len(held)]
             length = self._learner.policy.context_length
-            probes = [_probe(_behind(self.held[i]).ids[: length - 1], (0,)) for i in cut]
+            probes = [probe(behind(self.held[i]).ids[: length - 1], (0,)) for i in cut]
             said = self._learner.values(probes, temperature=self.temperature)
             zeros = torch.zeros(len(self.held), dtype=torch.float64)
             self._last_values = {head: zeros.clone() for head in self._learner.heads}
@@ -432,31 +432,6 @@ class Columns:
                 for h, head in enumerate(self._learner.heads):
                     self._last_values[head][i] = values[0, h].double().cpu()
         return self._last_values[name]
-
-
-def _context_of(held: Held, turn: int) -> tuple[int, ...]:
-    """What the model read in front of a turn's action."""
-    turns = held.trajectory.turns
-    if turns[turn].training_context is not None:
-        return turns[turn].training_context.ids  # type: ignore[union-attr]
-    begin = max(t for t in range(turn + 1) if turns[t].opens_segment)
-    before = chain.from_iterable((*t.context.ids, *t.action.ids) for t in turns[begin:turn])
-    return (*before, *turns[turn].context.ids)
-
-
-def _behind(held: Held) -> Tokens:
-    """What the model would have read next."""
-    turns, closing = held.trajectory.turns, held.trajectory.closing
-    last = turns[-1]
-    so_far = (*_context_of(held, len(turns) - 1), *last.action.ids)
-    return Tokens.written((*so_far, *(closing.ids if closing is not None else ())), Author.ENVIRONMENT)
-
-
-def _probe(context: Sequence[int], ids: Sequence[int]) -> Segment:
-    """A segment in which `ids` are asked about behind `context`."""
-    tokens = Tokens.written((*context, *ids), Author.ENVIRONMENT)
-    mask = (False,) * len(context) + (True,) * len(ids)
-    return Segment("probe", 0, tokens, mask, (0,) * len(tokens))
 
 
 _MADE: dict[str, Callable[[Columns], Iterable[float] | Iterable[int] | Tensor]] = {

@@ -10,6 +10,7 @@ import torch
 
 from whetstone.algorithms.levels import Credit, CreditPerTurn, PerTrajectory, PerTurn
 from whetstone.algorithms.returns import following
+from whetstone.ranges import Share
 
 
 def archer(
@@ -26,7 +27,7 @@ def archer(
     last_slow_values: PerTrajectory,
     last_slow_twin_values: PerTrajectory,
     *,
-    discount: float = 0.95,
+    discount: Share = 0.95,
 ) -> CreditPerTurn:
     """The value of the action minus that of the state, each the smaller of two critics.
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
 from whetstone.algorithms.sets import joint_keys, normalised, set_mean
+from whetstone.ranges import DegreesOfFreedom, NotNegative
 
 
 def arpo(
@@ -19,8 +20,8 @@ def arpo(
     nodes: PerTurn,
     *,
     attribution: Literal["soft", "hard"] = "hard",
-    ddof: int = 1,
-    epsilon: float = 1e-6,
+    ddof: DegreesOfFreedom = 1,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
     """GRPO over all branches of a task; shared turns get the mean of the branches through them (ARPO).
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from whetstone.algorithms.levels import PerTrajectory
 from whetstone.algorithms.sets import normalised
+from whetstone.ranges import DegreesOfFreedom, NotNegative
 
 
 def batch_scaled(
-    rewards: PerTrajectory, group: PerTrajectory, *, ddof: int = 1, epsilon: float = 1e-6
+    rewards: PerTrajectory, group: PerTrajectory, *, ddof: DegreesOfFreedom = 1, epsilon: NotNegative = 1e-6
 ) -> PerTrajectory:
     """How much better each trajectory did than its siblings, in deviations of the batch (Lite-PPO).
 

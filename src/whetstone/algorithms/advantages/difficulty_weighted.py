@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from whetstone.algorithms.levels import PerTrajectory
 from whetstone.algorithms.sets import normalised, set_mean
+from whetstone.ranges import NotNegative, Positive, Share
 
 
 def difficulty_weighted(
@@ -14,8 +15,8 @@ def difficulty_weighted(
     group: PerTrajectory,
     hardness: PerTrajectory,
     *,
-    low: float = 1 / 3,
-    high: float = 3.0,
+    low: Positive = 1 / 3,
+    high: Positive = 3.0,
 ) -> PerTrajectory:
     """Reward minus the group's mean, times how hard the task is beside the batch's (GUI-G1).
 
@@ -46,9 +47,9 @@ def dgrpo(
     rewards: PerTrajectory,
     group: PerTrajectory,
     *,
-    highest: float = 1.0,
-    floor: float = 0.25,
-    epsilon: float = 1e-6,
+    highest: Positive = 1.0,
+    floor: Share = 0.25,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTrajectory:
     """GRPO, with tasks weighted by how much of their reward the policy still misses (difficulty-weighted GRPO).
 

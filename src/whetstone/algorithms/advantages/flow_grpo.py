@@ -9,6 +9,7 @@ from typing import Literal
 
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
 from whetstone.algorithms.sets import normalised
+from whetstone.ranges import NotNegative
 
 
 def flow_grpo(
@@ -17,7 +18,7 @@ def flow_grpo(
     trajectory: PerTurn,
     *,
     weight: Literal["turn", "trajectory"] = "turn",
-    epsilon: float = 1e-6,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
     """GRPO over all turns of a task, each with its trajectory's outcome (Flow-GRPO).
 

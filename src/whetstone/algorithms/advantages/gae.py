@@ -11,6 +11,7 @@ from torch import Tensor
 from whetstone.algorithms.advantages.whitened import whitened
 from whetstone.algorithms.levels import Credit, CreditPerToken, CreditPerTurn, PerToken, PerTrajectory, PerTurn
 from whetstone.algorithms.returns import following, reward_to_go
+from whetstone.ranges import Share
 
 
 def gae(
@@ -19,8 +20,8 @@ def gae(
     run: Tensor,  # [n] ascending: which trajectory the step belongs to
     last_values: Tensor,  # [N] of the state behind the last step of each trajectory
     *,
-    discount: float = 0.99,
-    trace: float = 0.95,
+    discount: Share = 0.99,
+    trace: Share = 0.95,
 ) -> Tensor:  # [n]
     """Advantages over steps of any kind; float64. The critic's targets are advantages + values.
 
@@ -52,8 +53,8 @@ def turn_gae(
     last_values: PerTrajectory,
     trajectory: PerTurn,
     *,
-    discount: float = 0.99,
-    trace: float = 0.95,
+    discount: Share = 0.99,
+    trace: Share = 0.95,
     whiten: bool = True,
 ) -> CreditPerTurn:
     """Generalised advantage estimation over turns: value belongs to what changes the world (VL-DAC, Odysseus).
@@ -86,8 +87,8 @@ def token_gae(
     last_token_values: PerTrajectory,
     token_trajectory: PerToken,
     *,
-    discount: float = 1.0,
-    trace: float = 1.0,
+    discount: Share = 1.0,
+    trace: Share = 1.0,
     whiten: bool = True,
 ) -> CreditPerToken:
     """Generalised advantage estimation over action tokens, as PPO has it.

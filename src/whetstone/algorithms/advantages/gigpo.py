@@ -15,6 +15,7 @@ from torch import Tensor
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
 from whetstone.algorithms.returns import reward_to_go
 from whetstone.algorithms.sets import joint_keys, normalised
+from whetstone.ranges import NotNegative, Share
 
 
 def gigpo(
@@ -24,11 +25,11 @@ def gigpo(
     group: PerTrajectory,
     state_keys: PerTurn,
     *,
-    discount: float = 0.95,
-    step_weight: float = 1.0,
+    discount: Share = 0.95,
+    step_weight: NotNegative = 1.0,
     scale: bool = False,
     weight: Literal["trajectory", "turn"] = "trajectory",
-    epsilon: float = 1e-6,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
     """The episode against its siblings, and each turn against turns that began in the same state (GiGPO).
 

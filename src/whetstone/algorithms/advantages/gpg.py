@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from whetstone.algorithms.levels import PerTrajectory
 from whetstone.algorithms.sets import normalised
+from whetstone.ranges import Positive
 
 
-def gpg(rewards: PerTrajectory, group: PerTrajectory, *, scale: float = 1.0) -> PerTrajectory:
+def gpg(rewards: PerTrajectory, group: PerTrajectory, *, scale: Positive = 1.0) -> PerTrajectory:
     """Reward minus the group's mean, times trajectories over those that earned anything (GPG).
 
         Aᵢ = α (Sᵢ − mean(S)) / f,   α = N / number of S that are not 0

@@ -9,6 +9,7 @@ from typing import Literal
 
 from whetstone.algorithms.levels import PerTrajectory
 from whetstone.algorithms.sets import normalised
+from whetstone.ranges import DegreesOfFreedom, NotNegative
 
 
 def group_relative(
@@ -16,9 +17,9 @@ def group_relative(
     group: PerTrajectory,
     *,
     scale: bool = True,
-    ddof: int = 1,
+    ddof: DegreesOfFreedom = 1,
     singleton: Literal["zero", "raw"] = "zero",
-    epsilon: float = 1e-6,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTrajectory:
     """How much better each trajectory did than its siblings (GRPO).
 

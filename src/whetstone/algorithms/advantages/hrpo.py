@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
 from whetstone.algorithms.sets import normalised
+from whetstone.ranges import NotNegative
 
 
 def hrpo(
@@ -15,8 +16,8 @@ def hrpo(
     trajectory: PerTurn,
     group: PerTrajectory,
     *,
-    weight: float = 0.5,
-    epsilon: float = 1e-6,
+    weight: NotNegative = 0.5,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
     """Outcome against the siblings, plus what the turn itself earned or cost (HRPO of MasHost).
 

@@ -12,6 +12,7 @@ import torch
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
 from whetstone.algorithms.returns import last_of, reward_to_go
 from whetstone.algorithms.sets import joint_keys, normalised
+from whetstone.ranges import NotNegative, Share
 
 
 def igpo(
@@ -20,9 +21,9 @@ def igpo(
     trajectory: PerTurn,
     group: PerTrajectory,
     *,
-    discount: float = 1.0,
+    discount: Share = 1.0,
     norm: Literal["separate", "pooled", "none"] = "separate",
-    epsilon: float = 1e-6,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
     """What each turn adds to the belief in the gold answer, and the outcome, summed to the end (IGPO).
 

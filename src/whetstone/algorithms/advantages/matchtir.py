@@ -8,6 +8,7 @@ from __future__ import annotations
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
 from whetstone.algorithms.returns import reward_to_go
 from whetstone.algorithms.sets import joint_keys, normalised
+from whetstone.ranges import NotNegative, Share
 
 
 def matchtir(
@@ -16,9 +17,9 @@ def matchtir(
     group: PerTrajectory,
     turn_index: PerTurn,
     *,
-    discount: float = 0.9,
-    weight: float = 0.5,
-    epsilon: float = 1e-6,
+    discount: Share = 0.9,
+    weight: Share = 0.5,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
     """The trajectory's sum of turn rewards, and each turn's return beside the same turn of its siblings (MatchTIR).
 

@@ -12,10 +12,11 @@ from whetstone.algorithms.advantages.gae import gae
 from whetstone.algorithms.advantages.whitened import whitened
 from whetstone.algorithms.levels import Credit, CreditPerTurn, PerTrajectory, PerTurn
 from whetstone.algorithms.returns import following, reward_to_go
+from whetstone.ranges import NotNegative, Share
 
 
 def potential_shaping(
-    potentials: PerTurn, last_potentials: PerTrajectory, trajectory: PerTurn, *, discount: float = 0.95
+    potentials: PerTurn, last_potentials: PerTrajectory, trajectory: PerTurn, *, discount: Share = 0.95
 ) -> Tensor:
     """[M] what a potential adds to each turn's reward.
 
@@ -44,9 +45,9 @@ def mira(
     last_potentials: PerTrajectory,
     trajectory: PerTurn,
     *,
-    weight: float = 0.3,
-    discount: float = 0.95,
-    trace: float = 0.95,
+    weight: NotNegative = 0.3,
+    discount: Share = 0.95,
+    trace: Share = 0.95,
     whiten: bool = True,
 ) -> CreditPerTurn:
     """Rewards shaped by a learned potential, then generalised advantage estimation over turns (MiRA).

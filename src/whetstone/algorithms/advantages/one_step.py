@@ -14,6 +14,7 @@ from torch import Tensor
 
 from whetstone.algorithms.levels import Credit, CreditPerTurn, PerTrajectory, PerTurn
 from whetstone.algorithms.returns import following, reward_to_go
+from whetstone.ranges import NotNegative, Share
 
 
 def one_step(
@@ -24,8 +25,8 @@ def one_step(
     last_twin_values: PerTrajectory,
     trajectory: PerTurn,
     *,
-    discount: float = 0.9,
-    weight: float = 0.5,
+    discount: Share = 0.9,
+    weight: Share = 0.5,
 ) -> CreditPerTurn:
     """Monte-Carlo return and one step ahead, mixed: the estimate as the papers write it.
 
@@ -60,8 +61,8 @@ def digirl(
     last_twin_values: PerTrajectory,
     trajectory: PerTurn,
     *,
-    discount: float = 0.5,
-    step_cost: float = 0.05,
+    discount: Share = 0.5,
+    step_cost: NotNegative = 0.05,
 ) -> CreditPerTurn:
     """1 for a turn that was worth it, 0 for the rest (DigiRL as released): filtered imitation of oneself.
 
@@ -95,8 +96,8 @@ def webrl(
     last_twin_values: PerTrajectory,
     trajectory: PerTurn,
     *,
-    discount: float = 0.9,
-    step_cost: float = 0.05,
+    discount: Share = 0.9,
+    step_cost: NotNegative = 0.05,
     negative: float = -0.6,
 ) -> CreditPerTurn:
     """+1 for a turn that was worth it, −0.6 for one that was not (WebRL as released).

@@ -13,10 +13,11 @@ from torch import Tensor
 from whetstone.algorithms.levels import PerToken, PerTrajectory, PerTurn
 from whetstone.algorithms.returns import preceding
 from whetstone.algorithms.sets import normalised, sets_of
+from whetstone.ranges import NotNegative, Positive
 
 
 def implicit_rewards(
-    model_logprobs: PerToken, old_logprobs: PerToken, turn: PerToken, turns: int, *, beta: float = 0.05
+    model_logprobs: PerToken, old_logprobs: PerToken, turn: PerToken, turns: int, *, beta: Positive = 0.05
 ) -> Tensor:
     """[M] what a model finds likelier in each turn than the policy that sampled it.
 
@@ -41,12 +42,12 @@ def oprl(
     trajectory: PerTurn,
     group: PerTrajectory,
     *,
-    step_weight: float = 1.0,
+    step_weight: NotNegative = 1.0,
     center: Literal["leave_one_out", "mean"] = "leave_one_out",
     scale: Literal["set", "none"] = "none",
     rescale: bool = True,
     baseline: Literal["all", "first"] = "all",
-    epsilon: float = 1e-6,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
     """Outcome against the siblings, and each turn's implicit reward against all turns of the group (OPRL, iStar).
 

@@ -6,10 +6,11 @@ import torch
 
 from whetstone.algorithms.levels import PerTrajectory
 from whetstone.algorithms.sets import set_std
+from whetstone.ranges import NotNegative
 
 
 def pass_at_k(
-    rewards: PerTrajectory, group: PerTrajectory, *, scale: bool = False, epsilon: float = 1e-6
+    rewards: PerTrajectory, group: PerTrajectory, *, scale: bool = False, epsilon: NotNegative = 1e-6
 ) -> PerTrajectory:
     """Best minus second best for the best of each group, 0 for all others (pass@k, top 1).
 

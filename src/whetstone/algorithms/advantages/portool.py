@@ -11,6 +11,7 @@ from torch import Tensor
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
 from whetstone.algorithms.returns import last_of, preceding
 from whetstone.algorithms.sets import joint_keys, normalised, set_mean, sets_of
+from whetstone.ranges import NotNegative, Share
 
 
 def portool(
@@ -21,10 +22,10 @@ def portool(
     turn_index: PerTurn,
     nodes: PerTurn,
     *,
-    discount: float = 0.95,
-    trajectory_weight: float = 1.0,
-    fork_weight: float = 1.0,
-    epsilon: float = 1e-6,
+    discount: Share = 0.95,
+    trajectory_weight: NotNegative = 1.0,
+    fork_weight: NotNegative = 1.0,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
     """A turn among its siblings in the tree, and its trajectories among all of the task (PORTool).
 

@@ -10,9 +10,10 @@ from whetstone.algorithms.advantages.whitened import whitened
 from whetstone.algorithms.levels import PerToken, PerTrajectory
 from whetstone.algorithms.returns import reward_to_go
 from whetstone.algorithms.sets import normalised
+from whetstone.ranges import Share
 
 
-def reinforce_plus_plus(token_rewards: PerToken, token_trajectory: PerToken, *, discount: float = 1.0) -> PerToken:
+def reinforce_plus_plus(token_rewards: PerToken, token_trajectory: PerToken, *, discount: Share = 1.0) -> PerToken:
     """Rewards to come, with mean 0 and variance 1 over the action tokens of the batch (REINFORCE++).
 
         A_k = (G_k − mean) / √(var + 1e-8)

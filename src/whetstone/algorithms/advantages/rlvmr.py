@@ -9,6 +9,7 @@ import torch
 
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
 from whetstone.algorithms.sets import joint_keys, normalised
+from whetstone.ranges import NotNegative, Share
 
 
 def rlvmr(
@@ -18,8 +19,8 @@ def rlvmr(
     group: PerTrajectory,
     tags: PerTurn,
     *,
-    weight: float = 0.5,
-    epsilon: float = 1e-6,
+    weight: Share = 0.5,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
     """Outcome against the siblings, and each turn's reward against turns of the task with the same tag (RLVMR).
 

@@ -15,6 +15,7 @@ import torch
 from whetstone.algorithms.levels import PerToken, PerTrajectory, PerTurn
 from whetstone.algorithms.returns import reward_to_go
 from whetstone.algorithms.sets import joint_keys, normalised, set_mean
+from whetstone.ranges import NotNegative, Share
 
 
 def mars(
@@ -23,7 +24,7 @@ def mars(
     roles: PerTrajectory,
     *,
     scale: bool = False,
-    epsilon: float = 1e-6,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
     """Rewards to come over a player's own turns, against all turns of the same role in the batch (MARS, MARSHAL).
 
@@ -51,7 +52,7 @@ def mars(
 
 
 def dr_mas(
-    rewards: PerTrajectory, group: PerTrajectory, roles: PerTrajectory, *, epsilon: float = 1e-6
+    rewards: PerTrajectory, group: PerTrajectory, roles: PerTrajectory, *, epsilon: NotNegative = 1e-6
 ) -> PerTrajectory:
     """GRPO for a team: compared within a task and a role (Dr. MAS).
 
@@ -71,7 +72,7 @@ def dr_mas(
 
 
 def role_normalised(
-    token_rewards: PerToken, token_trajectory: PerToken, roles: PerTrajectory, *, discount: float = 1.0
+    token_rewards: PerToken, token_trajectory: PerToken, roles: PerTrajectory, *, discount: Share = 1.0
 ) -> PerToken:
     """Rewards to come, with mean 0 and variance 1 over each role's action tokens of the batch (Self-RedTeam).
 

@@ -13,6 +13,7 @@ from whetstone.algorithms.advantages.gae import gae
 from whetstone.algorithms.advantages.whitened import whitened
 from whetstone.algorithms.levels import Credit, CreditPerTurn, PerTrajectory, PerTurn
 from whetstone.algorithms.returns import last_of
+from whetstone.ranges import NotNegative, Share
 
 
 def spa(
@@ -23,11 +24,11 @@ def spa(
     last_values: PerTrajectory,
     trajectory: PerTurn,
     *,
-    contribution_weight: float = 1.0,
-    grounding_weight: float = 0.5,
+    contribution_weight: NotNegative = 1.0,
+    grounding_weight: NotNegative = 0.5,
     residual: Literal["last", "none"] = "last",
-    discount: float = 0.99,
-    trace: float = 0.95,
+    discount: Share = 0.99,
+    trace: Share = 0.95,
     whiten: bool = True,
 ) -> CreditPerTurn:
     """Rewards split by learned contributions, then generalised advantage estimation over turns (after SPA-RL).

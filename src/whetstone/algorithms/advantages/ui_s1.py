@@ -13,6 +13,7 @@ import torch
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
 from whetstone.algorithms.returns import following, reward_to_go
 from whetstone.algorithms.sets import joint_keys, normalised
+from whetstone.ranges import NotNegative, Share
 
 
 def ui_s1(
@@ -23,11 +24,11 @@ def ui_s1(
     turn_index: PerTurn,
     matched: PerTurn,
     *,
-    discount: float = 0.5,
-    episode_weight: float = 1.0,
-    step_weight: float = 1.0,
+    discount: Share = 0.5,
+    episode_weight: NotNegative = 1.0,
+    step_weight: NotNegative = 1.0,
     scale: bool = True,
-    epsilon: float = 1e-6,
+    epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
     """The episode against its siblings, and each turn against the same turn of its siblings (UI-S1).
 

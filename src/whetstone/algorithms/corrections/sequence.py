@@ -11,10 +11,11 @@ from torch import Tensor
 
 from whetstone.algorithms.corrections.truncated import truncated
 from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND
+from whetstone.ranges import Positive
 
 
 def sequence_truncated(
-    old_logprobs: Tensor, sampler_logprobs: Tensor, sequence: Tensor, *, high: float = 5.0
+    old_logprobs: Tensor, sampler_logprobs: Tensor, sequence: Tensor, *, high: Positive = 5.0
 ) -> Tensor:
     """[T] the product of each sequence's weights, at most `high`, for all its tokens (sequence TIS).
 
@@ -29,7 +30,9 @@ def sequence_truncated(
     return _product(old_logprobs, sampler_logprobs, sequence).clamp_max(high)
 
 
-def sequence_masked(old_logprobs: Tensor, sampler_logprobs: Tensor, sequence: Tensor, *, high: float = 3.0) -> Tensor:
+def sequence_masked(
+    old_logprobs: Tensor, sampler_logprobs: Tensor, sequence: Tensor, *, high: Positive = 3.0
+) -> Tensor:
     """[T] the product of each sequence's weights, 0 for all its tokens where it is above `high` (sequence MIS).
 
     Args:
@@ -45,7 +48,7 @@ def sequence_masked(old_logprobs: Tensor, sampler_logprobs: Tensor, sequence: Te
 
 
 def geometric(
-    old_logprobs: Tensor, sampler_logprobs: Tensor, sequence: Tensor, *, width: float = 0.01, high: float = 2.0
+    old_logprobs: Tensor, sampler_logprobs: Tensor, sequence: Tensor, *, width: Positive = 0.01, high: Positive = 2.0
 ) -> Tensor:
     """[T] truncated weights of tokens, 0 for sequences whose mean ratio is out of bounds.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND
+from whetstone.ranges import Positive
 
 
 def importance_weights(
@@ -40,7 +41,7 @@ def truncated(
     old_logprobs: Tensor,  # [T] the learner's own before this update
     sampler_logprobs: Tensor,  # [T] as drawn; NaN where nobody drew
     *,
-    high: float = 2.0,
+    high: Positive = 2.0,
 ) -> Tensor:  # [T]
     """Importance weights, none above `high` (truncated importance sampling).
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from whetstone.algorithms.levels import LossOnly, PerTrajectory
+from whetstone.ranges import Count
 
 
 def rejection(
@@ -17,7 +18,7 @@ def rejection(
     lengths: PerTrajectory,
     *,
     threshold: float = 1.0,
-    per_task: int = 4,
+    per_task: Count = 4,
 ) -> LossOnly:
     """Keeps trajectories that reach the threshold, without duplicates, at most so many of a task.
 

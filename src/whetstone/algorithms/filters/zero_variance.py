@@ -10,9 +10,10 @@ import torch
 
 from whetstone.algorithms.levels import BeforeBaseline, PerTrajectory
 from whetstone.algorithms.sets import set_std, sets_of
+from whetstone.ranges import NotNegative
 
 
-def zero_variance(rewards: PerTrajectory, group: PerTrajectory, *, least_std: float = 0.0) -> BeforeBaseline:
+def zero_variance(rewards: PerTrajectory, group: PerTrajectory, *, least_std: NotNegative = 0.0) -> BeforeBaseline:
     """Keeps groups whose rewards differ (DAPO's dynamic sampling, without sampling anew).
 
     A group of one has nothing to differ from, and stays.

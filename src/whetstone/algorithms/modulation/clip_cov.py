@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms.levels import PerToken
+from whetstone.ranges import Share
 
 
 def covariances(advantages: Tensor, old_logprobs: Tensor) -> Tensor:
@@ -29,7 +30,7 @@ def clip_cov(
     old_logprobs: PerToken,
     draws: PerToken,
     *,
-    share: float = 2e-4,
+    share: Share = 2e-4,
     low: float = 1.0,
     high: float = 5.0,
 ) -> PerToken:

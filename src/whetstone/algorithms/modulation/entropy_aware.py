@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.sets import deviation
+from whetstone.ranges import NotNegative
 
 
-def entropy_aware(advantages: PerToken, entropies: PerToken, *, weight: float = 0.2) -> PerToken:
+def entropy_aware(advantages: PerToken, entropies: PerToken, *, weight: NotNegative = 0.2) -> PerToken:
     """Advantages times one plus a share of how unusual the token's entropy is (AEPO).
 
         A_k ← A_k · max(0, 1 + a (H_k − mean H) / std H)      over the action tokens of the batch

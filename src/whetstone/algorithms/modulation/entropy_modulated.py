@@ -9,6 +9,7 @@ import torch
 
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
 from whetstone.algorithms.sets import set_mean
+from whetstone.ranges import NotNegative
 
 
 def entropy_modulated(
@@ -17,8 +18,8 @@ def entropy_modulated(
     trajectory: PerTurn,
     group: PerTrajectory,
     *,
-    strength: float = 1.0,
-    least_range: float = 0.1,
+    strength: NotNegative = 1.0,
+    least_range: NotNegative = 0.1,
 ) -> PerTurn:
     """Advantages times a factor that falls with the turn's mean entropy (AEM).
 

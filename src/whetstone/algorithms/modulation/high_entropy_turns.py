@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from whetstone.algorithms.levels import PerTurn
+from whetstone.ranges import PositiveShare
 
 
-def high_entropy_turns(advantages: PerTurn, turn_entropies: PerTurn, *, share: float = 0.8) -> PerTurn:
+def high_entropy_turns(advantages: PerTurn, turn_entropies: PerTurn, *, share: PositiveShare = 0.8) -> PerTurn:
     """Advantages of the turns with the highest mean token entropy; 0 at the others (DART).
 
     The share of the batch's turns that stays is rounded to the next whole turn; 1 leaves all as they are.

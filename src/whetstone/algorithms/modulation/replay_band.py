@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from whetstone.algorithms.levels import PerToken, PerTrajectory, PerTurn
+from whetstone.ranges import Share
 
 
 def replay_band(
@@ -14,8 +15,8 @@ def replay_band(
     trajectory: PerTurn,
     replayed: PerTrajectory,
     *,
-    low: float = 0.5,
-    high: float = 0.95,
+    low: Share = 0.5,
+    high: Share = 0.95,
 ) -> PerTurn:
     """Advantages of replayed turns whose mean token probability lies in (low, high]; 0 outside (WebRL).
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.ranges import NotNegative, Positive
 
 
 def cispo(
@@ -14,8 +15,8 @@ def cispo(
     old_logprobs: PerToken,
     advantages: PerToken,
     *,
-    ratio_max: float = 5.0,
-    ratio_min: float = 0.0,
+    ratio_max: Positive = 5.0,
+    ratio_min: NotNegative = 0.0,
 ) -> TokenLoss:
     """Policy gradient weighted by a bounded ratio (CISPO).
 

@@ -10,6 +10,7 @@ import torch
 
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.ranges import NotNegative, Share
 
 
 def clipped(
@@ -17,8 +18,8 @@ def clipped(
     old_logprobs: PerToken,
     advantages: PerToken,
     *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
+    clip_low: Share = 0.2,
+    clip_high: NotNegative = 0.2,
     dual_clip: float | None = None,
 ) -> TokenLoss:
     """The clipped surrogate objective (PPO), token by token.

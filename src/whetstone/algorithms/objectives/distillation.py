@@ -13,9 +13,10 @@ from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.clipped import clipped
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.ranges import NotNegative, Positive, Share
 
 
-def teacher_advantages(teacher_logprobs: Tensor, logprobs: Tensor, *, bound: float = 10.0) -> Tensor:
+def teacher_advantages(teacher_logprobs: Tensor, logprobs: Tensor, *, bound: Positive = 10.0) -> Tensor:
     """[T] how much likelier the teacher finds each token, in nats; no gradient, within ± `bound`.
 
     Source: Thinking Machines 2025, "On-Policy Distillation", https://thinkingmachines.ai/blog/on-policy-distillation/;
@@ -30,11 +31,11 @@ def distilled(
     teacher_logprobs: PerToken,
     advantages: PerToken,
     *,
-    teacher_weight: float = 1.0,
-    reward_weight: float = 0.0,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    bound: float = 10.0,
+    teacher_weight: NotNegative = 1.0,
+    reward_weight: NotNegative = 0.0,
+    clip_low: Share = 0.2,
+    clip_high: NotNegative = 0.2,
+    bound: Positive = 10.0,
 ) -> TokenLoss:
     """The clipped surrogate with the teacher's log-ratio as advantage: on-policy distillation.
 
@@ -75,9 +76,9 @@ def distilled_now(
     sampler_logprobs: PerToken,
     teacher_logprobs: PerToken,
     *,
-    low: float = 0.2,
-    pull: float = 1e-3,
-    bound: float = 10.0,
+    low: NotNegative = 0.2,
+    pull: NotNegative = 1e-3,
+    bound: Positive = 10.0,
 ) -> TokenLoss:
     """Importance-weighted distillation by the present policy's distance to the teacher.
 

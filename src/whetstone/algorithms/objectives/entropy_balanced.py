@@ -9,6 +9,7 @@ import torch
 
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.ranges import NotNegative, Share
 
 
 def entropy_balanced(
@@ -16,8 +17,8 @@ def entropy_balanced(
     old_logprobs: PerToken,
     advantages: PerToken,
     *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
+    clip_low: Share = 0.2,
+    clip_high: NotNegative = 0.28,
     dual_clip: float | None = 3.0,
 ) -> TokenLoss:
     """PPO whose upper bound caps the value and keeps the gradient (AEPO's entropy-balanced clipping).

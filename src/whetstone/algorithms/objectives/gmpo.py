@@ -7,6 +7,7 @@ import torch
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.gspo import mean_of
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.ranges import Positive
 
 
 def gmpo(
@@ -15,7 +16,7 @@ def gmpo(
     advantages: PerToken,
     sequence: PerToken,
     *,
-    clip: float = 0.4,
+    clip: Positive = 0.4,
 ) -> TokenLoss:
     """The geometric mean of ratios, each clipped on the side its advantage pushes to (GMPO).
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.token_loss import TokenLoss, ratio_metrics, same_length
+from whetstone.ranges import NotNegative, Share
 
 
 def gspo(
@@ -21,8 +22,8 @@ def gspo(
     sequence: PerToken,
     turn: PerToken,
     *,
-    clip_low: float = 3e-4,
-    clip_high: float = 4e-4,
+    clip_low: Share = 3e-4,
+    clip_high: NotNegative = 4e-4,
     level: Literal["trajectory", "turn"] = "trajectory",
     pool: Literal["token", "mean"] = "token",
 ) -> TokenLoss:

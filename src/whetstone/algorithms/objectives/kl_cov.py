@@ -6,6 +6,7 @@ import torch
 
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.ranges import NotNegative, Share
 
 
 def kl_cov(
@@ -14,8 +15,8 @@ def kl_cov(
     advantages: PerToken,
     covariance_rank: PerToken,
     *,
-    share: float = 2e-4,
-    weight: float = 1.0,
+    share: Share = 2e-4,
+    weight: NotNegative = 1.0,
 ) -> TokenLoss:
     """The unclipped surrogate, with a penalty on how far the tokens of highest covariance move (KL-Cov).
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
+from whetstone.ranges import NotNegative, Positive, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,10 @@ def dpo(
     action_keys: PerTrajectory,
     lengths: PerTrajectory,
     *,
-    beta: float = 0.1,
-    smoothing: float = 0.0,
+    beta: Positive = 0.1,
+    smoothing: Share = 0.0,
     normalise_length: bool = False,
-    imitate: float = 0.0,
+    imitate: NotNegative = 0.0,
 ) -> SumLoss:
     """The better of each pair of a task made likelier than the worse (DPO on pairs of trajectories).
 
@@ -103,9 +104,9 @@ def step_dpo(
     action_keys: PerTurn,
     lengths: PerTurn,
     *,
-    beta: float = 0.1,
-    smoothing: float = 0.0,
-    imitate: float = 0.0,
+    beta: Positive = 0.1,
+    smoothing: Share = 0.0,
+    imitate: NotNegative = 0.0,
 ) -> SumLoss:
     """The better of two steps from the same state made likelier than the worse (step-wise DPO).
 
@@ -142,9 +143,9 @@ def kto(
     reference_sums: PerTrajectory,
     rewards: PerTrajectory,
     *,
-    beta: float = 0.1,
-    desirable: float = 1.0,
-    undesirable: float = 1.0,
+    beta: Positive = 0.1,
+    desirable: NotNegative = 1.0,
+    undesirable: NotNegative = 1.0,
     threshold: float = 0.5,
     reference_point: float | None = None,
 ) -> SumLoss:
@@ -182,7 +183,7 @@ def refuel(
     rewards: PerTurn,
     group: PerTurn,
     *,
-    reward_scale: float = 1.0,
+    reward_scale: Positive = 1.0,
 ) -> SumLoss:
     """Differences of log-ratios regressed to differences of what was still to come (REFUEL; REBEL).
 

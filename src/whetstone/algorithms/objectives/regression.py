@@ -14,10 +14,11 @@ from whetstone.algorithms.kl_estimate import kl_estimate
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.gspo import mean_of
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, same_length
+from whetstone.ranges import Positive
 
 
 def advantage_weighted(
-    learner_logprobs: PerToken, advantages: PerToken, *, temperature: float = 1.0, weight_max: float = 20.0
+    learner_logprobs: PerToken, advantages: PerToken, *, temperature: Positive = 1.0, weight_max: Positive = 20.0
 ) -> TokenLoss:
     """Imitation of oneself, more of what earned more (AWR).
 
@@ -51,7 +52,7 @@ def advantage_regression(
     sequence: PerToken,
     turn: PerToken,
     *,
-    temperature: float = 1.0,
+    temperature: Positive = 1.0,
     form: Literal["smooth", "squared"] = "smooth",
     negatives: Literal["drop", "keep"] = "drop",
 ) -> TokenLoss:

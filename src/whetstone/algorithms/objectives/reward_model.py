@@ -12,6 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from whetstone.algorithms.levels import PerTrajectory
 from whetstone.algorithms.objectives.preference import SumLoss, pairs_of
+from whetstone.ranges import Positive
 
 
 def bradley_terry(better: Tensor, worse: Tensor) -> Tensor:
@@ -35,7 +36,7 @@ def process_preference(
     group: PerTrajectory,
     turn_counts: PerTrajectory,
     *,
-    beta: float = 0.05,
+    beta: Positive = 0.05,
     pool: Literal["mean", "sum"] = "mean",
     threshold: float = 0.0,
 ) -> SumLoss:
@@ -69,7 +70,7 @@ def process_preference(
 
 
 def process_cross_entropy(
-    learner_sums: Tensor, reference_sums: Tensor, success: Tensor, *, beta: float = 0.05
+    learner_sums: Tensor, reference_sums: Tensor, success: Tensor, *, beta: Positive = 0.05
 ) -> Tensor:
     """[S] cross-entropy of σ(β Σ(ℓ_φ − ℓ_ref)) with success: what PRIME trains its process model by.
 

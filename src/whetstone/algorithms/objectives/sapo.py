@@ -6,6 +6,7 @@ import torch
 
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.ranges import Positive
 
 
 def sapo(
@@ -13,8 +14,8 @@ def sapo(
     old_logprobs: PerToken,
     advantages: PerToken,
     *,
-    temperature: float = 1.0,
-    negative_temperature: float = 1.05,
+    temperature: Positive = 1.0,
+    negative_temperature: Positive = 1.05,
 ) -> TokenLoss:
     """A soft gate on the ratio (SAPO).
 

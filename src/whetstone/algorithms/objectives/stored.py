@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from whetstone.ranges import NotNegative, Positive
+
 
 def hybrid_critic(
     fresh: Tensor, returns: Tensor, stored: Tensor, targets: Tensor, *, offline_weight: float = 0.5
@@ -41,7 +43,7 @@ def interpolated(meta: Tensor, adapted: Tensor, *, rate: float = 0.1) -> Tensor:
     return meta + rate * (adapted - meta)
 
 
-def pessimistic(values: Tensor, *, by: Literal["min", "deviation"] = "min", strength: float = 1.0) -> Tensor:
+def pessimistic(values: Tensor, *, by: Literal["min", "deviation"] = "min", strength: NotNegative = 1.0) -> Tensor:
     """[T] what an ensemble [N, T] of critics is believed to say: its least, or mean minus κ deviations (RO2O).
 
     The deviation is the population's.
@@ -56,7 +58,7 @@ def pessimistic(values: Tensor, *, by: Literal["min", "deviation"] = "min", stre
     return values.mean(0) - strength * values.std(0, correction=0)
 
 
-def balanced_weights(advantages: Tensor, balance: Tensor, *, weight_max: float = 20.0) -> Tensor:
+def balanced_weights(advantages: Tensor, balance: Tensor, *, weight_max: Positive = 20.0) -> Tensor:
     """[T] exp(b A), at most `weight_max`: imitation as strict as a balance coefficient says (FamO2O).
 
     Source: Wang et al. 2023, arXiv:2310.17966, eq. 5; the cap is ours.

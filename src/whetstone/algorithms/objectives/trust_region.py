@@ -10,6 +10,7 @@ import torch
 
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.ranges import NotNegative
 
 
 def probability_difference(
@@ -17,9 +18,9 @@ def probability_difference(
     sampler_logprobs: PerToken,
     advantages: PerToken,
     *,
-    low: float = 0.2,
-    high: float = 0.2,
-    pull: float = 1e-3,
+    low: NotNegative = 0.2,
+    high: NotNegative = 0.2,
+    pull: NotNegative = 1e-3,
 ) -> TokenLoss:
     """Importance-weighted surrogate without tokens whose probability moved too far the way they are pushed.
 

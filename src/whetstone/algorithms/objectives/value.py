@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms.objectives.token_loss import TokenLoss
+from whetstone.ranges import Positive
 
 
 def squared_value(values: Tensor, targets: Tensor) -> TokenLoss:
@@ -31,7 +32,7 @@ def squared_value(values: Tensor, targets: Tensor) -> TokenLoss:
     return _of_heads(0.5 * error.square(), error.detach().abs().masked_fill(~wanted, torch.nan))
 
 
-def clipped_value(values: Tensor, old_values: Tensor, targets: Tensor, *, clip: float = 0.2) -> TokenLoss:
+def clipped_value(values: Tensor, old_values: Tensor, targets: Tensor, *, clip: Positive = 0.2) -> TokenLoss:
     """Half the squared error, or that of the value kept near the old one, whichever is larger.
 
         L = ½ max((V − target)², (clip(V, V_old ± ε) − target)²)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
+from whetstone.ranges import NotNegative
 
 
 def gated(
@@ -19,7 +20,7 @@ def gated(
     trajectory: PerTurn,
     *,
     threshold: float = 0.5,
-    weight: float = 1.0,
+    weight: NotNegative = 1.0,
 ) -> PerTurn:
     """Process rewards of trajectories whose outcome is above the threshold; 0 for the others (G-RA).
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND
 from whetstone.algorithms.levels import PerToken
+from whetstone.ranges import NotNegative
 
 
 def kl_penalty(
-    token_rewards: PerToken, old_logprobs: PerToken, reference_logprobs: PerToken, *, weight: float = 0.01
+    token_rewards: PerToken, old_logprobs: PerToken, reference_logprobs: PerToken, *, weight: NotNegative = 0.01
 ) -> PerToken:
     """Token rewards less the log-ratio to the reference (k1 in the reward); no gradient.
 

@@ -6,10 +6,16 @@ Easy to get wrong: filtering what is too long is another thing. Use one of the t
 from __future__ import annotations
 
 from whetstone.algorithms.levels import PerTrajectory
+from whetstone.ranges import Count, NotNegative
 
 
 def overlong(
-    outcomes: PerTrajectory, lengths: PerTrajectory, *, limit: int = 20480, buffer: int = 4096, penalty: float = 1.0
+    outcomes: PerTrajectory,
+    lengths: PerTrajectory,
+    *,
+    limit: Count = 20480,
+    buffer: Count = 4096,
+    penalty: NotNegative = 1.0,
 ) -> PerTrajectory:
     """Outcomes less a penalty that grows over the last tokens below a limit (DAPO's overlong shaping).
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from whetstone.algorithms.levels import PerTurn
 from whetstone.algorithms.returns import preceding
+from whetstone.ranges import NotNegative
 
 
-def self_correction(process_rewards: PerTurn, trajectory: PerTurn, *, weight: float = 10.0) -> PerTurn:
+def self_correction(process_rewards: PerTurn, trajectory: PerTurn, *, weight: NotNegative = 10.0) -> PerTurn:
     """Each attempt's reward and a multiple of what it adds to the one before (SCoRe, stage two).
 
         r_t ← r_t + α (r_t − r_{t−1});   the first attempt's stays

@@ -12,12 +12,13 @@ from functools import partial
 from statistics import fmean
 from typing import Literal
 
+from whetstone.ranges import Count, NotNegative, Share
 from whetstone.rollout.protocol import Roller
 from whetstone.rollout.strategies.branching import Measured, branched, entropy_of
 from whetstone.trajectory import Group, Task
 
 
-def root_count(size: int, more: float, *, sharpness: float = 0.5) -> int:
+def root_count(size: int, more: float, *, sharpness: NotNegative = 0.5) -> int:
     """Episodes from the start, of `size`: int(N σ(β (H_root − mean H))) + 1, at most N.
 
     Source: AEPO 2025, arXiv:2510.14545, and its code.
@@ -45,17 +46,17 @@ class BalancedBranching:
 
     group_size: int
     """Trajectories of each task."""
-    sharpness: float = 3.0
+    sharpness: NotNegative = 3.0
     """β of the number of roots. The published 0.5 hardly moves it."""
-    base: float = 0.5
+    base: Share = 0.5
     """How likely a turn is not parted at that is as unsure as the first."""
-    weight: float = 0.2
+    weight: NotNegative = 0.2
     """How much a difference of entropy takes from it."""
     beam: int = 2
     """Paths a turn may become."""
     statistic: Literal["mean", "sum"] = "mean"
     """Over the first tokens of a turn; the published code takes the sum."""
-    tokens: int = 20
+    tokens: Count = 20
     """Of a turn, whose entropy is looked at."""
     measured: Measured = "behind"
     """The turn behind a tool's answer is looked at; `before`, as in the published code: the one that called."""

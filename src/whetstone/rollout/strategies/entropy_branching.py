@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal
 
 from whetstone.parts import OptionError
+from whetstone.ranges import Count, NotNegative, Share
 from whetstone.rollout.protocol import Roller
 from whetstone.rollout.strategies.branching import Measured, branched, entropy_of
 from whetstone.trajectory import Group, Task
@@ -40,13 +41,13 @@ class EntropyBranching:
     """Of them from the start; 0: half."""
     beam: int = 2
     """Paths a turn may become."""
-    base: float = 0.5
+    base: Share = 0.5
     """How likely a turn is parted at that is as unsure as the first."""
-    weight: float = 0.2
+    weight: NotNegative = 0.2
     """How much a difference of entropy adds to it."""
     statistic: Literal["mean", "sum"] = "mean"
     """Over the first tokens of a turn; the published code takes the sum."""
-    tokens: int = 20
+    tokens: Count = 20
     """Of a turn, whose entropy is looked at."""
     measured: Measured = "behind"
     """The turn behind a tool's answer is looked at; `before`, as in the published code: the one that called."""

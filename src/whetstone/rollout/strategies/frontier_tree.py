@@ -15,6 +15,7 @@ from itertools import chain, zip_longest
 from random import Random
 from typing import Literal
 
+from whetstone.ranges import Count
 from whetstone.rollout.protocol import Roller
 from whetstone.trajectory import EndReason, Group, Task, Trajectory
 
@@ -29,7 +30,7 @@ class FrontierTree:
 
     group_size: int
     """Paths of each task."""
-    width: int = 2
+    width: Count = 2
     """Candidates for the next turn of each open path."""
     duplicates: Literal["actions", "observations", "keep"] = "actions"
     """Siblings of which one is dropped: those that did the same, or were answered the same."""

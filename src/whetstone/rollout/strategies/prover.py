@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from whetstone.ranges import NotNegative
 from whetstone.rollout.protocol import Roller
 from whetstone.trajectory import EndReason, Group, Task, Trajectory
 
@@ -33,7 +34,7 @@ class Prover:
     """Continuations behind each turn."""
     best_of: int = 4
     """Tries the prover has."""
-    alpha: float = 1.0
+    alpha: NotNegative = 1.0
     """What progress counts for beside the outcome; the paper takes 3 to 5."""
 
     def __post_init__(self) -> None:

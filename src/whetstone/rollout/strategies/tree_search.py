@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from whetstone.ranges import NotNegative
 from whetstone.rewards import REWARDS, Reward, make_reward
 from whetstone.rollout.protocol import Roller
 from whetstone.rollout.strategies.choosing import chosen, valued
@@ -48,9 +49,9 @@ class TreeSearch:
     """Paths that are continued, each `width` times."""
     width: int = 3
     """Continuations of a path."""
-    turn_cost: float = 0.1
+    turn_cost: NotNegative = 0.1
     """Of A*: what a turn costs, in the verifier's unit; a path's promise is its value less its cost."""
-    exploration: float = 1.4
+    exploration: NotNegative = 1.4
     """Of Monte-Carlo search: how much a path that was seldom visited is preferred."""
     at_evaluation = True
     _reward: Reward = field(init=False, repr=False)
