@@ -95,8 +95,37 @@ def checked_options(
         problem = error.errors(include_url=False)[0]
         key = str(problem["loc"][0])
         below = "".join(f".{part}" for part in problem["loc"][1:])
-        raise OptionError(key + below, f"{problem['msg'].lower()}, got {problem['input']!r}") from None
+        raise OptionError(key + below, plain_problem(problem)) from None
     return {**(given or {}), **{key: getattr(values, key) for key in fields}}
+
+
+_PLAINLY = {
+    "dict_type": "keys and values are asked for",
+    "mapping_type": "keys and values are asked for",
+    "model_type": "keys and values are asked for",
+    "dataclass_type": "keys and values are asked for",
+    "list_type": "a list is asked for",
+    "tuple_type": "a list is asked for",
+    "sequence_str": "a list is asked for",
+    "is_instance_of": "something else is asked for",
+}
+_ALONE = {
+    "missing": "is needed and not set",
+    "missing_keyword_only_argument": "is needed and not set",
+    "extra_forbidden": "no such key",
+    "unexpected_keyword_argument": "no such key",
+}
+
+
+def plain_problem(problem: Mapping[str, Any]) -> str:
+    """What Pydantic found, without its words for Python's types."""
+    if problem["type"] in _ALONE:
+        return _ALONE[problem["type"]]
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
+    said = _PLAINLY.get(problem["type"], f"{problem['msg'][0].lower()}{problem['msg'][1:]}")
+    written = repr(problem["input"])
+    return f"{said}, got {written if len(written) <= 60 else f'{written[:57]}…'}"
 
 
 def made_of(kind: str, name: str, part: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -112,6 +141,23 @@ def made_of(kind: str, name: str, part: Callable[..., Any], arguments: Mapping[s
         raise  # what it refuses is said where it was written
     except (Exception, SystemExit) as error:
         raise RecipeError(f'{kind} "{name}" cannot be made: {type(error).__name__}: {error}') from error
+
+
+def has_all_of(made: Any, protocol: type, kind: str, name: str) -> None:
+    """See that an object somebody wrote has the methods and attributes its place asks for.
+
+    Args:
+        protocol: Names them.
+
+    Raises:
+        RecipeError: It lacks one.
+    """
+    asked = [key for key in vars(protocol) if key == "__call__" or not key.startswith("_")]
+    for key in asked:
+        if not hasattr(made, key):
+            what = "cannot be called" if key == "__call__" else f"has no {key}"
+            needs = ", ".join(key if key != "__call__" else "a method __call__" for key in asked)
+            raise RecipeError(f'{kind} "{name}" {what}; a {kind} has {needs}')
 
 
 def by_keyword_alone(kind: str, name: str, part: Callable[..., Any]) -> None:

@@ -99,3 +99,30 @@ def test_a_group_is_compared_when_it_is_whole():
 
     found = collected(Independent(group_size=3), in_order(assistant("408")), reward=Order())
     assert found.rewards == (0, 1, 2)
+
+
+def test_a_reward_that_does_not_answer_in_time_is_none():
+    async def hangs(trajectory, given):
+        await asyncio.sleep(60)
+
+    async def late(trajectory, given):
+        raise TimeoutError("of its own")
+
+    found = asyncio.run(scored(hangs, episode("7"), TASK, seconds=0.01))
+    assert (found.score, found.ended) == (None, EndReason.INFRASTRUCTURE)
+    assert "no answer within 0.01 s (rollout.reward_timeout_seconds)" in found.error
+    assert "TimeoutError: of its own" in asyncio.run(scored(late, episode("7"), TASK, seconds=9)).error
+
+    class Hangs(Ranks):
+        async def compared(self, trajectories, given):
+            await asyncio.sleep(60)
+
+    async def group():
+        alone = [await scored(Hangs(), episode(text), TASK) for text in "ab"]
+        return await compared(Hangs(), alone, TASK, seconds=0.01)
+
+    assert [one.ended for one in asyncio.run(group())] == [EndReason.INFRASTRUCTURE] * 2
+
+
+def test_a_key_the_task_does_not_have_is_said_beside_those_it_has():
+    assert becomes(KeyError("milestones")).error.endswith("KeyError: 'milestones' (the task's private data has answer)")

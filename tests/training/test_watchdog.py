@@ -4,7 +4,7 @@ import threading
 import time
 from types import SimpleNamespace
 
-from whetstone.training.watchdog import Watchdog
+from whetstone.training.watchdog import Playing, Watchdog
 
 
 class Work:
@@ -56,3 +56,17 @@ def test_as_long_as_anything_moves_it_is_silent():
         stop.set()
         mover.join()
     assert said == []
+
+
+def test_an_evaluation_is_watched_too():
+    playing = Playing()
+    assert playing.waits() == []
+    playing.collector = SimpleNamespace(moved=0, waits=lambda: [("shop/1#0", "its reward", 61.0)])
+
+    def wait(said):
+        until = time.monotonic() + 10
+        while not said and time.monotonic() < until:
+            time.sleep(0.01)
+
+    (line, *_) = heard(playing, 0.05, wait)
+    assert "Waiting: shop/1#0 for its reward since 61 s." in line

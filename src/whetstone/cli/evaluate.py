@@ -17,16 +17,23 @@ from whetstone import training
 from whetstone.atomic_write import write_text
 from whetstone.causes import listed
 from whetstone.chat import ChatEndpoint
+from whetstone.cli.named import recipe_of
+from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
 from whetstone.evaluation import Evaluation
 from whetstone.evaluation.harness import harness_json
 from whetstone.evaluation.success import MOST_INVALID
 from whetstone.plain_json import to_json
-from whetstone.recipe import Resolved, load_recipe
+from whetstone.recipe import Resolved
 from whetstone.reporting import Progress
 from whetstone.rollout import EndpointActor
 
 _FEW = 100
+_OF_GROUPS = (
+    "rollout.strategy", "rollout.group_size", "rollout.temperature", "rollout.allocate", "rollout.start",
+    "rollout.inject", "rollout.select", "rollout.refill", "rollout.group_timeout_seconds",
+)  # fmt: skip
+"""Keys of how training samples; an evaluation has `evaluation.temperature` and the like."""
 
 
 @click.command()
@@ -62,13 +69,23 @@ def evaluate(
 
     Exits with 1 where too many episodes could not be scored to say anything.
     """
+    remote = policy is not None and policy.startswith(("http://", "https://"))
+    for option, value in (("--model", model), ("--key-variable", key_variable)):
+        if value and not remote:
+            raise RecipeError(f"{option}: belongs to an address (--policy http://…), and none is given")
+    if into is not None:
+        training.EvaluationRecord(into).check()
+    if lm_eval is not None and lm_eval.is_dir():
+        raise RecipeError(f"--lm-eval {lm_eval}: is a folder; a file is written")
+    unread = (*LEARNING, *_OF_GROUPS, *(("policy",) if policy is not None or Path(run_or_recipe).is_dir() else ()))
+    say_unread(overrides, unread, "an evaluation plays held-out tasks by the weights that are there")
     given = {"episodes": episodes, "samples": samples, "temperature": temperature}
     changes = [f"evaluation.{key}={value}" for key, value in given.items() if value is not None]
     resolved, own, memory = _agent(run_or_recipe, (*overrides, *changes), policy)
-    assembly = training.assemble(resolved, own, memory)
+    assembly = training.assemble(resolved, own, memory, say=lambda line: click.echo(line, err=True))
     endpoint = _endpoint(policy, model, key_variable)
     seed = resolved.recipe.seed if seed is None else seed
-    came_to, protocol = asyncio.run(_evaluated(assembly, endpoint, seed, into, quiet=as_json))
+    came_to, protocol = asyncio.run(_evaluated(assembly, endpoint, seed, into, asked=episodes, quiet=as_json))
     if lm_eval is not None:
         lm_eval.parent.mkdir(parents=True, exist_ok=True)
         write_text(lm_eval, to_json(harness_json(resolved.name, came_to, protocol), indent=1) + "\n")
@@ -85,12 +102,8 @@ def evaluate(
 
 def _agent(run_or_recipe: str, overrides: tuple[str, ...], policy: str | None) -> tuple[Resolved, Any, Any]:
     """(recipe, weights if not the recipe's own, what parts remember)"""
-    run_dir = Path(run_or_recipe)
-    if run_dir.is_dir():
-        resolved = training.run_recipe(run_dir).with_overrides(overrides)
-        own, memory = training.final_agent(run_dir)
-    else:
-        resolved, own, memory = load_recipe(run_or_recipe, overrides), None, None
+    resolved, is_run = recipe_of(run_or_recipe, overrides)
+    own, memory = training.final_agent(Path(run_or_recipe)) if is_run else (None, None)
     if policy is None or policy.startswith(("http://", "https://")):
         return resolved, own, memory
     folder = Path(policy)
@@ -111,10 +124,18 @@ def _endpoint(policy: str | None, model: str, key_variable: str) -> ChatEndpoint
 
 
 async def _evaluated(
-    assembly: training.Assembly, endpoint: ChatEndpoint | None, seed: int, into: Path | None, *, quiet: bool
+    assembly: training.Assembly,
+    endpoint: ChatEndpoint | None,
+    seed: int,
+    into: Path | None,
+    *,
+    asked: int | None,
+    quiet: bool,
 ) -> tuple[Evaluation, dict[str, Any]]:
     settings, recipe = assembly.resolved.recipe.evaluation, assembly.resolved.recipe
     tasks = assembly.source.held_out(settings.episodes)
+    if asked is not None and len(tasks) < asked:
+        click.echo(f"whetstone: {asked} held-out tasks are asked for, there are {len(tasks)}", err=True)
     who = f"{endpoint.model} at {endpoint.url}" if endpoint is not None else ""
     protocol = training.protocol_of(
         assembly, tasks, samples=settings.samples, temperature=settings.temperature, seed=seed, who=who

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import click
 
 from whetstone.cli.tasks import contract_of, read_options
@@ -15,9 +17,21 @@ from whetstone.extras import install_command
 @click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--tasks", "source", help="Where its tasks come from; the source of the same name unless said.")
 @click.option("--address", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8100, show_default=True)
-@click.option("--capacity", default=256, show_default=True, help="Episodes open at once; more are refused.")
-@click.option("--idle-seconds", default=600.0, show_default=True, help="After which a forgotten episode is closed.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8100, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--capacity",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Episodes open at once; more are refused.",
+)
+@click.option(
+    "--idle-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="After which a forgotten episode is closed.",
+)
 def host(
     environment: str,
     options: tuple[str, ...],
@@ -35,5 +49,11 @@ def host(
         raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
     contract = contract_of(environment, read_options(options), source=source)
     episodes = Episodes(contract.make, capacity=capacity, idle_seconds=idle_seconds)
-    click.echo(f"{environment} at http://{address}:{port}, {capacity} episodes at once")
-    uvicorn.run(application(environment, episodes, contract.source), host=address, port=port, log_level="warning")
+    served = application(environment, episodes, contract.source)
+    try:
+        bound = socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except OSError as error:
+        raise RecipeError(f"http://{address}:{port} cannot be served: {error.strerror or error}") from None
+    with bound:
+        click.echo(f"{environment} at http://{address}:{bound.getsockname()[1]}, {capacity} episodes at once")
+        uvicorn.Server(uvicorn.Config(served, log_level="warning")).run(sockets=[bound])

@@ -10,7 +10,11 @@ from pathlib import Path
 import click
 
 from whetstone import training
+from whetstone.cli.unread import say_unread
 from whetstone.plain_json import to_json
+
+_UNREAD = ("policy", "supervised", "rollout", "curriculum", "evaluation", "ablations")
+"""Keys that decide what is sampled, or what came before."""
 
 
 @click.command()
@@ -24,6 +28,8 @@ def replay(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_json: bo
     With keys changed (reward=my.module:mine) the differences are shown. Without, there must be none: the exit code
     is 1 where something does not come out as it is on record.
     """
+    unread = _UNREAD if updates else (*_UNREAD, "training")
+    say_unread(overrides, unread, "what is on record was sampled already" if updates else "no update is made again")
     found = asyncio.run(_replayed(training.Replay(run_dir, overrides), updates))
     if as_json:
         click.echo(to_json([asdict(each) for each in found]))
@@ -39,6 +45,9 @@ async def _replayed(replay: training.Replay, updates: bool) -> list[training.Rep
 
 
 def _show(each: training.Replayed) -> None:
+    if each.left_out:
+        said = f"{each.left_out:,} whose reward failed when it was asked are not asked again"
+        click.echo(f"{each.what:<28} {said}")
     if each.changed == 0:
         click.echo(f"{each.what:<28} {each.count:>9,} compared, all as on record")
         return

@@ -8,10 +8,18 @@ from pathlib import Path
 import click
 
 from whetstone import training
+from whetstone.cli.named import recipe_of
+from whetstone.cli.unread import LEARNING, say_unread
+from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
-from whetstone.recipe import load_recipe
 from whetstone.rollout import plans_of
+from whetstone.tasks import Expert
 from whetstone.trajectory import Trajectory
+
+_OF_GROUPS = (
+    "rollout.strategy", "rollout.group_size", "rollout.inject", "rollout.select", "rollout.refill",
+    "rollout.group_timeout_seconds",
+)  # fmt: skip
 
 
 @click.command()
@@ -23,12 +31,15 @@ from whetstone.trajectory import Trajectory
 def rollout(run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: bool, as_json: bool) -> None:
     """Play episodes of RUN_OR_RECIPE on training tasks and show them as conversations."""
     run_dir = Path(run_or_recipe)
-    if run_dir.is_dir():
-        resolved = training.run_recipe(run_dir).with_overrides(overrides)
-        policy, memory = training.final_agent(run_dir)
-    else:
-        resolved, policy, memory = load_recipe(run_or_recipe, overrides), None, None
-    for trajectory in asyncio.run(_sampled(training.assemble(resolved, policy, memory), count, expert)):
+    unread = (*LEARNING, *_OF_GROUPS, "evaluation", *(("policy",) if run_dir.is_dir() else ()))
+    say_unread([each for each in overrides if not expert or not each.startswith("supervised.")], unread,
+               "episodes are played one by one and not learned from")  # fmt: skip
+    resolved, is_run = recipe_of(run_or_recipe, overrides)
+    policy, memory = training.final_agent(run_dir) if is_run else (None, None)
+    assembly = training.assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))
+    if expert and not isinstance(assembly.demonstrated, Expert):
+        raise RecipeError(f'--expert: the source "{resolved.recipe.tasks.source}" has no expert')
+    for trajectory in asyncio.run(_sampled(assembly, count, expert)):
         if as_json:
             click.echo(to_json(_as_json(trajectory)))
         else:

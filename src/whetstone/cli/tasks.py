@@ -20,7 +20,7 @@ from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract import Contract, check_contract
 from whetstone.parts import checked_options, find_part, named_part, options_of
 from whetstone.plain_json import to_json
-from whetstone.recipe import yaml_value
+from whetstone.recipe import load_recipe, yaml_value
 from whetstone.rewards import REWARDS, make_reward
 from whetstone.tasks import SOURCES
 from whetstone.tools import TOOLS
@@ -36,11 +36,15 @@ def tasks() -> None:
 @tasks.command()
 @click.argument("source")
 @click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("-n", "count", default=3, show_default=True, help="How many.")
+@click.option("-n", "count", type=click.IntRange(min=1), default=3, show_default=True, help="How many.")
 @click.option("--held-out", is_flag=True, help="Held-out tasks instead of training tasks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, private data among it.")
 def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_json: bool) -> None:
     """Show tasks of SOURCE, a task source by its name, or `package.module:name`; options as KEY=VALUE."""
+    if source.endswith((".yaml", ".yml")):
+        named = load_recipe(source).recipe.tasks
+        like = " ".join([named.source, *(f"{key}={value}" for key, value in named.options.items())])
+        raise RecipeError(f"{source}: is a recipe; its tasks are shown by `whetstone tasks show {like}`")
     part = find_part("task source", source, _SOURCES)
     made = part(**checked_options(part, read_options(options)))
     shown = list(made.held_out(count)) if held_out else [made.task(index) for index in range(count)]
@@ -62,8 +66,10 @@ def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_j
 @click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--tasks", "source", help="Where its tasks come from; the source of the same name unless said.")
 @click.option("--reward", help="What judges; the environment's own verdict unless said.")
-@click.option("--episodes", default=20, show_default=True, help="Of the expert, and of chance.")
-@click.option("--max-turns", default=60, show_default=True)
+@click.option(
+    "--episodes", type=click.IntRange(min=1), default=20, show_default=True, help="Of the expert, and of chance."
+)
+@click.option("--max-turns", type=click.IntRange(min=1), default=60, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(
     environment: str,
@@ -118,8 +124,13 @@ def contract_of(
     part = find_part("environment", environment, ENVIRONMENTS)
     part = played(part) if is_game(part) else part
     name = source or environment
-    if ":" not in name and name not in _SOURCES:
-        raise RecipeError(f"say where the tasks of {environment} come from: --tasks{did_you_mean(name, _SOURCES)}")
+    if (":" not in name and name not in _SOURCES) or (":" in name and source is None and not hasattr(part, "task")):
+        said = (
+            f'--tasks: no task source "{source}"'
+            if source
+            else f"say where the tasks of {environment} come from: --tasks"
+        )
+        raise RecipeError(f"{said}{did_you_mean(name, _SOURCES)}")
     source_part = find_part("task source", name, _SOURCES)
     ours, theirs = options_of(part), options_of(source_part)
     for key in options:

@@ -25,15 +25,12 @@ def train(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume:
 
     Any key can be set by its dotted path: whetstone train demo training.steps=30 seed=1
 
-    SIGTERM and Ctrl-C save the run and stop it; a second one stops it at once, and it can still be resumed.
+    SIGTERM and Ctrl-C save the run and stop it (exit code 143 and 130); a second one stops it at once, and it can
+    still be resumed.
     """
     resolved = load_recipe(recipe, overrides)
     run_dir = run_dir or Path("runs") / resolved.name
-    try:
-        summary = training.train(resolved, run_dir, resume=resume, progress=Progress(quiet=as_json))
-    except training.Interrupted:
-        click.echo(f"stopped; {run_dir} is saved, the same command with --resume goes on", err=True)
-        return
+    summary = training.train(resolved, run_dir, resume=resume, progress=Progress(quiet=as_json))
     if as_json:
         click.echo(to_json(summary))
         return

@@ -44,6 +44,9 @@ def why(
     """
     training.run_recipe(run_dir)  # says where there is no run
     if trajectory is None:
+        for option, value in (("--turn", turn), ("--token", token)):
+            if value is not None:
+                raise RunDirectoryError(f"{option}: of which TRAJECTORY? --step N lists those there are")
         _steps(run_dir, step, as_json)
         return
     explainer = Explainer(run_dir, say=lambda line: click.echo(line, err=True))

@@ -91,6 +91,7 @@ class Seat:
     def __init__(self, game: Callable[[], TableGame], *, actions: Actions = "call") -> None:
         self.made, self.actions = game, actions
         self.specs = (tool_of(()),) if actions == "call" else ()
+        self.roles: tuple[str, ...] = tuple(getattr(game, "roles", ()))
         self.role = ""
         self._table: _Table | None = None
         self._name = ""

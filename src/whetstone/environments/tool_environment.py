@@ -76,6 +76,11 @@ class ToolEnvironment:
         return bool(self.toolset.holders) or self._user_of is not None
 
     @property
+    def judges(self) -> bool:
+        """Whether anybody in it can say what became of an episode."""
+        return any(hasattr(each, "verdict") for each in (*self.toolset.holders, self._user_of))
+
+    @property
     def replayable(self) -> bool:
         """Whether the same calls lead to the same place again."""
         return self.toolset.replayable and getattr(self._user_of, "replayable", True)

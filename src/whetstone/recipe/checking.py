@@ -29,7 +29,13 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "correction", f'objective "{recipe.objective.name}" is on sums of log-probs, which have no weights'
     if recipe.aggregation.mode == "constant" and recipe.aggregation.tokens is None:
         yield "aggregation.tokens", "aggregation.mode: constant divides by a number of tokens; set it"
+    noise = recipe.environment.noise
+    if noise is not None and not (noise.errors or noise.outdated or noise.delay_seconds):
+        yield "environment.noise", "nothing goes wrong: set errors, outdated or delay_seconds"
     training = recipe.training
+    if training is not None and training.minibatches > training.tasks_per_step:
+        said = f"{training.minibatches} updates cannot each have a share of {training.tasks_per_step} groups"
+        yield "training.minibatches", f"{said} (training.tasks_per_step)"
     if training is not None and training.max_staleness < training.admit_ahead:
         said = f"must be admit_ahead ({training.admit_ahead}) or more, got {training.max_staleness}"
         yield "training.max_staleness", said

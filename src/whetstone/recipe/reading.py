@@ -33,7 +33,10 @@ def built_in_recipes() -> list[str]:
 
 def read(name: str | Path, seen: tuple[str, ...] = ()) -> tuple[Keys, Places]:
     """The keys of a recipe on top of those it extends, and where each was written."""
-    label, text = _text(name)
+    try:
+        label, text = _text(name)
+    except RecipeError as error:
+        raise RecipeError(f"{seen[-1]}  extends: {error}" if seen else str(error)) from None
     if label in seen:
         raise RecipeError(f"{label}: extends itself: {' → '.join((*seen, label))}")
     try:
@@ -60,9 +63,15 @@ def read(name: str | Path, seen: tuple[str, ...] = ()) -> tuple[Keys, Places]:
 def _text(name: str | Path) -> tuple[str, str]:
     path = Path(name)
     if path.is_file():
-        return path.name, path.read_text(encoding="utf-8")
+        try:
+            return path.name, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            line = path.read_bytes()[: error.start].count(b"\n") + 1
+            raise RecipeError(f"{path.name}:{line}  is not UTF-8") from None
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        raise RecipeError(f"{path}: no such recipe file")
+        named = path.with_name(f"{path.name}.yaml")
+        near = f'; did you mean "{named}"?' if named.is_file() else ""
+        raise RecipeError(f"{path}: no such recipe file{near}")
     if str(name) not in built_in_recipes():
         raise RecipeError(f'no recipe named "{name}"{did_you_mean(str(name), built_in_recipes())}')
     return f"{name}.yaml", (resources.files("whetstone") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
@@ -150,7 +159,10 @@ def changed(
 
 
 def place_of(places: Mapping[str, str], key: str, name: str) -> str:
-    """Where `key`, or the nearest key around it, was written; `name` where nowhere."""
+    """Where `key`, a key below it, or else the nearest around it, was written; `name` where nowhere."""
+    below = next((place for written, place in places.items() if written.startswith(f"{key}.")), None)
+    if below is not None and key not in places:
+        return below
     while key:
         if key in places:
             return places[key]

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from whetstone.errors import RecipeError, did_you_mean
+from whetstone.parts import plain_problem
 from whetstone.recipe.aliases import canonical
 from whetstone.recipe.checking import contradictions, without_effect
 from whetstone.recipe.locating import located
@@ -99,13 +100,12 @@ def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         dotted = ".".join(str(part) for part in problem["loc"])
+        *above, last = problem["loc"]
+        said = plain_problem(problem)
         if problem["type"] == "extra_forbidden":
-            *above, last = problem["loc"]
             said = f"no such key{did_you_mean(str(last), _fields_at(above))}"
-        elif problem["type"] == "missing":
-            said = "is needed and not set"
-        else:
-            said = f"{problem['msg'][0].lower()}{problem['msg'][1:]}, got {shortened(problem['input'])}"
+        elif problem["type"] == "model_type":
+            said += f"; keys below it are {', '.join(_fields_at(problem['loc']))}"
         raise RecipeError(f"{place_of(places, dotted, name)}  {dotted}: {said}") from None
     resolved = Resolved(recipe, name, keys, places)
     for key, reason in without_effect(recipe):

@@ -171,6 +171,8 @@ class RolloutSettings(_Settings):
     """Episodes running at once."""
     group_timeout_seconds: float | None = Field(None, gt=0)
     """From a group's first episode to its last; then those under way end by `timeout`, with the turns they have."""
+    reward_timeout_seconds: float = Field(600.0, gt=0)
+    """Of judging one episode, or one group by a reward that compares; then there is no score."""
 
 
 class OptimizerSettings(_Settings):

@@ -28,7 +28,7 @@ from whetstone.rewards.judged.verified import Verified
 from whetstone.rewards.learned.reward import Learned
 from whetstone.rewards.making import make_reward
 from whetstone.rewards.protocol import Compares, Reward, provided_by, provides
-from whetstone.rewards.scoring import compared, scored
+from whetstone.rewards.scoring import REWARD_FAILED, compared, scored
 from whetstone.rewards.speed.kernel import kernel
 from whetstone.rewards.speed.speedup import Speedup
 from whetstone.rewards.tiers.milestones import Milestones
@@ -93,6 +93,7 @@ REWARDS = {
 
 __all__ = [
     "REWARDS",
+    "REWARD_FAILED",
     "Compares",
     "Composed",
     "Reward",

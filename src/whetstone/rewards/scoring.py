@@ -7,8 +7,9 @@ counted, and is seen in the metrics by the way the episode ended.
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -17,9 +18,15 @@ from whetstone.errors import InfrastructureError, WhetstoneError
 from whetstone.rewards.protocol import Compares, Reward
 from whetstone.trajectory import EndReason, Removal, Score, Task, Trajectory
 
+REWARD_FAILED = "the reward failed: "
+"""What the error of a trajectory begins with whose reward did."""
 
-async def scored(reward: Reward, trajectory: Trajectory, task: Task) -> Trajectory:
+
+async def scored(reward: Reward, trajectory: Trajectory, task: Task, *, seconds: float | None = None) -> Trajectory:
     """The trajectory with its score; without one, and removed, where its ending or its reward is not valid.
+
+    Args:
+        seconds: The reward may take; None: any.
 
     Raises:
         WhetstoneError: Something a person has to mend, such as a judge that does not exist.
@@ -27,22 +34,31 @@ async def scored(reward: Reward, trajectory: Trajectory, task: Task) -> Trajecto
     if not trajectory.ended.valid:
         return replace(trajectory, removal=Removal.BEFORE_BASELINE)
     try:
-        return _with(trajectory, await reward(trajectory, task))
+        return _with(trajectory, await _within(seconds, reward(trajectory, task)))
     except WhetstoneError:
         raise
+    except KeyError as failure:
+        there = ", ".join(map(str, task.private)) or "nothing"
+        return _failed(trajectory, failure, f" (the task's private data has {there})")
     except (Exception, SystemExit) as failure:  # `sys.exit` in a reward ends the reward, not the run
         return _failed(trajectory, failure)
 
 
-async def compared(reward: Reward, trajectories: Sequence[Trajectory], task: Task) -> tuple[Trajectory, ...]:
+async def compared(
+    reward: Reward, trajectories: Sequence[Trajectory], task: Task, *, seconds: float | None = None
+) -> tuple[Trajectory, ...]:
     """The trajectories of a group with the scores they have beside each other; as they are where the reward looks at
-    each alone."""
+    each alone.
+
+    Args:
+        seconds: The reward may take; None: any.
+    """
     if not isinstance(reward, Compares):
         return tuple(trajectories)
     places = [place for place, trajectory in enumerate(trajectories) if trajectory.score is not None]
     changed = list(trajectories)
     try:
-        scores = await reward.compared([trajectories[place] for place in places], task)
+        scores = await _within(seconds, reward.compared([trajectories[place] for place in places], task))
         if len(scores) != len(places):
             raise ValueError(f"it said {len(scores)} scores of {len(places)} trajectories")
     except WhetstoneError:
@@ -57,6 +73,21 @@ async def compared(reward: Reward, trajectories: Sequence[Trajectory], task: Tas
         except (TypeError, ValueError) as failure:
             changed[place] = _failed(trajectories[place], failure)
     return tuple(changed)
+
+
+async def _within(seconds: float | None, judging: Awaitable[Any]) -> Any:
+    """What the reward says.
+
+    Raises:
+        InfrastructureError: It did not say it in time.
+    """
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await judging
+    except TimeoutError:
+        if limit.expired():
+            raise InfrastructureError(f"no answer within {seconds:g} s (rollout.reward_timeout_seconds)") from None
+        raise
 
 
 def _with(trajectory: Trajectory, score: Score) -> Trajectory:
@@ -114,13 +145,13 @@ def _short(value: Any) -> str:
     return written if len(written) <= 60 else f"{written[:59]}…"
 
 
-def _failed(trajectory: Trajectory, failure: BaseException) -> Trajectory:
+def _failed(trajectory: Trajectory, failure: BaseException, more: str = "") -> Trajectory:
     server = isinstance(failure, InfrastructureError)
     said = str(failure) if server else f"{type(failure).__name__}: {failure}"
     return replace(
         trajectory,
         ended=EndReason.INFRASTRUCTURE if server else EndReason.ERROR,
-        error=f"the reward failed: {said}",
+        error=f"{REWARD_FAILED}{said}{more}",
         score=None,
         removal=Removal.BEFORE_BASELINE,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from whetstone.parts import OptionError
 from whetstone.rewards.protocol import Reward
 
 
@@ -45,6 +46,12 @@ class Term:
     """What its own value is not below, before any weight."""
     high: float | None = None
     """What it is not above: whatever counts something needs this."""
+
+    def __post_init__(self) -> None:
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise OptionError("low", f"is not above high ({self.high:g}), got {self.low:g}")
+        if self.gate is None and self.at_least != 1.0:
+            raise OptionError("at_least", "has no effect: there is no gate")
 
     def weight_at(self, version: int) -> float:
         """The weight when a policy of this version acted."""

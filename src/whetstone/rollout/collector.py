@@ -60,6 +60,8 @@ class Collector:
     """Where turns are written down as they come about."""
     group_timeout_seconds: float | None = None
     """From a group's first episode; those under way then end by `timeout`, with the turns they have."""
+    reward_timeout_seconds: float | None = None
+    """Of judging an episode, or a group where the reward compares; then there is no score."""
     method: Method = field(default_factory=Method)
     """What is done around each episode."""
     others: Mapping[str, Actor] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class Collector:
             group = await strategy(plan.task, planned)
         finally:  # where one raised, the task is at fault: nobody goes on with it
             await planned.close()
-        trajectories = await compared(self.reward, group.trajectories, plan.task)
+        trajectories = await compared(self.reward, group.trajectories, plan.task, seconds=self.reward_timeout_seconds)
         if isinstance(self.reward, Compares):
             for before, after in zip(group.trajectories, trajectories, strict=True):
                 if before.score is not None:
@@ -349,9 +351,10 @@ class Collector:
     async def _scored(self, trajectory: Trajectory, task: Task) -> Trajectory:
         self._watch.doing[trajectory.id] = ("its reward", time.perf_counter())
         try:
-            return await scored(self.reward, trajectory, task)
+            return await scored(self.reward, trajectory, task, seconds=self.reward_timeout_seconds)
         finally:
             self._watch.doing.pop(trajectory.id, None)
+            self._watch.moved += 1
 
 
 def plans_of(tasks: Iterable[Task], *, seed: int, name: str = "") -> Iterator[Plan]:

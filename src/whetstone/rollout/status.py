@@ -69,7 +69,7 @@ class Watch:
     acting: int = 0
     """Running episodes whose actor is at work."""
     moved: int = 0
-    """Answers of actors and environments so far."""
+    """Answers of actors, environments and rewards so far."""
     doing: dict[str, tuple[str, float]] = field(default_factory=dict)
     """What each episode waits for, and since when."""
     started: dict[int, float] = field(default_factory=dict)

@@ -54,6 +54,11 @@ class FunctionCalls:
         training, self._held_out = (tasks, tasks) if held_out_share == 1.0 else split(tasks, held_out_share, where=path)
         self._endless = Endless(training, seed=seed)
 
+    @property
+    def training_tasks(self) -> int:
+        """How many there are to train on."""
+        return len(self._endless.tasks)
+
     def task(self, index: int) -> Task:
         """Each training request once an epoch, every epoch in another order."""
         return self._endless[index]

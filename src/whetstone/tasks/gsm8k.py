@@ -47,6 +47,11 @@ class GSM8K:
         self.skipped = bad_training + bad_test
         self._endless = Endless(training, seed=seed)
 
+    @property
+    def training_tasks(self) -> int:
+        """How many there are to train on."""
+        return len(self._endless.tasks)
+
     def task(self, index: int) -> Task:
         """Each training problem once an epoch, every epoch in another order."""
         return self._endless[index]

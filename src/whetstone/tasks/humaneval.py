@@ -44,6 +44,11 @@ class HumanEval:
             training, self._held_out = split(tasks, held_out_share, where=str(file))
         self._endless = Endless(training, seed=seed)
 
+    @property
+    def training_tasks(self) -> int:
+        """How many there are to train on."""
+        return len(self._endless.tasks)
+
     def task(self, index: int) -> Task:
         """Each training problem once an epoch, every epoch in another order."""
         return self._endless[index]

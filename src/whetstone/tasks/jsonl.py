@@ -99,6 +99,11 @@ class Jsonl:
         training, self._held_out = split(tasks, held_out_share, where=path)
         self._endless = Endless(training, seed=seed)
 
+    @property
+    def training_tasks(self) -> int:
+        """How many there are to train on."""
+        return len(self._endless.tasks)
+
     def task(self, index: int) -> Task:
         """Each training task once an epoch, every epoch in another order."""
         return self._endless[index]

@@ -11,7 +11,10 @@ from whetstone.trajectory import Task
 
 
 class Source(Protocol):
-    """Training tasks without end, and held-out tasks that are never among them."""
+    """Training tasks without end, and held-out tasks that are never among them.
+
+    One whose tasks come again after a while says how many there are, as `training_tasks`.
+    """
 
     def task(self, index: int) -> Task:
         """Training task number `index`, from 0; the same index is the same task, so a run can resume anywhere."""

@@ -58,6 +58,11 @@ class _Rows(ABC):
     def read(self, path: Path, training: str, held_out: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
         """The rows of each split."""
 
+    @property
+    def training_tasks(self) -> int:
+        """How many there are to train on."""
+        return len(self._endless.tasks)
+
     def task(self, index: int) -> Task:
         """Each training task once an epoch, every epoch in another order."""
         return self._endless[index]

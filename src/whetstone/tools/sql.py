@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from whetstone.errors import InfrastructureError, RecipeError, ToolError
+from whetstone.errors import InfrastructureError, RecipeError, TaskError, ToolError
 from whetstone.extras import install_command
 from whetstone.tools.protocol import Episode
 
@@ -43,6 +43,10 @@ class Database(Protocol):
 
     def tables(self) -> dict[str, str]:
         """Each table by name, as the statement that makes it."""
+        ...
+
+    def interrupt(self) -> None:
+        """End the query that runs in another thread, if one does."""
         ...
 
     def close(self) -> None:
@@ -67,23 +71,37 @@ class Sql:
     def __init__(self, *, url: str, read_only: bool = True, max_rows: int = 50, timeout_seconds: float = 5.0) -> None:
         self.url, self.read_only, self.max_rows, self.timeout_seconds = url, read_only, max_rows, timeout_seconds
         self.stateless = read_only
-        if url != "task" and not url.startswith("postgresql://") and not Path(url).is_file():
-            raise RecipeError(f"sql: there is no file {url}")
+        if url != "task" and not url.startswith("postgresql://"):
+            if not Path(url).is_file():
+                raise RecipeError(f"sql: there is no file {url}")
+            if not _is_database(Path(url)):
+                raise RecipeError(f"sql: {url} is no {'DuckDB' if url.endswith('.duckdb') else 'SQLite'} database")
         self._lock = threading.Lock()
         self._database: Database | None = None
 
     def open(self, episode: Episode) -> None:
-        """Begin with the database as it is."""
+        """Begin with the database as it is.
+
+        Raises:
+            TaskError: The task is to bring it, and does not, or its statements do not run.
+        """
         if self.url == "task":
-            self._database = _SQLite.made_by(str(episode.task.private["database"]), self.read_only)
+            if "database" not in episode.task.private:
+                raise TaskError(f"task {episode.task.id}: has no private `database`, the statements that make one")
+            try:
+                self._database = _SQLite.made_by(str(episode.task.private["database"]), self.read_only)
+            except sqlite3.Error as error:
+                raise TaskError(f"task {episode.task.id}: its database cannot be made: {error}") from None
         else:
             self._database = _opened(self.url, self.read_only)
 
     def close(self) -> None:
-        """Let go of it, and of what the episode has changed."""
+        """Let go of it, and of what the episode has changed. A query that still runs is ended first."""
         if self._database is not None:
-            self._database.close()
-            self._database = None
+            self._database.interrupt()
+            with self._lock:  # SQLite does not survive being closed under a query
+                self._database.close()
+                self._database = None
 
     def sql(self, query: str) -> str:
         """Run one statement of SQL and show its rows.
@@ -120,6 +138,13 @@ class Sql:
         if self._database is None:
             raise InfrastructureError("the database was asked before its episode began")
         return self._database
+
+
+def _is_database(path: Path) -> bool:
+    """By its first bytes; SQLite reads an empty file as an empty database."""
+    with open(path, "rb") as file:
+        head = file.read(16)
+    return head[8:12] == b"DUCK" if path.name.endswith(".duckdb") else head in (b"", b"SQLite format 3\x00")
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, more: bool) -> str:
@@ -203,6 +228,9 @@ class _SQLite:
         )
         return {name: sql for name, sql in found if sql}
 
+    def interrupt(self) -> None:
+        self.connection.interrupt()
+
     def close(self) -> None:
         self.connection.close()
 
@@ -240,6 +268,9 @@ class _DuckDB:
             "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1"
         ).fetchall()
         return dict(found)
+
+    def interrupt(self) -> None:
+        self.connection.interrupt()
 
     def close(self) -> None:
         self.connection.close()
@@ -289,6 +320,9 @@ class _PostgreSQL:
         for table, column, kind in self.connection.execute(query).fetchall():
             found.setdefault(table, []).append(f"{column} {kind}")
         return {table: f"CREATE TABLE {table} ({', '.join(columns)})" for table, columns in found.items()}
+
+    def interrupt(self) -> None:
+        self.connection.cancel()
 
     def close(self) -> None:
         self.connection.rollback()

@@ -89,6 +89,11 @@ class Toolset:
                 raise RecipeError(f"{item!r} is no tool: a tool is a typed function, or a class with public methods")
         self._agree()
         self._list()
+        if not any(getattr(holder, "changing", False) for holder in self.holders):
+            for holder in self.holders:
+                for name in getattr(holder, "prices", ()):
+                    if name not in self._tools:
+                        raise RecipeError(f'prices: there is no tool "{name}"{did_you_mean(name, self._tools)}')
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:

@@ -8,12 +8,15 @@ description, chosen in the recipe, and kept with every trajectory (`declared`).
 from __future__ import annotations
 
 import base64
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from whetstone.chat.message import Image, Text
 from whetstone.errors import InfrastructureError, ToolError
+from whetstone.parts import OptionError
 from whetstone.sandbox import Ending, Limits, Outcome, Session, shared_sandbox
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.protocol import Outcome as Said
@@ -38,6 +41,12 @@ class _InSandbox:
         persistence: Persistence,
         files: Mapping[str, str] | None = None,
     ) -> None:
+        for path in files or ():
+            if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+                raise OptionError("files", f"{path} is not in the folder of the episode; a path below it")
+        for module in preload if not container else ():
+            if importlib.util.find_spec(module.partition(".")[0]) is None:
+                raise OptionError("preload", f"there is no module {module}")
         self._pool = shared_sandbox(sandbox, tuple(preload), tuple(container))  # said before anything begins
         self._limits, self._persistence, self._files = limits or Limits(), persistence, files or {}
         self.must_agree = {

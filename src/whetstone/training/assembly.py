@@ -14,12 +14,12 @@ from typing import Any
 from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING, columns_of, level_of
 from whetstone.chat import FORMATS, Chat
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
-from whetstone.errors import PolicyError, RecipeError
+from whetstone.errors import PolicyError, RecipeError, did_you_mean
 from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
 from whetstone.parts import OptionError, find_part, made_of, named_part
 from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
 from whetstone.recipe import Part, Resolved
-from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
+from whetstone.rewards import REWARDS, Composed, Reward, make_reward, provided_by, verdict
 from whetstone.rollout import (
     Actor,
     Collector,
@@ -42,6 +42,7 @@ from whetstone.training.losses import OF_A_PASS
 from whetstone.training.making import checked, found, function_of, part_of
 from whetstone.training.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.training.needs import Offer, missing
+from whetstone.training.optimizer import check_optimizer
 from whetstone.training.sums import OF_SUMS
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
@@ -137,6 +138,7 @@ class Assembly:
             max_in_flight=recipe.rollout.max_in_flight,
             record=record,
             group_timeout_seconds=recipe.rollout.group_timeout_seconds if isinstance(actor, PolicyActor) else None,
+            reward_timeout_seconds=recipe.rollout.reward_timeout_seconds,
             busy_seconds=_busy_seconds(actor.engine) if isinstance(actor, PolicyActor) else None,
             method=method,
             expert=self.expert_actor() if isinstance(self.demonstrated, Expert) else None,
@@ -156,16 +158,23 @@ class Assembly:
             RecipeError: The source has none.
         """
         if not isinstance(self.demonstrated, Expert):
-            raise self.resolved.error("supervised", _no_expert(self.resolved.recipe.tasks.source))
+            raise RecipeError(f'the source "{self.resolved.recipe.tasks.source}" has no expert')
         return ExpertActor(self.demonstrated, self.chat)
 
 
-def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[str, Any] | None = None) -> Assembly:
+def assemble(
+    resolved: Resolved,
+    policy: Policy | None = None,
+    memory: Mapping[str, Any] | None = None,
+    *,
+    say: Callable[[str], None] = lambda line: None,
+) -> Assembly:
     """Make every part a recipe names.
 
     Args:
         policy: Taken instead of the recipe's own, such as one from a checkpoint.
         memory: What parts of the method remember, from there too.
+        say: Told what takes a while, and what was left out.
 
     Raises:
         WhetstoneError: A name, option, file or folder is wrong; the message says where it was written.
@@ -180,12 +189,23 @@ def assemble(resolved: Resolved, policy: Policy | None = None, memory: Mapping[s
     if recipe.supervised is not None and recipe.supervised.tasks:
         options = {**recipe.tasks.options, **recipe.supervised.tasks}
         demonstrated = _source(resolved, "supervised.tasks", options)
-    if recipe.supervised is not None and not isinstance(demonstrated, Expert):
-        raise resolved.error("supervised", _no_expert(recipe.tasks.source))
+    imitation = recipe.training.imitation if recipe.training is not None else None
+    for key, asks in (("supervised", recipe.supervised), ("training.imitation", imitation)):
+        if asks is not None and not isinstance(demonstrated, Expert):
+            said = f'the source "{recipe.tasks.source}" has no expert to learn from; set {key}: null'
+            raise resolved.error(key, said)
+    for key, stage in (("supervised", recipe.supervised), ("training", recipe.training)):
+        try:
+            check_optimizer(stage.optimizer if stage is not None else "adamw")
+        except RecipeError as error:
+            raise resolved.error(f"{key}.optimizer", str(error)) from None
+    if getattr(source, "skipped", 0):
+        say(f"{source.skipped} bad tasks are left out (tasks.on_bad_task: skip)")  # type: ignore[attr-defined]
     environment = _environment(resolved)
     if policy is None:
-        policy = _policy(resolved, source, environment, format)
+        policy = _policy(resolved, source, environment, format, say)
     reward = _reward(resolved)
+    _check_judging(resolved, reward, environment())
     chat = Chat(policy.tokenizer, format)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
@@ -264,10 +284,6 @@ def judged_parts(resolved: Resolved) -> tuple[Source, Callable[[], Environment],
     return source, _environment(resolved), _reward(resolved)
 
 
-def _no_expert(source: str) -> str:
-    return f'the source "{source}" has no expert to learn from; set supervised: null'
-
-
 def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) -> dict[str, Actor]:
     """The models of folders that the strategy puts into seats, each with an engine of its own.
 
@@ -304,7 +320,14 @@ def _source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
     recipe = resolved.recipe
     part = Part(name=recipe.tasks.source, **options)
     source: Source = part_of(
-        resolved, key, "task source", part, _SOURCES, {"seed": recipe.seed}, named_at="tasks.source"
+        resolved,
+        key,
+        "task source",
+        part,
+        _SOURCES,
+        {"seed": recipe.seed},
+        protocol=Source,
+        named_at="tasks.source",
     )
     return source
 
@@ -402,6 +425,24 @@ def _reward(resolved: Resolved) -> Reward:
         raise resolved.error("reward", str(error)) from None
 
 
+def _check_judging(resolved: Resolved, reward: Reward, environment: Environment) -> None:
+    """See that a reward asks an environment for what that can say.
+
+    Raises:
+        RecipeError: It asks for a verdict of what has none, or for tools that are not there.
+    """
+    terms = reward.terms if isinstance(reward, Composed) else {}
+    for name, each in (("reward", reward), *((f"reward.terms.{name}", term.reward) for name, term in terms.items())):
+        if getattr(each, "func", each) is verdict and not getattr(environment, "judges", True):
+            said = "the tools say nothing of how an episode went (none has a verdict()); use a reward that reads it"
+            raise resolved.error(name, said)
+        tools = [spec.name for spec in getattr(getattr(environment, "toolset", None), "specs", ())]
+        named = getattr(each, "keywords", {}).get("tools") or getattr(each, "tools", None) or ()
+        for tool in named if tools and isinstance(named, list) else ():
+            if tool not in tools:
+                raise resolved.error(f"{name}.tools", f'there is no tool "{tool}"{did_you_mean(tool, tools)}')
+
+
 def _environment(resolved: Resolved) -> Callable[[], Environment]:
     settings = resolved.recipe.environment
     part = found(resolved, "environment", "environment", settings.name, ENVIRONMENTS)
@@ -452,7 +493,13 @@ def _tool(resolved: Resolved, number: int, named: Any) -> Any:
         raise resolved.error("environment.tools", str(error)) from None
 
 
-def _policy(resolved: Resolved, source: Source, environment: Callable[[], Environment], format: Any) -> Policy:
+def _policy(
+    resolved: Resolved,
+    source: Source,
+    environment: Callable[[], Environment],
+    format: Any,
+    say: Callable[[str], None],
+) -> Policy:
     settings = resolved.recipe.policy
     if settings.path is not None:
         policy = load_policy(settings.path)
@@ -465,7 +512,7 @@ def _policy(resolved: Resolved, source: Source, environment: Callable[[], Enviro
         texts += [format.describe(specs)] * (_TOKENIZER_TASKS // 10) if specs else []
         # those that come with a generator are there to be played; others may stand on a service that counts its calls
         if getattr(made, "speaks", True) and isinstance(source, Generated) and isinstance(source, Expert):
-            texts += conversations(source, environment, format, _TOKENIZER_EPISODES)
+            texts += conversations(source, environment, format, _TOKENIZER_EPISODES, say=say)
         policy = build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
     if settings.lora is not None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,10 +14,21 @@ from whetstone.tasks import Expert
 from whetstone.trajectory import Task
 
 _MOST_TURNS = 60
+_LONG_SECONDS = 5.0
 
 
-def conversations(source: Any, environment: Callable[[], Environment], format: Any, count: int) -> list[str]:
+def conversations(
+    source: Any,
+    environment: Callable[[], Environment],
+    format: Any,
+    count: int,
+    *,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[str]:
     """Every text of the expert's episodes of the first tasks; the actions as the format writes them.
+
+    Args:
+        say: Told where that takes a while.
 
     Raises:
         TaskError: An episode of the expert failed; the message says of which task, and why.
@@ -24,13 +36,20 @@ def conversations(source: Any, environment: Callable[[], Environment], format: A
     """
     # a loop may be running here already, and then none can be begun in this thread
     with ThreadPoolExecutor(1, thread_name_prefix="conversations") as pool:
-        return pool.submit(asyncio.run, _played(source, environment, format, count)).result()
+        return pool.submit(asyncio.run, _played(source, environment, format, count, say)).result()
 
 
-async def _played(source: Any, make: Callable[[], Environment], format: Any, count: int) -> list[str]:
+async def _played(
+    source: Any, make: Callable[[], Environment], format: Any, count: int, say: Callable[[str], None]
+) -> list[str]:
     assert isinstance(source, Expert)
     texts = []
+    began = time.perf_counter()
+    said = False
     for index in range(count):
+        if not said and time.perf_counter() - began > _LONG_SECONDS:
+            say(f"the tiny model's tokenizer is made of {count} episodes of the expert; {index} are played")
+            said = True
         task = source.task(index)  # type: ignore[attr-defined]
         try:
             texts += await _episode(source, task, make(), format, seed=index)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import Bite, Credit, Level, bite_of, level_of
+from whetstone.errors import CreditError
 from whetstone.training.columns import READ_AT, Columns, with_advantages
 from whetstone.training.held import Held
 from whetstone.trajectory import Removal, Segment
@@ -96,21 +97,28 @@ def give_credit(
         held: Its trajectories, group by group.
         groups: How many groups there are, those without a trajectory among them.
         columns_of_batch: Makes columns of trajectories.
+
+    Raises:
+        CreditError: A function did not say one finite number for each trajectory, turn or token.
     """
     metrics: dict[str, float] = {}
+    names = {id(function): key for key, function in parts.every()}
     held, weights = _filtered(parts, list(held), columns_of_batch, metrics)
     columns = columns_of_batch(held)
     for level in LEVELS:
         for shape in parts.shaping:
             if level_of(shape) == level:
-                columns.replaced(REWARDS_OF[level], columns.ask(shape))
+                key = names[id(shape)]
+                columns.replaced(REWARDS_OF[level], _numbers(key, shape, columns.ask(shape), columns, level))
     said = columns.ask(parts.advantage)
     credit = said if isinstance(said, Credit) else Credit(said)
-    advantages, level = credit.advantages.detach().double(), level_of(parts.advantage)
+    level = level_of(parts.advantage)
+    advantages = _finite("advantage", parts.advantage, credit.advantages, columns, level)
     modulated = []
     for modulate in parts.modulation:
         wanted = level_of(modulate, "advantages")
         advantages = columns.ask(modulate, advantages=columns.spread(advantages, level, wanted))
+        advantages = _finite(names[id(modulate)], modulate, advantages, columns, wanted)
         level = wanted
         modulated.append((advantages, level))
     unmasked = columns.spread(advantages, level, "token")
@@ -121,6 +129,40 @@ def give_credit(
     by_group = _by_group(columns, credit, per_token, weights, groups)
     sizes = _sizes(columns, unmasked)
     return Given(by_group, columns, credit, tuple(modulated), per_token, weights, sizes, metrics)
+
+
+def _finite(key: str, function: Callable[..., Any], said: Any, columns: Columns, level: Level) -> Tensor:
+    """What a function said, in float64.
+
+    Raises:
+        CreditError: It is not one finite number for each of its level.
+    """
+    found = _numbers(key, function, said, columns, level)
+    wrong = int((~found.isfinite()).sum())
+    if wrong:
+        values = "value is" if wrong == 1 else "values are"
+        raise CreditError(f"{_who(key, function)}: {wrong} of {len(found)} {values} not finite")
+    return found
+
+
+def _numbers(key: str, function: Callable[..., Any], said: Any, columns: Columns, level: Level) -> Tensor:
+    """What a function said, in float64.
+
+    Raises:
+        CreditError: It is not one number for each of its level.
+    """
+    if not isinstance(said, Tensor):
+        raise CreditError(f"{_who(key, function)} returned {type(said).__name__}, not a tensor of numbers")
+    count = len(columns.held) if level == "trajectory" else len(columns["trajectory" if level == "turn" else "turn"])
+    if said.shape != (count,):
+        shape = "×".join(map(str, said.shape)) or "a single"
+        raise CreditError(f"{_who(key, function)} returned {shape} numbers, not one for each {level} ({count})")
+    return said.detach().double()
+
+
+def _who(key: str, function: Callable[..., Any]) -> str:
+    inner = getattr(function, "func", function)
+    return f"{key} ({getattr(inner, '__name__', type(inner).__name__)})"
 
 
 def _sizes(columns: Columns, advantages: Tensor) -> dict[str, float]:
@@ -142,14 +184,15 @@ def _filtered(
     filters = parts.filters or {}
     for name, each in filters.items():
         if bite_of(each) is Bite.BEFORE_BASELINE:
-            stays = columns_of_batch(held).ask(each) > 0
+            columns = columns_of_batch(held)
+            stays = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory") > 0
             metrics[f"filter/{name}"] = 1 - stays.double().mean().item() if len(held) else 0.0
             held = [one for one, stay in zip(held, stays.tolist(), strict=True) if stay]
     weights = torch.tensor([float(one.trajectory.removal is not Removal.LOSS_ONLY) for one in held]).double()
     columns = columns_of_batch(held)
     for name, each in filters.items():
         if bite_of(each) is not Bite.BEFORE_BASELINE:
-            counts = columns.ask(each).double()
+            counts = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory")
             metrics[f"filter/{name}"] = 1 - counts.mean().item() if len(held) else 0.0
             weights = weights * counts
     return held, weights

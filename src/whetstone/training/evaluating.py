@@ -48,9 +48,11 @@ class EvaluationRecord:
         Raises:
             RunDirectoryError: What is there is another evaluation; the message says what differs.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         held = read_json(self.folder / "protocol.json")
         if held is None:
+            self.check()
+            with saving(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / "protocol.json", protocol)
             return
         asked = json.loads(json.dumps(protocol))
@@ -59,6 +61,20 @@ class EvaluationRecord:
             key = different[0]
             said = f"{key} was {_short(held.get(key))} and is {_short(asked[key])}"
             raise RunDirectoryError(f"{self.folder}: holds another evaluation ({said}); take another folder")
+
+    def check(self) -> None:
+        """See that an evaluation can be kept here.
+
+        Raises:
+            RunDirectoryError: It is a file, or holds something else.
+        """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise RunDirectoryError(f"{self.folder}: is a file; an evaluation is kept in a folder")
+        if not (self.folder / "protocol.json").is_file() and self.folder.is_dir():
+            other = next(iter(sorted(self.folder.iterdir())), None)
+            if other is not None:
+                said = f"is not empty and holds no evaluation ({other.name} is in it); choose another"
+                raise RunDirectoryError(f"{self.folder}: {said}")
 
     def groups(self, plans: Iterable[Plan]) -> dict[int, Group]:
         """Those on record, by number; a torn last line is played again."""

@@ -23,7 +23,15 @@ GRACE_SECONDS = 60.0
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and is saved."""
+    """The run was asked to stop, and is saved.
+
+    Args:
+        signal: The number of the one that asked.
+    """
+
+    def __init__(self, said: str = "stopped", *, signal: int = signal.SIGINT) -> None:
+        super().__init__(said)
+        self.signal = int(signal)
 
 
 class Interruption:
@@ -33,6 +41,7 @@ class Interruption:
         self.grace_seconds = grace_seconds
         self._asked: asyncio.Event = asyncio.Event()
         self._since = 0.0
+        self._signal: int = signal.SIGINT
         self._listening = False
 
     def __enter__(self) -> Interruption:
@@ -52,7 +61,7 @@ class Interruption:
         """A signal came."""
         if self._asked.is_set():
             os._exit(128 + number)
-        self._since = time.perf_counter()
+        self._since, self._signal = time.perf_counter(), number
         self._asked.set()
 
     @property
@@ -71,7 +80,7 @@ class Interruption:
         """
         if self._asked.is_set():
             work.close()
-            raise Interrupted
+            raise Interrupted(signal=self._signal)
         asked = asyncio.ensure_future(self._asked.wait())
         working = asyncio.ensure_future(work)
         try:
@@ -80,7 +89,7 @@ class Interruption:
                 await asyncio.wait([working], timeout=self.seconds_left)
             if working.done():
                 return working.result()
-            raise Interrupted
+            raise Interrupted(signal=self._signal)
         finally:
             for task in (asked, working):
                 task.cancel()

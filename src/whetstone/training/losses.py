@@ -29,6 +29,7 @@ from whetstone.algorithms import (
     success_value,
     supervised,
 )
+from whetstone.errors import CreditError
 from whetstone.recipe import CriticSettings, EntropySettings
 from whetstone.training.packing import MicroBatch
 from whetstone.training.token_outputs import TokenOutputs
@@ -191,7 +192,8 @@ class UpdateLoss:
         return self._weighted(self.columns(outputs, micro), self._weight_of(micro))
 
     def _weighted(self, columns: Mapping[str, Tensor], weight: Tensor | None) -> TokenLoss:
-        of_policy: TokenLoss = _ask(self.objective, columns)
+        of_policy = _ask(self.objective, columns)
+        _check(of_policy, self.objective, columns["learner_logprobs"])
         loss, metrics = of_policy.loss, dict(of_policy.metrics)
         if self.correction is not None:
             weights = _ask(self.correction, columns)
@@ -257,6 +259,23 @@ class UpdateLoss:
         if self.critic.clip is not None and self.values is not None:
             return clipped_value(values, _of(self.values, micro).to(values), targets, clip=self.critic.clip)
         return squared_value(values, targets)
+
+
+def _check(said: Any, objective: Callable[..., Any], logprobs: Tensor) -> None:
+    """See that an objective somebody wrote said what an objective says.
+
+    Raises:
+        CreditError: It is not one loss a token.
+    """
+    inner = getattr(objective, "func", objective)
+    who = f"objective ({getattr(inner, '__name__', type(inner).__name__)})"
+    if not isinstance(said, TokenLoss):
+        raise CreditError(f"{who} returned {type(said).__name__}, not TokenLoss(loss, metrics)")
+    for name, values in {"loss": said.loss, **said.metrics}.items():
+        if not isinstance(values, Tensor) or values.shape != logprobs.shape:
+            found = "×".join(map(str, values.shape)) or "a single one" if isinstance(values, Tensor) else repr(values)
+            what = "losses" if name == "loss" else f"values of the metric {name}"
+            raise CreditError(f"{who}: {len(logprobs)} {what} are asked for, one a token, got {found}")
 
 
 def _ask(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from whetstone.errors import RecipeError
-from whetstone.parts import OptionError, checked_options, find_part, options_of
+from whetstone.parts import OptionError, checked_options, find_part, has_all_of, made_of, options_of
 from whetstone.recipe import Part, Resolved
 
 
@@ -44,11 +44,13 @@ def part_of(
     built_in: Mapping[str, Any],
     given: Mapping[str, Any],
     *,
+    protocol: type | None = None,
     named_at: str | None = None,
 ) -> Any:
     """An instance of the class a part names, with its options; what is `given` is passed where it is asked for.
 
     Args:
+        protocol: Names what it must have; None: nothing is asked.
         key: Where its options are written.
         named_at: Where its name is, if that is another key.
     """
@@ -56,8 +58,11 @@ def part_of(
     known = options_of(named)
     passed = {name: value for name, value in given.items() if name in known and name not in part.options}
     try:
-        return named(**checked_options(named, part.options, passed))
+        made = made_of(kind, part.name, named, checked_options(named, part.options, passed))
+        if protocol is not None:
+            has_all_of(made, protocol, kind, part.name)
     except OptionError as error:
         raise resolved.error(f"{key}.{error.key}", error.message) from None
-    except RecipeError as error:
+    except (RecipeError, ValueError) as error:
         raise resolved.error(key, str(error)) from None
+    return made

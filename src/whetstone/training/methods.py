@@ -18,6 +18,17 @@ from whetstone.rollout.allocations import ALLOCATIONS
 from whetstone.rollout.injections import INJECTIONS
 from whetstone.rollout.kinds import key_of
 from whetstone.rollout.partners import PARTNERS
+from whetstone.rollout.protocol import (
+    Allocation,
+    Injection,
+    Partner,
+    Refill,
+    Rewrite,
+    Selection,
+    Start,
+    Stop,
+    View,
+)
 from whetstone.rollout.refills import REFILLS
 from whetstone.rollout.rewrites import REWRITES
 from whetstone.rollout.selections import SELECTIONS
@@ -25,7 +36,7 @@ from whetstone.rollout.starts import STARTS
 from whetstone.rollout.stops import STOPS
 from whetstone.rollout.strategies import SEARCHES, STRATEGIES
 from whetstone.rollout.views import VIEWS
-from whetstone.tasks import CURRICULA, Source
+from whetstone.tasks import CURRICULA, Curriculum, Source
 from whetstone.training.making import part_of
 from whetstone.trajectory import OffPolicy
 
@@ -34,7 +45,7 @@ def strategy_of(resolved: Resolved, source: Source, vocabulary: int) -> Strategy
     """How the trajectories of a task come about in this recipe."""
     part = resolved.recipe.rollout.strategy
     given = _given(resolved, source, vocabulary)
-    made: Strategy = part_of(resolved, "rollout.strategy", "strategy", part, STRATEGIES, given)
+    made: Strategy = part_of(resolved, "rollout.strategy", "strategy", part, STRATEGIES, given, protocol=Strategy)
     return made
 
 
@@ -43,10 +54,7 @@ def searching_of(resolved: Resolved) -> Strategy | None:
     part = resolved.recipe.evaluation.strategy
     if part is None:
         return None
-    try:
-        made: Strategy = part_of(resolved, "evaluation.strategy", "strategy", part, SEARCHES, {})
-    except ValueError as error:
-        raise resolved.error("evaluation.strategy", str(error)) from None
+    made: Strategy = part_of(resolved, "evaluation.strategy", "strategy", part, SEARCHES, {}, protocol=Strategy)
     return made
 
 
@@ -58,28 +66,29 @@ def method_of(resolved: Resolved, source: Source, vocabulary: int) -> Method:
     """
     recipe, rollout, given = resolved.recipe, resolved.recipe.rollout, _given(resolved, source, vocabulary)
 
-    def one(key: str, kind: str, part: Part | None, built_in: Mapping[str, Any]) -> Any:
-        return None if part is None else part_of(resolved, key, kind, part, built_in, given)
+    def one(key: str, part: Part | None, protocol: type, built_in: Mapping[str, Any]) -> Any:
+        kind = protocol.__name__.lower()
+        return None if part is None else part_of(resolved, key, kind, part, built_in, given, protocol=protocol)
 
-    def some(key: str, kind: str, parts: Sequence[Part], built_in: Mapping[str, Any]) -> dict[str, Any]:
+    def some(key: str, parts: Sequence[Part], protocol: type, built_in: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for k, part in enumerate(parts):
             if part.name in found:
                 raise resolved.error(f"rollout.{key}.{k}", f'"{part.name}" stands there twice')
-            found[part.name] = part_of(resolved, f"rollout.{key}.{k}", kind, part, built_in, given)
+            found[part.name] = one(f"rollout.{key}.{k}", part, protocol, built_in)
         return found
 
     return Method(
-        curriculum=one("curriculum", "curriculum", recipe.curriculum, CURRICULA),
-        allocate=one("rollout.allocate", "allocation", rollout.allocate, ALLOCATIONS),
-        start=one("rollout.start", "start", rollout.start, STARTS),
-        views=some("views", "view", rollout.views, VIEWS),
-        stops=some("stops", "stop", rollout.stops, STOPS),
-        rewrites=some("rewrites", "rewrite", rollout.rewrites, REWRITES),
-        partner=one("rollout.partner", "partner", rollout.partner, PARTNERS),
-        inject=some("inject", "injection", rollout.inject, INJECTIONS),
-        select=some("select", "selection", rollout.select, SELECTIONS),
-        refill=one("rollout.refill", "refill", rollout.refill, REFILLS),
+        curriculum=one("curriculum", recipe.curriculum, Curriculum, CURRICULA),
+        allocate=one("rollout.allocate", rollout.allocate, Allocation, ALLOCATIONS),
+        start=one("rollout.start", rollout.start, Start, STARTS),
+        views=some("views", rollout.views, View, VIEWS),
+        stops=some("stops", rollout.stops, Stop, STOPS),
+        rewrites=some("rewrites", rollout.rewrites, Rewrite, REWRITES),
+        partner=one("rollout.partner", rollout.partner, Partner, PARTNERS),
+        inject=some("inject", rollout.inject, Injection, INJECTIONS),
+        select=some("select", rollout.select, Selection, SELECTIONS),
+        refill=one("rollout.refill", rollout.refill, Refill, REFILLS),
         overflow=rollout.on_view_overflow,
     )
 
@@ -106,6 +115,7 @@ def check_method(
     if "forks" in getattr(searching, "provides", ()) and not _can_be_gone_back_to(environment()):
         said = f'environment "{recipe.environment.name}" cannot be gone back to, so no way through it can be searched'
         raise resolved.error("evaluation.strategy", said)
+    _check_seats(resolved, strategy, environment())
     forks = "forks" in getattr(strategy, "provides", ())
     for key, parts in (("rollout.strategy", forks), ("rollout.start", method.start is not None)):
         if parts and not _can_be_gone_back_to(environment()):
@@ -132,6 +142,17 @@ def check_method(
         if injection.off_policy is OffPolicy.TRUNCATED and recipe.correction is None:
             said = f"{name} says off_policy: truncated, so set correction: truncated, which weighs what is replayed"
             raise resolved.error("rollout.inject", said)
+
+
+def _check_seats(resolved: Resolved, strategy: Strategy, environment: Environment) -> None:
+    """See that there are the seats that a strategy plays."""
+    name = resolved.recipe.environment.name
+    seats = getattr(environment, "roles", None if ":" in name or name == "remote" else ())
+    strange = [role for role in getattr(strategy, "roles", ()) if seats is not None and role not in seats]
+    if strange:
+        there = f"there are: {', '.join(seats)}" if seats else "it is played by one"
+        said = f'environment "{name}" has no seat {", ".join(strange)}; {there}'
+        raise resolved.error("rollout.strategy.roles", said)
 
 
 def _can_be_gone_back_to(environment: Environment) -> bool:

@@ -118,11 +118,20 @@ def schedule(done: float, steps: int, *, warmup_fraction: float, decay_fraction:
     return max(0.0, min(1.0, rising, falling))
 
 
+def check_optimizer(name: str) -> None:
+    """See that an optimiser can be had.
+
+    Raises:
+        RecipeError: Its package is not installed.
+    """
+    _adamw(name)
+
+
 def _adamw(name: str) -> Callable[..., Optimizer]:
     if name != "adamw_8bit":
         return functools.partial(AdamW, fused=True)
     try:
         from bitsandbytes.optim import AdamW8bit
     except ImportError as error:
-        raise RecipeError(f"optimizer: adamw_8bit needs bitsandbytes: {install_command('gpu')}") from error
+        raise RecipeError(f"adamw_8bit needs bitsandbytes: {install_command('gpu')}") from error
     return AdamW8bit  # type: ignore[no-any-return]

@@ -25,10 +25,10 @@ from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import evaluation_of
 from whetstone.recipe import Resolved, TrainingSettings
 from whetstone.reporting import Journal, read_trajectories
-from whetstone.rewards import compared, scored
+from whetstone.rewards import REWARD_FAILED, compared, scored
 from whetstone.training.assembly import Assembly, assemble
 from whetstone.training.budget import share_spent
-from whetstone.training.checkpoint import checkpoint_path, load_checkpoint
+from whetstone.training.checkpoint import Position, checkpoint_path, load_checkpoint
 from whetstone.training.columns import from_record
 from whetstone.training.credit import give_credit
 from whetstone.training.held import held_of
@@ -58,6 +58,8 @@ class Replayed:
     """The first few of those."""
     mean_change: float = 0.0
     """Of the absolute difference, over all that were compared."""
+    left_out: int = 0
+    """How many could not be compared: their reward failed when it was asked, and how they ended is not known."""
 
 
 class Replay:
@@ -76,7 +78,7 @@ class Replay:
         self.run_dir = run_dir
         self.recorded = run_recipe(run_dir)
         self.changed: Resolved = self.recorded.with_overrides(changes)
-        self.record = RunRecord(run_dir)
+        self.record = RunRecord(run_dir, forgotten=_refuse)
         self.before, self.after = assemble(self.recorded), assemble(self.changed)
         warm_up = self.recorded.recipe.supervised
         self.warm_up_steps = warm_up.steps if warm_up else 0
@@ -90,13 +92,18 @@ class Replay:
         """
         numbers = [number for update in sorted(self.record.consumed) for number in self.record.consumed[update]]
         groups = [self.group(number) for number in numbers]
+        if updates and not groups:
+            raise RunDirectoryError(f"{self.run_dir}: no update is on record, so none can be made again")
         if groups:
             rescored = [await self.rescored(group) for group in groups]
             yield _rewards(groups, rescored)
             if all(_without_models(assembly) for assembly in (self.before, self.after)):
                 yield self._credit(groups, rescored)
         folder = self.run_dir / "evaluations"
-        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        evaluations = sorted(folder.glob("*.json")) if folder.is_dir() else []
+        if not groups and not evaluations:
+            raise RunDirectoryError(f"{self.run_dir}: nothing is on record that could be computed again")
+        for path in evaluations:
             yield await self._evaluation(path.stem)
         if updates and groups:
             yield await self._updates()
@@ -174,28 +181,34 @@ class Replay:
 
     async def from_checkpoint(self, *, before: int | None = None) -> MadeAgain:
         """Updates to be made again, from the earliest checkpoint, or the last with no more than `before` updates.
+        Where the run began with reinforcement, that is the policy it began with.
 
         Raises:
             RunDirectoryError: There is none.
         """
-        path, done = self._checkpoint(before)
-        policy, optimizer, position = await in_arithmetic_thread(load_checkpoint, path)
+        found = self._checkpoint(before)
+        policy, optimizer, position, done = None, None, Position("", {}, 0), 0
+        if found is not None:
+            path, done = found
+            policy, optimizer, position = await in_arithmetic_thread(load_checkpoint, path)
         assembly = await in_arithmetic_thread(assemble, self.changed, policy, position.memory if done else None)
         settings = self.changed.recipe.training
         assert settings is not None  # there are updates
         warmed_up = checkpoint_path(self.run_dir, self.warm_up_steps) if self.warm_up_steps else None
         learner = await in_arithmetic_thread(learner_for, assembly, settings, warmed_up)
-        if done:
+        if done and optimizer is not None:
             learner.load_state_dict(optimizer)
         return MadeAgain(self, assembly, learner, settings, position.version - done, done)
 
-    def _checkpoint(self, before: int | None) -> tuple[Path, int]:
-        """(checkpoint, updates in it)"""
+    def _checkpoint(self, before: int | None) -> tuple[Path, int] | None:
+        """(checkpoint, updates in it); None: the beginning of the run"""
         found = []
         for path in sorted((self.run_dir / "checkpoints").glob("step-??????")):
             done = int(path.name.removeprefix("step-")) - self.warm_up_steps
             if done >= 0 and (before is None or done <= before):
                 found.append((path, done))
+        if self.recorded.recipe.supervised is None and (before is None or not found):
+            return None
         if not found:
             raise RunDirectoryError(f"{self.run_dir}: has no checkpoint from which updates could be made again")
         return found[0] if before is None else found[-1]
@@ -237,9 +250,10 @@ def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> Replayed:
         for old, new in zip(before.trajectories, after.trajectories, strict=True)
     ]
     different = [(old, new) for old, new in pairs if _said(old.score) != _said(new.score)]
+    failed = sum(old.score is None and (old.error or "").startswith(REWARD_FAILED) for old, _ in pairs)
     examples = tuple(f"{old.id}: {_shown(old.score)} → {_shown(new.score)}" for old, new in different[:_SHOWN])
     change = sum(abs(_value(new.score) - _value(old.score)) for old, new in different) / max(1, len(pairs))
-    return Replayed("rewards of training", len(pairs), len(different), examples, change)
+    return Replayed("rewards of training", len(pairs) - failed, len(different), examples, change, failed)
 
 
 def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[float, ...]]:
@@ -256,6 +270,12 @@ def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[
 def _without_models(assembly: Assembly) -> bool:
     """Whether credit can be given from the record alone."""
     return from_record({name for _, function in assembly.credit.every() for name in columns_of(function)})
+
+
+def _refuse(path: Path, content: bytes, good: int, line: int, torn: bool) -> None:
+    """Nothing is computed again of a record whose middle is damaged; a line torn by a kill never happened."""
+    if not torn:
+        raise RunDirectoryError(f"{path}:{line}  is damaged, so what is behind it is not known")
 
 
 def _range(numbers: Sequence[float]) -> str:

@@ -18,16 +18,26 @@ from typing import Any
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.causes import cause_key, counted_causes, listed
 from whetstone.errors import (
+    CreditError,
     FaultBudgetError,
     MismatchError,
     NonFiniteError,
     NothingScoredError,
     QuotaError,
     RunDirectoryError,
+    WhetstoneError,
 )
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings, TrainingSettings
-from whetstone.reporting import Journal, Progress, Stage, write_report, write_trajectories
+from whetstone.reporting import (
+    Journal,
+    Progress,
+    Stage,
+    learned_from,
+    learning_rows,
+    write_report,
+    write_trajectories,
+)
 from whetstone.rollout import Collector
 from whetstone.training.assembly import assemble
 from whetstone.training.beside import Beside
@@ -48,7 +58,7 @@ from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.run_directory import claimed, read_json, write_json
 from whetstone.training.stages import Supervised
 from whetstone.training.store import RunStore
-from whetstone.training.watchdog import Watchdog
+from whetstone.training.watchdog import Playing, Watchdog
 from whetstone.training.work import Work
 from whetstone.trajectory import Group, Trajectory
 
@@ -68,10 +78,18 @@ def train(
         WhetstoneError: A recipe, file or folder is wrong, or something could not be saved.
     """
     progress = progress or Progress()
+    if resume and not (run_dir / "recipe.yaml").is_file():
+        progress.say(f"{run_dir}: no run is there to go on with; one is started")
     with claimed(run_dir, resolved, resume=resume):
         summary = read_json(run_dir / "summary.json") if resume else None
+        if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
+            progress.say(f"{run_dir}: this run is finished; this is what it came to")
         if summary is None:
-            summary = asyncio.run(_Run(resolved, run_dir, progress).play())
+            try:
+                summary = asyncio.run(_Run(resolved, run_dir, progress).play())
+            except Interrupted as stop:
+                said = f"stopped; {run_dir} is saved, `whetstone train … --resume` goes on with it"
+                raise Interrupted(said, signal=stop.signal) from None
             write_json(run_dir / "summary.json", summary)
         for name, changes in resolved.recipe.ablations.items():
             if name in summary["ablations"]:
@@ -110,7 +128,10 @@ class _Run:
             Interrupted: Somebody asked the process to stop; everything is saved.
         """
         with Interruption() as self.interruption:
-            self.assembly = await in_arithmetic_thread(lambda: assemble(self.resolved, self._restored()))
+            self.assembly = await in_arithmetic_thread(
+                lambda: assemble(self.resolved, self._restored(), say=self.progress.say)
+            )
+            self._check_ablations()
             self.assembly.method.load_state(self.position.memory or {})
             self.engine = await in_arithmetic_thread(self.assembly.engine, heard=self.progress.say)
             await self._publish(self.position.version)
@@ -127,6 +148,24 @@ class _Run:
                 if hasattr(self.assembly.reward, "close"):
                     await self.assembly.reward.close()
         return self._summary()
+
+    def _check_ablations(self) -> None:
+        """See that what is to be trained behind the run can be, before the run is.
+
+        Raises:
+            WhetstoneError: It cannot; the message says which.
+        """
+        recipe = self.recipe
+        for name, changes in recipe.ablations.items():
+            if not changes:
+                raise self.resolved.error(f"ablations.{name}", "changes nothing; say which keys are different")
+            variant = self.resolved.with_changes({"ablations": None, **changes})
+            other = variant.recipe
+            if (other.policy, other.chat, other.critic) == (recipe.policy, recipe.chat, recipe.critic):
+                try:
+                    assemble(variant, self.assembly.policy)
+                except WhetstoneError as error:
+                    raise type(error)(f"ablation {name}: {error}") from None
 
     def _restored(self) -> Policy | None:
         """The policy of the last checkpoint, with metrics rewound to it; None to begin at the beginning."""
@@ -160,6 +199,7 @@ class _Run:
                     await work.close()
             await self.checkpoints.written()
             await self._publish(work.version)
+            self._say_if_nothing_was_learned(name)
         await self._evaluate(name)
 
     async def _steps(
@@ -175,7 +215,7 @@ class _Run:
             except Interrupted:
                 await self._park(name, settings, learner, work, beside)
                 raise
-            except (NonFiniteError, FaultBudgetError, QuotaError, MismatchError) as error:
+            except (CreditError, NonFiniteError, FaultBudgetError, QuotaError, MismatchError) as error:
                 if not work.done:  # nothing was learned that could be lost
                     raise type(error)(f"step {number} of {name}: {error}") from None
                 path = await self._save(settings, learner, work)
@@ -257,6 +297,19 @@ class _Run:
             what = "demonstrations taught nothing" if stage == "supervised" else "episodes have no score"
             self.progress.say(f"step {work.done} of {stage}: {sum(new.values())} {what}: {listed(new)}")
 
+    def _say_if_nothing_was_learned(self, stage: str) -> None:
+        rows = [row for row in self.journal.read() if row["stage"] == stage and "update/skipped" in row]
+        if not rows or any(row["update/skipped"] < 1 for row in rows):
+            return
+        if any(row.get("update/nonfinite") for row in rows):
+            why = "gradients were not finite"
+        elif stage == "reinforcement":
+            why = learned_from(learning_rows(rows, windows=1)[0]).removeprefix("nothing: ")
+        else:
+            why = "the gradient was 0"
+        more = f"; `whetstone why {self.run_dir}` has each step" if stage == "reinforcement" else ""
+        self.progress.say(f"{stage}: nothing was learned, no update changed the weights: {why}{more}")
+
     async def _save(self, settings: OptimizerSettings, learner: Learner, work: Work) -> Path:
         self.position = replace(self.position, sampling=work.state, memory=work.memory)
         return await self.checkpoints.save(
@@ -286,8 +339,17 @@ class _Run:
             return
         settings = self.recipe.evaluation
         count = len(self.assembly.source.held_out(settings.episodes)) * settings.samples
-        with self.progress.stage(f"evaluation ({name})", count) as shown:
+        playing = Playing()
+        with (
+            self.progress.stage(f"evaluation ({name})", count) as shown,
+            Watchdog(playing, say=self.progress.say),
+        ):
             self.shown = shown
+
+            def watched(collector: Collector) -> None:
+                playing.collector = collector
+                self._watch(collector)
+
             evaluating = evaluate(
                 self.assembly,
                 self.engine,
@@ -296,7 +358,7 @@ class _Run:
                 temperature=settings.temperature,
                 seed=self.recipe.seed,
                 heard=lambda group: shown.advance({}, by=len(group.trajectories)),
-                watched=self._watch,
+                watched=watched,
             )
             came_to, groups = await self.interruption.unless_asked(evaluating, finish=lambda: False)
         if came_to.episodes == 0 and (came_to.causes or came_to.too_long):

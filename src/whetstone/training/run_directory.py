@@ -61,6 +61,10 @@ def run_recipe(run_dir: Path) -> Resolved:
     """
     path = run_dir / "recipe.yaml"
     if not path.is_file():
+        run = run_dir.resolve().parent.parent
+        if run_dir.resolve().parent.name == "checkpoints" and (run / "recipe.yaml").is_file():
+            said = f"is a checkpoint, not a run; name the run ({run}), or the recipe with --policy {run_dir}"
+            raise RunDirectoryError(f"{run_dir}: {said}")
         raise RunDirectoryError(f"{run_dir}: holds no run (recipe.yaml is missing)")
     for folder in read_json(run_dir / _MODULES) or ():
         search_also(Path(folder))

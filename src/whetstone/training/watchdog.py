@@ -11,23 +11,55 @@ import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
+from typing import Protocol
 
-from whetstone.training.work import Work
+from whetstone.rollout import Collector
 
 SECONDS = 60.0
 """Without anything moving, before it is said; and then again after twice as long each time."""
 _SHOWN = 5
 
 
+class Watched(Protocol):
+    """Something that goes on step by step, or episode by episode."""
+
+    @property
+    def done(self) -> int:
+        """Steps made."""
+        ...
+
+    @property
+    def collector(self) -> Collector | None:
+        """What samples; None where nothing does."""
+        ...
+
+    def waits(self) -> list[tuple[str, str, float]]:
+        """(who, what it waits for, seconds), the longest first."""
+        ...
+
+
+class Playing:
+    """An evaluation, to be watched: no steps, only episodes."""
+
+    done = 0
+
+    def __init__(self) -> None:
+        self.collector: Collector | None = None
+
+    def waits(self) -> list[tuple[str, str, float]]:
+        """See `Watched.waits`."""
+        return self.collector.waits() if self.collector is not None else []
+
+
 class Watchdog:
-    """Watches a stage inside the block.
+    """Watches a stage or an evaluation inside the block.
 
     Args:
         say: Told what is waited for, in a line.
         seconds: Without anything moving.
     """
 
-    def __init__(self, work: Work, *, say: Callable[[str], None], seconds: float = SECONDS) -> None:
+    def __init__(self, work: Watched, *, say: Callable[[str], None], seconds: float = SECONDS) -> None:
         self.work, self.say, self.seconds = work, say, seconds
         self._stop = threading.Event()
         self._watched = threading.get_ident()

@@ -41,6 +41,11 @@ class RetailTasks:
         self._held_out = [_task(rows[id]) for id in split["test"]]
         self._endless = Endless([_task(rows[id]) for id in split["train"]], seed=seed)
 
+    @property
+    def training_tasks(self) -> int:
+        """How many there are to train on."""
+        return len(self._endless.tasks)
+
     def task(self, index: int) -> Task:
         """Each training task once an epoch, every epoch in another order."""
         return self._endless[index]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import jsonschema
 
+from whetstone.ranges import JsonSchema
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.rewards.calls.canonical import same_value
 from whetstone.trajectory import Score, Task, Trajectory
 
 
-async def json_answer(trajectory: Trajectory, task: Task, *, schema: dict[str, Any] | None = None) -> Score:
+async def json_answer(trajectory: Trajectory, task: Task, *, schema: JsonSchema | None = None) -> Score:
     """1 where the final answer is JSON that fits the schema and, where the task says a value, is that value; else 0.
 
     Args:
@@ -24,7 +24,7 @@ async def json_answer(trajectory: Trajectory, task: Task, *, schema: dict[str, A
     Raises:
         ValueError: The schema is none.
     """
-    wanted: Mapping[str, Any] = schema if schema is not None else task.private.get("schema", {})
+    wanted: Mapping[str, object] = schema if schema is not None else task.private.get("schema", {})
     try:
         jsonschema.validators.validator_for(wanted).check_schema(wanted)
     except jsonschema.SchemaError as error:

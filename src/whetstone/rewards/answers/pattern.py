@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import regex
 
+from whetstone.ranges import RegularExpression
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.trajectory import Score, Task, Trajectory
 
 _SECONDS = 1.0
 
 
-async def pattern(trajectory: Trajectory, task: Task, *, pattern: str | None = None, whole: bool = True) -> Score:
+async def pattern(
+    trajectory: Trajectory, task: Task, *, pattern: RegularExpression | None = None, whole: bool = True
+) -> Score:
     """1 where the final answer matches, else 0; a match that takes longer than a second is none, and `undecided`.
 
     Args:

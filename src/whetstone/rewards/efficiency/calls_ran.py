@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whetstone.ranges import Count
 from whetstone.rewards.efficiency.counting import calls_to
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -23,7 +24,7 @@ async def calls_ran(
     return Score(value, {"ran": float(ran), "calls": float(every)})
 
 
-async def few_calls(trajectory: Trajectory, task: Task, *, most: int = 8, tools: list[str] | None = None) -> Score:
+async def few_calls(trajectory: Trajectory, task: Task, *, most: Count = 8, tools: list[str] | None = None) -> Score:
     """1 for no call, 0 for `most` or more, linearly; put it behind `times` or `gate`: added, it pays for giving up.
 
     Args:

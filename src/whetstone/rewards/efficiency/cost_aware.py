@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from whetstone.ranges import Positive, ShareBelowOne
 from whetstone.rewards.answers.exact_match import exact_match
 from whetstone.rewards.efficiency.counting import costs_of
 from whetstone.rewards.protocol import Reward
@@ -15,8 +16,8 @@ async def cost_aware(
     task: Task,
     *,
     outcome: Reward = exact_match,
-    budget: float,
-    weight: float = 0.5,
+    budget: Positive,
+    weight: ShareBelowOne = 0.5,
     token_price: float = 0.0,
     call_prices: dict[str, float] | None = None,
 ) -> Score:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from whetstone.ranges import ShareBelowOne
 from whetstone.rewards.answers.exact_match import exact_match
 from whetstone.rewards.efficiency.counting import calls_to
 from whetstone.rewards.protocol import Reward
@@ -17,7 +18,7 @@ async def self_aware(
     *,
     outcome: Reward = exact_match,
     known_from: float = 0.75,
-    penalty: float = 0.5,
+    penalty: ShareBelowOne = 0.5,
     tools: list[str] | None = None,
 ) -> Score:
     """The outcome, less a share of it where a right answer used a tool for what is known without.

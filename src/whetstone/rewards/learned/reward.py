@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from whetstone.parts import OptionError
 from whetstone.rewards.answers.exact_match import exact_match
 from whetstone.rewards.judged.material import transcript
-from whetstone.rewards.learned.model import Pair, RewardModel
+from whetstone.rewards.learned.model import HEAD, Pair, RewardModel
 from whetstone.rewards.protocol import Reward
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -52,6 +54,9 @@ class Learned:
     ) -> None:
         if memory < 1 or steps < 1:
             raise ValueError(f"memory and steps are 1 or more, got {memory} and {steps}")
+        if not refresh and not (Path(path) / HEAD).is_file() and Path(path).is_dir():
+            said = f"{path} has no {HEAD}: `whetstone rewards fit RECIPE --model {path}` makes one"
+            raise OptionError("path", said)
         self.model, self.outcome, self.beside, self.weight = RewardModel(path), outcome, beside, weight
         self.refresh, self.steps = refresh, steps
         self._pairs: deque[Pair] = deque(maxlen=memory)

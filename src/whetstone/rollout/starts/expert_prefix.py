@@ -9,8 +9,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from whetstone.errors import TaskError
 from whetstone.parts import OptionError
 from whetstone.rollout.protocol import Begun, Guide, Occasion
+from whetstone.tasks.protocol import Expert, Source
 from whetstone.trajectory import Author, Tokens, Turn
 
 
@@ -37,6 +39,15 @@ class ExpertPrefix:
     def __post_init__(self) -> None:
         if self.until < 1:
             raise OptionError("until", f"one update or more, got {self.until}")
+
+    def check(self, source: Source, first: int) -> None:
+        """Whether there is somebody to begin behind.
+
+        Raises:
+            TaskError: The source has no expert.
+        """
+        if not isinstance(source, Expert):
+            raise TaskError("the task source has no expert to begin behind")
 
     async def __call__(self, occasion: Occasion, guide: Guide, /) -> Begun | None:
         """See `Start`."""

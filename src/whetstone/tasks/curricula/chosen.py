@@ -13,6 +13,7 @@ from random import Random
 
 import numpy as np
 
+from whetstone.errors import TaskError
 from whetstone.parts import OptionError
 from whetstone.tasks.protocol import Source
 
@@ -77,6 +78,16 @@ class Chosen:
         if not indices or any(not isinstance(index, int) or index < 0 for index in indices):
             raise OptionError("path" if path else "indices", "a list of task numbers, zero or more")
         self.indices, self.seed = list(indices), seed
+
+    def check(self, source: Source, first: int) -> None:
+        """Whether the source has these tasks.
+
+        Raises:
+            TaskError: It has not.
+        """
+        most = getattr(source, "training_tasks", None)
+        if most is not None and max(self.indices) >= most:
+            raise TaskError(f"there is no training task {max(self.indices)}; there are 0 to {most - 1}")
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
         """See `Curriculum`."""

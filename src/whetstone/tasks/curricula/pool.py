@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from whetstone.errors import TaskError
 from whetstone.parts import OptionError
 from whetstone.tasks.protocol import Source
 
@@ -19,6 +20,16 @@ class Pool:
         if size < 1:
             raise OptionError("size", f"one task or more, got {size}")
         self.size, self.seed = size, seed
+
+    def check(self, source: Source, first: int) -> None:
+        """Whether the source has so many tasks.
+
+        Raises:
+            TaskError: It has not.
+        """
+        most = getattr(source, "training_tasks", None)
+        if most is not None and self.size > most:
+            raise TaskError(f"size: {self.size} tasks are asked for, there are {most}")
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
         """See `Curriculum`."""

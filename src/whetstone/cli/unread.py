@@ -1,0 +1,27 @@
+"""Overrides that a command has no use for are said, so that nobody takes them for what decided its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+LEARNING = (
+    "training", "supervised", "ablations", "curriculum", "advantage", "shaping", "modulation", "filters", "roles",
+    "objective", "aggregation", "correction", "critic", "teacher", "process_model",
+)  # fmt: skip
+"""Keys that decide what is learned, and nothing of how the policy acts."""
+
+
+def say_unread(overrides: Iterable[str], unread: Iterable[str], why: str) -> None:
+    """A line for each override of a key that is not read.
+
+    Args:
+        unread: Dotted keys, what lies below them included.
+        why: Nothing reads them.
+    """
+    keys = tuple(unread)
+    for override in overrides:
+        key = override.partition("=")[0]
+        if any(key == each or key.startswith(f"{each}.") for each in keys):
+            click.echo(f"whetstone: {override} has no effect here: {why}", err=True)

@@ -1,0 +1,28 @@
+"""Mistakes of first users are answered in a line, by an exit code, and never by a traceback."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from mistakes import MISTAKES, last_line, make
+from tests_cli import whetstone
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "mistakes.md"
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)
+def test_a_mistake_is_answered_in_a_line(tmp_path, mistake):
+    make(mistake, tmp_path)
+    done = whetstone(*shlex.split(mistake.command), cwd=tmp_path)  # a traceback would be raised
+    line = last_line(done.stderr or done.stdout, tmp_path)
+    assert mistake.says in line
+    assert done.returncode == mistake.code
+    assert len(line) < 700
+
+
+def test_the_table_has_them_all():
+    written = RESULTS.read_text(encoding="utf-8")
+    for mistake in MISTAKES:
+        assert f"| {mistake.what} |" in written
+    assert len(MISTAKES) >= 25

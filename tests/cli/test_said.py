@@ -1,0 +1,177 @@
+"""What has no effect, was not there or is finished is said, by every command."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from unittest.mock import Mock
+
+import pytest
+
+import mistakes
+from tests_cli import whetstone
+from whetstone import training
+
+
+@pytest.fixture
+def shop(tmp_path):
+    mistakes.make(mistakes.Mistake("", "", ""), tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The shop with a run in it."""
+    folder = tmp_path_factory.mktemp("shop")
+    mistakes.make(mistakes.Mistake("", "", ""), folder)
+    done = whetstone("train", "shop.yaml", "training.steps=2", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_going_on_where_nothing_is_starts_and_says_so(shop):
+    done = whetstone("train", "shop.yaml", "--resume", cwd=shop)
+    assert "runs/shop: no run is there to go on with; one is started" in done.stderr
+    assert done.returncode == 0
+    again = whetstone("train", "shop.yaml", "--resume", cwd=shop)
+    assert "this run is finished" in again.stderr
+    assert again.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "unread"),
+    [
+        (("evaluate", "runs/shop", "training.steps=99"), "training.steps=99"),
+        (("evaluate", "runs/shop", "policy.tiny.hidden=64"), "policy.tiny.hidden=64"),
+        (("evaluate", "shop.yaml", "rollout.group_size=3"), "rollout.group_size=3"),
+        (("rollout", "runs/shop", "-n", "1", "advantage=opo"), "advantage=opo"),
+        (("replay", "runs/shop", "training.steps=5"), "training.steps=5"),
+    ],
+)
+def test_overrides_nobody_reads_are_said(trained, command, unread):
+    done = whetstone(*command, cwd=trained)
+    assert f"whetstone: {unread} has no effect here" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("evaluate", "runs/shop", "evaluation.temperature=0.5", "evaluation.samples=2"),
+        ("rollout", "runs/shop", "-n", "1", "rollout.temperature=0.5"),
+        ("replay", "runs/shop", "reward=shop:right_price"),
+    ],
+)
+def test_overrides_somebody_reads_are_not(trained, command):
+    assert "no effect" not in whetstone(*command, cwd=trained).stderr
+
+
+def test_fewer_held_out_tasks_than_asked_for_is_said(trained):
+    assert (
+        "9 held-out tasks are asked for, there are 2"
+        in whetstone("evaluate", "runs/shop", "--episodes", "9", cwd=trained).stderr
+    )
+
+
+def test_an_evaluation_keeps_out_of_other_folders(trained):
+    done = whetstone("evaluate", "runs/shop", "--into", ".", cwd=trained)
+    assert "is not empty and holds no evaluation" in done.stderr
+    assert whetstone("evaluate", "runs/shop", "--lm-eval", "runs", cwd=trained).stderr.startswith(
+        "whetstone: --lm-eval runs: is a folder"
+    )
+    kept = whetstone("evaluate", "runs/shop", "--into", "kept", cwd=trained)
+    assert kept.returncode == 0, kept.stderr
+    assert whetstone("evaluate", "runs/shop", "--into", "kept", cwd=trained).returncode == 0  # goes on with it
+
+
+def test_a_checkpoint_is_told_from_a_run(trained):
+    folder = next((trained / "runs" / "shop" / "checkpoints").iterdir())
+    assert "is a checkpoint, not a run; name the run" in whetstone("evaluate", folder, cwd=trained).stderr
+
+
+def test_why_explains_a_run_without_a_warm_up_from_its_first_step(trained):
+    steps = whetstone("why", "runs/shop", "--step", "1", "--json", cwd=trained)
+    name = json.loads(steps.stdout)["trajectories"][0][0]
+    told = whetstone("why", "runs/shop", name, "--json", cwd=trained)
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["from_weights"].startswith("update 1")
+    assert "--turn: of which TRAJECTORY?" in whetstone("why", "runs/shop", "--turn", "0", cwd=trained).stderr
+
+
+def test_updates_of_a_run_without_a_warm_up_are_made_again_from_the_first(trained):
+    done = whetstone("replay", "runs/shop", "--updates", cwd=trained)
+    assert "updates 1 to 2" in done.stdout
+    assert "differ" not in done.stdout
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_damaged_record_is_not_computed_again(trained, tmp_path):
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    journal = tmp_path / "runs" / "shop" / "store" / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([b"{damage\n", *lines[1:]]))
+    done = whetstone("replay", "runs/shop", "--updates", cwd=tmp_path)
+    assert "journal.jsonl:1  is damaged" in done.stderr
+    shutil.rmtree(journal.parent)
+    assert "no update is on record" in whetstone("replay", "runs/shop", "--updates", cwd=tmp_path).stderr
+
+
+def test_a_run_that_learned_nothing_says_so(shop):
+    shop.joinpath("same.py").write_text(
+        "from whetstone.trajectory import Score\nasync def same(trajectory, task): return Score(0.5)\n"
+    )
+    done = whetstone("train", "shop.yaml", "reward=same:same", cwd=shop)
+    assert "nothing was learned, no update changed the weights: all groups equal" in done.stderr
+
+
+def test_a_traceback_is_shown_where_it_is_asked_for(shop):
+    with pytest.raises(ZeroDivisionError):
+        whetstone("--traceback", "train", "shop.yaml", "advantage=shop:divides", cwd=shop)
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(shop, monkeypatch):
+    monkeypatch.setattr(training, "train", Mock(side_effect=KeyError("ours")))
+    with pytest.raises(KeyError):
+        whetstone("train", "shop.yaml", cwd=shop)
+
+
+def test_bad_tasks_that_are_skipped_are_counted_on_the_screen(shop):
+    with open(shop / "shop.jsonl", "a") as file:
+        file.write("{no\n[]\n")
+    done = whetstone("train", "shop.yaml", "tasks.on_bad_task=skip", cwd=shop)
+    assert "2 bad tasks are left out (tasks.on_bad_task: skip)" in done.stderr
+
+
+def test_a_reader_that_leaves_ends_it_quietly_and_another_pipe_does_not(shop):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = f"{sys.executable} -m whetstone.cli.main recipes --json"
+    left = subprocess.run(
+        f"{command} | head -c 1", shell=True, cwd=shop, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert left.stdout in "[{"
+    assert left.stderr == ""
+    shop.joinpath("pipes.py").write_text(
+        "import os\nclass Pipes:\n    def choose(self, *a):\n        raise BrokenPipeError(32, 'Broken pipe')\n"
+    )
+    done = whetstone("train", "shop.yaml", "curriculum=pipes:Pipes", cwd=shop)
+    assert done.returncode == 2
+    assert "pipes.py:4 (choose): BrokenPipeError" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_asked_to_stop_says_so_by_its_exit_code(shop):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "whetstone.cli.main", "train", "shop.yaml", "training.steps=100000"],
+        cwd=shop, env=environment, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    metrics = shop / "runs" / "shop" / "metrics.jsonl"
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not (metrics.is_file() and metrics.stat().st_size):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "stopped; runs/shop is saved" in said
