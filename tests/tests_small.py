@@ -39,7 +39,8 @@ async def slowly(trajectory, task):
 
 async def now_and_then_for_ever(trajectory, task):
     """As `parity`; every fifth group takes a long time to judge."""
-    if int(trajectory.id.split("/")[0].removeprefix("group-")) % 5 == 1:
+    name = trajectory.id.split("/")[0]
+    if name.startswith("group-") and int(name.removeprefix("group-")) % 5 == 1:
         await asyncio.sleep(1.0)
     return await parity(trajectory, task)
 
@@ -50,8 +51,10 @@ async def generous(trajectory, task):
 
 
 async def torn(trajectory, task):
-    """Has lost its judge."""
-    raise ConnectionError("the judge is down")
+    """Loses its judge when the evaluation is over."""
+    if trajectory.id.startswith("group-"):
+        raise ConnectionError("the judge is down")
+    return await parity(trajectory, task)
 
 
 async def scribe(so_far):

@@ -82,12 +82,14 @@ def without_waiting(generation):
 @pytest.mark.parametrize("options", [{}, {"rows": 3}, {"rows": 40, "prefill_tokens": 7}], ids=str)
 def test_bit_for_bit_the_same_whatever_the_company_the_evictions_and_the_pieces(model, options):
     async def episode(engine, i):
-        drawn, ids = [], [5] * 20 + prompts(14)[i]
+        said, spans, ids = [], [], [5] * 20 + prompts(14)[i]
         for turn in range(3):
             sampling = Sampling(4 + i % 3, temperature=0.5 + i % 3, seed=9 * i + turn)
-            drawn.append(without_waiting(await engine.generate(ids, sampling, episode=str(i))))
-            ids = [*ids, *drawn[-1].tokens, *range(turn, turn + 1 + i % 4)]
-        return drawn
+            drawn = await engine.generate(ids, sampling, episode=str(i), drawn=spans)
+            said.append(without_waiting(drawn))
+            spans = [*spans, (len(ids), len(ids) + len(drawn.tokens))]
+            ids = [*ids, *drawn.tokens, *range(turn, turn + 1 + i % 4)]
+        return said
 
     async def alone(engine):
         return [await episode(engine, i) for i in range(14)]
@@ -206,6 +208,28 @@ def test_the_prompt_a_group_shares_is_computed_once(model):
     assert statistics.prefill_tokens == 41 + 7  # one whole prompt, and the token that differs seven times
     assert statistics.cached_tokens == 7 * 40
     assert statistics.cache_hit_rate == pytest.approx(280 / 328)
+
+
+@pytest.mark.skipif(
+    not rows_are_summed_alike(),
+    reason="this processor's matrix products round by the number of rows; run on x86 with PyTorch's own wheel",
+)
+def test_a_fork_is_the_same_bit_for_bit_whether_its_parent_is_still_held_or_not(model):
+    prompt = [5] * 20 + [7, 8, 9]
+
+    async def forked(engine, *, held, given=False):
+        parent = await engine.generate(prompt, Sampling(40, seed=3), episode="parent")
+        if not held:  # others take all the rows
+            engine.forget("parent")
+            await asyncio.gather(*(engine.generate([i] * 30, Sampling(2, seed=i), episode=str(i)) for i in range(3)))
+        if given:  # the same tokens, written by somebody else, share nothing that was computed otherwise
+            await engine.generate([*prompt, *parent.tokens], Sampling(1), episode="given")
+        ids, spans = [*prompt, *parent.tokens, 1, 2, 3], [(len(prompt), len(prompt) + len(parent.tokens))]
+        return without_waiting(await engine.generate(ids, Sampling(8, seed=4), episode="fork", drawn=spans))
+
+    held = run(model, lambda engine: forked(engine, held=True), rows=3)
+    assert held == run(model, lambda engine: forked(engine, held=False), rows=3)
+    assert held == run(model, lambda engine: forked(engine, held=False, given=True), rows=3)
 
 
 def test_every_token_is_accounted_for(model):

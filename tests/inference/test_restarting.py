@@ -18,7 +18,7 @@ class Mortal:
         self.version, self.lives, self.alive = version, lives, True
         self.statistics = EngineStatistics(requests=0, rows=4)
 
-    async def generate(self, prompt, sampling, *, episode):
+    async def generate(self, prompt, sampling, *, episode, drawn=()):
         if self.lives == 0:
             self.alive = False
             raise InfrastructureError("the engine failed")

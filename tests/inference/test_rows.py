@@ -5,13 +5,13 @@ from whetstone.inference.rows import BLOCK, Rows
 PROMPT = list(range(3 * BLOCK + 5))
 
 
-def take(rows, episode, ids):
-    return rows.take(episode, ids, len(ids) - 1)
+def take(rows, episode, ids, keys=None):
+    return rows.take(episode, ids, keys or ids, len(ids) - 1)
 
 
 def computed(rows, episode, ids):
     row, _ = take(rows, episode, ids)
-    row.ids = list(ids)
+    row.ids, row.keys = list(ids), list(ids)
     return row
 
 
@@ -36,7 +36,7 @@ def test_a_sibling_waits_for_a_beginning_that_is_being_computed():
     rows = Rows(2)
     first, _ = take(rows, "a", PROMPT)
     assert take(rows, "b", PROMPT) == "soon"
-    first.ids = list(PROMPT)
+    first.ids, first.keys = list(PROMPT), list(PROMPT)
     row, copied = take(rows, "b", PROMPT)
     assert copied == (first, len(PROMPT) - 1)  # the last is computed again, for its logits
     assert len(row.ids) == len(PROMPT) - 1
@@ -116,3 +116,20 @@ def test_rows_that_were_cleared_are_not_found():
     rows.rest(row)
     _, copied = take(rows, "b", PROMPT)
     assert copied is None
+
+
+def test_what_was_computed_otherwise_is_shared_with_nobody_but_its_owner():
+    rows = Rows(2)
+    drawn = [*PROMPT[:BLOCK], *(~id for id in PROMPT[BLOCK:])]
+    first, _ = take(rows, "a", PROMPT)
+    first.ids, first.keys = list(PROMPT), drawn
+    rows.rest(first)
+    row, copied = take(rows, "b", PROMPT)
+    assert (copied, len(row.ids)) == ((first, BLOCK), BLOCK)
+    rows.rest(row)
+    rows.drop("b")
+    row, copied = take(rows, "c", PROMPT, drawn)
+    assert copied == (first, len(PROMPT) - 1)
+    rows.rest(row)
+    own, copied = take(rows, "a", [*PROMPT, 7])
+    assert (own, copied, own.ids, own.keys) == (first, None, PROMPT, drawn)

@@ -31,8 +31,8 @@ class Wrong(LocalEngine):
 
     by = 0.0
 
-    async def generate(self, prompt, sampling, *, episode):
-        found = await super().generate(prompt, sampling, episode=episode)
+    async def generate(self, prompt, sampling, *, episode, drawn=()):
+        found = await super().generate(prompt, sampling, episode=episode, drawn=drawn)
         return replace(found, logprobs=[logprob - self.by for logprob in found.logprobs])
 
 

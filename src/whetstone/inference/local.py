@@ -29,9 +29,9 @@ from torch import Tensor
 from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.errors import InfrastructureError, PromptTooLong
 from whetstone.inference.forward import RowForward
-from whetstone.inference.protocol import EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
-from whetstone.inference.request import Request
-from whetstone.inference.rows import Rows, common_length
+from whetstone.inference.protocol import EngineStatistics, Generation, InFlight, Sampling, Scores, Spans, Weights
+from whetstone.inference.request import Request, as_keys
+from whetstone.inference.rows import Rows
 from whetstone.inference.sampling import draw
 
 _LONGEST_WAIT = 8
@@ -92,8 +92,6 @@ class LocalEngine:
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         self._detokenize = detokenize
         self._rows = Rows(rows)
-        self._spoken: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
-        """What each episode held when it last rested, and which spans of it were drawn."""
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._updates: deque[_Update] = deque()
@@ -116,14 +114,16 @@ class LocalEngine:
         """Whether it can answer."""
         return not self._closed
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str) -> Generation:
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = ()
+    ) -> Generation:
         """See `Engine.generate`."""
         if not 0 < len(prompt) < self.context_length:
             raise PromptTooLong(f"{len(prompt)} tokens of prompt in a context of {self.context_length} leave no room")
         self._check_ids((*prompt, *sampling.forced))
         if sampling.stop_strings and self._detokenize is None:
             raise ValueError("stop_strings: this engine was made without detokenize and cannot read text")
-        return await self._asked(list(prompt), episode, sampling, len(prompt))  # type: ignore[no-any-return]
+        return await self._asked(list(prompt), episode, sampling, len(prompt), drawn)  # type: ignore[no-any-return]
 
     async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
         """See `Engine.score`."""
@@ -143,7 +143,6 @@ class LocalEngine:
 
     def forget(self, episode: str) -> None:
         """See `Engine.forget`."""
-        self._spoken.pop(episode, None)
         self._rows.drop(episode)
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
@@ -180,28 +179,22 @@ class LocalEngine:
             wrong = low if low < 0 else high
             raise ValueError(f"token id {wrong} is outside the model's vocabulary of {self._vocabulary}")
 
-    async def _asked(self, ids: list[int], episode: str, sampling: Sampling | None, start: int) -> Any:
+    async def _asked(
+        self, ids: list[int], episode: str, sampling: Sampling | None, start: int, drawn: Spans = ()
+    ) -> Any:
         self._check_open()
         asked = time.perf_counter()
         if self._room is not None:
             await self._room.acquire()
             self._check_open()
         result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        spoken = self._spoken_in(ids, episode)
-        speaks_from = start if sampling is not None else len(ids)
-        self._waiting.append(Request(ids, episode, result, asked, sampling, start, spoken, speaks_from))
+        self._waiting.append(Request(ids, episode, result, asked, sampling, start, as_keys(ids, drawn)))
         self._wake()
         try:
             return await result
         except asyncio.CancelledError:
             self._interrupted = True  # its row is wanted back
             raise
-
-    def _spoken_in(self, ids: list[int], episode: str) -> list[tuple[int, int]]:
-        """The spans of these ids that the episode drew itself, as far as they are what it held."""
-        held, spans = self._spoken.get(episode, ([], []))
-        same = common_length(held, ids, len(ids))
-        return [(first, min(last, same)) for first, last in spans if first < same]
 
     def _wake(self) -> None:
         if self._serving is None or self._serving.done():
@@ -244,7 +237,7 @@ class LocalEngine:
             request = self._waiting[0]
             # what is to be scored must be computed; for a generation that is the last token, for its logits
             usable = request.start - 1
-            taken = self._rows.take(request.episode, request.ids, usable)
+            taken = self._rows.take(request.episode, request.ids, request.keys, usable)
             if taken == "full":
                 break
             self._waiting.popleft()
@@ -286,7 +279,7 @@ class LocalEngine:
             self._rows.outdate(keep=update.in_flight == "continue")
             if update.in_flight == "recompute":
                 for request in self._running:
-                    _start_again(request)
+                    request.compute_again()
             if not update.done.done():
                 update.done.set_result(None)
 
@@ -311,8 +304,6 @@ class LocalEngine:
                 request.result.set_result(request.answer())
             if request.sampling is None:
                 self._rows.drop(request.episode)
-            elif request.row.episode is not None:  # nobody forgot it meanwhile
-                self._spoken[request.episode] = (request.ids, request.all_spoken())
             self._rows.rest(request.row)
         failed = sum(request.error is not None for request in ended)
         self._count(requests=len(ended) - failed, failed=failed)
@@ -378,6 +369,7 @@ class LocalEngine:
         logits = self._forward.logits(numbers, starts, new, drawn=drawn, everywhere=everywhere)
         for row, tokens in zip(rows, new, strict=True):
             row.ids += tokens
+            row.keys += [~token for token in tokens] if drawn else tokens
         return logits
 
     def _draw(self, requests: Sequence[Request], logits: Tensor) -> None:
@@ -440,14 +432,6 @@ def _of_like_width(pieces: Sequence[tuple[int, Request]]) -> Iterator[list[tuple
 def _row_number(request: Request) -> int:
     assert request.row is not None
     return request.row.number
-
-
-def _start_again(request: Request) -> None:
-    """What it has so far is computed again as if it had been given."""
-    request.spoken, request.speaks_from = [], len(request.ids)
-    if request.sampling is None:
-        request.logprobs.clear()
-        request.entropies.clear()
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:

@@ -11,6 +11,9 @@ from torch import Tensor
 Weights = Mapping[str, Tensor]
 """Parameters by name."""
 
+Spans = Sequence[tuple[int, int]]
+"""[from, to) of a sequence, in order and apart."""
+
 InFlight = Literal["drain", "continue", "recompute"]
 """What becomes of generations under way when weights change.
 
@@ -154,10 +157,17 @@ class Engine(Protocol):
         """Whether it can answer; one that was closed, or failed for good, cannot."""
         ...
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str) -> Generation:
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = ()
+    ) -> Generation:
         """Continue `prompt`. What was computed for a common beginning is shared, most surely within an `episode`.
 
         Cancelling the call abandons the generation.
+
+        Args:
+            drawn: Spans of the prompt that are answers this engine gave, in this episode or in one it shares its
+                beginning with. An engine that computes drawn tokens otherwise than given ones computes them as it did,
+                so that what comes next does not depend on what it still holds.
 
         Raises:
             PromptTooLong: The prompt leaves no room in the context.

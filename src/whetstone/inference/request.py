@@ -7,8 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from whetstone.inference.protocol import Generation, Sampling, Scores
+from whetstone.inference.protocol import Generation, Sampling, Scores, Spans
 from whetstone.inference.rows import Row
+
+
+def as_keys(ids: Sequence[int], drawn: Spans) -> list[int]:
+    """How each token of a prompt is computed: those that were drawn and fed back one at a time as their complements.
+
+    The last token of an answer is not among them: the answer was over when it was drawn, and it was fed with what came
+    next.
+
+    >>> as_keys([5, 6, 7, 8], [(1, 4)])
+    [5, -7, -8, 8]
+    """
+    keys = list(ids)
+    for first, last in drawn:
+        keys[first : last - 1] = [~id for id in keys[first : last - 1]]
+    return keys
 
 
 @dataclass(slots=True, eq=False)
@@ -24,11 +39,9 @@ class Request:
     """None: a scoring."""
     start: int = 0
     """Where what is asked for begins in `ids`."""
-    spoken: list[tuple[int, int]] = field(default_factory=list)
-    """Spans of `ids` before `speaks_from` that this engine drew and fed to itself one at a time, in order.
-    Computed again, they are again fed one at a time, to the same bits."""
-    speaks_from: int = 0
-    """Everything from here on is drawn; for a scoring, the end."""
+    keys: list[int] = field(default_factory=list)
+    """`ids`, those that are fed one at a time as their complements (`~id`): what was drawn and fed back. Computed
+    again, they are again fed one at a time, to the same bits; see `as_keys`."""
     row: Row | None = None
     queue_seconds: float = 0.0
     logprobs: list[float] = field(default_factory=list)
@@ -58,20 +71,19 @@ class Request:
         """(how many tokens are to be computed next, whether they were drawn)"""
         assert self.row is not None
         computed = len(self.row.ids)
-        if computed >= self.speaks_from:
+        if self.keys[computed] < 0:
             return 1, True
-        for first, last in self.spoken:
-            if computed < first:
-                return first - computed, False
-            if computed < last:
-                return 1, True
-        return self.speaks_from - computed, False
+        end = computed + 1
+        while end < len(self.keys) and self.keys[end] >= 0:
+            end += 1
+        return end - computed, False
 
-    def all_spoken(self) -> list[tuple[int, int]]:
-        """The spans of `ids` that were drawn and fed, up to now."""
-        assert self.row is not None
-        computed = len(self.row.ids)
-        return self.spoken + ([(self.speaks_from, computed)] if computed > self.speaks_from else [])
+    def compute_again(self) -> None:
+        """What it has so far is as if it had been given."""
+        self.keys = list(self.ids)
+        if self.sampling is None:
+            self.logprobs.clear()
+            self.entropies.clear()
 
     def add(
         self, token: int, logprob: float, model_logprob: float, entropy: float, version: int, *, context_length: int
@@ -79,6 +91,7 @@ class Request:
         """Append a drawn token and see whether it is the last."""
         assert self.sampling is not None
         self.ids.append(token)
+        self.keys.append(~token)
         self.logprobs.append(logprob)
         self.model_logprobs.append(model_logprob)
         self.entropies.append(entropy)

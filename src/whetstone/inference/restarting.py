@@ -15,7 +15,16 @@ from dataclasses import fields, replace
 from typing import TypeVar
 
 from whetstone.errors import InfrastructureError
-from whetstone.inference.protocol import Engine, EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
+from whetstone.inference.protocol import (
+    Engine,
+    EngineStatistics,
+    Generation,
+    InFlight,
+    Sampling,
+    Scores,
+    Spans,
+    Weights,
+)
 
 T = TypeVar("T")
 
@@ -66,10 +75,12 @@ class RestartingEngine:
         summed = {field.name: getattr(self._before, field.name) + getattr(now, field.name) for field in fields(now)}
         return replace(now, **{**summed, "rows": now.rows})
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str) -> Generation:
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = ()
+    ) -> Generation:
         """See `Engine.generate`."""
         engine = await self._living()
-        return self._answered(await engine.generate(prompt, sampling, episode=episode))
+        return self._answered(await engine.generate(prompt, sampling, episode=episode, drawn=drawn))
 
     async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
         """See `Engine.score`."""

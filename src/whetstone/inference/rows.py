@@ -25,6 +25,8 @@ class Row:
     episode: str | None = None
     ids: list[int] = field(default_factory=list)
     """Tokens whose keys are in the row."""
+    keys: list[int] = field(default_factory=list)
+    """The same, as they were computed: see `Request.keys`. Others share what was computed in the same way."""
     promised: Sequence[int] = ()
     """Tokens that will be in it when its prompt is computed."""
     busy: bool = False
@@ -57,10 +59,14 @@ class Rows:
         """Whether a row is free or resting."""
         return bool(self._free or self._resting)
 
-    def take(self, episode: str, prompt: Sequence[int], usable: int) -> tuple[Row, tuple[Row, int] | None] | str:
+    def take(
+        self, episode: str, ids: Sequence[int], prompt: Sequence[int], usable: int
+    ) -> tuple[Row, tuple[Row, int] | None] | str:
         """A row for a prompt, made busy.
 
         Args:
+            ids: The prompt.
+            prompt: The same, as it is to be computed.
             usable: How many of the prompt's first tokens need not be computed if their keys are there.
 
         Returns:
@@ -70,7 +76,7 @@ class Rows:
         """
         own = self._of_episode.get(episode)
         own = None if own is None or own.busy else own
-        kept = 0 if own is None else common_length(own.ids, prompt, usable)
+        kept = 0 if own is None else common_length(own.ids, ids, usable)
         source, length, coming = self._longest(prompt, usable)
         if coming >= max(length, kept) + BLOCK:
             return "soon"
@@ -85,7 +91,8 @@ class Rows:
         copied = None
         if length > kept and source is not None and source is not row:
             copied = (source, length)
-        row.ids, row.promised = list(prompt[: max(length, kept)]), prompt
+        row.keys = list(prompt[:length]) if copied is not None else row.keys[: max(kept, length * (row is source))]
+        row.ids, row.promised = list(ids[: len(row.keys)]), prompt
         row.stale = row.stale and copied is None and kept > 0
         self._find_under(row, prompt)
         return row, copied
@@ -98,7 +105,7 @@ class Rows:
             self._leave(row)
             heapq.heappush(self._free, row.number)
         else:
-            self._find_under(row, row.ids)
+            self._find_under(row, row.keys)
             self._resting[row] = None
 
     def drop(self, episode: str) -> None:
@@ -113,7 +120,7 @@ class Rows:
 
     def clear(self, row: Row) -> None:
         """Its keys are worth nothing."""
-        row.ids, row.promised = [], ()
+        row.ids, row.keys, row.promised = [], [], ()
         self._find_under(row, ())
 
     def outdate(self, *, keep: bool) -> None:
@@ -122,7 +129,7 @@ class Rows:
             self._find_under(row, ())
             row.stale = row.stale or bool(row.ids)
             if not keep:
-                row.ids, row.stale = [], False
+                row.ids, row.keys, row.stale = [], [], False
 
     def _next(self, source: Row | None) -> Row | None:
         """A row nobody owns, or the one that rested longest; rather not the one that is to be copied from."""
@@ -153,7 +160,7 @@ class Rows:
                 break
             candidates = found
         for row in candidates:
-            computed = common_length(row.ids, prompt, usable)
+            computed = common_length(row.keys, prompt, usable)
             if computed > best[1]:
                 best = (row, computed)
             if row.promised:

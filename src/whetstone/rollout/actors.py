@@ -30,7 +30,7 @@ class PolicyActor:
         if moment.greedy:
             sampling = replace(sampling, temperature=0.0)
         prompt = (*moment.context.ids, *moment.begun.ids)
-        drawn = await self.engine.generate(prompt, sampling, episode=moment.episode)
+        drawn = await self.engine.generate(prompt, sampling, episode=moment.episode, drawn=moment.drawn)
         tokens = Tokens.sampled(
             drawn.tokens, logprobs=drawn.logprobs, versions=drawn.versions, entropies=drawn.entropies
         )

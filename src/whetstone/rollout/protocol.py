@@ -77,6 +77,8 @@ class Moment:
     """Whether nothing is left to chance."""
     begun: Tokens = NOTHING
     """What its action begins with already."""
+    drawn: tuple[tuple[int, int], ...] = ()
+    """Spans of `context` and `begun`, one behind the other, that were drawn for it and not given."""
 
 
 class Actor(Protocol):

@@ -23,6 +23,7 @@ from whetstone.chat import Chat, Message, ToolSpec, user
 from whetstone.environments.protocol import Environment
 from whetstone.errors import InfrastructureError, PromptTooLong
 from whetstone.plain_json import plain
+from whetstone.rollout.drawn import drawn_spans
 from whetstone.rollout.protocol import (
     NOTHING,
     Actor,
@@ -426,6 +427,7 @@ class _Episode:
             derive_seed(self.seed, "turn", number),
             self.greedy,
             begun,
+            drawn_spans(self.turns, context, begun),
         )
         began = time.perf_counter()
         action = await self.actor.act(moment)

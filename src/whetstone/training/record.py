@@ -78,6 +78,10 @@ class RunRecord:
         """Groups no update may take: one that did brought the learner down."""
         return {number for number, reason in self.lost.items() if reason == "quarantined"}
 
+    def too_long(self, *, before: int) -> int:
+        """How many groups up to number `before` have a prompt that leaves no room for an answer."""
+        return sum(reason == "too_long" and number < before for number, reason in self.lost.items())
+
     def holds(self, number: int) -> bool:
         """Whether a group's trajectories are on record."""
         return number in self._kept

@@ -138,6 +138,7 @@ class Reinforcement:
             / max(1, len(trajectories)),
             "throughput/tokens_per_second": sum(t.action_tokens for t in trajectories) / (now - began),
             "group/passed_over": float(len(passed_over)),
+            "group/too_long": float(self.store.too_long(before=max(self._consumed, default=0))),
             "throughput/episodes_per_second": len(trajectories) / (now - began),
         }
         if self._sampling is not None:
@@ -145,7 +146,6 @@ class Reinforcement:
                 "episode/retried": float(self._sampling.collector.status().retried),
                 "group/buffered": float(self._sampling.stream.finished - len(groups)),
                 "group/expired": float(self._sampling.stream.expired),
-                "group/too_long": float(self._sampling.stream.too_long),
             }
         return metrics
 

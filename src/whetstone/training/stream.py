@@ -65,8 +65,6 @@ class GroupStream:
         """Groups that were sampled for the next update and did not count."""
         self.expired = 0
         """Groups that were thrown away for their age."""
-        self.too_long = 0
-        """Groups whose task has a prompt that leaves no room for an answer."""
         self._room = Beginning("tasks", "fits into the model's context")
         self._finished: dict[int, Group] = {}
         self._changed = asyncio.Event()
@@ -207,9 +205,8 @@ class GroupStream:
             group = await self.collector.group(plan, self.strategy)
         except PromptTooLong as failure:  # the same for whoever tries again
             self._room.see(str(failure))
-            if not self.too_long:
+            if "too_long" not in self.store.lost.values():
                 self.store.say(f"{failure}; such tasks are left out and counted (group/too_long)")
-            self.too_long += 1
             self.store.lose(number, "too_long")
             self.admission.reject(number)
             return Group(plan.task, (), number)
