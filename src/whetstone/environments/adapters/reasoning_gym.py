@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec, assistant
-from whetstone.environments.game_environment import TOOL
+from whetstone.environments.commands import TOOL
 from whetstone.environments.game_tasks import said_as_command
 from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Shown

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec
-from whetstone.environments.game_environment import Actions
+from whetstone.environments.commands import Actions
 from whetstone.environments.game_tasks import Solver, said_as_command
 from whetstone.environments.seats import Seat
 from whetstone.tasks.generated import Generated
