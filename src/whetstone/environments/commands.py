@@ -70,6 +70,15 @@ def answered(
     return (tool_result(shown, call_id=action.tool_calls[0].id or None),), (record,)
 
 
+def whole_number(text: str, *, digits: int = 6) -> int | None:
+    """The number a text writes in so many digits or fewer, from 0 on; None where it is none.
+
+    >>> whole_number("12"), whole_number("²"), whole_number("9" * 5000)
+    (12, None, None)
+    """
+    return int(text) if len(text) <= digits and text.isascii() and text.isdigit() else None
+
+
 def arguments_of(text: str) -> dict[str, Any] | None:
     """The arguments of a call; None where they are no JSON object."""
     try:
