@@ -64,12 +64,17 @@ class GameEnvironment:
         self._state: Literal["new", "running", "over", "closed"] = "new"
 
     def check(self) -> None:
-        """See that a game can be made.
+        """See that a game can be made, and that it can be played where it knows how to tell.
 
         Raises:
-            RecipeError: It refuses one of its options.
+            RecipeError: It refuses one of its options, or cannot be played.
         """
-        self.made().close()
+        game: Any = self.made()
+        try:
+            if hasattr(game, "check"):
+                game.check()
+        finally:
+            game.close()
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Begin a game of the task."""
