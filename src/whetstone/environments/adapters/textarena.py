@@ -16,7 +16,6 @@ import copy
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from itertools import product
 from random import Random
 from typing import Any
 
@@ -34,8 +33,8 @@ _MOST_BETWEEN = 100
 """Moves each of the others makes between two of the agent's, before the game is given up."""
 _SUICIDAL = ("Snake", "Surround")
 """Games of nothing hidden, in which half of the legal moves lead into a wall."""
-_TRIED_TURNS = 40
-"""Of the agent's, when a game is tried."""
+_TRIED_TURNS, _TRIED_SILENT = 40, 32
+"""Turns of the agent's when a game is tried; games in which it says nothing, or nothing that is a move."""
 
 
 class TextArena:
@@ -236,10 +235,11 @@ def _wrong_with(id: str, players: int) -> str:
     try:
         for seed in range(2 if players > 1 else 0):
             _played(id, players, seed, TextArena.any_move)
-        for seed, word in product(range(8), ("", "zzqx")):
+        for seed in range(_TRIED_SILENT):
+            word = ("", "zzqx")[seed % 2]
             game = _played(id, players, seed, functools.partial(_says, word))
             if game.verdict()["success"]:
-                return f"it is won by saying {word or 'nothing'}"
+                return f"it is won by {'words that are no move' if word else 'saying nothing'}"
     except TaskError as error:
         return str(error).removeprefix(f"textarena: {id}: ")
     except InfrastructureError as error:
