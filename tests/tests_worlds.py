@@ -1,14 +1,18 @@
-"""What tests of environments share: each world of ours by name, and how its tasks and rewards are made."""
+"""What tests of environments share: each world of ours by name, and how its tasks and rewards are made.
+
+`python tests/tests_worlds.py` renews the golden traces, after a rule was changed on purpose.
+"""
 
 import asyncio
 import functools
+import json
 from pathlib import Path
 
 import pytest
 
 from whetstone.cli.tasks import contract_of
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, is_game, played
-from whetstone.evaluation.contract import play
+from whetstone.evaluation.contract import RandomPolicy, play
 
 NATIVE = (
     "adventure",
@@ -65,3 +69,20 @@ def by_commands(name, task, commands, **options):
     policy = lambda said, tools, admissible: assistant(next(left))  # noqa: E731
     make = functools.partial(environment_of, name, actions="text", **options)
     return asyncio.run(play(make, task, policy, seed=7, max_turns=len(commands)))
+
+
+GOLDEN = Path(__file__).parent / "golden" / "worlds.json"
+
+
+def trace(name):
+    """(the task, digests of the expert's episode and of one of chance)"""
+    source = source_of(name)
+    task = source.task(1)
+    shown = by_expert(name, task, source)
+    make = functools.partial(environment_of, name)
+    chance = asyncio.run(play(make, task, RandomPolicy(3).action, seed=7, max_turns=12))
+    return [task.id, shown.digest, chance.digest]
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps({name: trace(name) for name in NATIVE}, indent=1) + "\n")

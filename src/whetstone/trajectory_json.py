@@ -7,6 +7,7 @@ trajectory must get its parent's turns back, the same objects, or the tree is lo
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -27,10 +28,29 @@ from whetstone.trajectory import (
     Turn,
 )
 
+_HALF = re.compile("[\ud800-\udfff]")
+"""One half of a pair that makes a letter: JSON's escapes can say it, UTF-8 cannot write it."""
+
 
 def encoded_trajectory(trajectory: Trajectory) -> bytes:
-    """A line of JSON, without its end."""
-    return orjson.dumps(_trajectory(trajectory))
+    """A line of JSON, without its end; what a model said that cannot be written shows as `�`."""
+    row = _trajectory(trajectory)
+    try:
+        return orjson.dumps(row)
+    except TypeError:
+        return orjson.dumps(writable(row))
+
+
+def writable(value: Any) -> Any:
+    """The same in texts, lists and mappings that can be written: each half of a letter is a `�`, and a whole number of
+    more than 64 bits its hexadecimal digits."""
+    if isinstance(value, str):
+        return _HALF.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {writable(key): writable(one) for key, one in value.items()}
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return hex(value)
+    return [writable(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def decoded_trajectories(lines: Iterable[bytes]) -> list[Trajectory]:
@@ -58,7 +78,8 @@ def decoded_task(row: Mapping[str, Any]) -> Task:
 
 def encoded_turn(turn: Turn) -> dict[str, Any]:
     """A turn by itself, with its messages, as JSON can hold it."""
-    return {"messages": [turn.message.to_openai(), *(m.to_openai() for m in turn.observation)], **_turn(turn)}
+    messages = [writable(message.to_openai()) for message in (turn.message, *turn.observation)]
+    return {"messages": messages, **_turn(turn), "calls": writable(_calls(turn))}
 
 
 def decoded_turn(row: Mapping[str, Any]) -> Turn:
@@ -107,12 +128,16 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "action": _tokens(turn.action),
         "observation": len(turn.observation),
         "reward": turn.reward,
-        "calls": [[call.name, call.outcome, round(call.seconds, 6), call.truncated, call.cost] for call in turn.calls],
+        "calls": _calls(turn),
         "opens_segment": turn.opens_segment,
         "aside": turn.aside,
         "training_context": None if turn.training_context is None else _tokens(turn.training_context),
         "seconds": [turn.generation_seconds, turn.queue_seconds, turn.environment_seconds],
     }
+
+
+def _calls(turn: Turn) -> list[list[Any]]:
+    return [[call.name, call.outcome, round(call.seconds, 6), call.truncated, call.cost] for call in turn.calls]
 
 
 def _tokens(tokens: Tokens) -> dict[str, Any]:

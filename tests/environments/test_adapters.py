@@ -93,6 +93,55 @@ def test_a_cut_is_not_an_end():
     assert len(played.actions) == 3
 
 
+def moved(id, *said, **options):
+    """What an environment of Gymnasium says of these actions."""
+    needs(package("gymnasium", "gymnasium"))
+    left = iter(said)
+    make = functools.partial(environment_of, "gymnasium", id=id, actions="text", **options)
+    task = source_of("gymnasium", id=id).task(0)
+    return asyncio.run(play(make, task, lambda *_: assistant(next(left)), seed=0, max_turns=len(said))).trajectory
+
+
+@pytest.mark.parametrize("id", ["Acrobot-v1", "MountainCar-v0", "CliffWalking-v1", "Taxi-v4", "CartPole-v1"])
+@pytest.mark.parametrize("said", [[""], ["zzqx"] * 30, ["0"], ["0", *["I give up."] * 30], ["0"] * 7])
+def test_an_episode_that_is_not_over_is_no_success_whatever_its_threshold(id, said):
+    """A threshold of −100 is above what forty steps cost, and far above what none costs."""
+    final = moved(id, *said).final
+    assert final["success"] is False
+    assert final["score"] <= len(said) / 475
+
+
+def test_a_time_that_was_cut_is_not_the_whole_time():
+    short = moved("MountainCar-v0", *["0"] * 3, options={"max_episode_steps": 3}, success_at=-110)
+    assert (short.ended, short.final["return"], short.final["success"]) == ("truncated", -3.0, False)
+    whole = moved("Pendulum-v1", *["0"] * 200, success_at=-2000)
+    assert (whole.ended, whole.final["success"]) == ("truncated", True)
+    assert moved("Pendulum-v1", *["0"] * 199, success_at=-2000).final["success"] is False
+
+
+def test_where_the_goal_alone_ends_it_an_end_is_a_success():
+    up, right, down = "0", "1", "2"
+    there = moved("CliffWalking-v1", up, *[right] * 11, down)
+    assert (there.ended, there.final["return"], there.final["success"]) == ("terminated", -13.0, True)
+
+
+def test_the_share_of_a_threshold_that_was_reached_is_the_score():
+    fallen = moved("CartPole-v1", *["1"] * 40)
+    assert fallen.ended == "terminated"
+    assert fallen.final["score"] == pytest.approx(fallen.final["return"] / 475)
+    assert fallen.final["success"] is False
+    assert moved("CartPole-v1", *["1"] * 40, success_at=5).final["success"] is True
+
+
+def test_where_nothing_could_be_a_success_one_is_asked_for():
+    needs(package("gymnasium", "gymnasium"))
+    with pytest.raises(RecipeError, match=r"Pendulum-v1 has no threshold of its own.*say success_at"):
+        environment_of("gymnasium", id="Pendulum-v1").check()
+    environment_of("gymnasium", id="Pendulum-v1", success_at=-300).check()
+    for id in ("CliffWalking-v1", "Blackjack-v1", "FrozenLake-v1", "CartPole-v1"):
+        environment_of("gymnasium", id=id).check()
+
+
 @pytest.mark.parametrize("said", ["7", "-1", "0.5", "up", "", "1 2", "nan", "9" * 400])
 def test_an_action_that_is_none_is_told_and_costs_no_step(said):
     needs(package("gymnasium", "gymnasium"))
@@ -203,6 +252,33 @@ def test_scienceworld_is_played_in_a_process_and_its_gold_path_solves_it():
     assert 0 <= lost.trajectory.final["score"] < 1
     with pytest.raises(TaskError, match="no task boyl"):
         asyncio.run(play(make, Task("x", "", {"task": "boyl", "variation": 0}), policy, seed=0))
+
+
+def test_a_variation_of_scienceworld_that_is_none_is_refused_and_nothing_of_before_is_left():
+    """It was played in the state of the episode before: behind a solved one any command was a success."""
+    needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
+    source = source_of("scienceworld", tasks=["find-plant"], variations=30)
+    task = source.task(0)
+    policy = lambda said, tools, admissible: source.demonstrate(task, said, tools)  # noqa: E731
+    make = functools.partial(environment_of, "scienceworld", actions="text")
+    assert asyncio.run(play(make, task, policy, seed=0, max_turns=100)).trajectory.final["success"] is True
+    for name, variation in (("boil", 30), ("melt", 400), ("find-plant", -1)):
+        with pytest.raises(TaskError, match=f"{name} has variations 0 to"):
+            asyncio.run(play(make, Task("x", "", {"task": name, "variation": variation}), policy, seed=0))
+    again = asyncio.run(play(make, task, lambda *_: assistant("zzqx"), seed=0, max_turns=3)).trajectory
+    assert (again.final["success"], again.final["score"]) == (False, 0.0)
+
+
+def test_tasks_of_scienceworld_draw_from_the_variations_there_are():
+    needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
+    source = source_of("scienceworld", tasks=["boil", "identify-life-stages-2"])
+    drawn = [source.task(index).private for index in range(200)]
+    assert max(private["variation"] for private in drawn if private["task"] == "boil") == 29
+    assert {p["variation"] for p in drawn if p["task"] != "boil"} <= set(range(10))
+    with pytest.raises(TaskError, match='did you mean "boil"'):
+        source_of("scienceworld", tasks=["boyl"]).task(0)
+    with pytest.raises(OptionError, match="one or more"):
+        source_of("scienceworld", variations=0)
 
 
 def test_jericho_plays_a_story(tmp_path):

@@ -1,20 +1,22 @@
 """A command is read from a call or from text; what is none is answered; options of a game are options in a recipe."""
 
 import asyncio
+import json
 
 import pytest
 
 from tests_episodes import CHAT, LIMITS, Says, in_order
 from whetstone.chat import Message, ToolCall, assistant
-from whetstone.environments import GameEnvironment, played
-from whetstone.environments.game_environment import command_of
+from whetstone.environments import GameEnvironment, Shown, played
+from whetstone.environments.commands import command_of
 from whetstone.environments.native.frozen_lake import FrozenLake, FrozenLakeTasks
 from whetstone.errors import RecipeError
+from whetstone.evaluation.contract import play
 from whetstone.parts import OptionError, checked_options
 from whetstone.rewards import returns, verdict
 from whetstone.rollout import run_episode
 from whetstone.trajectory import EndReason, Task, Trajectory
-from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
+from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory, encoded_turn
 
 LAKE = Task("lake", "", {"lake": ["...", ".O.", "..."], "start": [0, 0], "goal": [2, 2]})
 
@@ -41,6 +43,89 @@ def test_a_command_is_read_from_text_and_from_calls(said, command):
 def test_text_is_no_command_where_calls_are_asked_for():
     assert command_of(assistant("up"), "call") is None
     assert command_of(assistant("1\n2"), "text", whole=True) == "1\n2"
+
+
+def called(command):
+    return assistant("", ToolCall("act", json.dumps({"command": command})))
+
+
+@pytest.mark.parametrize(
+    ("said", "command"),
+    [
+        (called("look\x00"), "look\ufffd"),
+        (called("\ud83d"), "\ufffd"),
+        (called("\x1b[31mup\x1b[0m"), "up"),
+        (called(" up\r\ndown "), "up down"),
+        (called("u" * 2001), None),
+        (assistant("u" * 2001), None),
+        (assistant("", ToolCall("act", "[" * 100_000)), None),
+        (assistant("", ToolCall("act", '{"command": ' * 50_000)), None),
+        (assistant("", ToolCall("act", "null")), None),
+        (assistant("", ToolCall("act", '{"command": NaN}')), None),
+    ],
+)
+def test_what_reaches_a_game_is_a_line_of_plain_text_of_bounded_length(said, command):
+    assert command_of(said, "text") == command
+
+
+class Picky(FrozenLake):
+    """Raises as games of other packages do on a command they cannot read."""
+
+    name = "picky"
+
+    def act(self, command):
+        if command == "²":
+            int(command)
+        if command == "é":
+            command.encode("ascii")
+        if command == "far":
+            int(1e309)
+        if command == "deep":
+            json.loads("[" * 100_000)
+        return super().act(command)
+
+
+@pytest.mark.parametrize("isolation", ["object", "thread", "process"])
+def test_a_command_a_game_cannot_read_is_answered_and_never_a_fault(isolation):
+    async def tried():
+        environment = GameEnvironment(Picky, isolation=isolation)
+        try:
+            await environment.reset(LAKE, seed=0)
+            for command in ("²", "é", "far", "deep"):
+                result = await environment.step(called(command))
+                assert (result.ended, result.calls[0].outcome) == (None, "tool_error")
+                assert "cannot read that" in result.observation.messages[0].text
+            await environment.step(called("right"))
+            return environment.raised, await environment.verdict()
+        finally:
+            await environment.close()
+
+    raised, verdict = asyncio.run(tried())
+    assert "'²' raised ValueError: invalid literal" in raised[0]
+    assert (len(raised), verdict["steps"]) == (4, 1)
+
+
+class Echo(FrozenLake):
+    """Shows what it is given, and more that cannot be written."""
+
+    def act(self, command):
+        return Shown(f"you said {command}\ud83d\x07")
+
+
+@pytest.mark.parametrize("name", ["act", "\ud83d", "x" * 9999])
+@pytest.mark.parametrize("arguments", ['{"command": "\\ud83d"}', "[" * 3000, "\ud83d", '"\ud83d"'])
+def test_half_a_letter_in_a_call_breaks_neither_the_episode_nor_its_record(name, arguments):
+    call = ToolCall(name, arguments)
+    left = iter([assistant("", call), assistant("", call, call), Message("assistant", malformed=("\ud83d",))])
+    done = asyncio.run(play(lambda: GameEnvironment(Echo), LAKE, lambda *_: next(left), seed=0, max_turns=3)).trajectory
+    again = decoded_trajectories([encoded_trajectory(done)])[0]
+    assert [call.outcome for turn in again.turns for call in turn.calls] == [
+        call.outcome for turn in done.turns for call in turn.calls
+    ]
+    for turn in done.turns:
+        for message in turn.observation:
+            assert "\ud83d" not in message.text
+        json.dumps(encoded_turn(turn), ensure_ascii=False).encode()
 
 
 def episode(*said, **options):

@@ -182,27 +182,44 @@ def routes(**handlers):
             status, value = said if isinstance(said, tuple) else (200, said)
             return JSONResponse(value, status_code=status)
 
-        return Route(f"/{name}", answer, methods=["POST"])
+        return Route(f"/{name}", answer, methods=["GET", "POST"])
 
     return Starlette(routes=[route(name, handler) for name, handler in handlers.items()])
 
 
 def agentgym(state):
+    """One whose server loses the environment on `break`, and refuses `odd`."""
+
     def create(body):
         state["ids"] += 1
         return {"id": state["ids"] if not state.get("rotating") else 1}
 
     def step(body):
         if body["action"] == "break":
+            state["lost"] = True
             return {"error": "KeyError: env"}
+        if body["action"] == "odd":
+            return state.get("refusal", {"error": "Invalid action"})
+        if body["action"] == "bare":
+            return "a text"
         done = body["action"] == "win"
-        return {"observation": f"you said {body['action']}", "reward": float(done), "done": done}
+        reward = {"nothing": None, "nan": "nan", "enough": 1.0}.get(body["action"], float(done))
+        return {"observation": f"you said {body['action']}", "reward": reward, "done": done}
+
+    def observation(body):
+        return (500, {"error": "KeyError: env"}) if state.get("lost") else "you are here"
 
     def close(body):
         state["closed"] += 1
         return True
 
-    return routes(create=create, reset=lambda b: {"observation": f"item {b['data_idx']}"}, step=step, close=close)
+    return routes(
+        create=create,
+        reset=lambda b: {"observation": f"item {b['data_idx']}"},
+        step=step,
+        close=close,
+        observation=observation,
+    )
 
 
 def test_an_agentgym_server_is_played_and_closed():
@@ -217,7 +234,35 @@ def test_an_agentgym_server_is_played_and_closed():
         failing = iter([assistant("break")])
         with pytest.raises(InfrastructureError, match="KeyError: env"):
             asyncio.run(play(lambda: AgentGym(url=url), Task("a", ""), lambda *_: next(failing), seed=0))
-    assert state == {"ids": 2, "closed": 2}
+    assert (state["ids"], state["closed"]) == (2, 2)
+
+
+def by(make, task, *said):
+    """An episode of these actions."""
+    left = iter(said)
+    return asyncio.run(play(make, task, lambda *_: next(left), seed=0, max_turns=len(said))).trajectory
+
+
+@pytest.mark.parametrize("refusal", [{"error": "Invalid action"}, (422, {"detail": "no such move"}), (400, {})])
+def test_an_action_an_agentgym_server_refuses_is_the_agents_to_mend(refusal):
+    with served(agentgym({"ids": 0, "closed": 0, "refusal": refusal})) as url:
+        make = lambda: AgentGym(url=url, actions="call")  # noqa: E731
+        odd = assistant("", ToolCall("act", '{"command": "odd"}', "c"))
+        win = assistant("", ToolCall("act", '{"command": "win"}', "d"))
+        done = by(make, Task("a", ""), odd, odd, win)
+    assert [turn.calls[0].outcome for turn in done.turns] == ["tool_error", "tool_error", "ok"]
+    assert done.turns[0].observation[0].text.startswith("error:")
+    assert done.final["success"] is True
+
+
+def test_a_reward_that_was_reached_counts_whatever_comes_behind_it():
+    with served(agentgym({"ids": 0, "closed": 0})) as url:
+        make = lambda: AgentGym(url=url)  # noqa: E731
+        assert by(make, Task("a", ""), assistant("enough"), assistant("hm")).final == {"success": True, "score": 1.0}
+        assert by(make, Task("a", ""), assistant("nothing")).final == {"success": False, "score": 0.0}
+        for said, why in (("nan", "no finite number"), ("bare", "no object")):
+            with pytest.raises(InfrastructureError, match=why):
+                by(make, Task("a", ""), assistant(said))
 
 
 def test_an_id_that_is_in_use_is_refused():
@@ -256,9 +301,61 @@ def test_a_nemo_gym_server_runs_the_tools_and_verifies_what_was_said():
         '{"sum": 5}',
         "error: there is no tool sub",
     ]
-    assert played.trajectory.final == {"exact": 1.0, "success": True, "score": 1.0}
+    assert played.trajectory.final == {"exact": 1.0, "success": True, "score": 1.0, "reward": 1.0}
     kinds = [item["type"] for item in seen["response"]["output"]]
     assert kinds == ["function_call", "function_call_output"] * 2 + ["message"]
+
+
+def nemo_gym(add, reward=1.0):
+    """A resources server with one tool, and a task of it."""
+    tools = {} if add is None else {"add": add}
+    app = routes(seed_session=lambda b: {}, verify=lambda b: {"reward": reward}, **tools)
+    tool = {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}
+    return app, Task("n", "2+3?", {"tools": [tool]})
+
+
+@pytest.mark.parametrize("refusal", [(422, {"detail": [{"msg": "field required"}]}), (404, {"detail": "no such user"}),
+                                     (400, {}), {"error": "a must be a number"}])  # fmt: skip
+def test_what_a_nemo_gym_tool_refuses_is_the_agents_to_mend(refusal):
+    app, task = nemo_gym(lambda body: refusal)
+    with served(app) as url:
+        done = by(lambda: NemoGym(url=url), task, assistant("", ToolCall("add", "{}")), assistant("5"))
+    assert done.turns[0].calls[0].outcome == "tool_error"
+    assert done.final["success"] is True
+
+
+@pytest.mark.parametrize("arguments", ["[]", '"x"', "null", "NaN", '{"a": NaN}', "[" * 5000, "", "{"])
+def test_arguments_that_are_no_object_never_reach_a_nemo_gym_tool(arguments):
+    reached = []
+    app, task = nemo_gym(lambda body: reached.append(body) or {})
+    said = [assistant("", ToolCall("add", arguments)), assistant("", ToolCall("add\ud83d", "{}"))]
+    with served(app) as url:
+        done = by(lambda: NemoGym(url=url), task, *said, assistant("\ud83d"))
+    assert [turn.calls[0].outcome for turn in done.turns[:2]] == ["invalid_arguments", "unknown_tool"]
+    assert reached == []
+
+
+def test_a_nemo_gym_server_that_fails_is_no_answer_and_its_score_stays_in_range():
+    for add, why in ((lambda b: (500, {"error": "disk"}), "500 disk"), (None, "no such route")):
+        app, task = nemo_gym(add)
+        with served(app) as url, pytest.raises(InfrastructureError, match=why):
+            by(lambda url=url: NemoGym(url=url), task, assistant("", ToolCall("add", "{}")))
+    app, task = nemo_gym(lambda b: {}, reward=7.5)
+    with served(app) as url:
+        done = by(lambda: NemoGym(url=url), task, assistant("5"))
+    assert (done.final["score"], done.final["reward"]) == (1.0, 7.5)
+    app, task = nemo_gym(lambda b: {}, reward=None)
+    with served(app) as url, pytest.raises(InfrastructureError, match="has no reward"):
+        by(lambda: NemoGym(url=url), task, assistant("5"))
+
+
+@pytest.mark.parametrize("arguments", ['{"command": "\\ud83d"}', "[" * 5000, '{"command": "' + "u" * 9000 + '"}'])
+def test_odd_words_to_a_served_environment_are_answered(household, arguments):
+    url, _ = household
+    task = source_of("household").task(0)
+    said = [assistant("", ToolCall("act", arguments, "c")), assistant("", ToolCall("\ud83d", arguments, "d"))]
+    done = by(lambda: Remote(url=url), task, *said)
+    assert [len(turn.observation) for turn in done.turns] == [1, 1]
 
 
 def openenv_app():
@@ -276,6 +373,11 @@ def openenv_app():
             if message["type"] == "reset":
                 count = 0
                 data = {"observation": {"echo": f"ready {message['data']['seed']}"}, "reward": None, "done": False}
+            elif "odd" in message["data"]:
+                await socket.send_json(
+                    {"type": "error", "data": {"message": "no field odd", "code": "VALIDATION_ERROR"}}
+                )
+                continue
             elif message["data"].get("message") == "break":
                 await socket.send_json({"type": "error", "data": {"message": "it broke", "code": "EXECUTION_ERROR"}})
                 continue
@@ -300,5 +402,8 @@ def test_an_openenv_server_keeps_its_session_on_the_socket():
         failing = iter([assistant("break")])
         with pytest.raises(InfrastructureError, match="EXECUTION_ERROR: it broke"):
             asyncio.run(play(lambda: OpenEnv(url=url), Task("o", ""), lambda *_: next(failing), seed=0))
+        done = by(lambda: OpenEnv(url=url), Task("o", ""), assistant('{"odd": 1}'), *map(assistant, ("a", "b")))
+        assert "no field odd" in done.turns[0].observation[0].text
+        assert (done.final["success"], len(done.turns)) == (True, 3)
     with pytest.raises(InfrastructureError):
         asyncio.run(OpenEnv(url="http://127.0.0.1:9").reset(Task("o", ""), seed=0))

@@ -1,20 +1,16 @@
 """The rules of our worlds, by numbers worked out by hand and by second implementations that are as naive as can be."""
 
-import asyncio
 import itertools
-import json
-import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_worlds import by_commands, environment_of, source_of
-from whetstone.chat import ToolCall, assistant
-from whetstone.environments.native import bug_repair, encyclopaedia, knapsack, sokoban, wordle
+from tests_worlds import by_commands, source_of
+from whetstone.environments.native import encyclopaedia, knapsack, sokoban, wordle
 from whetstone.environments.native.adventure import Adventure, AdventureTasks
-from whetstone.environments.native.apis import Services
-from whetstone.environments.native.battleship import BattleshipTasks
+from whetstone.environments.native.battleship import BattleshipTasks, squares_of
+from whetstone.environments.native.dealing import Dealing
 from whetstone.environments.native.household import HouseholdTasks
 from whetstone.environments.native.web_shop import catalogue, ranked, shop_reward
 from whetstone.errors import ToolError
@@ -128,7 +124,75 @@ def test_ships_lie_in_the_sea_and_apart():
         assert all(1 <= int(square[1:]) <= private["side"] for square in squares)
 
 
+def test_a_sweep_of_the_sea_does_not_sink_most_fleets_and_the_expert_sinks_all():
+    for level, most in ((1, 0.65), (2, 0.45), (3, 0.4)):
+        source = BattleshipTasks(levels=[level])
+        tasks = [source.task(index) for index in range(100)]
+        swept = [by_commands("battleship", t, squares_of(t.private["side"])[: t.private["shots"]]) for t in tasks]
+        assert sum(played.trajectory.final["success"] for played in swept) / len(tasks) < most
+
+
+def test_a_box_that_stands_on_its_goal_at_first_is_no_merit():
+    # P $ o on the left; a box on its goal on the right
+    task = Task(
+        "s", "", {"walls": ["#######", "#....##", "#######"], "goals": [[1, 3], [1, 4]], "boxes": [[1, 2], [1, 4]],
+                  "player": [1, 1]},
+    )  # fmt: skip
+    assert by_commands("sokoban", task, ["left"]).trajectory.final["score"] == 0.0
+    done = by_commands("sokoban", task, ["RIGHT"]).trajectory
+    assert (done.final["success"], done.final["score"], done.turns[0].reward) == (True, 1.0, 1.0)
+
+
+# ------------------------------------------------------------ bargaining
+
+
+@pytest.mark.parametrize("price", ["²", "9" * 1500, "1" + "0" * 400, "-5", "٣", "1.5", ""])
+@pytest.mark.parametrize("name", ["negotiation", "dealing"])
+def test_a_price_that_is_none_is_no_offer(name, price):
+    task = source_of(name).task(0)
+    played = by_commands(name, task, [f"offer {price}", "leave"])
+    assert played.trajectory.final["deal"] is False
+    assert "write: offer PRICE" in played.trajectory.turns[0].observation[0].text
+
+
+def test_words_that_are_no_offer_can_not_be_accepted():
+    worth = {"buyer": 40, "seller": 20}
+    for first, second in (("blah", "accept"), ("offer ²", "accept")):
+        game = Dealing()
+        game.begin(Task("d", "", {"worth": worth, "rounds": 3}), 0)
+        game.act("seller", first)
+        game.act("buyer", second)
+        assert (game.price, game.to_move()) == (None, "seller")
+    game = Dealing()
+    game.begin(Task("d", "", {"worth": worth, "rounds": 3}), 0)
+    game.act("seller", "offer 35")
+    game.act("buyer", "blah")
+    game.act("seller", "accept")
+    assert game.price is None
+
+
+@pytest.mark.parametrize("name", ["negotiation", "dealing"])
+def test_who_waits_or_takes_the_first_price_has_no_bargain(name):
+    source = source_of(name)
+    for index in range(60):
+        task = source.task(index)
+        rounds = task.private.get("rounds") or len(task.private["asks"])
+        waited = by_commands(name, task, [*["hm"] * (rounds - 1), "accept"])
+        lowest = by_commands(name, task, [*["hm"] * (rounds - 1), "offer 30"])
+        at_once = by_commands(name, task, ["accept"])
+        for played in (waited, at_once):
+            assert played.trajectory.final["success"] is False, task
+        assert name == "dealing" or lowest.trajectory.final["success"] is False or task.private["asks"][1] <= 30
+
+
 # ------------------------------------------------------------ web shop
+
+
+def test_below_a_price_is_not_at_it():
+    product = {"noun": "mug", "attributes": [], "price": 20}
+    wish = {"noun": "mug", "attributes": [], "options": {}, "limit": 20}
+    assert shop_reward(wish, product, {}) == 0
+    assert shop_reward({**wish, "limit": 21}, product, {}) == 1
 
 
 def test_the_reward_of_a_purchase_is_that_of_the_card():
@@ -220,117 +284,3 @@ def test_a_question_to_a_database_has_the_answer_of_a_naive_reading():
         assert task.private["answer"] == str(people.count(f"'{town}'"))
         seen += 1
     assert seen > 10
-
-
-# ------------------------------------------------------------ services, support
-
-
-def test_services_say_no_and_nothing_changes():
-    task = source_of("apis", levels=[3]).task(0)
-    services = Services()
-    services.open(Episode(Task("a", "", {**task.private, "services": list(task.private["state"])}), 0))
-    before = json.dumps(services.state)
-    refused = {
-        "files": lambda: services.move_file("nothing.txt", "x"),
-        "tickets": lambda: services.open_ticket("x", 9),
-        "trading": lambda: services.buy("ACME", 10**6),
-        "travel": lambda: services.book("f99", "Ann"),
-    }
-    for name in task.private["services"]:
-        with pytest.raises(ToolError):
-            refused[name]()
-    assert json.dumps(services.state) == before
-
-
-def support(*said):
-    """(final, answers) of a conversation about a phone whose airplane mode is on."""
-    task = Task(
-        "s",
-        "",
-        {"number": "123456", "person": "Ann Lee", "faults": ["airplane"], "greeting": "I am offline.", "script": []},
-    )
-
-    async def talk():
-        environment = environment_of("support")
-        await environment.reset(task, seed=0)
-        answers = []
-        for action in said:
-            result = await environment.step(action)
-            answers.append(result.observation.messages[0].text)
-            if result.ended:
-                break
-        final = await environment.verdict()
-        await environment.close()
-        return final, answers
-
-    return asyncio.run(talk())
-
-
-def account(name, number="123456"):
-    return assistant("", ToolCall(name, json.dumps({"number": number})))
-
-
-def test_the_user_does_what_he_is_told_and_is_content_when_it_works():
-    final, answers = support(assistant("What is your number?"), assistant("Turn airplane mode off."))
-    assert answers == ["My number is 123456.", "It works now, thank you."]
-    assert final["success"] is True
-
-
-def test_what_was_not_broken_must_not_be_changed_on_either_side():
-    final, _ = support(account("find_account"), account("refill_data"), assistant("Turn airplane mode off."))
-    assert (final["works"], final["collateral"], final["success"]) == (True, 1, False)
-    final, _ = support(assistant("Turn the vpn off."), assistant("Turn airplane mode off."))
-    assert (final["works"], final["collateral"], final["success"]) == (True, 1, False)
-
-
-def test_an_account_is_looked_up_before_it_is_changed():
-    _, answers = support(account("resume_line"), account("find_account", "999"))
-    assert answers == ["error: look up the account first", "error: there is no account 999"]
-
-
-def test_patience_ends():
-    final, answers = support(*[assistant("hm")] * 20)
-    assert answers[-1] == "I give up."
-    assert final["success"] is False
-
-
-# ------------------------------------------------------------ chores, bugs
-
-
-def test_in_every_chore_there_is_something_to_do():
-    source = source_of("chores")
-    for index in range(300):
-        private = source.task(index).private
-        assert private["expected"] != private["files"]
-
-
-def test_every_broken_version_fails_a_hidden_test_and_the_right_one_passes_all():
-    source = source_of("bug_repair")
-    for index in range(40):
-        private = source.task(index).private
-        repair = private["script"][2][2]
-        broken = private["files"]["library.py"]
-        mended = broken.replace(repair["old"], repair["new"])
-        assert broken.count(repair["old"]) == 1
-
-        def passed(text, tests=private["tests"]):
-            names = {}
-            exec(text, names)
-            count = 0
-            for name, arguments, wanted in tests:
-                try:
-                    count += json.loads(json.dumps(names[name](*json.loads(json.dumps(arguments))))) == wanted
-                except Exception:
-                    continue
-            return count
-
-        assert passed(mended) == len(private["tests"])
-        assert passed(broken) < len(private["tests"])
-
-
-def test_an_injected_change_is_one_change():
-    draw = random.Random(0)
-    for source in bug_repair._functions().values():
-        broken = bug_repair.broken_version(draw, source)
-        assert broken != source
-        assert compile(broken, "broken", "exec")

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_type_hints
 
-from whetstone.chat import Message, ToolSpec, tool_result, user
+from whetstone.chat import Message, tool_result, user
+from whetstone.environments.commands import ODD, TOOL, Actions, answered, command_of, tool_of, why_none
 from whetstone.environments.hosting import Host, host_of
 from whetstone.environments.needs import check_needs
 from whetstone.environments.protocol import Game, Isolation, Observation, Shown, StepResult
 from whetstone.errors import EpisodeError
 from whetstone.parts import options_of
+from whetstone.tools.plain_text import plain
 from whetstone.trajectory import CallRecord, Task
-
-Actions = Literal["call", "text"]
-TOOL = "act"
-_TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
 
 class GameEnvironment:
@@ -62,24 +58,31 @@ class GameEnvironment:
         self.replayable = getattr(kind, "replayable", True)
         self.keeps = hasattr(kind, "snapshot")
         self.specs = (tool_of(tuple(getattr(kind, "commands", ()))),) if actions == "call" else ()
+        self.raised: list[str] = []
+        """Commands on which the game raised instead of answering, and what."""
         self._host: Host | None = None
         self._state: Literal["new", "running", "over", "closed"] = "new"
 
     def check(self) -> None:
-        """See that a game can be made.
+        """See that a game can be made, and that it can be played where it knows how to tell.
 
         Raises:
-            RecipeError: It refuses one of its options.
+            RecipeError: It refuses one of its options, or cannot be played.
         """
-        self.made().close()
+        game: Any = self.made()
+        try:
+            if hasattr(game, "check"):
+                game.check()
+        finally:
+            game.close()
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Begin a game of the task."""
         await self._let_go()
-        self._host, self._state = host_of(self.made, self.isolation), "new"
+        self._host, self._state, self.raised = host_of(self.made, self.isolation), "new", []
         shown = await self._host.ask("begin", task, seed)
         self._state = "running"
-        text = f"{self.instruction}\n\n{shown.text}" if self.instruction else shown.text
+        text = f"{self.instruction}\n\n{plain(shown.text)}" if self.instruction else plain(shown.text)
         return Observation((user(text),), self.specs, author=shown.author)
 
     async def step(self, action: Message) -> StepResult:
@@ -95,15 +98,10 @@ class GameEnvironment:
         if command is None:
             return self._not_a_command(action)
         began = time.perf_counter()
-        shown: Shown = await self._host.ask("act", command)
+        shown = await self._carried_out(command)
         if shown.terminated or shown.truncated:
             self._state = "over"
-        answer: tuple[Message, ...] = (user(shown.text),)
-        calls: tuple[CallRecord, ...] = ()
-        if action.tool_calls:
-            answer = (tool_result(shown.text, call_id=action.tool_calls[0].id or None),)
-            outcome = "ok" if shown.understood else "tool_error"
-            calls = (CallRecord(TOOL, outcome, time.perf_counter() - began),)
+        answer, calls = answered(action, shown.text, understood=shown.understood, seconds=time.perf_counter() - began)
         return StepResult(
             Observation(answer, author=shown.author),
             reward=shown.reward,
@@ -111,6 +109,16 @@ class GameEnvironment:
             truncated=shown.truncated and not shown.terminated,
             calls=calls,
         )
+
+    async def _carried_out(self, command: str) -> Shown:
+        """What the game shows; that it could not read the command, where it raises what such a game raises."""
+        assert self._host is not None
+        try:
+            shown: Shown = await self._host.ask("act", command)
+        except ODD as error:
+            self.raised.append(f"{command[:40]!r} raised {type(error).__name__}: {str(error)[:100]}")
+            return Shown("The game cannot read that; say it otherwise.", understood=False)
+        return shown
 
     async def verdict(self) -> Mapping[str, Any]:
         """What the game says of how it went."""
@@ -150,36 +158,19 @@ class GameEnvironment:
     def _not_a_command(self, action: Message) -> StepResult:
         """Nothing of what was said is carried out."""
         if action.malformed:
-            answer = tuple(tool_result(f"error: {what}") for what in action.malformed)
+            answer = tuple(tool_result(f"error: {plain(what)}") for what in action.malformed)
             calls = tuple(CallRecord("", "malformed_call", 0.0) for _ in action.malformed)
         elif len(action.tool_calls) > 1:
             answer = (tool_result(f"error: {len(action.tool_calls)} calls in one turn, 1 allowed; none was made"),)
-            calls = tuple(CallRecord(call.name, "too_many_calls", 0.0) for call in action.tool_calls)
-        elif action.tool_calls:
-            (call,) = action.tool_calls
-            answer = (tool_result(f"error: call {TOOL}(command), got {call.name}({call.arguments})"),)
-            calls = (CallRecord(call.name, "invalid_arguments" if call.name == TOOL else "unknown_tool", 0.0),)
+            calls = tuple(CallRecord(plain(call.name), "too_many_calls", 0.0) for call in action.tool_calls)
         else:
-            return StepResult(Observation((user(f"That is no call; give a command with {TOOL}."),)))
+            why = why_none(action, self.actions, whole=self._whole)
+            if not action.tool_calls:
+                return StepResult(Observation((user(f"{why[0].upper()}{why[1:]}."),)))
+            (call,) = action.tool_calls
+            answer = (tool_result(f"error: {why}"),)
+            calls = (CallRecord(plain(call.name), "invalid_arguments" if call.name == TOOL else "unknown_tool", 0.0),)
         return StepResult(Observation(answer), calls=calls)
-
-
-def command_of(action: Message, actions: Actions, *, whole: bool = False) -> str | None:
-    """The command in an action; None where there is none. As text it is the last line, or the `whole` of it."""
-    if action.malformed or len(action.tool_calls) > 1:
-        return None
-    if action.tool_calls:
-        try:
-            command = json.loads(action.tool_calls[0].arguments)["command"]
-        except (ValueError, KeyError, TypeError):
-            return None
-        return command if isinstance(command, str) and action.tool_calls[0].name == TOOL else None
-    if actions == "call":
-        return None
-    tagged = _TAGGED.findall(action.text)
-    if tagged:
-        return str(tagged[-1]).strip()
-    return action.text.strip() if whole else action.text.strip().rpartition("\n")[2].strip()
 
 
 def name_of(kind: Any) -> str:
@@ -210,13 +201,3 @@ def played(game: Any) -> Callable[..., GameEnvironment]:
     environment.__annotations__ = {name: hints[name] for name in (*own, *around)}
     environment.__name__, environment.__doc__ = name_of(game), game.__doc__
     return environment
-
-
-@functools.lru_cache(maxsize=256)
-def tool_of(commands: tuple[str, ...]) -> ToolSpec:
-    """The tool `act`, for these commands where they are always the same."""
-    parameter: dict[str, Any] = {"type": "string", "description": "The command."}
-    if commands:
-        parameter["enum"] = list(commands)
-    schema = {"type": "object", "properties": {"command": parameter}, "required": ["command"]}
-    return ToolSpec(TOOL, "Give the game one command.", {**schema, "additionalProperties": False})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
-from whetstone.environments.game_environment import TOOL, Actions, command_of
+from whetstone.environments.commands import TOOL, Actions, command_of
 from whetstone.tasks.generated import Generated
 from whetstone.trajectory import Task
 

@@ -113,6 +113,7 @@ class Game(Protocol):
         admissible()     the commands that do something here
         solve()          what an expert would say here
         isolation        `object` unless it says otherwise; see `Isolation`
+        check()          sees that it can be played as it was made; raises RecipeError, once and before any episode
         whole            True where all of what is said is the command, not its last line
         needs            what has to be installed; see `needs.py`
         snapshot()       all there is to know, as bytes; `restore(bytes)` on one that has begun the same task goes back

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from whetstone.chat import Message, tool_result, user
-from whetstone.environments.game_environment import TOOL, Actions, command_of, tool_of
+from whetstone.chat import Message, user
+from whetstone.environments.commands import ODD, Actions, answered, command_of, tool_of, why_none
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.errors import EpisodeError, TaskError, did_you_mean
-from whetstone.trajectory import Author, CallRecord, Task
+from whetstone.trajectory import Author, Task
 
 
 class TableGame(Protocol):
@@ -93,6 +93,8 @@ class Seat:
         self.specs = (tool_of(()),) if actions == "call" else ()
         self.roles: tuple[str, ...] = tuple(getattr(game, "roles", ()))
         self.role = ""
+        self.raised: list[str] = []
+        """Commands on which the game raised instead of answering, and what."""
         self._table: _Table | None = None
         self._name = ""
         self._over = True
@@ -139,9 +141,15 @@ class Seat:
             return self._answered(table, action, understood=True)
         command = command_of(action, self.actions)
         if command is None:
-            return StepResult(Observation((user("Give one command."),)))
+            several = bool(action.malformed) or len(action.tool_calls) > 1
+            why = "give one command" if several else why_none(action, self.actions)
+            return StepResult(Observation((user(f"{why[0].upper()}{why[1:]}."),)))
         async with table.moved:
-            understood = table.game.act(self.role, command)
+            try:
+                understood = table.game.act(self.role, command)
+            except ODD as error:
+                self.raised.append(f"{command[:40]!r} raised {type(error).__name__}: {str(error)[:100]}")
+                return StepResult(Observation((user("The game cannot read that; say it otherwise."),)))
             table.let_script()
             table.moved.notify_all()
         await self._my_turn()
@@ -186,8 +194,6 @@ class Seat:
         text = table.game.seen(self.role)
         if table.left and not over:
             text = f"{text}\nThe {table.left} has left.".strip()
-        call = action.tool_calls[0] if action.tool_calls else None
-        message = user(text) if call is None else tool_result(text, call_id=call.id or None)
-        records = () if call is None else (CallRecord(TOOL, "ok" if understood else "tool_error", 0.0),)
-        shown = Observation((message,), author=Author.PARTNER)
+        answer, records = answered(action, text, understood=understood)
+        shown = Observation(answer, author=Author.PARTNER)
         return StepResult(shown, terminated=over, truncated=bool(table.left) and not over, calls=records)

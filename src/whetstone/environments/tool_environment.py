@@ -17,6 +17,7 @@ from whetstone.chat import Message, system, tool_result, user
 from whetstone.environments.protocol import Observation, StepResult, User
 from whetstone.parts import OptionError
 from whetstone.tools import Answer, Toolset
+from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
 
 
@@ -111,14 +112,14 @@ class ToolEnvironment:
         if action.malformed:
             # none of the calls is executed: what the model meant as a whole is not known
             records = tuple(CallRecord("", "malformed_call", 0.0) for _ in action.malformed)
-            answers = tuple(tool_result(f"error: {what}") for what in action.malformed)
+            answers = tuple(tool_result(f"error: {plain(what)}") for what in action.malformed)
             ended = EndReason.MALFORMED_ACTION if self.on_malformed == "end" else None
             return StepResult(Observation(answers), reason=ended, calls=records)
         if len(action.tool_calls) > self.max_calls_per_turn:
             refusal = (
                 f"error: {len(action.tool_calls)} calls in one turn, {self.max_calls_per_turn} allowed; none was made"
             )
-            records = tuple(CallRecord(call.name, "too_many_calls", 0.0) for call in action.tool_calls)
+            records = tuple(CallRecord(plain(call.name), "too_many_calls", 0.0) for call in action.tool_calls)
             return StepResult(Observation((tool_result(refusal),)), calls=records)
         results: list[Answer] = await asyncio.gather(*map(self.toolset.call, action.tool_calls))
         messages = tuple(

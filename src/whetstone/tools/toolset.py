@@ -334,7 +334,7 @@ def _failed(outcome: Any, reason: str) -> Result:
 
 
 def _refused(call: ToolCall, outcome: str, reason: str) -> Answer:
-    return Answer((Text(plain(f"error: {reason}")),), CallRecord(call.name, outcome, 0.0))
+    return Answer((Text(plain(f"error: {reason}")),), CallRecord(plain(call.name), outcome, 0.0))
 
 
 async def _awaited(value: Any) -> Any:

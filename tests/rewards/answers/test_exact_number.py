@@ -44,3 +44,10 @@ def test_an_answer_counts_when_it_is_given_and_right(text, ended, value):
     turn = Turn(NOTHING, NOTHING, assistant(text))
     score = asyncio.run(exact_number(Trajectory("t", "x", (), (turn,), ended), Task("x", "?", {"answer": "408"})))
     assert (score.value, score.success, score.parts) == (value, value == 1.0, {"correct": value})
+
+
+def test_where_no_number_is_wanted_there_is_no_score_and_endless_digits_are_no_number():
+    said = Trajectory("t", "x", (), (Turn(NOTHING, NOTHING, assistant("9" * 5000)),), EndReason.TERMINATED)
+    with pytest.raises(ValueError, match="no number in the task's answer: 'blue'"):
+        asyncio.run(exact_number(said, Task("x", "?", {"answer": "blue"})))
+    assert asyncio.run(exact_number(said, Task("x", "?", {"answer": "408"}))).value == 0

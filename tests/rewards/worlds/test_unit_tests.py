@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests_rewards import episode, score, task
-from whetstone.rewards.worlds.unit_tests import read_literal
+from whetstone.sandbox.calling import read_literal
 
 CASES = task("?", entry_point="double", cases=[[[1], 2], [[[1, 2]], [1, 2, 1, 2]], [["a"], "aa"]])
 ASSERTS = task(

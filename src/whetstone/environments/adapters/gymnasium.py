@@ -4,8 +4,9 @@ Actions: of `Discrete` a number or the name it is given; of `Box`, `MultiDiscret
 between them. Observations: numbers as they are, pictures of MiniGrid as a list of what is in view, everything else by
 its `render_mode` `ansi` where that is asked for.
 
-Easy to get wrong: `truncated` is not `terminated`; the two are kept apart all the way. And an action out of range
-crashes many environments; here it is checked against the space, and told.
+Easy to get wrong: `truncated` is not `terminated`; the two are kept apart all the way. A sum of rewards says nothing
+before the end: who never moves has 0, which is above every negative threshold. And an action out of range crashes many
+environments; here it is checked against the space, and told.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 
@@ -30,6 +31,9 @@ from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Task
 
 _NEEDS = (package("gymnasium", "gymnasium"),)
+_GOAL_ENDS = ("Acrobot", "CliffWalking", "CliffWalkingSlippery", "MountainCar", "Taxi")
+"""Environments that end by themselves at the goal alone; their thresholds are of means over many starts, or none."""
+_TRIED_STEPS = 300
 _GRID_ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 _LOOKED_AT = 20
 """Numbers of an observation that are written out."""
@@ -43,8 +47,9 @@ class Gymnasium:
         options: Passed to `gymnasium.make`.
         actions_named: Names of discrete actions, in order; MiniGrid's are known.
         show: `observation`: what the environment gives. `ansi`: what it renders as text.
-        success_at: The sum of rewards from which an episode is a success; null: the environment's own threshold, or
-            anything above 0 where it has none.
+        success_at: The sum of rewards from which an episode that is over is a success; `end`: any the environment ends
+            by itself. Null: the environment's own threshold, or anything above 0 where it has none; `end` for those
+            that end at their goal alone (Acrobot, CliffWalking, MountainCar, Taxi).
 
     Raises:
         RecipeError: There is no such environment.
@@ -60,16 +65,37 @@ class Gymnasium:
         options: dict[str, Any] | None = None,
         actions_named: list[str] | None = None,
         show: str = "observation",
-        success_at: float | None = None,
+        success_at: float | Literal["end"] | None = None,
     ) -> None:
         self.id, self.show = id, show
         self._env = make(id, {**(options or {}), **({"render_mode": "ansi"} if show == "ansi" else {})})
         grid = _is_grid(self._env)
         self.names = tuple(actions_named or (_GRID_ACTIONS if grid else ()))
         self.instruction = _instruction(self._env.action_space, self.names)
-        threshold = self._env.spec.reward_threshold if self._env.spec is not None else None
-        self.success_at = success_at if success_at is not None else threshold if threshold is not None else 1e-9
+        self.success_at, self._threshold, self._horizon = _success_of(self._env, success_at)
         self.total, self.steps = 0.0, 0
+        self.terminated = self.truncated = False
+
+    def check(self) -> None:
+        """See that an episode can be a success.
+
+        Raises:
+            RecipeError: It has no threshold, and no step of some by chance was paid above 0, but some below.
+        """
+        if self._threshold is not None or self.success_at == "end":
+            return
+        self._env.action_space.seed(0)
+        self._env.reset(seed=0)
+        rewards = []
+        for _ in range(_TRIED_STEPS):
+            _, reward, terminated, truncated, _ = self._env.step(self._env.action_space.sample())
+            rewards.append(float(reward))
+            if terminated or truncated:
+                self._env.reset()
+        if min(rewards) < 0 and max(rewards) <= 0:
+            raise RecipeError(
+                f"gymnasium: {self.id} has no threshold of its own, and its rewards are below 0: say success_at"
+            )
 
     def begin(self, task: Task, seed: int) -> Shown:
         """Reset with the task's seed, or the episode's where the task has none."""
@@ -77,7 +103,7 @@ class Gymnasium:
             raise TaskError(f"task {task.id} is of {task.private['id']}, not of {self.id}")
         with contextlib.redirect_stdout(io.StringIO()):  # MiniGrid prints what it threw away
             observation, _ = self._env.reset(seed=int(task.private.get("seed", seed)) % 2**31)
-        self.total, self.steps = 0.0, 0
+        self.total, self.steps, self.terminated, self.truncated = 0.0, 0, False, False
         return Shown(f"{self.instruction}\n{self._written(observation)}")
 
     def act(self, command: str) -> Shown:
@@ -88,12 +114,16 @@ class Gymnasium:
         observation, reward, terminated, truncated, _ = self._env.step(action)
         self.total += float(reward)
         self.steps += 1
-        return Shown(self._written(observation), float(reward), terminated=bool(terminated), truncated=bool(truncated))
+        self.terminated, self.truncated = bool(terminated), bool(truncated)
+        return Shown(self._written(observation), float(reward), terminated=self.terminated, truncated=self.truncated)
 
     def verdict(self) -> Mapping[str, Any]:
-        """The sum of rewards, and whether it is enough."""
-        enough = self.total >= self.success_at
-        return {"success": enough, "score": float(enough), "return": self.total, "steps": self.steps}
+        """The sum of rewards, and whether it is enough: at an end of its own, or when the whole time it has was played.
+        The score is the share of a threshold above 0 that was reached."""
+        done = self._succeeded()
+        most = self._threshold or 0.0
+        share = max(0.0, min(1.0, self.total / most)) if most > 0 else 0.0
+        return {"success": done, "score": 1.0 if done else share, "return": self.total, "steps": self.steps}
 
     def admissible(self) -> list[str]:
         """Every discrete action; a few samples of other spaces."""
@@ -106,10 +136,34 @@ class Gymnasium:
         """Close the environment."""
         self._env.close()
 
+    def _succeeded(self) -> bool:
+        if self.success_at == "end":
+            return self.terminated
+        if self.total < self.success_at:
+            return False
+        whole = self.success_at > 0 or (self._horizon is not None and self.steps >= self._horizon)
+        return self.terminated or (self.truncated and whole)
+
     def _written(self, observation: Any) -> str:
         if self.show == "ansi":
             return plain(str(self._env.render()))
         return grid_in_words(observation) if _is_grid(self._env) else written(observation)
+
+
+def _success_of(
+    env: Any, given: float | Literal["end"] | None
+) -> tuple[float | Literal["end"], float | None, int | None]:
+    """(what is a success, the sum that stands for all there is, the steps an episode has as it was registered)"""
+    import gymnasium
+
+    spec = env.spec
+    steps = gymnasium.spec(spec.id).max_episode_steps if spec is not None else None
+    if given is None and spec is not None and spec.name in _GOAL_ENDS:
+        given = "end"
+    if given == "end":
+        return "end", None, steps
+    threshold = spec.reward_threshold if given is None and spec is not None else given
+    return 1e-9 if threshold is None else threshold, threshold, steps
 
 
 class GymnasiumTasks(Generated):
@@ -157,8 +211,9 @@ def make(id: str, options: Mapping[str, Any]) -> Any:
     except gymnasium.error.Error as error:
         near = did_you_mean(name, gymnasium.registry) if isinstance(error, gymnasium.error.UnregisteredEnv) else ""
         raise RecipeError(f"gymnasium: {str(error).splitlines()[0][:100]}{near[:200]}") from None
-    except TypeError as error:
-        raise RecipeError(f"gymnasium: {name} cannot be made so: {error}") from None
+    except Exception as error:  # whatever a package misses, or makes of options
+        said = " ".join(str(error).split())[:200]
+        raise RecipeError(f"gymnasium: {name} cannot be made so: {type(error).__name__}: {said}") from None
 
 
 def read_action(space: Any, text: str, names: Sequence[str] = ()) -> Any:

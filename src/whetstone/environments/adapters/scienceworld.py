@@ -2,7 +2,9 @@
 
 Easy to get wrong: the score falls to −100 where the wrong thing is focused on; it is cut at 0 and divided by 100. A
 gateway to Java is not for two threads, so each game has a process. And it lists what lies about in the order of a hash
-table, which is another one each time: listed lines are sorted here, so that the same episode reads the same.
+table, which is another one each time: listed lines are sorted here, so that the same episode reads the same. A
+variation that does not exist is not loaded, and the program goes on with what it had, solved or not: what was loaded is
+looked at. And some tasks begin with points nobody has earned.
 
 Source: ScienceWorld, arXiv:2203.07540.
 """
@@ -42,19 +44,26 @@ class ScienceWorld:
     def __init__(self, *, simplifications: str = "easy", max_steps: int = 100) -> None:
         self.simplifications, self.max_steps = simplifications, max_steps
         self._info: Mapping[str, Any] = {}
+        self._given = 0.0
         self.steps, self.done = 0, False
 
     def begin(self, task: Task, seed: int) -> Shown:
-        """Load the variation."""
+        """Load the variation.
+
+        Raises:
+            TaskError: There is no such task or variation.
+        """
+        self._info, self._given, self.steps, self.done = {}, 0.0, 0, False
+        name, variation = task.private["task"], int(task.private["variation"])
+        if variation not in range(variations_of(name)):
+            raise TaskError(f"ScienceWorld's {name} has variations 0 to {variations_of(name) - 1}, got {variation}")
         env = _java()
-        known = _task_names()
-        if task.private["task"] not in known:
-            raise TaskError(
-                f"ScienceWorld has no task {task.private['task']}{did_you_mean(task.private['task'], known)}"
-            )
-        env.load(task.private["task"], task.private["variation"], self.simplifications)
-        text, self._info = env.reset()
-        self.steps, self.done = 0, False
+        env.load(name, variation, self.simplifications)
+        text, info = env.reset()
+        if str(text).startswith("ERROR"):
+            raise TaskError(f"ScienceWorld cannot load {name}, variation {variation}: {str(text)[:120]}")
+        self._info = info
+        self._given = float(info.get("score", 0)) / 100
         return Shown(f"{env.get_task_description()}\n{in_order(str(text))}")
 
     def act(self, command: str) -> Shown:
@@ -70,7 +79,7 @@ class ScienceWorld:
         )
 
     def verdict(self) -> Mapping[str, Any]:
-        """The score, from 0 to 1; it is a success at 1."""
+        """The score, from 0 to 1, of what was not there at first; it is a success at 1."""
         return {"success": self._score() >= 1, "score": self._score(), "steps": self.steps}
 
     def admissible(self) -> list[str]:
@@ -81,7 +90,7 @@ class ScienceWorld:
         """The program stays for the next game of this process."""
 
     def _score(self) -> float:
-        return max(0.0, float(self._info.get("score", 0)) / 100)
+        return max(0.0, (float(self._info.get("score", 0)) / 100 - self._given) / (1 - self._given))
 
 
 class ScienceWorldTasks(Generated):
@@ -90,7 +99,7 @@ class ScienceWorldTasks(Generated):
     Args:
         seed: As of `Generated`.
         tasks: Names of tasks; null: five short ones.
-        variations: How many of each are drawn from.
+        variations: How many of each are drawn from, at most; some tasks have fewer.
         simplifications: As of the environment; the gold path depends on it.
     """
 
@@ -105,11 +114,18 @@ class ScienceWorldTasks(Generated):
         self.tasks, self.variations, self.simplifications = tasks or list(_EASY), variations, simplifications
         if not self.tasks:
             raise OptionError("tasks", "no task, so there is nothing to draw")
+        if variations < 1:
+            raise OptionError("variations", f"one or more of each task is drawn from, got {variations}")
 
     def make(self, draw: Random, level: int) -> Task:
         """See `Generated`."""
         name = draw.choice(self.tasks)
-        return Task("", "", {"task": name, "variation": draw.randrange(self.variations)}, {"kind": name})
+        return Task(
+            "",
+            "",
+            {"task": name, "variation": draw.randrange(min(self.variations, variations_of(name)))},
+            {"kind": name},
+        )
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """ScienceWorld's gold path, one command after the other."""
@@ -143,6 +159,19 @@ def _java() -> Any:
 @functools.cache
 def _task_names() -> tuple[str, ...]:
     return tuple(_java().get_task_names())
+
+
+@functools.cache
+def variations_of(task: str) -> int:
+    """How many variations a task has.
+
+    Raises:
+        TaskError: There is no such task; the message has the nearest.
+    """
+    known = _task_names()
+    if task not in known:
+        raise TaskError(f"ScienceWorld has no task {task}{did_you_mean(task, known)}")
+    return int(_java().get_max_variations(task))
 
 
 @functools.lru_cache(maxsize=4096)

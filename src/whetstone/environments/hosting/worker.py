@@ -46,13 +46,21 @@ def main() -> None:
                 value = getattr(game, method)(*arguments)
             answer: tuple[Any, ...] = ("ok", value)
         except BaseException as error:  # whatever it is, the run is told
-            answer = ("failed", type(error).__name__, str(error))
+            answer = ("failed", _name_of(error), str(error))
         try:
             _write(connection, answer)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             _write(connection, ("failed", "TypeError", f"{method} returned what cannot be sent: {error}"))
     if game is not None:
         game.close()
+
+
+def _name_of(error: BaseException) -> str:
+    """The name of an exception; of one that says a value cannot be read, that of its kind."""
+    kinds = (ValueError, OverflowError, RecursionError)
+    ours = type(error).__module__.startswith("whetstone.")
+    kind = type(error) if ours else next((kind for kind in kinds if isinstance(error, kind)), type(error))
+    return kind.__name__
 
 
 def _read(connection: socket.socket) -> Any:

@@ -40,7 +40,7 @@ _KNOWN = {
     name: kind
     for name, kind in vars(whetstone.errors).items()
     if isinstance(kind, type) and issubclass(kind, Exception)
-}
+} | {kind.__name__: kind for kind in (ValueError, OverflowError, RecursionError)}
 
 
 class ProcessHost:

@@ -153,6 +153,8 @@ class Services:
         if not 1 <= shares <= account["held"].get(stock, 0):
             raise ToolError(f"{account['held'].get(stock, 0)} shares of {stock} are held")
         account["held"][stock] -= shares
+        if not account["held"][stock]:  # none of a stock is no holding, however it came to that
+            del account["held"][stock]
         account["cash"] += price * shares
         return f"sold for {price * shares}"
 
@@ -267,10 +269,13 @@ def _trading(draw: Random) -> dict[str, Any]:
 
 
 def _travel(draw: Random) -> dict[str, Any]:
-    flights = {}
+    flights: dict[str, list[Any]] = {}
     for k in range(6):
         origin, destination = draw.sample(_TOWNS, 2)
-        flights[f"f{k + 1}"] = [origin, destination, draw.randint(50, 400)]
+        price = draw.randint(50, 400)
+        while any(price == taken for *_, taken in flights.values()):  # or two would be the cheapest
+            price += 1
+        flights[f"f{k + 1}"] = [origin, destination, price]
     return {"flights": flights, "booked": [["f1", draw.choice(_PEOPLE)]]}
 
 

@@ -1,5 +1,9 @@
 """Battleship against a still fleet: find every ship before the shots run out.
 
+Easy to get wrong: with shots for most of the sea, a sweep from a1 on sinks a fleet without reading an answer. There are
+as many as the expert needs where it takes him longest, one more on the largest sea: the sweep wins 55, 33 and 26 % of
+the three levels, shots by chance 42, 14 and 9 %.
+
 Ends: terminated when every ship is sunk; truncated when the shots are gone.
 """
 
@@ -103,7 +107,7 @@ class BattleshipTasks(GameTasks):
         for length in lengths:
             taken = {square for ship in ships for square in ship}
             ships.append(draw.choice([place for place in places_of(side, length) if not taken & set(place)]))
-        private = {"side": side, "ships": [list(ship) for ship in ships], "shots": (14, 23, 34)[level - 1]}
+        private = {"side": side, "ships": [list(ship) for ship in ships], "shots": (10, 17, 27)[level - 1]}
         return Task("", "", private, {"kind": f"{len(lengths)} ship{'s' if level > 1 else ''}"})
 
 

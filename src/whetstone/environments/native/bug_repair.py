@@ -4,8 +4,9 @@ A repository is a few functions of a library of correct ones, one of which was b
 an operator flipped, a comparison loosened, a number off by one, a default or a branch lost. A change is kept only if a
 hidden test notices it.
 
-Easy to get wrong: the hidden tests must not run where the agent has been, or it can fool them by what it left there.
-They run in a session of their own, on the files alone.
+Easy to get wrong: the hidden tests must not run where the agent has been, nor where its code is, or they are fooled by
+what it left there or looks up in a frame. The code lives in a session of its own, and is asked call by call what it
+gives; who compares is here.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from __future__ import annotations
 import ast
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 from whetstone.environments.native.beside_folder import BesideFolder
 from whetstone.environments.native.scripted import Scripted, call, say
 from whetstone.sandbox import Ending, shared_sandbox
+from whetstone.sandbox.calling import called_there, listed, read_literal
 from whetstone.trajectory import Task
 
 _LIBRARY = '''
@@ -104,6 +106,18 @@ _ARGUMENTS: dict[str, list[list[Any]]] = {
 }
 
 
+_SECONDS = 3.0
+"""One call of the repaired code may take."""
+_VISIBLE = """import sys
+
+sys.tracebacklimit = 0  # a path would be another one each time
+try:
+    from library import *
+except SyntaxError as error:
+    sys.exit(f"library.py, line {error.lineno}: {error.msg}")
+"""
+
+
 class HiddenTests(BesideFolder):
     """No tools: says at the end whether the hidden tests of the task pass, in a sandbox of their own.
 
@@ -118,42 +132,40 @@ class HiddenTests(BesideFolder):
         self._pool = shared_sandbox(sandbox)
 
     async def verdict(self) -> Mapping[str, Any]:
-        """How many of the hidden tests pass."""
+        """How many of the hidden tests pass. The score is the share of those that failed at first and pass now, less
+        the share of those that passed and fail now."""
         session, task = self.there
-        private = task.private
-        outcome = await session.read(private["module"])
-        cases: list[Any] = private["tests"]
-        if outcome.ending is not Ending.OK or outcome.data is None:
-            return {"success": False, "score": 0.0, "passed": 0}
-        judge = self._pool.session(persistent=False, seed=0)
+        tests, failing = task.private["tests"], frozenset(task.private["failing"])
+        outcome = await session.read(task.private["module"])
+        code = outcome.data if outcome.ending is Ending.OK else None
+        passed = frozenset() if code is None else await self._passed(code.decode(errors="replace"), tests)
+        mended = len(passed & failing) / len(failing)
+        broken = len(set(range(len(tests))) - failing - passed) / max(1, len(tests) - len(failing))
+        done = len(passed) == len(tests)
+        return {"success": done, "score": max(0.0, mended - broken), "passed": len(passed)}
+
+    async def _passed(self, code: str, tests: Sequence[Any]) -> frozenset[int]:
+        """The places of the tests that code passes, each called where the code lives and compared here."""
+        session = self._pool.session(seed=0)
         try:
-            judge.files["solution.py"] = outcome.data
-            said = await judge.python(_JUDGE + f"judge({json.dumps(json.dumps(cases))})")
+            loaded = await session.python(f"{code}\nNone", wall_seconds=_SECONDS)
+            if loaded.ending is not Ending.OK or loaded.restarted:
+                return frozenset()
+            found = []
+            for place, (name, arguments, wanted) in enumerate(tests):
+                kind, said = await called_there(session, name, repr((tuple(arguments), {})), seconds=_SECONDS)
+                if kind == "value" and _same(listed(read_literal(said)), wanted):
+                    found.append(place)
+            return frozenset(found)
         finally:
-            judge.close()
-        lines = said.output.strip().splitlines()
-        passed = int(lines[-1]) if said.ending is Ending.OK and lines and lines[-1].isdigit() else 0
-        return {"success": passed == len(cases), "score": passed / len(cases), "passed": passed}
+            session.close()
 
 
-_JUDGE = """
-import json
-def judge(text):
-    cases = json.loads(text)
-    names = {}
-    try:
-        exec(compile(open('solution.py').read(), 'solution.py', 'exec'), names)
-    except BaseException:
-        print(0)
-        return
-    passed = 0
-    for name, arguments, wanted in cases:
-        try:
-            passed += json.loads(json.dumps(names[name](*arguments))) == wanted
-        except BaseException:
-            pass
-    print(passed)
-"""
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are written alike in JSON, but that a whole number may be a decimal one."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
 
 
 class BugRepairTasks(Scripted):
@@ -173,9 +185,9 @@ class BugRepairTasks(Scripted):
             name = draw.choice(names)
             broken = broken_version(draw, _functions()[name])
             cases = [[name, arguments, _run(_functions()[name], name, arguments)] for arguments in _ARGUMENTS[name]]
-            if broken is None or all(_run(broken, name, a) == wanted for _, a, wanted in cases):
-                continue
-            break
+            noticed = [case for case in cases if broken and not _same(_run(broken, name, case[1]), case[2])]
+            if broken and noticed:
+                break
         right = _functions()[name]
         tests = [
             [other, arguments, _run(_functions()[other], other, arguments)]
@@ -183,15 +195,14 @@ class BugRepairTasks(Scripted):
             for arguments in _ARGUMENTS[other]
         ]
         source = "\n\n".join(broken if other == name else _functions()[other] for other in names) + "\n"
-        shown = [case for case in tests if case[0] != name][:2] + cases[:3]
-        visible = "from library import *\n\n" + "\n".join(
-            f"assert {other}(*{arguments!r}) == {wanted!r}, '{other}{tuple(arguments)!r} should be {wanted!r}'"
-            for other, arguments, wanted in shown
-        )
+        # one that fails is among those that are shown, and some are not
+        shown = [case for case in tests if case[0] != name][:2] + sorted(cases, key=lambda c: c not in noticed)[:3]
+        visible = "\n".join(_assertion(*case) for case in shown)
         private = {
-            "files": {"library.py": source, "test_library.py": f"{visible}\nprint('all tests pass')\n"},
+            "files": {"library.py": source, "test_library.py": f"{_VISIBLE}{visible}\nprint('all tests pass')\n"},
             "module": "library.py",
             "tests": tests,
+            "failing": [place for place, case in enumerate(tests) if case in noticed],
             "script": [
                 call("shell", command="python3 test_library.py"),
                 call("view", path="library.py"),
@@ -201,6 +212,12 @@ class BugRepairTasks(Scripted):
         }
         prompt = f"library.py has a bug in {name}; its docstring is right. test_library.py shows some cases. Repair it."
         return Task("", prompt, private, {"kind": f"{len(names)} functions"})
+
+
+def _assertion(name: str, arguments: Sequence[Any], wanted: Any) -> str:
+    """A line of a test."""
+    asked = f"{name}({', '.join(map(repr, arguments))})"
+    return f"assert {asked} == {wanted!r}, {f'{asked} should be {wanted!r}'!r}"
 
 
 @functools.cache

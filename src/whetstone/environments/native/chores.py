@@ -1,11 +1,15 @@
 """Chores in a folder: move, rename, count, edit, tidy up, with a shell. What counts is the folder afterwards.
 
-Easy to get wrong: a chore is done when what was to change has changed *and nothing else has*.
+Easy to get wrong: a chore is done when what was to change has changed *and nothing else has*. What else there is can be
+empty, hidden, no text, a link, or nested too deep to be looked at; a folder nobody could look at is not as it should
+be.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from random import Random
 from typing import Any
 
@@ -24,18 +28,35 @@ class FolderCheck(BesideFolder):
     """
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Whether every file is what it should be, and there is no other."""
+        """Whether every file is what it should be, to the line break at its end, and there is nothing else: no file, no
+        link, no folder that is not one of theirs."""
         session, task = self.there
         expected: Mapping[str, str] = task.private["expected"]
+        listing = await session.folder("listing", path=".")
+        there = _read(listing.value) if listing.ending is Ending.OK else None
+        if there is None:
+            return {"success": False, "score": 0.0, "right_files": 0, "strange_files": 0}
         right = 0
         for path, text in expected.items():
-            outcome = await session.read(path)
-            right += outcome.ending is Ending.OK and (outcome.data or b"").decode(errors="replace") == text
-        there = await session.folder("grep", pattern="", path=".")
-        named = {line.split(":", 1)[0].removeprefix("./") for line in (there.value or "").splitlines() if ":" in line}
-        strange = sorted(named - set(expected))
+            if there.get(path) == "file":
+                outcome = await session.read(path)
+                found = (outcome.data or b"").decode(errors="replace")
+                right += outcome.ending is Ending.OK and found.removesuffix("\n") == text.removesuffix("\n")
+        theirs = dict.fromkeys(expected, "file") | {
+            str(folder): "folder" for path in expected for folder in PurePosixPath(path).parents[:-1]
+        }
+        strange = [path for path, kind in there.items() if theirs.get(path) != kind]
         done = right == len(expected) and not strange
         return {"success": done, "score": float(done), "right_files": right, "strange_files": len(strange)}
+
+
+def _read(listing: str | None) -> dict[str, str] | None:
+    """What the other side says there is; None where it is no listing, or was cut."""
+    try:
+        read = json.loads(listing or "")
+    except ValueError:
+        return None
+    return read if isinstance(read, dict) else None
 
 
 class ChoresTasks(Scripted):

@@ -2,6 +2,9 @@
 
 Two seats: `buyer` and `seller`, who speaks first. Each may be a policy or the script.
 
+Easy to get wrong: words that are no offer are nothing that could be accepted, and no reason to come towards whoever
+said them. And a first price that is good enough already leaves nothing to deal about.
+
 Ends: terminated with a deal, or when one leaves or patience ends.
 """
 
@@ -12,13 +15,15 @@ from random import Random
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec
-from whetstone.environments.game_environment import Actions
+from whetstone.environments.commands import Actions, whole_number
 from whetstone.environments.game_tasks import Solver, said_as_command
 from whetstone.environments.seats import Seat
 from whetstone.tasks.generated import Generated
 from whetstone.trajectory import Task
 
 _OTHER = {"buyer": "seller", "seller": "buyer"}
+ENOUGH = 0.4
+"""The share from which a deal is a success."""
 
 
 class Dealing:
@@ -33,7 +38,8 @@ class Dealing:
     def __init__(self) -> None:
         self.worth = {"buyer": 0, "seller": 0}
         self.rounds = 0
-        self.offers: list[tuple[str, int]] = []
+        self.offers: list[tuple[str, int | None]] = []
+        """Who said what; None where it was no offer."""
         self.price: int | None = None
         self.over = ""
         self.unread: dict[str, list[str]] = {}
@@ -58,7 +64,8 @@ class Dealing:
     def act(self, role: str, command: str) -> bool:
         """See `TableGame`."""
         other = _OTHER[role]
-        verb, _, number = command.strip().lower().partition(" ")
+        verb, _, said = command.strip().lower().partition(" ")
+        price = whole_number(said) if verb == "offer" else None
         standing = self.offers[-1][1] if self.offers and self.offers[-1][0] == other else None
         if verb == "leave":
             self.over = f"the {role} left"
@@ -66,29 +73,24 @@ class Dealing:
         if verb == "accept" and standing is not None:
             self.price, self.over = standing, f"deal at {standing}"
             return True
-        if verb == "offer" and number.isdigit() and len(number) < 6:
-            self.offers.append((role, int(number)))
-            self.unread[other].append(f"the {role} offers {int(number)}")
-        else:
+        if price is None:
             self.unread[role].append("write: offer PRICE, accept, or leave")
-            self.offers.append((role, -1))  # it was a turn all the same
-            self.unread[other].append(f"the {role} says nothing")
-            self.offers[-1] = (role, 10**6 if role == "seller" else 0)
+        self.offers.append((role, price))  # it was a turn in any case
+        self.unread[other].append(f"the {role} says nothing" if price is None else f"the {role} offers {price}")
         self.turn = other
         if len(self.offers) >= 2 * self.rounds:
             self.over = "nobody has patience any more"
-        return verb == "offer" and number.isdigit()
+        return price is not None
 
     def script(self, role: str) -> str:
-        """From far off to one's own price in equal steps; takes what is better than its next offer."""
+        """From far off to one's own price in equal steps, one behind each offer of the other's; takes what is better
+        than its next offer."""
         mine = sum(who == role for who, _ in self.offers)
-        share = min(1.0, (mine + 1) / self.rounds)
-        worth = self.worth[role]
-        far = worth * 2 if role == "seller" else worth // 2
-        wanted = round(far + (worth - far) * share * 0.9)
-        standing = self.offers[-1] if self.offers else (role, 0)
-        if standing[0] == _OTHER[role]:
-            better = standing[1] <= wanted if role == "buyer" else standing[1] >= wanted
+        heard = sum(who != role and price is not None for who, price in self.offers)
+        wanted = asked(role, self.worth[role], min(mine, heard), self.rounds)
+        who, standing = self.offers[-1] if self.offers else (role, None)
+        if who != role and standing is not None:
+            better = standing <= wanted if role == "buyer" else standing >= wanted
             if better:
                 return "accept"
         return f"offer {wanted}"
@@ -97,13 +99,25 @@ class Dealing:
         """See `TableGame`."""
         if self.price is None:
             return {"success": False, "score": 0.0, "deal": False}
-        gain = self.worth["buyer"] - self.price if role == "buyer" else self.price - self.worth["seller"]
-        share = gain / max(1, self.worth["buyer"] - self.worth["seller"])
-        return {"success": share >= 0.4, "score": max(0.0, min(1.0, share)), "deal": True}
+        share = share_of(role, self.price, self.worth)
+        return {"success": share >= ENOUGH, "score": max(0.0, min(1.0, share)), "deal": True}
+
+
+def asked(role: str, worth: int, steps: int, rounds: int) -> int:
+    """The price the script names behind so many steps towards the other."""
+    far = worth * 2 if role == "seller" else worth // 2
+    return round(far + (worth - far) * min(1.0, (steps + 1) / rounds) * 0.9)
+
+
+def share_of(role: str, price: int, worth: Mapping[str, int]) -> float:
+    """Of what there is to share, what a price gives a role."""
+    gain = worth["buyer"] - price if role == "buyer" else price - worth["seller"]
+    return gain / max(1, worth["buyer"] - worth["seller"])
 
 
 class DealingTasks(Generated):
-    """Two, three and four rounds; there is always a price both gain by.
+    """Two, three and four rounds; there is always a price both gain by, and the first one the script names in either
+    seat is not enough for the other.
 
     Args:
         seed: As of `Generated`.
@@ -118,9 +132,14 @@ class DealingTasks(Generated):
 
     def make(self, draw: Random, level: int) -> Task:
         """See `Generated`."""
-        low = draw.randint(10, 40)
-        worth = {"seller": low, "buyer": low + draw.randint(10, 40)}
-        return Task("", "", {"worth": worth, "rounds": 1 + level}, {"kind": f"{1 + level} rounds"})
+        rounds = 1 + level
+        while True:
+            low = draw.randint(10, 40)
+            worth = {"seller": low, "buyer": low + draw.randint(10, 40)}
+            first = {_OTHER[role]: asked(role, worth[role], 0, rounds) for role in worth}
+            if all(share_of(role, price, worth) < ENOUGH for role, price in first.items()):
+                break
+        return Task("", "", {"worth": worth, "rounds": rounds}, {"kind": f"{rounds} rounds"})
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """What the script says in the first seat."""

@@ -50,6 +50,7 @@ class FrozenLake(PlainGame):
 
     def act(self, command: str) -> Shown:
         """One move; at the edge nothing happens."""
+        command = command.lower()
         if command not in MOVES:
             return Shown(f"no such move: {command}. {self._seen()}", 0.0, understood=False, truncated=self._late())
         down, right = MOVES[command]

@@ -1,7 +1,10 @@
 """Buying from a seller who has a price in mind: every offer is answered, and patience ends.
 
-The seller is a script with a hidden lowest price. He asks for less each round and takes any offer at or above what he
+The seller is a script with a hidden lowest price. He asks for less behind each offer and takes any at or above what he
 would ask for next. In `dealing.py` two policies may sit at the table.
+
+Easy to get wrong: a seller who comes down by himself is waited out. Words that are no offer cost a round and move him
+not at all.
 
 Ends: terminated with a deal or when the buyer leaves; truncated after `rounds`.
 """
@@ -12,6 +15,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+from whetstone.environments.commands import whole_number
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.plain_game import PlainGame
 from whetstone.environments.protocol import Shown
@@ -25,7 +29,7 @@ class Negotiation(PlainGame):
     instruction = "Buy below what it is worth to you. Commands: offer PRICE, accept, leave."
 
     def __init__(self) -> None:
-        self.worth = self.lowest = self.asked = self.rounds = self.round = 0
+        self.worth = self.lowest = self.asked = self.rounds = self.round = self.offers = 0
         self.patience: list[int] = []
         self.price: int | None = None
 
@@ -33,24 +37,25 @@ class Negotiation(PlainGame):
         """The seller's first price."""
         private = task.private
         self.worth, self.lowest, self.patience = private["worth"], private["lowest"], list(private["asks"])
-        self.round, self.rounds, self.price = 0, len(self.patience), None
+        self.round, self.offers, self.rounds, self.price = 0, 0, len(self.patience), None
         self.asked = self.patience[0]
         return Shown(f"worth {self.worth}. seller asks {self.asked}. {self.rounds} rounds", author=Author.PARTNER)
 
     def act(self, command: str) -> Shown:
         """An offer, or the end of it."""
-        verb, _, number = command.strip().lower().partition(" ")
+        verb, _, price = command.strip().lower().partition(" ")
         if verb == "leave":
             return Shown("you left", 0.0, terminated=True)
         if verb == "accept":
             return self._deal(self.asked)
         self.round += 1
         late = self.round >= self.rounds
-        if verb != "offer" or not number.isdigit():
+        offer = whole_number(price) if verb == "offer" else None
+        if offer is None:
             said = f"write: offer PRICE, accept, or leave. seller asks {self.asked}"
             return Shown(said, 0.0, understood=False, truncated=late)
-        offer = int(number)
-        following = self.patience[min(self.round, self.rounds - 1)]
+        self.offers += 1
+        following = self.patience[min(self.offers, self.rounds - 1)]
         if offer >= following:
             return self._deal(offer)
         if late:

@@ -38,6 +38,7 @@ class Sokoban(PlainGame):
         self.max_steps = max_steps
         self.walls: list[str] = []
         self.goals: frozenset[Place] = frozenset()
+        self.placed_at_first = 0
         self.state: State = ((0, 0), frozenset())
         self.steps = 0
 
@@ -47,26 +48,28 @@ class Sokoban(PlainGame):
         self.goals = _places(task.private["goals"])
         row, column = task.private["player"]
         self.state, self.steps = ((row, column), _places(task.private["boxes"])), 0
+        self.placed_at_first = len(self.state[1] & self.goals)
         return Shown(self._seen())
 
     def act(self, command: str) -> Shown:
         """One move; against a wall, or a box that cannot go, nothing happens."""
         self.steps += 1
-        late = self.steps >= self.max_steps
+        late, command = self.steps >= self.max_steps, command.lower()
         if command not in MOVES:
             return Shown(f"no such move: {command}\n{self._seen()}", 0.0, understood=False, truncated=late)
         before = len(self.state[1] & self.goals)
         self.state = moved(self.walls, self.state, command) or self.state
         placed = len(self.state[1] & self.goals)
         solved = placed == len(self.goals)
-        gain = (placed - before) / len(self.goals)
+        gain = (placed - before) / max(1, len(self.goals) - self.placed_at_first)
         return Shown(self._seen(), gain, terminated=solved, truncated=late and not solved)
 
     def verdict(self) -> Mapping[str, Any]:
-        """How many boxes stand on goals."""
-        placed = len(self.state[1] & self.goals)
-        share = placed / max(1, len(self.goals))
-        return {"success": share == 1, "score": share, "placed": placed, "steps": self.steps}
+        """How many boxes stand on goals; the score is of those that did not at first."""
+        placed, first = len(self.state[1] & self.goals), self.placed_at_first
+        share = max(0.0, (placed - first) / max(1, len(self.goals) - first))
+        done = placed == len(self.goals)
+        return {"success": done, "score": 1.0 if done else share, "placed": placed, "steps": self.steps}
 
     def admissible(self) -> list[str]:
         """Moves that change something."""

@@ -3,14 +3,18 @@
 The agent sees the account and can change it; the user sees his phone and can change that, when he is told how. Neither
 can do the other's part (dual control). Some of four faults of the phone and three of the account are put together.
 
-The user is a script: he names his number when asked, does what he is told to, reports what he sees, and is content only
-when his connection works. To change what was not broken is against the policy, whatever comes of it.
+The user is a script: he names his number when asked, does what he is told to in any words that name the thing and what
+is to become of it, reports what he sees, and is content only when his connection works. To change what was not broken
+is against the policy, whatever comes of it; to say or do again what has mended something changes nothing.
+
+Easy to get wrong: "do not turn the vpn off" is no order to do so, and a question whether it is off is none, either.
 
 Source: the idea is that of tau2-bench's telecom domain, arXiv:2506.07982; faults, tools and texts are ours.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from random import Random
 from typing import Any
@@ -29,7 +33,28 @@ TOLD = {
     "sim": "Put the sim card in again.",
     "vpn": "Turn the vpn off.",
 }
-"""Fault → how the user is told to mend it."""
+"""Fault → how the user is told to mend it; other words for the same do, too."""
+_NAMED = {
+    "airplane": re.compile(r"\b(?:air|aero)plane|\bflight mode"),
+    "data": re.compile(r"\b(?:data|internet)\b"),
+    "sim": re.compile(r"\bsim\b"),
+    "vpn": re.compile(r"\bvpn\b"),
+}
+"""Fault → how its thing is named."""
+_ORDER = re.compile(
+    r"\b(?:turn|switch|set|put|make|take|pull|push|(?:de)?activate|(?:en|dis)able|disconnect|connect|re-?insert|insert"
+    r"|re-?seat|remove|eject)\b"
+)
+_ON = re.compile(r"\b(?:on|activate|enable|connect)\b")
+_OFF = re.compile(r"\b(?:off|deactivate|disable|disconnect)\b")
+_OUT = re.compile(r"\b(?:out|remove|eject)\b")
+_IN = re.compile(r"\b(?:in|into|again|back|re-?insert|insert|re-?seat)\b")
+_NOT = re.compile(r"\b(?:not|never|without|nor)\b|n['’]t\b")
+_TELLS = re.compile(r"(?:is|are|was|has|have|did|does|do you|what|which|why|where|how|who)\b|(?:i|we)\b(?!.*\byou\b)")
+"""What begins a question, or a report of who speaks: neither is an order."""
+_CLAUSE = re.compile(r"[.!;:\n]|(?<=\?)|,|\b(?:and|then|but|also|or)\b")
+_TRIES = re.compile(r"\b(?:try|test|check|works?|working|online|reload|refresh|restart|reboot)\b")
+_SHOWS = re.compile(r"\b(?:shows?|see|display|screen|settings?|status|icons?)\b")
 ACCOUNT = {"suspended": "resume_line", "empty": "refill_data", "roaming": "allow_roaming"}
 """Fault → the tool that mends it."""
 _STATES = {"suspended": ("active", "suspended"), "empty": ("5 gb", "0 gb"), "roaming": ("allowed", "blocked")}
@@ -44,16 +69,20 @@ class _Line:
         self.number: str = private["number"]
         self.person: str = private["person"]
         self.faults: set[str] = set(private["faults"])
+        self.at_first = frozenset(self.faults)
         self.collateral = 0
         self.looked_up = False
         self.content = False
 
     def mend(self, fault: str) -> None:
-        """Take a fault away; what is no fault is done all the same, and counted."""
-        if fault in self.faults:
-            self.faults.remove(fault)
-        else:
-            self.collateral += 1
+        """Take a fault away; what never was one is done all the same, and counted."""
+        self.faults.discard(fault)
+        self.collateral += fault not in self.at_first
+
+    def break_down(self, fault: str) -> None:
+        """Make a fault where there may be none, and count it."""
+        self.faults.add(fault)
+        self.collateral += 1
 
 
 def _line(episode: Episode) -> _Line:
@@ -159,23 +188,54 @@ class SupportUser:
         self.answered += 1
         if self.answered > self.patience:
             return Reply("I give up.", ended=True)
-        mended = [fault for fault, words in TOLD.items() if words.lower() in said]
-        for fault in mended:
-            line.mend(fault)
-        if not line.faults and (mended or "try" in said):
+        told = orders(said)
+        for fault, right in told.items():
+            line.mend(fault) if right else line.break_down(fault)
+        tries = _TRIES.search(said)
+        if not line.faults and (told or tries):
             line.content = True
             return Reply("It works now, thank you.", ended=True)
-        if mended:
+        if told:
             return Reply("Done, but it does not work yet.")
-        if "number" in said:
+        if re.search(r"\bnumber\b", said):
             return Reply(f"My number is {line.number}.")
-        if "show" in said or "see" in said:
+        if _SHOWS.search(said):
             shown = [words for fault, words in PHONE.items() if fault in line.faults]
             return Reply(f"It shows {', '.join(shown)}." if shown else "It shows nothing special.")
-        return Reply("It still does not work." if "try" in said else "I do not understand.")
+        return Reply("It still does not work." if tries else "I do not understand.")
 
     def close(self) -> None:
         """He is gone."""
+
+
+def orders(said: str) -> dict[str, bool]:
+    """What of the phone a text of small letters tells somebody to change: fault → whether to what it should be in the
+    end.
+
+    >>> orders("first switch off airplane mode, and don't turn the vpn off. take the sim out and put it back in")
+    {'airplane': True, 'sim': True}
+    """
+    found: dict[str, bool] = {}
+    for sentence in re.split(r"(?<=[.!?;\n])", said):
+        ordered, meant = False, ""  # an order's verb, and what it was about, hold for the clauses behind it
+        for clause in map(str.strip, _CLAUSE.split(sentence)):
+            told = _NOT.search(clause) is None and _TELLS.match(clause) is None
+            ordered = told and (ordered or _ORDER.search(clause) is not None)
+            named = [fault for fault, name in _NAMED.items() if name.search(clause)]
+            about = named or ([meant] if meant and re.search(r"\bit\b", clause) else [])
+            for fault in about if ordered else ():
+                right = _right(fault, clause)
+                found |= {} if right is None else {fault: right}
+            meant = named[-1] if named else meant
+    return found
+
+
+def _right(fault: str, clause: str) -> bool | None:
+    """Whether an order brings a thing to where it should be; None where it says neither."""
+    if fault == "sim":
+        return True if _IN.search(clause) else False if _OUT.search(clause) else None
+    on, off = _ON.search(clause) is not None, _OFF.search(clause) is not None
+    return None if on is off else off if fault in ("airplane", "vpn") else on
 
 
 class SupportTasks(Scripted):

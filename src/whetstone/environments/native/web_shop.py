@@ -126,7 +126,7 @@ class WebShop(PlainGame):
                 product = self._known(id)  # whose title and price is all that can be seen from here
                 words = product["title"].split()
                 fits = words[-1] == wish["noun"] and set(wish["attributes"]) <= set(words)
-                if fits and product["price"] <= wish["limit"] and id not in self.opened:
+                if fits and product["price"] < wish["limit"] and id not in self.opened:
                     return f"click[{id}]"
             return "click[next]" if "next" in self._buttons() else "click[back]"
         for kind, value in wish["options"].items():
@@ -218,7 +218,7 @@ def shop_reward(wish: Mapping[str, Any], product: Product, chosen: Mapping[str, 
     """What a purchase is worth, from 0 to 1."""
     attributes = sum(attribute in product["attributes"] for attribute in wish["attributes"])
     options = sum(chosen.get(kind) == value for kind, value in wish["options"].items())
-    kept = product["price"] <= wish["limit"]
+    kept = product["price"] < wish["limit"]
     of = len(wish["attributes"]) + len(wish["options"]) + 1
     shared = len(set(wish["attributes"]) & set(product["attributes"]))
     kind = 1.0 if product["noun"] == wish["noun"] else 0.5 if shared else 0.1

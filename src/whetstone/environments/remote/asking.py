@@ -1,19 +1,31 @@
 """One question to a server over HTTP: asked within a deadline, again where it is busy, and its failures told apart.
 
-Easy to get wrong: an error that comes back with status 200 and `{"error": …}` is an error all the same; and a server
-that is down is no answer the agent could learn from.
+Easy to get wrong: an error that comes back with status 200 and `{"error": …}` is an error all the same; a server that
+is down is no answer the agent could learn from; and a server that refuses what the agent made up has not failed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import httpx2
 
 from whetstone.errors import EpisodeError, InfrastructureError, TaskError
+from whetstone.trajectory_json import writable
 
 _BUSY = (408, 425, 429, 502, 503, 504)
+_OURS = (401, 402, 403, 407)
+"""Refusals that are about who asks, not about what."""
+
+
+class Refused(Exception):
+    """A server refuses what the agent asked for; the agent may read the text."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class Asking:
@@ -29,28 +41,34 @@ class Asking:
         self.url, self.seconds, self.tries = url.rstrip("/"), seconds, tries
         self._client: httpx2.AsyncClient | None = None
 
-    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+    async def ask(self, method: str, path: str, body: Any = None, *, acting: bool = False) -> Any:
         """What it answers, as JSON.
+
+        Args:
+            acting: Whether what is asked for is the agent's own: what is refused then is for him to read.
 
         Raises:
             InfrastructureError: It is not there, stays busy, or answers what cannot be read.
             EpisodeError: It says that the episode is not there or not in the state for it (404, 409).
             TaskError: It does not know the task (422).
+            Refused: Where the agent is acting: any of 400 to 499 that is about what was asked, or an `error` with
+                status 200.
         """
         self._client = self._client or httpx2.AsyncClient(base_url=self.url, timeout=self.seconds)
         said = ""
+        sent = {} if body is None else {"json": writable(body)}
         for attempt in range(self.tries):
             if attempt:
                 await asyncio.sleep(min(5.0, 0.1 * 4**attempt))
             try:
-                answer = await self._client.request(method, path, **({} if body is None else {"json": body}))
+                answer = await self._client.request(method, path, **sent)
             except httpx2.HTTPError as error:
                 said = f"{type(error).__name__}: {error}"
                 continue
             said = f"{answer.status_code} {answer.text[:120]}"
             if answer.status_code in _BUSY:
                 continue
-            return _read(answer, f"{self.url}{path}")
+            return _read(answer, f"{self.url}{path}", acting)
         raise InfrastructureError(f"{self.url}{path}: asked {self.tries} times: {said}")
 
     async def close(self) -> None:
@@ -60,18 +78,35 @@ class Asking:
             await client.aclose()
 
 
-def _read(answer: Any, where: str) -> Any:
+def reward_of(value: Any, where: str) -> float:
+    """A reward a server gave; none is 0.
+
+    Raises:
+        InfrastructureError: It is no finite number.
+    """
+    if value is None:
+        return 0.0
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise InfrastructureError(f"{where}: a reward is {str(value)[:40]!r}, no finite number")
+    return float(value)
+
+
+def _read(answer: Any, where: str, acting: bool) -> Any:
+    status = answer.status_code
     try:
         value = answer.json() if answer.content else None
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
-        if answer.status_code < 400:
+        if status < 400:
             raise InfrastructureError(f"{where}: its answer is no JSON: {answer.text[:80]!r}") from None
     error = value.get("error") or value.get("detail") if isinstance(value, dict) else None
-    if answer.status_code in (404, 409):
-        raise EpisodeError(f"{where}: {error or answer.status_code}")
-    if answer.status_code == 422:
+    failed = isinstance(value, dict) and bool(value.get("error"))
+    if acting and (failed if status < 400 else status < 500 and status not in _OURS):
+        raise Refused(str(error or answer.text)[:2000], status)
+    if status in (404, 409):
+        raise EpisodeError(f"{where}: {error or status}")
+    if status == 422:
         raise TaskError(f"{where}: {error or answer.text[:120]}")
-    if answer.status_code >= 400 or (isinstance(value, dict) and value.get("error")):
-        raise InfrastructureError(f"{where}: {answer.status_code} {error or answer.text[:120]}")
+    if status >= 400 or failed:
+        raise InfrastructureError(f"{where}: {status} {error or answer.text[:120]}")
     return value

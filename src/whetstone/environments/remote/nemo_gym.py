@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec, system, tool_result, user
+from whetstone.environments.commands import arguments_of
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.environments.remote.asking import Asking
-from whetstone.errors import EpisodeError
+from whetstone.environments.remote.asking import Asking, Refused, reward_of
+from whetstone.errors import EpisodeError, InfrastructureError
+from whetstone.tools.plain_text import plain
 from whetstone.trajectory import CallRecord, Task
 
 
@@ -50,9 +52,12 @@ class NemoGym:
         return Observation(messages, self._tools)
 
     async def step(self, action: Message) -> StepResult:
-        """Each call at its route; an action without one is the answer."""
+        """Each call at its route; an action without one is the answer, unless it tried to be a call."""
         if self._task is None:
             raise EpisodeError("a step before the first reset")
+        if action.malformed:
+            told = tuple(tool_result(f"error: {plain(what)}") for what in action.malformed)
+            return StepResult(Observation(told), calls=tuple(CallRecord("", "malformed_call", 0.0) for _ in told))
         if action.text or not action.tool_calls:
             said = [{"type": "output_text", "text": action.text, "annotations": []}]
             number = len(self._items)
@@ -66,7 +71,7 @@ class NemoGym:
             called = {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
             self._items += [called, {"type": "function_call_output", "call_id": call.id, "output": answer}]
             answers.append(tool_result(answer, call_id=call.id or None))
-            records.append(CallRecord(call.name, outcome, 0.0))
+            records.append(CallRecord(plain(call.name), outcome, 0.0))
         return StepResult(Observation(tuple(answers)), calls=tuple(records))
 
     async def verdict(self) -> Mapping[str, Any]:
@@ -80,9 +85,13 @@ class NemoGym:
         row = dict(self._task.private.get("row", {}))
         body = {**row, "responses_create_params": {"input": self._opening, "tools": tools}, "response": response}
         said = await self._asking.ask("POST", "/verify", body)
-        reward = float(said["reward"])
-        parts = dict(said.get("reward_components") or {})
-        return {**parts, "success": reward >= self.success_at, "score": reward}
+        where = f"{self._url}/verify"
+        if not isinstance(said, Mapping) or said.get("reward") is None:
+            raise InfrastructureError(f"{where}: its answer has no reward: {str(said)[:80]!r}")
+        reward, parts = reward_of(said["reward"], where), dict(said.get("reward_components") or {})
+        return {
+            **parts, "success": reward >= self.success_at, "score": max(0.0, min(1.0, reward)), "reward": reward,
+        }  # fmt: skip
 
     async def close(self) -> None:
         """Let go of the session."""
@@ -90,14 +99,19 @@ class NemoGym:
         await self._asking.close()
 
     async def _called(self, name: str, arguments: str) -> tuple[str, str]:
+        """(what comes back, how it went)"""
         if name not in {tool.name for tool in self._tools}:
-            return f"error: there is no tool {name}", "unknown_tool"
+            return plain(f"error: there is no tool {name[:100]}"), "unknown_tool"
+        given = arguments_of(arguments)
+        if given is None:
+            return "error: the arguments are no JSON object", "invalid_arguments"
         try:
-            given = json.loads(arguments)
-        except ValueError:
-            return "error: the arguments are not valid JSON", "invalid_arguments"
-        said = await self._asking.ask("POST", f"/{name}", given)
-        return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False), "ok"
+            said = await self._asking.ask("POST", f"/{name}", given, acting=True)
+        except Refused as refused:
+            if refused.status == 404 and str(refused) == "Not Found":
+                raise InfrastructureError(f"{self._url}/{name}: no such route, though the task offers it") from None
+            return plain(f"error: {refused}"), "tool_error"
+        return plain(said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)), "ok"
 
 
 def _spec(tool: Mapping[str, Any]) -> ToolSpec:

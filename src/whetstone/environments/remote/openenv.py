@@ -3,6 +3,9 @@
 Their plain HTTP routes make a new environment for each request, so state lives only on the socket. An action is a JSON
 object of the environment's own fields; a command becomes `{field: command}`.
 
+Easy to get wrong: an action the environment cannot read comes back as `VALIDATION_ERROR`, which is the agent's to mend;
+any other error is the server's.
+
 Source: OpenEnv's WebSocket messages: `reset`, `step`, `close` → `observation`, `error`.
 """
 
@@ -14,12 +17,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from whetstone.chat import Message, tool_result, user
-from whetstone.environments.game_environment import Actions, command_of, tool_of
+from whetstone.chat import Message, user
+from whetstone.environments.commands import Actions, answered, arguments_of, command_of, tool_of
 from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Observation, StepResult
+from whetstone.environments.remote.asking import Refused, reward_of
 from whetstone.errors import EpisodeError, InfrastructureError
+from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Task
+from whetstone.trajectory_json import writable
+
+_THE_AGENTS = ("VALIDATION_ERROR", "INVALID_JSON")
 
 
 class OpenEnv:
@@ -30,7 +38,7 @@ class OpenEnv:
         field: The field of an action that a command is put into.
         shown: The field of an observation that is shown; empty: all of it, as JSON.
         actions: As of a game: commands as a call of `act`, or as text. A text that is a JSON object is the action.
-        success_at: The last reward from which the episode is a success.
+        success_at: The reward from which the episode is a success, whatever came behind it.
         seconds: How long one answer may take.
 
     Raises:
@@ -54,7 +62,7 @@ class OpenEnv:
         self.success_at, self.seconds = success_at, seconds
         self.specs = (tool_of(()),) if actions == "call" else ()
         self._socket: Any = None
-        self._reward, self._over = 0.0, True
+        self._reward, self._reached, self._over = 0.0, False, True
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Begin; what else the environment's reset takes is under `reset` in the task's private data."""
@@ -66,7 +74,7 @@ class OpenEnv:
             except (OSError, TimeoutError, ValueError) as error:
                 raise InfrastructureError(f"{self.url}: {type(error).__name__}: {error}") from None
         said = await self._asked("reset", {"seed": seed % 2**31, **task.private.get("reset", {})})
-        self._reward, self._over = 0.0, bool(said.get("done"))
+        self._reward, self._reached, self._over = 0.0, False, bool(said.get("done"))
         shown = self._written(said)
         text = f"{task.prompt}\n{shown}" if task.prompt and shown else task.prompt or shown
         return Observation((user(text),), self.specs)
@@ -75,21 +83,25 @@ class OpenEnv:
         """One action."""
         if self._over:
             raise EpisodeError("a step outside an episode; reset begins another")
-        command = command_of(action, self.actions)
+        command = command_of(action, self.actions, one_line=False)
         if command is None:
             return StepResult(Observation((user("Give one action."),)))
-        said = await self._asked("step", self._action(command))
+        try:
+            said = await self._asked("step", arguments_of(command) or {self.field: command})
+        except Refused as refused:
+            answer, calls = answered(action, f"error: {refused}", understood=False)
+            return StepResult(Observation(answer), calls=calls)
         reward, self._over = said.get("reward"), bool(said.get("done"))
-        self._reward = float(reward or 0.0)
-        call = action.tool_calls[0] if action.tool_calls else None
-        shown = self._written(said)
-        message = user(shown) if call is None else tool_result(shown, call_id=call.id or None)
-        value = None if reward is None else float(reward)
-        return StepResult(Observation((message,)), reward=value, terminated=self._over)
+        self._reward = reward_of(reward, self.url)
+        self._reached = self._reached or self._reward >= self.success_at
+        value = None if reward is None else self._reward
+        answer, calls = answered(action, self._written(said))
+        return StepResult(Observation(answer), reward=value, terminated=self._over, calls=calls)
 
     async def verdict(self) -> Mapping[str, Any]:
-        """The last reward, and whether it is enough."""
-        return {"success": self._reward >= self.success_at, "score": max(0.0, min(1.0, self._reward))}
+        """Whether a reward was enough, and the last one, from 0 to 1."""
+        score = 1.0 if self._reached else max(0.0, min(1.0, self._reward))
+        return {"success": self._reached, "score": score}
 
     async def close(self) -> None:
         """Close the session."""
@@ -101,7 +113,7 @@ class OpenEnv:
 
     async def _asked(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            await self._socket.send(json.dumps({"type": kind, "data": data}))
+            await self._socket.send(json.dumps({"type": kind, "data": writable(data)}))
             async with asyncio.timeout(self.seconds):
                 answer = json.loads(await self._socket.recv())
         except (OSError, EOFError, TimeoutError, ValueError) as error:
@@ -110,19 +122,14 @@ class OpenEnv:
             raise InfrastructureError(f"{self.url}: the connection is gone: {error}") from None
         if answer.get("type") == "error":
             said = answer.get("data", {})
+            if kind == "step" and said.get("code") in _THE_AGENTS:
+                raise Refused(str(said.get("message"))[:2000], 422)
             raise InfrastructureError(f"{self.url}: {said.get('code')}: {said.get('message')}")
         data = answer.get("data")
         return data if isinstance(data, Mapping) else {}
 
-    def _action(self, command: str) -> Mapping[str, Any]:
-        with contextlib.suppress(ValueError):
-            given = json.loads(command)
-            if isinstance(given, dict):
-                return given
-        return {self.field: command}
-
     def _written(self, said: Mapping[str, Any]) -> str:
         observation = said.get("observation", {})
         if self.shown and isinstance(observation, Mapping):
-            return str(observation.get(self.shown, ""))
-        return observation if isinstance(observation, str) else json.dumps(observation, ensure_ascii=False)
+            return plain(str(observation.get(self.shown, "")))
+        return plain(observation if isinstance(observation, str) else json.dumps(observation, ensure_ascii=False))

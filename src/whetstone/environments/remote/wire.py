@@ -9,6 +9,7 @@ from typing import Any
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
+from whetstone.trajectory_json import writable
 
 PROTOCOL = 1
 
@@ -26,7 +27,7 @@ def task_from_wire(row: Mapping[str, Any]) -> Task:
 def observation_to_wire(observation: Observation) -> dict[str, Any]:
     """What an agent is shown."""
     return {
-        "messages": [message.to_openai() for message in observation.messages],
+        "messages": [writable(message.to_openai()) for message in observation.messages],
         "tools": [spec.to_openai() for spec in observation.tools],
         "declared": dict(observation.declared),
         "author": str(observation.author),
@@ -52,7 +53,7 @@ def result_to_wire(result: StepResult) -> dict[str, Any]:
         "terminated": result.terminated,
         "truncated": result.truncated,
         "reason": result.reason,
-        "calls": [asdict(call) for call in result.calls],
+        "calls": [writable(asdict(call)) for call in result.calls],
     }
 
 

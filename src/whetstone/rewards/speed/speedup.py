@@ -17,8 +17,8 @@ from typing import Any
 
 from whetstone.errors import InfrastructureError
 from whetstone.rewards.worlds.solution import solution_of
-from whetstone.rewards.worlds.unit_tests import read_literal
 from whetstone.sandbox import Ending, Limits, Outcome, Session, shared_sandbox
+from whetstone.sandbox.calling import read_literal
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Score, Task, Trajectory
 

@@ -10,7 +10,6 @@ again from their start, with the results so far; their random numbers begin alik
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from whetstone.rewards.calls.canonical import same_value
 from whetstone.rewards.worlds.solution import solution_of
 from whetstone.sandbox import Ending, Limits, Outcome, Session, shared_sandbox
+from whetstone.sandbox.calling import called_there, listed, read_literal
 from whetstone.trajectory import Score, Task, Trajectory
 
 _LIMITS = Limits(output_characters=1 << 20)
@@ -84,9 +84,12 @@ class UnitTests:
         if loaded.ending is not Ending.OK or loaded.restarted:
             return Graded(0, of, loaded.error or str(loaded.ending))
         if cases is not None:
-            said = [await self._called(theirs, entry, repr((tuple(arguments), {}))) for arguments, _ in cases]
+            said = [
+                await called_there(theirs, entry, repr((tuple(arguments), {})), seconds=self.seconds)
+                for arguments, _ in cases
+            ]
             passed = sum(
-                kind == "value" and same_value(_listed(read_literal(text)), _listed(wanted))
+                kind == "value" and same_value(listed(read_literal(text)), listed(wanted))
                 for (kind, text), (_, wanted) in zip(said, cases, strict=True)
             )
             return Graded(passed, of)
@@ -109,42 +112,11 @@ class UnitTests:
                 return Graded(1, 1)
             if kind == "failed":
                 return Graded(0, 1, said)
-            result = await self._called(theirs, entry, said)
+            result = await called_there(theirs, entry, said, seconds=self.seconds)
             if result[0] == "unusable":
                 return Graded(0, 1, result[1])
             started = await ours.python(f"results.append({result!r})\nNone", wall_seconds=10.0)
         return Graded(0, 1, f"more than {_MOST_CALLS} calls")
-
-    async def _called(self, theirs: Session, entry: str, arguments: str) -> tuple[str, str]:
-        """("value", a literal), ("raised", the name of an exception) or ("unusable", why)"""
-        outcome = await theirs.python(
-            f"(lambda asked: ({entry}(*asked[0], **asked[1]),))({arguments})", wall_seconds=self.seconds
-        )
-        if outcome.restarted or outcome.ending not in (Ending.OK, Ending.ERROR):
-            return "unusable", outcome.error or str(outcome.ending)
-        if outcome.ending is Ending.ERROR:
-            last = (outcome.error or "").strip().splitlines()[-1:] or [""]
-            return "raised", last[0].partition(":")[0].strip() or "Exception"
-        try:
-            (value,) = read_literal(outcome.value or "")
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            return "unusable", "the result is no plain value"
-        return "value", repr(value)
-
-
-def read_literal(text: str) -> Any:
-    """A plain value from its `repr`: texts, numbers (inf and nan among them), lists, tuples, mappings, sets.
-
-    Raises:
-        ValueError, SyntaxError: It is something else.
-    """
-    tree = ast.parse(text.strip(), mode="eval")
-    return ast.literal_eval(_Numbers().visit(tree))
-
-
-class _Numbers(ast.NodeTransformer):
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Constant({"inf": math.inf, "nan": math.nan}[node.id]) if node.id in ("inf", "nan") else node
 
 
 def _pair(outcome: Outcome) -> tuple[str, str]:
@@ -152,10 +124,3 @@ def _pair(outcome: Outcome) -> tuple[str, str]:
         return "failed", outcome.error or str(outcome.ending)
     kind, said = ast.literal_eval(outcome.value or "")
     return str(kind), str(said)
-
-
-def _listed(value: Any) -> Any:
-    """Tuples as lists: cases are written in JSON."""
-    if isinstance(value, tuple | list):
-        return [_listed(one) for one in value]
-    return {key: _listed(one) for key, one in value.items()} if isinstance(value, dict) else value

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 
-_MOST_MATCHES, _MOST_ENTRIES, _MOST_FILE_BYTES = 200, 500, 4 << 20
+_MOST_MATCHES, _MOST_ENTRIES, _MOST_FILE_BYTES, _MOST_LISTED = 200, 500, 4 << 20, 5000
 _SEARCH_SECONDS = 5.0
 
 
@@ -75,6 +77,32 @@ def grep(pattern: str, path: str) -> str:
             found[_MOST_MATCHES:] = ["[… more matches left out …]"]
             break
     return "\n".join(found) or "no match"
+
+
+def listing(path: str) -> str:
+    """All there is below a folder, hidden and empty and unreadable things among it, as JSON: path → `file`, `folder`,
+    `link` or `other`. Links are not followed.
+
+    Raises:
+        FolderError: Some of it cannot be looked at, or there is more than anybody reads: then nothing is said.
+    """
+    found: dict[str, str] = {}
+    left = [path]
+    while left:
+        try:
+            entries = sorted(os.scandir(left.pop()), key=lambda entry: entry.name)
+            for entry in entries:
+                mode = entry.stat(follow_symlinks=False).st_mode
+                kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "folder"), (stat.S_ISLNK, "link"))
+                kind = next((kind for is_one, kind in kinds if is_one(mode)), "other")
+                found[os.path.relpath(entry.path, path)] = kind
+                if kind == "folder":
+                    left.append(entry.path)
+        except OSError as error:
+            raise FolderError(f"not all of {path} can be looked at: {error.strerror}") from None
+        if len(found) > _MOST_LISTED:
+            raise FolderError(f"there are more than {_MOST_LISTED} things in {path}")
+    return json.dumps(found)
 
 
 def _text(path: str) -> str:
