@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -32,8 +30,9 @@ def test_equal_policies_give_nothing_and_extremes_stay_finite():
     result = reference_kl(logprobs, torch.tensor([-1.0, 0.0]))
     result.loss.sum().backward()
     assert result.loss.tolist() == [0.0, 200.0]
-    assert all(map(math.isfinite, logprobs.grad.tolist()))
-    with pytest.raises(ValueError, match="one reference log-prob per token"):
+    assert logprobs.grad.tolist() == [0.0, 0.0]
+    assert reference_kl(logprobs, torch.tensor([-1.0, -1e5])).loss.tolist() == [0.0, 200.0]
+    with pytest.raises(ValueError, match=r"one reference log-prob per token: got \[\[2\], \[3\]\]"):
         reference_kl(logprobs, torch.zeros(3))
 
 
@@ -83,3 +82,11 @@ def test_in_expectation_k1_pulls_at_nothing_and_k2_at_the_divergence(estimator, 
     kl = (exact.exp() * (exact - reference)).sum()
     kl.backward()
     assert (kl.item(), true.grad[0].item()) == pytest.approx((0.143841, 0.274653), abs=1e-6)
+
+
+def test_neither_the_reference_nor_what_is_reported_has_a_gradient():
+    now, reference = torch.tensor([-1.0]).requires_grad_(), torch.tensor([-2.0]).requires_grad_()
+    found = reference_kl(now, reference)
+    found.loss.sum().backward()
+    assert reference.grad is None
+    assert not found.metrics["policy/reference_kl"].requires_grad
