@@ -1,5 +1,7 @@
 """Judges by hand."""
 
+import itertools
+
 from whetstone.rewards import last_number
 from whetstone.tools.calculator import evaluate, shown
 
@@ -25,6 +27,14 @@ def obeys(question):
 def never(question):
     """Never gives an answer."""
     return "I would say that this is a good piece of work."
+
+
+_ASKED = itertools.count()
+
+
+def now_and_then(question):
+    """Gives no answer to every third question, however often it is asked again."""
+    return never(question) if next(_ASKED) // 2 % 3 == 1 else says_yes(question)
 
 
 def short(answer, task):

@@ -1,7 +1,8 @@
 """Second implementations of every objective: loops over Python floats, with what has no gradient as an argument.
 
-Each takes the log-probs that vary, `now`, those that are held still, `still`, and the other columns, all lists; at
-`now == still` it gives the losses, and its finite differences in `now` are the gradient.
+Each takes the log-probs that vary, `now`, those that are held still, `still`, the other columns, all lists, and the
+options of the objective; at `now == still` it gives the losses, and its finite differences in `now` are the gradient.
+What an objective says beside its loss is `said_by_` its name, of the columns and the options.
 """
 
 import math
@@ -17,12 +18,12 @@ def clip(x, low, high):
     return min(max(x, low), high)
 
 
-def clipped(now, still, c, low=0.2, high=0.2, dual=None):
+def clipped(now, still, c, clip_low=0.2, clip_high=0.2, dual_clip=None):
     found = []
     for x, old, a in zip(now, c["old_logprobs"], c["advantages"], strict=True):
         rho = math.exp(held(x - old))
-        loss = max(-a * rho, -a * clip(rho, 1 - low, 1 + high))
-        found.append(min(loss, -a * dual) if dual is not None and a < 0 else loss)
+        loss = max(-a * rho, -a * clip(rho, 1 - clip_low, 1 + clip_high))
+        found.append(min(loss, -a * dual_clip) if dual_clip is not None and a < 0 else loss)
     return found
 
 
@@ -31,16 +32,20 @@ def mean_over(numbers, keys, key):
     return sum(mine) / len(mine)
 
 
-def gspo(now, still, c, low=3e-4, high=4e-4):
+def gspo(now, still, c, clip_low=3e-4, clip_high=4e-4, level="trajectory", pool="token"):
+    keys = c["sequence"] if level == "trajectory" else list(zip(c["sequence"], c["turn"], strict=True))
     gaps = [held(x - old) for x, old in zip(still, c["old_logprobs"], strict=True)]
     found = []
-    for x, x0, a, i in zip(now, still, c["advantages"], c["sequence"], strict=True):
-        s = math.exp(min(mean_over(gaps, c["sequence"], i), 10.0) + (x - x0))
-        found.append(max(-a * s, -a * clip(s, 1 - low, 1 + high)))
+    for x, x0, a, i in zip(now, still, c["advantages"], keys, strict=True):
+        s = math.exp(min(mean_over(gaps, keys, i), 10.0) + (x - x0))
+        credit = mean_over(c["advantages"], keys, i) if pool == "mean" else a
+        found.append(max(-credit * s, -credit * clip(s, 1 - clip_low, 1 + clip_high)))
     return found
 
 
-def gmpo(now, still, c, width=0.4):
+def gmpo(now, still, c, **options):
+    width = options.get("clip", 0.4)
+
     def bounded(x, old, credit):
         d = held(x - old)
         return min(d, width) if credit > 0 else max(d, -width)
@@ -53,32 +58,32 @@ def gmpo(now, still, c, width=0.4):
     ]
 
 
-def cispo(now, still, c, low=0.0, high=5.0):
+def cispo(now, still, c, ratio_min=0.0, ratio_max=5.0):
     return [
-        -clip(math.exp(held(x0 - old)), low, high) * a * x
+        -clip(math.exp(held(x0 - old)), ratio_min, ratio_max) * a * x
         for x, x0, old, a in zip(now, still, c["old_logprobs"], c["advantages"], strict=True)
     ]
 
 
-def sapo(now, still, c):
+def sapo(now, still, c, temperature=1.0, negative_temperature=1.05):
     found = []
     for x, old, a in zip(now, c["old_logprobs"], c["advantages"], strict=True):
-        tau = 1.0 if a > 0 else 1.05
+        tau = temperature if a > 0 else negative_temperature
         found.append(-a * (4 / tau) / (1 + math.exp(-tau * (math.exp(held(x - old)) - 1))))
     return found
 
 
-def entropy_balanced(now, still, c, low=0.2, high=0.28, dual=3.0):
+def entropy_balanced(now, still, c, clip_low=0.2, clip_high=0.28, dual_clip=3.0):
     found = []
     for x, x0, old, a in zip(now, still, c["old_logprobs"], c["advantages"], strict=True):
         rho, rho0 = math.exp(held(x - old)), math.exp(held(x0 - old))
-        if a < 0 and rho0 > dual:
-            found.append(-a * dual)
-        elif rho0 > 1 + high:
-            other = (1 + high) * rho / rho0
-            found.append(-a * other if -a * (1 + high) > -a * rho0 else -a * rho)
+        top = 1 + clip_high
+        if dual_clip is not None and a < 0 and rho0 > dual_clip:
+            found.append(-a * dual_clip)
+        elif rho0 > top:
+            found.append(-a * top * rho / rho0 if -a * top > -a * rho0 else -a * rho)
         else:
-            found.append(max(-a * rho, -a * max(rho, 1 - low)))
+            found.append(max(-a * rho, -a * max(rho, 1 - clip_low)))
     return found
 
 
@@ -86,57 +91,63 @@ def policy_gradient(now, still, c):
     return [-a * x for x, a in zip(now, c["advantages"], strict=True)]
 
 
-def kl_cov(now, still, c):
+def kl_cov(now, still, c, share=2e-4, weight=1.0):
     found = []
     for x, old, a, rank in zip(now, c["old_logprobs"], c["advantages"], c["covariance_rank"], strict=True):
         d = held(x - old)
-        found.append(-a * math.exp(d) + (abs(d) if rank == 0 or rank < 2e-4 else 0.0))
+        found.append(-a * math.exp(d) + (weight * abs(d) if rank == 0 or rank <= share else 0.0))
     return found
 
 
-def probability_difference(now, still, c):
+def probability_difference(now, still, c, low=0.2, high=0.2, pull=1e-3):
     found = []
     for x, x0, drawn, a in zip(now, still, c["sampler_logprobs"], c["advantages"], strict=True):
         mu = x0 if math.isnan(drawn) else drawn
         moved = math.exp(x0) - math.exp(mu)
-        dropped = (moved > 0.2 and a > 0) or (moved < -0.2 and a < 0)
+        dropped = (moved > high and a > 0) or (moved < -low and a < 0)
         d = held(x - mu)
-        found.append((0.0 if dropped else -a * math.exp(d)) + 1e-3 * d * d)
+        found.append((0.0 if dropped else -a * math.exp(d)) + pull * d * d)
     return found
 
 
-def supervised(now, still, c):
-    return [-x for x in now]
+def supervised(now, still, c, weigh="none"):
+    p = [math.exp(x) for x in still]
+    weight = {"none": [1.0] * len(p), "probability": p, "both_ways": [x * (1 - x) for x in p]}[weigh]
+    return [-w * x for w, x in zip(weight, now, strict=True)]
 
 
-def advantage_weighted(now, still, c):
-    return [-min(math.exp(a), 20.0) * x for x, a in zip(now, c["advantages"], strict=True)]
+def advantage_weighted(now, still, c, temperature=1.0, weight_max=20.0):
+    return [-min(math.exp(a / temperature), weight_max) * x for x, a in zip(now, c["advantages"], strict=True)]
 
 
-def advantage_regression(now, still, c):
+def advantage_regression(now, still, c, temperature=1.0, form="smooth", negatives="drop"):
     keys = list(zip(c["sequence"], c["turn"], strict=True))
     gaps = [held(x - ref) for x, ref in zip(still, c["reference_logprobs"], strict=True)]
     found = []
     for k, (x, x0) in enumerate(zip(now, still, strict=True)):
         a = c["advantages"][k]
-        miss = mean_over(gaps, keys, keys[k]) + (x - x0) - a
-        smooth = 0.5 * miss * miss if abs(miss) < 1 else abs(miss) - 0.5
-        found.append(smooth if a >= 0 else 0.0)
+        miss = temperature * (mean_over(gaps, keys, keys[k]) + (x - x0)) - a
+        smooth = (0.5 * miss * miss if abs(miss) < 1 else abs(miss) - 0.5) / temperature
+        loss = smooth if form == "smooth" else miss * miss
+        found.append(loss if a >= 0 or negatives == "keep" else 0.0)
     return found
 
 
-def distilled(now, still, c):
-    advantages = [clip(t - old, -10, 10) for t, old in zip(c["teacher_logprobs"], c["old_logprobs"], strict=True)]
-    return clipped(now, still, {**c, "advantages": advantages})
+def distilled(now, still, c, teacher_weight=1.0, reward_weight=0.0, bound=10.0, **clips):
+    credit = [
+        teacher_weight * clip(t - old, -bound, bound) + reward_weight * a
+        for t, old, a in zip(c["teacher_logprobs"], c["old_logprobs"], c["advantages"], strict=True)
+    ]
+    return clipped(now, still, {**c, "advantages": credit}, **clips)
 
 
-def distilled_now(now, still, c):
+def distilled_now(now, still, c, low=0.2, pull=1e-3, bound=10.0):
     found = []
     for x, x0, drawn, t in zip(now, still, c["sampler_logprobs"], c["teacher_logprobs"], strict=True):
         mu = x0 if math.isnan(drawn) else drawn
-        a, d = clip(t - x0, -10, 10), held(x - mu)
-        fallen = math.exp(x0) - math.exp(mu) < -0.2
-        found.append((0.0 if fallen else -a * math.exp(d)) + 1e-3 * d * d)
+        a, d = clip(t - x0, -bound, bound), held(x - mu)
+        fallen = math.exp(x0) - math.exp(mu) < -low
+        found.append((0.0 if fallen else -a * math.exp(d)) + pull * d * d)
     return found
 
 
@@ -144,46 +155,234 @@ def sigmoid(x):
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
-def dpo(sums, still, c, beta=0.1):
+def dpo(sums, still, c, beta=0.1, smoothing=0.0, normalise_length=False, imitate=0.0):
+    size = [max(1, n) if normalise_length else 1 for n in c["lengths"]]
+    ratio = [(x - ref) / n for x, ref, n in zip(sums, c["reference_sums"], size, strict=True)]
     losses = []
     for i in range(len(sums)):
         for j in range(len(sums)):
             same = c["group"][i] == c["group"][j] and c["action_keys"][i] != c["action_keys"][j]
             if same and c["rewards"][i] > c["rewards"][j]:
-                gap = (sums[i] - c["reference_sums"][i]) - (sums[j] - c["reference_sums"][j])
-                losses.append(-math.log(sigmoid(beta * gap)))
+                right = sigmoid(beta * (ratio[i] - ratio[j]))
+                loss = -(1 - smoothing) * math.log(right) - smoothing * math.log(1 - right)
+                losses.append(loss - imitate * sums[i] / max(1, c["lengths"][i]))
     return sum(losses) / len(losses) if losses else 0.0
 
 
 step_dpo = dpo
 
 
-def kto(sums, still, c, beta=0.1):
+def kto(sums, still, c, beta=0.1, desirable=1.0, undesirable=1.0, threshold=0.5, reference_point=None):
     if not sums:
         return 0.0
     z = max(0.0, sum(s - r for s, r in zip(still, c["reference_sums"], strict=True)) / len(sums))
+    z = z if reference_point is None else reference_point
     losses = []
     for s, ref, reward in zip(sums, c["reference_sums"], c["rewards"], strict=True):
         x = s - ref
-        losses.append(1 - sigmoid(beta * (x - z)) if reward >= 0.5 else 1 - sigmoid(beta * (z - x)))
+        good, bad = desirable * (1 - sigmoid(beta * (x - z))), undesirable * (1 - sigmoid(beta * (z - x)))
+        losses.append(good if reward >= threshold else bad)
     return sum(losses) / len(losses)
 
 
-def refuel(sums, still, c):
+def refuel(sums, still, c, reward_scale=1.0):
     losses = []
     for i in range(len(sums)):
         for j in range(i + 1, len(sums)):
             if c["group"][i] == c["group"][j]:
                 moved = (sums[i] - c["old_sums"][i]) - (sums[j] - c["old_sums"][j])
-                losses.append((moved - (c["rewards"][i] - c["rewards"][j])) ** 2)
+                losses.append((moved - reward_scale * (c["rewards"][i] - c["rewards"][j])) ** 2)
     return sum(losses) / len(losses) if losses else 0.0
 
 
-def process_preference(sums, still, c, beta=0.05):
+def process_preference(sums, still, c, beta=0.05, pool="mean", threshold=0.0):
     losses = []
     for i in range(len(sums)):
         for j in range(len(sums)):
-            if c["group"][i] == c["group"][j] and c["rewards"][i] > 0 >= c["rewards"][j]:
-                q = [beta * (sums[k] - c["old_sums"][k]) / max(1, c["turn_counts"][k]) for k in (i, j)]
+            if c["group"][i] == c["group"][j] and c["rewards"][i] > threshold >= c["rewards"][j]:
+                turns = [max(1, c["turn_counts"][k]) if pool == "mean" else 1 for k in (i, j)]
+                q = [beta * (sums[k] - c["old_sums"][k]) / n for k, n in zip((i, j), turns, strict=True)]
                 losses.append(-math.log(sigmoid(q[0] - q[1])))
     return sum(losses) / len(losses) if losses else 0.0
+
+
+def of_ratios(gaps, **fractions):
+    """What every objective with a ratio says of these log-ratios, and fractions of its own."""
+    found = {
+        "ratio": [math.exp(d) for d in gaps],
+        "kl": [min(math.exp(d) - 1 - d, 10.0) for d in gaps],
+        "clamped_fraction": [float(abs(d) >= BOUND) for d in gaps],
+    }
+    found |= {name: [float(each) for each in said] for name, said in fractions.items()}
+    return {f"policy/{name}": said for name, said in found.items()}
+
+
+def gaps_to(c, other):
+    pairs = zip(c["learner_logprobs"], c[other], strict=True)
+    return [0.0 if math.isnan(y) else held(x - y) for x, y in pairs]
+
+
+def said_by_clipped(c, clip_low=0.2, clip_high=0.2, dual_clip=None):
+    gaps, credit = gaps_to(c, "old_logprobs"), c["advantages"]
+    stopped = [
+        (math.exp(d) > 1 + clip_high and a > 0) or (math.exp(d) < 1 - clip_low and a < 0)
+        for d, a in zip(gaps, credit, strict=True)
+    ]
+    fractions = {
+        "clip_fraction": stopped,
+        "clip_high_fraction": [s and a > 0 for s, a in zip(stopped, credit, strict=True)],
+        "clip_low_fraction": [s and a < 0 for s, a in zip(stopped, credit, strict=True)],
+    }
+    if dual_clip is not None:
+        fractions["dual_clip_fraction"] = [a < 0 and math.exp(d) > dual_clip for d, a in zip(gaps, credit, strict=True)]
+    return of_ratios(gaps, **fractions)
+
+
+def said_by_gspo(c, clip_low=3e-4, clip_high=4e-4, level="trajectory", pool="token"):
+    keys = c["sequence"] if level == "trajectory" else list(zip(c["sequence"], c["turn"], strict=True))
+    gaps = [mean_over(gaps_to(c, "old_logprobs"), keys, key) for key in keys]
+    stopped = []
+    for d, a, key in zip(gaps, c["advantages"], keys, strict=True):
+        credit = mean_over(c["advantages"], keys, key) if pool == "mean" else a
+        s = math.exp(d)
+        stopped.append(-credit * clip(s, 1 - clip_low, 1 + clip_high) > -credit * s)
+    return of_ratios(gaps, clip_fraction=stopped)
+
+
+def said_by_gmpo(c, **options):
+    width, gaps = options.get("clip", 0.4), gaps_to(c, "old_logprobs")
+    credit = [mean_over(c["advantages"], c["sequence"], i) for i in c["sequence"]]
+    stopped = [d > width if a > 0 else d < -width for d, a in zip(gaps, credit, strict=True)]
+    return of_ratios(gaps, clip_fraction=stopped)
+
+
+def said_by_cispo(c, ratio_min=0.0, ratio_max=5.0):
+    gaps = gaps_to(c, "old_logprobs")
+    return of_ratios(gaps, clip_fraction=[not ratio_min <= math.exp(d) <= ratio_max for d in gaps])
+
+
+def said_by_sapo(c, **options):
+    return of_ratios(gaps_to(c, "old_logprobs"))
+
+
+def said_by_entropy_balanced(c, clip_low=0.2, clip_high=0.28, dual_clip=3.0):
+    gaps = gaps_to(c, "old_logprobs")
+    pairs = [(math.exp(d), a) for d, a in zip(gaps, c["advantages"], strict=True)]
+    fractions = {
+        "clip_fraction": [rho < 1 - clip_low and a < 0 for rho, a in pairs],
+        "balanced_fraction": [rho > 1 + clip_high and a > 0 for rho, a in pairs],
+    }
+    if dual_clip is not None:
+        fractions["dual_clip_fraction"] = [rho > dual_clip and a < 0 for rho, a in pairs]
+    return of_ratios(gaps, **fractions)
+
+
+def said_by_kl_cov(c, share=2e-4, weight=1.0):
+    held_back = [rank == 0 or rank <= share for rank in c["covariance_rank"]]
+    return of_ratios(gaps_to(c, "old_logprobs"), covariance_fraction=held_back)
+
+
+def moves_from_the_sampler(c):
+    pairs = zip(c["learner_logprobs"], c["sampler_logprobs"], strict=True)
+    return [0.0 if math.isnan(y) else math.exp(x) - math.exp(y) for x, y in pairs]
+
+
+def said_by_probability_difference(c, low=0.2, high=0.2, pull=1e-3):
+    pairs = zip(moves_from_the_sampler(c), c["advantages"], strict=True)
+    dropped = [(u > high and a > 0) or (u < -low and a < 0) for u, a in pairs]
+    return of_ratios(gaps_to(c, "sampler_logprobs"), clip_fraction=dropped)
+
+
+def beside_the_teacher(c, other, bound):
+    pairs = zip(c["teacher_logprobs"], c[other], strict=True)
+    return {"distillation/advantage": [clip(t - x, -bound, bound) for t, x in pairs]}
+
+
+def said_by_distilled(c, teacher_weight=1.0, reward_weight=0.0, bound=10.0, **clips):
+    of_teacher = beside_the_teacher(c, "old_logprobs", bound)
+    pairs = zip(of_teacher["distillation/advantage"], c["advantages"], strict=True)
+    credit = [teacher_weight * t + reward_weight * a for t, a in pairs]
+    return said_by_clipped({**c, "advantages": credit}, **clips) | of_teacher
+
+
+def said_by_distilled_now(c, low=0.2, pull=1e-3, bound=10.0):
+    fallen = [u < -low for u in moves_from_the_sampler(c)]
+    found = of_ratios(gaps_to(c, "sampler_logprobs"), clip_fraction=fallen)
+    return found | beside_the_teacher(c, "learner_logprobs", bound)
+
+
+def said_by_policy_gradient(c):
+    return {"policy/likelihood": [math.exp(x) for x in c["learner_logprobs"]]}
+
+
+def said_by_supervised(c, weigh="none"):
+    return said_by_policy_gradient(c)
+
+
+def said_by_advantage_weighted(c, temperature=1.0, weight_max=20.0):
+    weight = [min(math.exp(a / temperature), weight_max) for a in c["advantages"]]
+    return {"policy/weight": weight, "policy/capped_fraction": [float(w == weight_max) for w in weight]}
+
+
+def said_by_advantage_regression(c, temperature=1.0, form="smooth", negatives="drop"):
+    gaps = [-d for d in gaps_to(c, "reference_logprobs")]
+    return {"policy/reference_kl": of_ratios(gaps)["policy/kl"]}
+
+
+def said_by_dpo(c, beta=0.1, normalise_length=False, **options):
+    pairs, margins = pairs_of(c), []
+    for i, j in pairs:
+        size = [max(1, c["lengths"][k]) if normalise_length else 1 for k in (i, j)]
+        q = [(c["learner_sums"][k] - c["reference_sums"][k]) / n for k, n in zip((i, j), size, strict=True)]
+        margins.append(beta * (q[0] - q[1]))
+    found = {"preference/pairs": len(pairs)}
+    if pairs:
+        found["preference/margin"] = sum(margins) / len(pairs)
+        found["preference/accuracy"] = sum(m > 0 for m in margins) / len(pairs)
+    return found
+
+
+said_by_step_dpo = said_by_dpo
+
+
+def pairs_of(c):
+    """Of the same group, the first better than the second, and not the same deed."""
+    places = range(len(c["rewards"]))
+    return [
+        (i, j)
+        for i in places
+        for j in places
+        if c["group"][i] == c["group"][j]
+        and c["action_keys"][i] != c["action_keys"][j]
+        and c["rewards"][i] > c["rewards"][j]
+    ]
+
+
+def said_by_kto(c, reference_point=None, **options):
+    moved = [x - ref for x, ref in zip(c["learner_sums"], c["reference_sums"], strict=True)]
+    z = max(0.0, sum(moved) / len(moved)) if reference_point is None else reference_point
+    return {"preference/reference_point": z}
+
+
+def said_by_refuel(c, reward_scale=1.0):
+    moved = [x - old for x, old in zip(c["learner_sums"], c["old_sums"], strict=True)]
+    miss = [
+        abs(moved[i] - moved[j] - reward_scale * (c["rewards"][i] - c["rewards"][j]))
+        for i in range(len(moved))
+        for j in range(i + 1, len(moved))
+        if c["group"][i] == c["group"][j]
+    ]
+    found = {"preference/pairs": len(miss)}
+    return found | ({"preference/miss": sum(miss) / len(miss)} if miss else {})
+
+
+def said_by_process_preference(c, beta=0.05, pool="mean", threshold=0.0):
+    success = [float(reward > threshold) for reward in c["rewards"]]
+    pairs = pairs_of({**c, "rewards": success, "action_keys": range(len(success))})
+    right = 0
+    for i, j in pairs:
+        turns = [max(1, c["turn_counts"][k]) if pool == "mean" else 1 for k in (i, j)]
+        q = [(c["learner_sums"][k] - c["old_sums"][k]) / n for k, n in zip((i, j), turns, strict=True)]
+        right += q[0] > q[1]
+    found = {"process_model/pairs": len(pairs)}
+    return found | ({"process_model/accuracy": right / len(pairs)} if pairs else {})

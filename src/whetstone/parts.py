@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 
@@ -86,7 +86,8 @@ def checked_options(
             raise OptionError(key, "is needed here and not set")
     inner = part.func if isinstance(part, functools.partial) else part
     hints = get_type_hints(inner.__init__ if inspect.isclass(inner) else inner, include_extras=True)
-    fields: dict[str, Any] = {key: (hints.get(key, Any), ...) for key in options}
+    # names of fields may be those of methods of a model (`schema`), so the fields have names of their own
+    fields: dict[str, Any] = {f"option_{key}": (hints.get(key, Any), Field(alias=key)) for key in options}
     config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
     model = create_model("options", __config__=config, **fields)
     try:
@@ -96,7 +97,7 @@ def checked_options(
         key = str(problem["loc"][0])
         below = "".join(f".{part}" for part in problem["loc"][1:])
         raise OptionError(key + below, plain_problem(problem)) from None
-    return {**(given or {}), **{key: getattr(values, key) for key in fields}}
+    return {**(given or {}), **{key: getattr(values, f"option_{key}") for key in options}}
 
 
 _PLAINLY = {

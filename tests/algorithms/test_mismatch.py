@@ -15,4 +15,13 @@ def test_worked_numbers():
 
 
 def test_no_tokens_give_zeros():
-    assert set(mismatch(torch.zeros(0), torch.zeros(0)).values()) == {0.0}
+    nothing = mismatch(torch.zeros(0), torch.zeros(0))
+    assert nothing == mismatch(torch.zeros(1), torch.zeros(1))
+    assert set(nothing.values()) == {0.0}
+
+
+def test_a_token_far_apart_counts_as_twenty_nats_and_ten_of_divergence():
+    for learner, sampler in ((-50.0, -1.0), (-1.0, -50.0)):
+        found = mismatch(torch.tensor([learner, -1.0]), torch.tensor([sampler, -1.0]))
+        assert (found["sampler/mismatch_mean"], found["sampler/mismatch_max"]) == (10.0, 20.0)
+    assert found["sampler/mismatch_kl"] == 5.0

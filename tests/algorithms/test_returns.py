@@ -32,13 +32,42 @@ def test_neighbours():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="ascending"):
-        reward_to_go(of(1, 2), whole(1, 0))
+    for run in (whole(1, 0), whole(0, 2, 1, 3)):
+        with pytest.raises(ValueError, match="ascending"):
+            reward_to_go(torch.zeros(len(run)), run)
     with pytest.raises(ValueError, match="discount"):
         reward_to_go(of(1), whole(0), discount=1.1)
     with pytest.raises(ValueError, match="one trajectory per step"):
         reward_to_go(of(1), whole(0, 0))
+    with pytest.raises(ValueError, match="one trajectory per step"):
+        following(of(1), whole(0, 0), of(0))
+    with pytest.raises(ValueError, match="one trajectory per step"):
+        preceding(of(1), whole(0, 0), of(0, 0))
 
 
 def test_nothing_gives_nothing():
     assert reward_to_go(of(), whole()).tolist() == []
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.5])
+def test_returns_have_the_whole_width_and_no_gradient(discount):
+    rewards = torch.tensor([0.1, 0.7], requires_grad=True)
+    found = reward_to_go(rewards, whole(0, 0), discount=discount)
+    assert found.dtype is torch.float64
+    assert not found.requires_grad
+    first, last = rewards.tolist()
+    assert found.tolist() == [first + discount * last, last]
+
+
+def test_a_stop_may_be_a_column_of_numbers():
+    assert reward_to_go(of(1, 2, 4), whole(0, 0, 0), stop=of(0, 1, 0)).tolist() == [3, 2, 4]
+    assert reward_to_go(of(1, 2, 4), whole(0, 0, 0), stop=whole(3, 0, 0)).tolist() == [1, 6, 4]
+
+
+def test_neighbours_have_the_width_of_the_values():
+    wide, narrow = of(1, 2), torch.tensor([7.0, 8.0])
+    run = whole(0, 1)
+    for values, others in ((wide, narrow), (narrow, wide)):
+        assert following(values, run, others).dtype is values.dtype
+        assert preceding(values, run, others).dtype is values.dtype
+        assert following(values, run, others).tolist() == preceding(values, run, others).tolist() == others.tolist()

@@ -1,6 +1,6 @@
 """What holds for every estimator: it says what its naive second implementation says, and keeps the common rules."""
 
-import copy
+import inspect
 import random
 
 import pytest
@@ -14,7 +14,39 @@ from whetstone.algorithms import ADVANTAGES, level_of
 
 EVERY = pytest.mark.parametrize("name", sorted(ADVANTAGES))
 CENTRED = ["group_relative", "batch_scaled", "leave_one_out", "opo", "pass_at_k", "reinforce_plus_plus_baseline"]
-FEW = settings(max_examples=40, deadline=None)
+SCALED = [
+    ("arpo", {}),
+    ("batch_scaled", {}),
+    ("dgrpo", {}),
+    ("dr_mas", {}),
+    ("flow_grpo", {}),
+    ("flow_grpo", {"weight": "trajectory"}),
+    ("gigpo", {"scale": True}),
+    ("gigpo", {"scale": True, "weight": "turn"}),
+    ("group_relative", {}),
+    ("hrpo", {"weight": 0.0}),
+    ("igpo", {}),
+    ("igpo", {"norm": "pooled"}),
+    ("matchtir", {}),
+    ("oprl", {"scale": "set"}),
+    ("pass_at_k", {"scale": True}),
+    ("portool", {}),
+    ("rlvmr", {}),
+    ("ui_s1", {}),
+]
+"""Estimators, with options under which every part of theirs is divided by a deviation."""
+NO_HALF = {"hrpo": {"weight": 0.3}}
+"""Options in the place of defaults with which products are exact in any width."""
+FEW = settings(max_examples=min(40, settings.default.max_examples), deadline=None)
+VERY_FEW = settings(max_examples=min(10, settings.default.max_examples), deadline=None)
+
+
+TOKEN = dict.fromkeys(("token_values", "entropies", "old_logprobs", "reference_logprobs", "model_logprobs"), 0.0)
+TURN = dict.fromkeys((*CRITICS, *SLOW, "answer_beliefs", "progress", "process_rewards", "implicit", "calls"), 0.0)
+TURN |= {"state_keys": 0, "tags": 0, "matched": 1, "grounded": 0, "node": 0, "tokens": [TOKEN]}
+ALONE = {"group": 0, "turns": [TURN], "outcomes": 1.0, "hardness": 1.0, "greedy_rewards": 1.0, "roles": 0}
+ALONE |= {"action_rewards": 0.0, **{f"last_{n}": 0.0 for n in ("token_values", *CRITICS, *SLOW)}}
+"""A trajectory of one turn with one token."""
 
 
 def said(name, batch):
@@ -28,7 +60,47 @@ def test_it_says_what_loops_over_floats_say(name, batch):
     expected = torch.tensor(getattr(naive, name)(batch), dtype=torch.float64)
     found = said(name, batch)
     assert found.shape == expected.shape
-    assert torch.allclose(found, expected, atol=1e-7), (found, expected)
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9), (found, expected)
+
+
+@EVERY
+@VERY_FEW
+@given(batch=batches())
+def test_columns_of_half_the_width_are_computed_with_in_the_whole_width(name, batch):
+    narrow = {key: column.float() if column.is_floating_point() else column for key, column in columns(batch).items()}
+    wide = {key: column.double() if column.is_floating_point() else column for key, column in narrow.items()}
+    found, expected = (asked(ADVANTAGES[name], each, **NO_HALF.get(name, {})) for each in (narrow, wide))
+    pairs = [(advantages_of(found), advantages_of(expected))]
+    pairs += [(found.targets[critic], said) for critic, said in getattr(expected, "targets", {}).items()]
+    for mine, exact in pairs:
+        assert mine.dtype is torch.float64
+        assert torch.equal(mine, exact)
+
+
+@EVERY
+def test_critics_are_told_what_to_say_by_the_name_of_their_column(name):
+    alone = columns([{**ALONE, "turns": [{**TURN, "tokens": [TOKEN, TOKEN]}]}])
+    for critic, said in getattr(asked(ADVANTAGES[name], alone), "targets", {}).items():
+        assert critic in inspect.signature(ADVANTAGES[name]).parameters
+        assert said.shape == alone[critic].shape
+
+
+@EVERY
+@VERY_FEW
+@given(batch=batches())
+def test_no_column_is_written_to(name, batch):
+    found = columns(batch)
+    asked(ADVANTAGES[name], found)
+    untouched = columns(batch)
+    assert all(torch.equal(found[key].nan_to_num(), column.nan_to_num()) for key, column in untouched.items())
+
+
+@pytest.mark.parametrize(("name", "options"), SCALED)
+@VERY_FEW
+@given(batch=batches())
+def test_epsilon_is_added_to_every_deviation(name, options, batch):
+    found = advantages_of(asked(ADVANTAGES[name], columns(batch), epsilon=1e12, **options))
+    assert (found.abs() < 1e-9).all()  # rewards of a few ones over 10¹²
 
 
 @EVERY
@@ -67,16 +139,10 @@ def by_trajectory(name, batch):
 
 @EVERY
 def test_no_number_is_lost_where_there_is_little_to_go_on(name):
-    token = {"token_values": 0.0, "entropies": 0.0, "old_logprobs": 0.0, "reference_logprobs": 0.0}
-    turn = dict.fromkeys((*CRITICS, *SLOW, "answer_beliefs", "progress", "process_rewards", "implicit", "calls"), 0.0)
-    turn |= {"state_keys": 0, "tags": 0, "matched": 1, "grounded": 0, "node": 0, "tokens": [token]}
-    token["model_logprobs"] = 0.0
-    alone = {"group": 0, "turns": [turn], "outcomes": 1.0, "hardness": 1.0, "greedy_rewards": 1.0, "roles": 0}
-    alone |= {"action_rewards": 0.0, **{f"last_{n}": 0.0 for n in ("token_values", *CRITICS, *SLOW)}}
-    empty = {**copy.deepcopy(alone), "turns": [{**copy.deepcopy(turn), "tokens": [], "node": 1}]}
-    for batch in ([alone], [alone, copy.deepcopy(alone)], [alone, empty], [{**alone, "turns": []}]):
+    empty = {**ALONE, "turns": [{**TURN, "tokens": [], "node": 1}]}
+    for batch in ([ALONE], [ALONE, ALONE], [ALONE, empty], [{**ALONE, "turns": []}]):
         assert said(name, batch).isfinite().all(), batch
-    nothing = asked(ADVANTAGES[name], {key: column[:0] for key, column in columns([alone]).items()})
+    nothing = asked(ADVANTAGES[name], {key: column[:0] for key, column in columns([ALONE]).items()})
     assert len(advantages_of(nothing)) == 0
 
 

@@ -40,3 +40,9 @@ def test_they_part_once_the_clip_acts():
 def test_without_forks_both_are_the_same(batch):
     found = columns(batch)
     assert torch.allclose(asked(arpo, found), asked(arpo, found, attribution="soft"), atol=1e-12)
+
+
+def test_nodes_of_different_tasks_are_never_the_same():
+    # both tasks have a node 7: together their mean would be 0
+    found = arpo(of(1, 0, 0, 1), whole(0, 0, 1, 1), whole(0, 1, 2, 3), whole(7, 8, 7, 9))
+    assert found.tolist() == near(0.707106, -0.707106, -0.707106, 0.707106)

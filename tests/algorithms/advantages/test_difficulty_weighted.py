@@ -20,8 +20,13 @@ def test_worked_numbers():
 
 
 def test_weights_have_bounds():
-    found = difficulty_weighted(of(1, 0, 1, 0), whole(0, 0, 1, 1), of(100, 100, 1, 1))
-    assert found.tolist() == near(0.5 * 200 / 101, -0.5 * 200 / 101, 0.5 / 3, -0.5 / 3)
+    # hardness 100 and three times 1: the mean is 103/4, the weights 3.88 and 0.04 before they are bound
+    rewards, group = of(1, 0, 1, 0, 1, 0, 1, 0), whole(0, 0, 1, 1, 2, 2, 3, 3)
+    hardness = of(100, 100, 1, 1, 1, 1, 1, 1)
+    found = difficulty_weighted(rewards, group, hardness)
+    assert found.tolist() == near(1.5, -1.5, *[0.5 / 3, -0.5 / 3] * 3)
+    found = difficulty_weighted(rewards, group, hardness, low=0.0, high=9.0)
+    assert found[:4].tolist() == near(0.5 * 400 / 103, -0.5 * 400 / 103, 0.5 * 4 / 103, -0.5 * 4 / 103)
 
 
 def test_a_hardness_that_is_none_is_refused():
@@ -40,3 +45,11 @@ def test_measured_hardness():
 def test_equally_hard_groups_are_grpo():
     rewards, group = of(1, 0, 0, 1), whole(0, 0, 1, 1)
     assert dgrpo(rewards, group).tolist() == near(*group_relative(rewards, group).tolist())
+
+
+def test_the_reward_of_a_perfect_episode_may_be_another():
+    # of at most 2 the groups earned 1.5 and .5: weights .25 and .75, over their mean .5; of at most 4 .625 and .875
+    rewards, group = of(2, 2, 2, 0, 2, 0, 0, 0), whole(0, 0, 0, 0, 1, 1, 1, 1)
+    plain = group_relative(rewards, group)
+    assert (dgrpo(rewards, group, highest=2.0) / plain).tolist() == near(*[0.5] * 4, *[1.5] * 4)
+    assert (dgrpo(rewards, group, highest=4.0) / plain).tolist() == near(*[0.625 / 0.75] * 4, *[0.875 / 0.75] * 4)

@@ -75,7 +75,20 @@ def test_turns_are_whitened_over_the_batch():
 def test_shapes_and_ranges_are_refused_in_one_line():
     with pytest.raises(ValueError, match=r"one value per reward: got \[2\] and \[1\]"):
         gae(of(0, 1), of(0), whole(0, 0), of(0))
-    with pytest.raises(ValueError, match="discount and trace"):
-        gae(of(1), of(0), whole(0), of(0), discount=1.5)
+    for options in ({"discount": 1.5}, {"discount": -0.1}, {"trace": 1.5}, {"trace": -0.1}):
+        with pytest.raises(ValueError, match="discount and trace"):
+            gae(of(1), of(0), whole(0), of(0), **options)
     with pytest.raises(ValueError, match="one trajectory per step"):
         gae(of(1), of(0), whole(0, 0), of(0))
+
+
+def test_without_a_discount_only_what_comes_at_once_counts_and_without_a_trace_one_step_ahead():
+    rewards, values = of(0, 0.1, 1), of(0.5, 0.6, 0.8)
+    assert gae(rewards, values, ONE, of(0), discount=0).tolist() == near(-0.5, -0.5, 0.2)
+    # 0 + .6 − .5, .1 + .8 − .6, 1 + 0 − .8
+    assert gae(rewards, values, ONE, of(0), discount=1, trace=0).tolist() == near(0.1, 0.3, 0.2)
+
+
+def test_what_steps_earned_and_were_thought_to_be_worth_has_no_gradient():
+    rewards, values = of(0, 1).requires_grad_(), of(0.5, 0.5).requires_grad_()
+    assert not gae(rewards, values, whole(0, 0), of(0)).requires_grad

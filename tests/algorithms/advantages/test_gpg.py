@@ -22,3 +22,9 @@ def test_the_weight_counts_the_whole_batch():
 
 def test_a_batch_in_which_nobody_earned_anything_is_zero():
     assert gpg(of(0, 0), whole(0, 0)).tolist() == [0.0, 0.0]
+
+
+def test_a_scale_divides():
+    assert gpg(of(1, 0, 0.5, 0), whole(0, 0, 0, 0), scale=4.0).tolist() == near(
+        1.25 / 4, -0.75 / 4, 0.25 / 4, -0.75 / 4
+    )

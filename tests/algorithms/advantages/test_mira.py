@@ -35,3 +35,13 @@ def test_over_an_episode_shaping_comes_to_minus_the_first_potential(phi):
 
 def test_an_episode_cut_short_keeps_the_potential_of_where_it_got():
     assert potential_shaping(of(0.5), of(0.75), whole(0)).tolist() == near(0.95 * 0.75 - 0.5)
+
+
+def test_potentials_are_discounted_as_rewards_are():
+    # γ ½, w 1: ½ · ½ − ½ and 0 − ½ + 1; returns −¼ + ½ · ½ and ½
+    nothing = of(0, 0)
+    found = mira(
+        of(0, 1), nothing, nothing, of(0), of(0.5, 0.5), of(0), whole(0, 0), weight=1.0, discount=0.5, trace=1.0,
+        whiten=False,
+    )  # fmt: skip
+    assert found.advantages.tolist() == near(0, 0.5)

@@ -47,6 +47,13 @@ def test_the_smaller_of_the_twins_is_believed():
     assert found.tolist() == near(0.2 - 0.4, 1 - 0.2)
 
 
-def test_both_learn_whether_anything_is_to_come():
-    said = digirl(of(0, 1, 0, 0), of(0, 0, 0, 0), of(0, 0), of(0, 0, 0, 0), of(0, 0), whole(0, 0, 1, 1))
+def test_a_turn_that_brings_just_what_it_costs_was_worth_it_to_webrl_and_not_to_digirl():
+    # V 0 → ½, nothing earned: ½ − ½
+    assert said(webrl, 0.0, 0.5, 0, step_cost=0.5) == 1
+    assert said(digirl, 0.0, 0.5, 0, step_cost=0.5) == 0
+
+
+@pytest.mark.parametrize("function", [digirl, one_step, webrl])
+def test_both_learn_whether_anything_is_to_come(function):
+    said = function(of(0, 1, 0, 0), of(0, 0, 0, 0), of(0, 0), of(0, 0, 0, 0), of(0, 0), whole(0, 0, 1, 1))
     assert said.targets["values"].tolist() == said.targets["twin_values"].tolist() == [1, 1, 0, 0]

@@ -23,3 +23,8 @@ def test_equal_lengths_are_the_plain_mean():
 
 def test_equal_rewards_and_a_group_of_one_are_exactly_zero():
     assert opo(of(0.1, 0.1, 0.1, 5), whole(0, 0, 0, 1), of(3, 7, 11, 2)).tolist() == [0.0] * 4
+
+
+def test_two_trajectories_that_lie_one_from_their_mean():
+    # (1·2 + 3·0) / 4 = ½
+    assert opo(of(2, 0), whole(0, 0), of(1, 3)).tolist() == near(1.5, -0.5)

@@ -24,6 +24,10 @@ def test_what_the_model_finds_likelier():
     assert found.tolist() == near(0.1, 0.2, -0.05, 0.05, 0)
     # token log-ratios .4 −.2 1
     assert implicit_rewards(of(0.4, -0.2, 1), torch.zeros(3), whole(0, 0, 0), 1).tolist() == near(0.06)
+    # .05 · (−1 + 1.5 − .5 + 2)
+    assert implicit_rewards(of(-1, -0.5), of(-1.5, -2), whole(0, 0), 1).tolist() == near(0.1)
+    narrow = torch.tensor([0.1]), torch.tensor([0.7])
+    assert implicit_rewards(*narrow, whole(0), 1).tolist() == [0.05 * (narrow[0].item() - narrow[1].item())]
 
 
 def test_leave_one_out_on_both_levels():
@@ -59,3 +63,12 @@ def test_a_baseline_without_a_scale_is_not_asked_for_one():
 def test_the_codes_baseline_of_first_turns():
     found = oprl(of(0, 0), IMPLICIT, OWNER, GROUP, rescale=False, baseline="first")
     assert found.tolist() == near(0.15, 0.35, -0.15, 0.05)
+
+
+def test_of_three_first_turns_the_others_mean_is_one_and_a_half_times_as_far():
+    # first turns .1 −.05 .25, mean .1, times 3/2; or once
+    turns, owner, group = of(0.1, 0.2, -0.05, 0.05, 0.25), whole(0, 0, 1, 1, 2), whole(0, 0, 0)
+    found = oprl(of(0, 0, 0), turns, owner, group, rescale=False, baseline="first")
+    assert found.tolist() == near(0, 0.15, -0.225, -0.075, 0.225)
+    found = oprl(of(0, 0, 0), turns, owner, group, rescale=False, baseline="first", center="mean")
+    assert found.tolist() == near(0, 0.1, -0.15, -0.05, 0.15)

@@ -14,6 +14,7 @@ def test_worked_numbers():
     rewards, group = of(1, 0, 0.5, 0), whole(0, 0, 0, 0)
     assert pass_at_k(rewards, group).tolist() == [0.5, 0, 0, 0]
     assert pass_at_k(rewards, group, scale=True).tolist() == near(1.044464, 0, 0, 0)
+    assert pass_at_k(rewards, group, scale=True, epsilon=1.0).tolist() == near(0.5 / 1.478714, 0, 0, 0)
 
 
 def test_ties_for_the_best_and_a_group_of_one_are_zero():

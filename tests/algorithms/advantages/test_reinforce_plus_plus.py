@@ -34,3 +34,8 @@ def test_the_baseline_form_counts_tokens():
 
 def test_one_token_in_the_whole_batch_is_zero():
     assert reinforce_plus_plus(of(3), whole(0)).tolist() == [0.0]
+
+
+def test_a_discount_counts_action_tokens():
+    # returns ½ 1 and 0: mean ½, deviation ½
+    assert reinforce_plus_plus(of(0, 1, 0), whole(0, 0, 1), discount=0.5).tolist() == near(0, 1, -1)

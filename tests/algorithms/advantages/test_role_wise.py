@@ -39,3 +39,26 @@ def test_attacker_and_defender():
     assert found.tolist() == near(0.707107, 0.707107, -1.414214, -1, -1, 1, 1)
     together = role_normalised(rewards, owner, whole(0, 0, 0, 0))
     assert together[[0, 2]].tolist() == near(0.866025, -1.154701)
+
+
+def test_returns_of_a_role_may_be_scaled():
+    # role 0: returns 2 and 0 and 1, mean 1, deviation 1; role 1: 3 and 3 and 0, mean 2, deviation √3
+    turns, owner, roles = of(2, 0, 1, 0, 3, 0), whole(0, 1, 2, 3, 3, 4), whole(0, 0, 0, 1, 1)
+    third = 1 / 3**0.5
+    assert mars(turns, owner, roles, scale=True).tolist() == near(1, -1, 0, third, third, -2 * third)
+    assert mars(turns, owner, roles, scale=True, epsilon=1.0).tolist() == near(
+        0.5, -0.5, 0, *[1 / (3**0.5 + 1)] * 2, -2 / (3**0.5 + 1)
+    )
+    assert mars(turns, owner, roles).tolist() == near(1, -1, 0, 1, 1, -2)
+
+
+def test_a_role_whose_returns_hardly_differ_is_hardly_moved():
+    # ±1e-5 from their mean: a variance of 1e-10 counts as 1e-8
+    found = role_normalised(of(2e-5, 0), whole(0, 1), whole(0, 0))
+    assert found.tolist() == near(0.1, -0.1)
+
+
+def test_a_discount_counts_the_tokens_of_a_role():
+    # returns ½ 1 and 0: mean ½, population variance 1/6
+    found = role_normalised(of(0, 1, 0), whole(0, 0, 1), whole(0, 0), discount=0.5)
+    assert found.tolist() == near(0, 0.5 * 6**0.5, -0.5 * 6**0.5)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests_batches import of
 from whetstone.algorithms.advantages.single_stream import (
     SuccessCounts,
     kept_share,
@@ -10,7 +9,6 @@ from whetstone.algorithms.advantages.single_stream import (
     sampling_weight,
     updated,
 )
-from whetstone.algorithms.sets import deviation
 
 
 def test_the_baseline_comes_before_the_update():
@@ -34,16 +32,18 @@ def test_what_samples_before_training_are_worth():
     assert remembered(0, 0) == SuccessCounts(0.5, 0.5)
 
 
-def test_advantages_are_normalised_over_the_batch():
-    advantages = of(1, 0, 1) - of(0.5, 0.25, 0.9)
-    found = (advantages - advantages.mean()) / deviation(advantages)
-    assert found.tolist() == pytest.approx([1.021466, -0.977054, -0.044412], abs=1e-5)
-
-
 def test_tasks_half_solved_are_drawn_most():
     assert [sampling_weight(v) for v in (0, 0.1, 0.5, 1)] == pytest.approx([0.05, 0.35, 0.55, 0.05])
 
 
 def test_a_reward_outside_of_its_range_is_refused():
-    with pytest.raises(ValueError, match=r"rewards lie in \[0, 1\]"):
-        updated(SuccessCounts(), 2, 0.9)
+    for reward in (2, -0.1):
+        with pytest.raises(ValueError, match=r"rewards lie in \[0, 1\]"):
+            updated(SuccessCounts(), reward, 0.9)
+
+
+def test_failures_and_halves_count_too():
+    after = updated(SuccessCounts(4, 2), 0, 0.5)
+    assert (after.successes, after.failures) == (2, 2)
+    after = updated(SuccessCounts(4, 2), 0.5, 0.5)
+    assert (after.successes, after.failures) == (2.5, 1.5)

@@ -34,3 +34,11 @@ def test_half_the_squared_distance_to_the_target_has_the_gradient_of_the_sum():
     c = C.clone().requires_grad_()
     (0.5 * (c.sum() - 0.8) ** 2).backward()
     assert (C - said().targets["contributions"]).tolist() == near(*c.grad.tolist())
+
+
+def test_the_critic_learns_what_its_turns_came_to():
+    # rewards .6 .3 1.1 less .5 of each step's value, and the value again
+    values = of(0.5, 0.25, 0.125)
+    found = spa(of(0.8), C, G, values, of(0), OWNER, residual="none", discount=1.0, trace=1.0, whiten=False)
+    assert found.advantages.tolist() == near(1.5, 1.15, 0.975)
+    assert found.targets["values"].tolist() == near(2.0, 1.4, 1.1)

@@ -36,6 +36,18 @@ def test_the_three_forms():
     assert said("root_parent_scaled") == near(0.235702, -0.666667, 1.166667, -0.833333, -0.333333)
 
 
+def test_square_roots_of_leaves_are_taken_in_the_whole_width():
+    assert said("root_parent_scaled")[0] == pytest.approx(1 / 3 / 2**0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("form", ["root", "root_parent_scaled"])
+def test_nodes_of_different_tasks_are_never_the_same(form):
+    # ½ above and below the mean of their own task; with the parent's, the root, twice
+    found = tree_ps(of(1, 0, 0, 1), whole(0, 0, 1, 1), whole(0, 1, 2, 3), whole(7, 8, 7, 8), form=form)
+    far = 0.5 if form == "root" else 1.0
+    assert found.tolist() == near(far, -far, -far, far)
+
+
 @given(batch=batches(forks=False))
 def test_on_chains_the_root_form_is_the_mean_baseline_and_parents_say_nothing_below_the_first_turn(batch):
     found = columns(batch)

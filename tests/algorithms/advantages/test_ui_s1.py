@@ -41,3 +41,11 @@ def test_credit_does_not_flow_back_across_a_patch():
     assert first(1.0, 0, 1, 1, 1) == first(5.0, 0, 1, 1, 1) == 0.0
     assert first(1.0, 1, 0, 1, 1) == first(5.0, 1, 0, 1, 1) == 0.0
     assert (first(1.0, 1, 1, 1, 1), first(5.0, 1, 1, 1, 1)) == (0.25, 1.25)
+
+
+def test_what_is_only_centred_is_only_centred_on_both_levels():
+    # episodes 3 and 0 around 1.5, turns 3 and 0 around 1.5
+    found = ui_s1(of(3, 0), of(3, 0), whole(0, 1), whole(0, 0), whole(0, 0), of(1, 1), scale=False)
+    assert found.tolist() == near(3, -3)
+    found = ui_s1(of(3, 0), of(3, 0), whole(0, 1), whole(0, 0), whole(0, 0), of(1, 1), scale=False, step_weight=0.0)
+    assert found.tolist() == near(1.5, -1.5)

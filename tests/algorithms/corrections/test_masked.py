@@ -33,7 +33,7 @@ def test_without_bounds_it_is_the_importance_weight():
     assert torch.equal(masked(LEARNER, SAMPLER, high=math.inf), importance_weights(LEARNER, SAMPLER))
 
 
-@pytest.mark.parametrize("bounds", [{"low": 2.0, "high": 1.0}, {"low": -1.0}])
+@pytest.mark.parametrize("bounds", [{"low": 2.0, "high": 1.0}, {"low": 1.0, "high": 1.0}, {"low": -1.0}])
 def test_bounds_that_are_no_interval_are_refused(bounds):
     with pytest.raises(ValueError, match="low is zero or more and below high"):
         masked(LEARNER, SAMPLER, **bounds)

@@ -20,6 +20,7 @@ def test_the_geometric_mean_decides_for_the_sequence():
     # 2.015038
     assert geometric(OLD, DRAWN, ONE).tolist() == [0, 0, 0]
     assert geometric(OLD, DRAWN, ONE, width=1.1).tolist() == pytest.approx([0.8, 2, 1.022727], abs=1e-6)
+    assert geometric(OLD, DRAWN, ONE, width=1.1, high=0.9).tolist() == pytest.approx([0.8, 0.9, 0.9])
     assert geometric(OLD, OLD, ONE).tolist() == [1, 1, 1]
 
 
@@ -46,6 +47,15 @@ def test_the_policy_before_the_update_guessed_between_two_others():
     # drawn at version 3, now 7: three quarters of the way
     found = interpolated_old(of(0.33).log(), of(0.2).log(), whole(3), 7)
     assert found.exp().item() == pytest.approx(0.291168, abs=1e-6)
+    assert interpolated_old(of(-1), of(-2), whole(5), 7).tolist() == [-1.5]  # two versions ago: half of the way
+    assert interpolated_old(of(-1), of(-7), whole(0), 6).tolist() == pytest.approx([-2], rel=1e-12)  # five sixths
     fresh = interpolated_old(of(0.33, 0.33).log(), of(0.2, 0.2).log(), whole(7, 6), 7)
     assert torch.allclose(fresh, of(0.2, 0.2).log())
     assert interpolated_old(of(-1), of(-2), whole(-1), 7).tolist() == [-2]  # nobody drew it
+
+
+def test_a_guess_has_the_width_of_what_was_drawn_and_no_gradient():
+    now = torch.tensor([-1.0], requires_grad=True)
+    found = interpolated_old(now, torch.tensor([-2.0]), whole(3), 7)
+    assert found.dtype is torch.float32
+    assert not found.requires_grad

@@ -1,5 +1,7 @@
 """Groups that say nothing."""
 
+import torch
+
 from tests_batches import of, whole
 from whetstone.algorithms import Bite, bite_of
 from whetstone.algorithms.filters import zero_variance
@@ -8,6 +10,7 @@ from whetstone.algorithms.filters import zero_variance
 def test_groups_whose_rewards_differ_stay():
     found = zero_variance(of(1, 1, 1, 0, 2), whole(0, 0, 1, 1, 2))
     assert found.tolist() == [0, 0, 1, 1, 1]  # one alone has nothing to differ from
+    assert found.dtype is torch.float64
     assert bite_of(zero_variance) is Bite.BEFORE_BASELINE
 
 

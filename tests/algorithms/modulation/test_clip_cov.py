@@ -13,6 +13,8 @@ A, OLD = of(1, 1, -1, -1), of(-0.1, -3, -0.3, -3)
 def test_covariances():
     assert covariances(A, OLD).tolist() == pytest.approx([1.5, -1.4, -1.3, 1.4])
     assert covariances(A, of(-0.1, -3, -0.1, -3)).tolist() == pytest.approx([1.45, -1.45, -1.45, 1.45])
+    # mean credit 1, mean log-prob −1: (2 − 1)(−½ + 1), (0 − 1)(−2 + 1), (1 − 1)(−½ + 1)
+    assert covariances(of(2, 0, 1), of(-0.5, -2, -0.5)).tolist() == pytest.approx([0.5, 1, 0])
 
 
 def test_one_of_the_candidates_is_drawn():
@@ -38,3 +40,11 @@ def test_a_share_of_all_tokens_is_taken():
     advantages, old = torch.ones(100).double(), torch.zeros(100).double()
     advantages[:50], old[:50] = -1, -4.0  # every covariance is 2
     assert int((clip_cov(advantages, old, draws, share=0.1) == 0).sum()) == 10
+
+
+def test_the_bounds_themselves_are_outside():
+    # both covariances are exactly 1
+    credit, old = of(1, -1), of(-1, -3)
+    assert clip_cov(credit, old, of(0, 1), low=1.0, high=2.0).tolist() == [1, -1]
+    assert clip_cov(credit, old, of(0, 1), low=0.0, high=1.0).tolist() == [1, -1]
+    assert clip_cov(credit, old, of(0, 1), low=0.0, high=2.0).tolist() == [0, -1]

@@ -30,3 +30,7 @@ def test_an_entropy_nobody_measured_is_in_no_mean():
 def test_the_sign_never_turns():
     entropies = of(*[1.0] * 99, 0.0)
     assert entropy_aware(of(*[1.0] * 100), entropies, weight=1.0).min().item() == 0
+
+
+def test_noise_of_the_arithmetic_is_no_difference():
+    assert entropy_aware(of(1, 1), of(1.0, 1.0 + 1e-10)).tolist() == [1, 1]

@@ -16,3 +16,9 @@ def test_worked_numbers():
 def test_what_was_just_drawn_stays():
     found = replay_band(of(2, 3), of(-5.0, -5.0), torch.tensor([0, 1]), torch.tensor([0, 1]), of(0, 1))
     assert found.tolist() == [2, 0]
+
+
+def test_the_upper_bound_is_in_the_band_and_the_lower_is_not():
+    one, turn = of(1), torch.tensor([0])
+    assert replay_band(one, of(0.0), turn, turn, one, high=1.0).tolist() == [1]  # p = 1
+    assert replay_band(one, of(0.0), turn, turn, one, low=1.0, high=2.0).tolist() == [0]

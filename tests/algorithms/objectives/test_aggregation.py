@@ -26,9 +26,23 @@ def test_what_each_token_counts_for():
 
 
 def test_sequences_without_a_token_count_in_nothing():
-    for mode in ("token_mean", "sequence_sum", "sequence_mean"):
-        assert aggregated(LOSS, SEQUENCE, mode, sequences=5) == aggregated(LOSS, SEQUENCE, mode)
+    # the second of three sequences is empty: Σ n = 4, N = 2
+    said = {"token_mean": [0.25, 0, 0.25], "sequence_sum": [0.5, 0, 0.5], "sequence_mean": [0.5, 0, 1 / 6]}
+    for mode, weights in said.items():
+        assert token_weights(whole(1, 0, 3), mode).tolist() == pytest.approx(weights)
         assert token_weights(whole(0, 0), mode).tolist() == [0, 0]
+        assert aggregated(of(1, 3, 3, 3), whole(0, 2, 2, 2), mode).item() == pytest.approx(weights[0] + 9 * weights[2])
+    assert token_weights(whole(1, 0, 3), "constant", constant=2).tolist() == [0.25, 0, 0.25]
+
+
+@pytest.mark.parametrize("mode", ["token_mean", "sequence_sum", "sequence_mean", "constant"])
+def test_weights_have_the_whole_width_and_the_loss_its_own(mode):
+    assert token_weights(whole(1, 3), mode, constant=7).dtype is torch.float64
+    assert aggregated(LOSS.float(), SEQUENCE, mode, constant=7).dtype is torch.float32
+
+
+def test_no_token_is_no_loss():
+    assert aggregated(of(), whole()).item() == 0
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.sampled_from(["token_mean", "sequence_mean"]))
@@ -47,5 +61,8 @@ def test_with_equal_lengths_token_and_sequence_means_are_one(count, length):
 
 
 def test_a_constant_must_be_said():
-    with pytest.raises(ValueError, match="divides by a number of tokens above 0"):
-        token_weights(whole(1), "constant")
+    for constant in (None, 0, -1):
+        with pytest.raises(ValueError, match=f"divides by a number of tokens above 0, got {constant}"):
+            token_weights(whole(1), "constant", constant=constant)
+    assert token_weights(whole(1), "constant", constant=1).tolist() == [1]
+    assert token_weights(whole(1), "constant", constant=0.5).tolist() == [2]

@@ -1,5 +1,7 @@
 """A teacher's word on one's own tokens."""
 
+import math
+
 import pytest
 import torch
 
@@ -38,6 +40,13 @@ def test_tokens_that_fell_far_keep_the_pull_alone():
     assert found.loss.item() == pytest.approx(1e-3 * float(of(0.4).log()) ** 2, abs=1e-9)
 
 
+def test_a_fall_of_just_the_bound_is_not_too_far():
+    # π ½, μ 1, teacher 1: a = log 2, L = −a / 2
+    found = distilled_now(of(0.5).log(), of(0).clone(), of(0).clone(), low=0.5, pull=0.0)
+    assert found.loss.item() == pytest.approx(-math.log(2) / 2)
+    assert found.metrics["policy/clip_fraction"].tolist() == [0]
+
+
 def test_one_token_cannot_dominate():
     assert teacher_advantages(of(-30, -1), of(-1, -30)).tolist() == [-10, 10]
 
@@ -58,3 +67,40 @@ def test_a_policy_that_is_its_teacher_has_nothing_to_learn():
     top = logits.topk(3).indices
     own = logits.log_softmax(-1).gather(-1, top)
     assert top_k_kl(logits, top, own).tolist() == pytest.approx([0] * 4, abs=1e-9)
+
+
+def test_where_one_of_both_leaves_nothing_for_the_rest_a_ten_millionth_is_taken():
+    ids = whole(0, 1).unsqueeze(0)
+    some, none = of(0.3, 0.4).log().unsqueeze(0), of(0.5, 0.5).log().unsqueeze(0)
+    logits = of(0.3, 0.4, 0.3).log().unsqueeze(0)
+    # .3 log .3/.5 + .4 log .4/.5 + .3 log .3/1e-7
+    expected = 0.3 * math.log(0.6) + 0.4 * math.log(0.8) + 0.3 * math.log(3e6)
+    assert top_k_kl(logits, ids, none).item() == pytest.approx(expected, abs=1e-6)
+    # the other way round: .5 log .5/.3 + .5 log .5/.4 + 1e-7 log 1e-7/.3
+    expected = 0.5 * math.log(5 / 3) + 0.5 * math.log(1.25) + 1e-7 * math.log(1e-7 / 0.3)
+    assert top_k_kl(none, ids, some).item() == pytest.approx(expected, abs=1e-8)
+
+
+def test_in_a_width_in_which_that_is_nothing_too_numbers_are_finite():
+    sure = torch.tensor([[0.0, -100.0, -100.0]], dtype=torch.bfloat16, requires_grad=True)
+    loss = top_k_kl(sure, whole(0, 1).unsqueeze(0), torch.tensor([[-0.7, -0.7]], dtype=torch.bfloat16))
+    loss.sum().backward()
+    assert loss.isfinite().all()
+    assert sure.grad.isfinite().all()
+
+
+def test_the_teacher_has_no_gradient():
+    logits, teacher = of(0.6, 0.4).log().unsqueeze(0).requires_grad_(), of(0.5, 0.5).log().unsqueeze(0).requires_grad_()
+    top_k_kl(logits, whole(0, 1).unsqueeze(0), teacher).sum().backward()
+    assert teacher.grad is None
+    assert not teacher_advantages(teacher, teacher).requires_grad
+
+
+def test_each_position_for_itself():
+    first, second = of(0.6, 0.3, 0.1).log(), of(0.2, 0.2, 0.6).log()
+    teacher = torch.stack([of(0.5, 0.4).log(), of(0.1, 0.6).log()])
+    ids = torch.stack([whole(0, 1), whole(1, 2)])
+    both = top_k_kl(torch.stack([first, second]), ids, teacher)
+    assert both.shape == (2,)
+    for k, one in enumerate((first, second)):
+        assert both[k].item() == pytest.approx(top_k_kl(one[None], ids[k][None], teacher[k][None]).item())

@@ -63,3 +63,36 @@ def test_the_usual_entropy_is_a_mean_over_tokens_of_the_window():
     found = usual_entropy(past, counts)
     assert found[0].item() == 1.0
     assert found[1].isnan()
+
+
+def test_the_bonus_says_how_large_it_was_and_the_band_who_was_outside():
+    entropies = of(*H).requires_grad_()
+    said = entropy_bonus(entropies).metrics
+    assert list(said) == ["policy/entropy_bonus"]
+    assert said["policy/entropy_bonus"].tolist() == list(H)
+    for form in ("hinge", "indicator"):
+        outside = entropy_smoothing(entropies, of(0.5, 0.5, torch.nan), form=form).metrics
+        assert list(outside) == ["policy/outside_band"]
+        assert outside["policy/outside_band"].tolist() == [1, 0, 0]  # .2 is below .4; the third has no past
+        for metric in (*said.values(), *outside.values()):
+            assert not metric.requires_grad
+
+
+@pytest.mark.parametrize("form", ["hinge", "indicator"])
+def test_a_band_has_the_width_of_the_entropies_and_its_past_no_gradient(form):
+    entropies, usual = torch.tensor(H, requires_grad=True), torch.tensor([0.5, 0.5, 0.5], requires_grad=True)
+    found = entropy_smoothing(entropies, usual, form=form)
+    found.loss.sum().backward()
+    assert usual.grad is None
+    assert {found.loss.dtype, found.metrics["policy/outside_band"].dtype} == {torch.float32}
+
+
+def test_as_released_the_edges_of_the_band_are_outside():
+    # κ H̄ = ½ and 2; L = −(H − 20 · .1)
+    found = entropy_smoothing(of(0.5, 1, 2), of(1, 1, 1), low=0.5, high=2.0, form="indicator")
+    assert found.loss.tolist() == near(1.5, -1, 0)
+
+
+def test_by_how_much_it_leaves_the_band_is_what_it_costs():
+    # κ_l H̄ = .4 and κ_r H̄ = .6: P = .1 · .2, 0, .1 · .8; L = −H + 20 P
+    assert entropy_smoothing(of(*H), USUAL).loss.tolist() == near(-0.2 + 0.4, -0.5, -1.4 + 1.6)

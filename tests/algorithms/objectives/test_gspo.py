@@ -64,6 +64,8 @@ def test_a_turn_may_be_the_sequence():
 def test_beyond_its_bound_a_sequence_has_neither_more_value_nor_a_gradient():
     value, gradient = said([12.0, 14.0], [-1, -1], **WIDE)
     assert (value, gradient) == (pytest.approx(2.718281828459045**10), [0, 0])
+    told = gspo(of(12, 14), of(0, 0), of(-1, -1), whole(0, 0), whole(0, 0)).metrics["policy/ratio"]
+    assert told.tolist() == pytest.approx([2.718281828459045**10] * 2)
     _, gradient = said([9.0, 10.0], [-1, -1], **WIDE)
     assert gradient == pytest.approx([2.718281828459045**9.5 / 2] * 2)
 
@@ -75,3 +77,13 @@ def test_one_improbable_token_counts_in_the_mean_as_it_is():
 
 def test_means_over_keys():
     assert mean_of(of(1, 3, 10), whole(0, 0, 4)).tolist() == [2, 2, 10]
+
+
+def test_without_a_token_there_is_no_turn_either():
+    assert gspo(of(), of(), of(), whole(), whole(), level="turn").loss.tolist() == []
+
+
+def test_the_second_turn_of_one_sequence_is_not_the_first_of_the_next():
+    # turns (0, 1) and (1, 0) with gaps .3 and −.1 each have a ratio of their own
+    found = gspo(of(0.3, -0.1), of(0, 0), of(-1, -1), whole(0, 1), whole(1, 0), level="turn", **WIDE)
+    assert found.loss.tolist() == near(2.718281828**0.3, 2.718281828**-0.1)

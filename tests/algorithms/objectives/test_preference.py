@@ -96,3 +96,8 @@ def test_refuel_does_not_care_which_comes_first(a, b, gap):
     one = refuel(of(a, b), of(0, 0), of(gap, 0), GROUP).loss.item()
     other = refuel(of(b, a), of(0, 0), of(0, gap), GROUP).loss.item()
     assert one == pytest.approx(other)
+
+
+def test_log_ratios_that_are_the_same_are_not_right():
+    found = dpo(of(1, 1), of(0, 0), REWARDS, GROUP, KEYS, LENGTHS)
+    assert found.metrics == {"preference/pairs": 1, "preference/margin": 0, "preference/accuracy": 0}

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -31,6 +29,15 @@ def test_equal_policies_give_nothing_and_extremes_stay_finite():
     result = reference_kl(logprobs, torch.tensor([-1.0, 0.0]))
     result.loss.sum().backward()
     assert result.loss.tolist() == [0.0, 200.0]
-    assert all(map(math.isfinite, logprobs.grad.tolist()))
-    with pytest.raises(ValueError, match="one reference log-prob per token"):
+    assert logprobs.grad.tolist() == [0.0, 0.0]
+    assert reference_kl(logprobs, torch.tensor([-1.0, -1e5])).loss.tolist() == [0.0, 200.0]
+    with pytest.raises(ValueError, match=r"one reference log-prob per token: got \[\[2\], \[3\]\]"):
         reference_kl(logprobs, torch.zeros(3))
+
+
+def test_neither_the_reference_nor_what_is_reported_has_a_gradient():
+    now, reference = torch.tensor([-1.0]).requires_grad_(), torch.tensor([-2.0]).requires_grad_()
+    found = reference_kl(now, reference)
+    found.loss.sum().backward()
+    assert reference.grad is None
+    assert not found.metrics["policy/reference_kl"].requires_grad

@@ -1,6 +1,7 @@
 """Models that judge."""
 
 import pytest
+import torch
 
 from tests_batches import of, whole
 from whetstone.algorithms import group_relative
@@ -46,6 +47,13 @@ def test_cross_entropy_with_success():
     assert loss.item() == pytest.approx(0.663597, abs=1e-6)
     assert now.grad.item() / 0.05 == pytest.approx(-0.485004, abs=1e-6)
     assert process_cross_entropy(of(2), of(0), of(1)).item() == pytest.approx(0.644397, abs=1e-6)
+    # 2 − 0 and 3 − 1 are as far apart; a failure is log(1 + e^.1)
+    found = process_cross_entropy(of(2, 3, 2), of(0, 1, 0), of(1, 1, 0))
+    assert found.tolist() == pytest.approx([0.644397, 0.644397, 0.744397], abs=1e-6)
+    assert process_cross_entropy(torch.zeros(1), torch.zeros(1), of(1)).dtype is torch.float32
+    reference = of(1.0).requires_grad_()
+    process_cross_entropy(now, reference, of(1)).sum().backward()
+    assert reference.grad is None
 
 
 def test_a_referee_is_paid_for_its_order():
@@ -55,3 +63,15 @@ def test_a_referee_is_paid_for_its_order():
     found = group_relative(of(*earned, 1 / 3), whole(0, 0, 0, 0))
     assert found.tolist() == pytest.approx([-0.198679, -0.993397, 1.390756, -0.198679], abs=1e-5)
     assert referee_reward(of(1, 1), of(1, 2)) == referee_reward(of(1), of(1)) == 0
+
+
+def test_the_order_is_what_is_paid_not_the_size_or_the_sign():
+    assert referee_reward(of(1, 2, 3), of(-5, 0, 100)) == 1
+    assert referee_reward(of(-2, -1), of(1, 2)) == 1
+    # of three pairs one is a tie in truth: 2/3
+    assert referee_reward(of(1, 2, 3), of(1, 1, 2)) == pytest.approx(2 / 3)
+
+
+def test_scores_that_are_the_same_are_not_right():
+    found = process_preference(of(1, 1), of(0, 0), of(1, 0), whole(0, 0), whole(1, 1))
+    assert found.metrics == {"process_model/pairs": 1, "process_model/accuracy": 0}

@@ -1,6 +1,7 @@
 """Stored episodes beside fresh ones."""
 
 import pytest
+import torch
 
 from tests_batches import of
 from whetstone.algorithms.objectives import (
@@ -18,6 +19,17 @@ def test_a_critic_of_both():
     assert hybrid_critic(fresh, returns, of(float("nan")), target, offline_weight=0).item() == pytest.approx(0.04)
 
 
+def test_errors_of_both_kinds_are_means_and_what_they_learn_has_no_gradient():
+    # (.04 + .16) / 2 + 2 (.09 + .25 + .01) / 3
+    columns = [of(0.5, 0.5), of(0.7, 0.1), of(0, 0, 0), of(0.3, 0.5, 0.1)]
+    for column in columns:
+        column.requires_grad_()
+    found = hybrid_critic(*columns, offline_weight=2.0)
+    found.backward()
+    assert found.item() == pytest.approx(0.1 + 0.7 / 3)
+    assert [column.grad is not None for column in columns] == [True, False, True, False]
+
+
 def test_a_step_toward_what_an_inner_loop_found():
     assert interpolated(of(1), of(1.5)).item() == pytest.approx(1.05)
 
@@ -28,13 +40,31 @@ def test_pessimism():
     assert pessimistic(ensemble, by="deviation").item() == pytest.approx(0.836701, abs=1e-6)
 
 
+def test_each_value_has_an_ensemble_of_its_own():
+    # 1 and 3: mean 2, deviation 1; 5 and 5: mean 5, none
+    values = torch.stack([of(1, 5), of(3, 5)])
+    assert pessimistic(values).tolist() == [1, 5]
+    assert pessimistic(values, by="deviation", strength=0.5).tolist() == [1.5, 5]
+
+
 def test_a_balance_between_imitation_and_improvement():
     found = balanced_weights(of(0.5, 0.5, 0.5), of(0.5, 1, 3))
     assert found.tolist() == pytest.approx([1.284025, 1.648721, 4.481689], abs=1e-6)
     assert balanced_weights(of(100), of(1)).item() == 20
+    far = of(1).requires_grad_()
+    balanced_weights(of(1e4), far).sum().backward()
+    assert far.grad.item() == 0
 
 
 def test_simulated_values_are_held_down_where_the_simulator_is_off():
     weights = of(1, 2, 0).softmax(0)
     assert weights.tolist() == pytest.approx([0.244728, 0.665241, 0.090031], abs=1e-6)
     assert simulation_penalty(of(1, 2, 0), of(0.5, 0.9, 0.2), of(0.6)).item() == pytest.approx(0.165320, abs=1e-6)
+
+
+def test_who_is_off_is_told_by_the_discriminators_and_not_learned():
+    gaps, simulated, real = of(1, 2).requires_grad_(), of(0.5, 0.9).requires_grad_(), of(0.6, 0.2).requires_grad_()
+    simulation_penalty(gaps, simulated, real).backward()
+    assert gaps.grad is None
+    assert real.grad.tolist() == [-0.5, -0.5]
+    assert simulated.grad.sum().item() == pytest.approx(1)

@@ -1,3 +1,6 @@
+import math
+
+import pytest
 import torch
 
 from whetstone.algorithms import supervised
@@ -11,3 +14,18 @@ def test_worked_numbers():
     result.loss.sum().backward()
     assert logprobs.grad.tolist() == [-1.0, -1.0]
     assert torch.allclose(result.metrics["policy/likelihood"], torch.tensor([0.367879, 0.778801]), atol=1e-5)
+
+
+def test_what_a_token_counts_for_has_no_gradient():
+    # p ½ and ¼: slopes −p and −p (1 − p)
+    for weigh, slopes in (("probability", [-0.5, -0.25]), ("both_ways", [-0.25, -0.1875])):
+        logprobs = torch.tensor([0.5, 0.25], dtype=torch.float64).log().requires_grad_()
+        found = supervised(logprobs, weigh=weigh)
+        found.loss.sum().backward()
+        assert logprobs.grad.tolist() == pytest.approx(slopes)
+        assert found.loss.tolist() == pytest.approx([-slopes[0] * math.log(2), -slopes[1] * math.log(4)])
+
+
+def test_another_weight_there_is_not():
+    with pytest.raises(KeyError):
+        supervised(torch.tensor([-1.0]), weigh="sqrt")

@@ -26,5 +26,5 @@ def test_one_of_each_per_token():
     same_length(of(1), of(2))
     with pytest.raises(ValueError, match=r"one old log-prob and one advantage per token: got \[\[1\], \[2\]\]"):
         same_length(of(1), of(1, 2))
-    with pytest.raises(ValueError, match="one old log-prob"):
+    with pytest.raises(ValueError, match=r"one old log-prob and one advantage per token: got \[\[1\], \[2\]\]"):
         log_ratio(of(1), of(1, 2))

@@ -20,3 +20,10 @@ def test_a_token_nobody_drew_has_ratio_one():
     found = probability_difference(now, of(float("nan")), of(2))
     found.loss.sum().backward()
     assert (found.loss.item(), now.grad.item()) == (-2, -2)
+
+
+def test_a_move_of_just_the_bound_is_not_too_far():
+    # π 1 and μ ½, and the other way round: .5 up with A > 0, .5 down with A < 0
+    found = probability_difference(of(1, 0.5).log(), of(0.5, 1).log(), of(1, -1), low=0.5, high=0.5, pull=0.0)
+    assert found.loss.tolist() == pytest.approx([-2, 0.5])
+    assert found.metrics["policy/clip_fraction"].tolist() == [0, 0]

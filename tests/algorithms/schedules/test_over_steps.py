@@ -36,4 +36,6 @@ def test_a_penalty_that_steers_toward_its_target():
     def said(kl):
         return adaptive_weight(0.2, kl, target=0.1, samples=256)
 
-    assert [said(kl) for kl in (0.2, 0.05, 0.11)] == pytest.approx([0.201024, 0.198976, 0.200512], abs=1e-6)
+    # .2 (1 ± .2 · 256 / 10,000) and .2 (1 + .1 · 256 / 10,000)
+    assert [said(kl) for kl in (0.2, 0.05, 0.11)] == pytest.approx([0.201024, 0.198976, 0.200512], rel=1e-12)
+    assert adaptive_weight(0.2, 0.2, target=0.1, samples=256, horizon=512) == pytest.approx(0.2 * 1.1)

@@ -25,5 +25,20 @@ def test_every_higher_tier_must_pass():
 
 
 def test_one_threshold_between_two_tiers():
-    with pytest.raises(ValueError, match="2 tiers have 1"):
-        gated_sum(torch.zeros(2, 1), [], [])
+    for thresholds, weights in (([], []), ([0.5], []), ([], [1.0]), ([0.5, 0.5], [1.0, 1.0])):
+        with pytest.raises(ValueError, match="2 tiers have 1"):
+            gated_sum(torch.zeros(2, 1), thresholds, weights)
+    # at the threshold it is not above it
+    assert gated_sum(torch.tensor([[1.0, 2.0], [4.0, 4.0]]), [1.0], [0.5]).tolist() == [1, 4]
+
+
+def test_tiers_are_summed_in_the_whole_width():
+    tiers = torch.tensor([[0.1], [0.7]])
+    found = gated_sum(tiers, [0.0], [0.3])
+    assert found.dtype is torch.float64
+    assert found.item() == tiers[0].item() + 0.3 * tiers[1].item()
+
+
+def test_tiers_that_count_are_weighed_as_they_are():
+    # 1 + .5 · 4, whatever the tiers are made of
+    assert gated_sum(torch.tensor([[1], [4]]), [0.0], [0.5]).tolist() == [3]

@@ -16,5 +16,8 @@ def test_beyond_the_limit_the_penalty_is_what_it_is_there():
 
 
 def test_a_buffer_must_fit():
-    with pytest.raises(ValueError, match="buffer"):
-        overlong(of(0), of(1), limit=10, buffer=11)
+    for buffer in (11, 0, -1):
+        with pytest.raises(ValueError, match=f"buffer is above 0 and at most limit .10.: got {buffer}"):
+            overlong(of(0), of(1), limit=10, buffer=buffer)
+    assert overlong(of(0, 0), of(5, 10), limit=10, buffer=10).tolist() == [-0.5, -1]
+    assert overlong(of(0, 0), of(9, 10), limit=10, buffer=1).tolist() == [0, -1]

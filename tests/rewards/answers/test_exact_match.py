@@ -22,6 +22,14 @@ from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Tu
         ("112", "12", False),
         ("the answer is 12", "12", False),
         ("-3", "3", False),
+        ("12 %", "12", True),
+        ("€12.", " 12 ", True),
+        ("£ 12", "12.0", True),
+        ("12", "12 km", False),
+        ("12 km", "12", False),
+        ("An apple, the pear", "apple pear", True),
+        ("another", "other", False),
+        ("it's", "it s", True),
         ("", "x", False),
         ("", "12", False),
     ],
@@ -34,6 +42,9 @@ def test_the_overlap_of_words_is_a_worked_number():
     # "the big black dog" against "black cat": shared 1 of 3 (articles gone) and 1 of 2 → 2·1/(3+2)
     assert f1("the big black dog", "black cat") == pytest.approx(0.4)
     assert f1("x", "y") == 0.0
+    # "x x y" against "x x x": two shared of 3 and of 3
+    assert f1("x x y", "x x x") == pytest.approx(2 / 3)
+    assert f1("Black Sea", "the black sea") == 1.0
 
 
 def score(text, ended=EndReason.TERMINATED):
@@ -45,4 +56,7 @@ def score(text, ended=EndReason.TERMINATED):
 def test_only_an_answer_that_was_given_counts():
     assert score("the Black Sea").success is True
     assert score("the Black Sea", EndReason.MAX_TURNS).success is False
+    assert score("the Black Sea", EndReason.MAX_TURNS).parts == {"correct": 0.0, "f1": 0.0}
+    assert score("the Black Sea").parts == {"correct": 1.0, "f1": 1.0}
+    assert (score("the Black Sea").value, score("a sea").value) == (1.0, 0.0)
     assert score("a sea").parts == {"correct": 0.0, "f1": pytest.approx(2 / 3)}

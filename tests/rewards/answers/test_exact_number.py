@@ -24,6 +24,14 @@ NOTHING = Tokens.written((), Author.ENVIRONMENT)
         ("none", None),
         ("", None),
         ("1,23", 23),
+        ("1,234,567.5", 1234567.5),
+        ("12,345 and 0.25", 0.25),
+        ("-.5", -0.5),
+        ("7-.5", 0.5),
+        ("x -3", -3),
+        ("7 and -3", -3),
+        ("3.", 3),
+        ("1234,567", 567),
     ],
 )
 def test_the_last_number_is_read_as_a_number(text, number):

@@ -22,6 +22,26 @@ def ended(reason, *messages):
         (ended(EndReason.TOOL_STOPPED, assistant("", ToolCall("finish", "{}"))), None),
         (ended(EndReason.TOOL_STOPPED, assistant("", ToolCall("submit", "nonsense"))), None),
         (ended(EndReason.MAX_TURNS, assistant("408")), None),
+        (ended(EndReason.TOOL_STOPPED, assistant("", ToolCall("submit", '{"a": 408, "b": 1}'))), "408"),
+        (ended(EndReason.TOOL_STOPPED, assistant("", ToolCall("submit", "[408]"))), None),
+        (ended(EndReason.TOOL_STOPPED, assistant("", ToolCall("submit", "{}"))), None),
+        (
+            ended(
+                EndReason.TOOL_STOPPED,
+                assistant(
+                    "", ToolCall("note", '{"x": 1}'), ToolCall("submit", "{"), ToolCall("submit", '{"a": "408"}')
+                ),
+            ),
+            "408",
+        ),
+        (
+            ended(
+                EndReason.TOOL_STOPPED,
+                assistant("", ToolCall("submit", '{"a": "1"}')),
+                assistant("", ToolCall("x", "{}")),
+            ),
+            None,
+        ),
         (ended(EndReason.TOOL_STOPPED), None),
     ],
 )

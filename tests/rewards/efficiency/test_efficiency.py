@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests_rewards import episode, group, score, task, turn
+from whetstone.errors import RecipeError
 from whetstone.rewards.efficiency.preferences import preferred
 from whetstone.rewards.efficiency.self_aware import overuse_rate
 
@@ -34,7 +35,7 @@ def test_cost_aware():
     assert (found.value, found.parts["cost"]) == (pytest.approx(0.6), pytest.approx(0.8))
     assert score("cost_aware", calling(9, cost=1.0), TASK, budget=1.0).value == 0.5
     assert score("cost_aware", calling(9, "Oslo", cost=1.0), TASK, budget=1.0).value == 0
-    with pytest.raises(ValueError, match="weight"):
+    with pytest.raises(RecipeError, match="weight: input should be less than 1"):
         score("cost_aware", costly, TASK, budget=1.0, weight=1.0)
 
 

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
+
 from tests_small import SMALL
+from whetstone.errors import NothingScoredError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.rewards import REWARDS, make_reward
@@ -52,10 +55,16 @@ def test_a_run_says_so(tmp_path):
     assert found[-1]["reward/rubric"] == 1
 
 
-def test_a_judge_that_answers_in_prose_leaves_no_number_in_a_run(tmp_path):
-    found = rows(tmp_path, "never")
-    for row in found:
-        assert row["reward/mean"] is None
-        assert row["episode/invalid"] == 4
-        assert row["ended/infrastructure"] == 1
+def test_a_judge_that_answers_in_prose_ends_a_run_before_anything_is_learned(tmp_path):
+    said = "none of 4 episodes could be scored: .*the judge gave no answer of the shape asked for.*is no JSON"
+    with pytest.raises(NothingScoredError, match=said):
+        rows(tmp_path, "never")
+
+
+def test_a_judge_that_now_and_then_answers_in_prose_leaves_no_number_there(tmp_path):
+    told = [row for row in rows(tmp_path, "now_and_then", "training.steps=4") if row["episode/invalid"]]
+    assert told
+    for row in told:
         assert row["judge/failed"] > 0
+        assert row["ended/infrastructure"] == pytest.approx(row["episode/invalid"] / 4)
+        assert row["reward/mean"] == (None if row["episode/invalid"] == 4 else 1)

@@ -12,7 +12,7 @@ import torch
 
 from tests_rewards import episode, score, task, turn
 from tests_small import SMALL, StopAfter, Stopped
-from whetstone.errors import PolicyError
+from whetstone.errors import PolicyError, RecipeError
 from whetstone.policies import build_tiny, save_policy
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
@@ -101,6 +101,9 @@ def test_it_learns_on_from_what_the_rule_accepts(folder):
     again.load_state(json.loads(json.dumps(reward.state())))
     assert torch.allclose(again.model.weight, reward.model.weight)
     reward.hear(Heard(1, (Group(task("?"), (scored("x", True),)),), {}, derive_random(1)))
+    with pytest.raises(RecipeError, match=f"has no {HEAD}: `whetstone rewards fit RECIPE"):
+        Learned(path=str(folder))
+    again.model.save()
     assert not hasattr(Learned(path=str(folder)), "hear")
 
 

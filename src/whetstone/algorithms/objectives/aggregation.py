@@ -58,17 +58,14 @@ def aggregated(
     sequence: Tensor,  # [T] which sequence each token belongs to
     mode: Aggregation = "token_mean",
     *,
-    sequences: int | None = None,
     constant: float | None = None,
 ) -> Tensor:  # []
-    """The loss of an update whose tokens all lie here.
+    """The loss of an update whose tokens all lie here; sequences without one count in nothing.
 
     Args:
-        sequences: N; those without a token here count in nothing.
         constant: C.
 
     Source: as `token_weights`: arXiv:2503.14476, arXiv:2503.20783.
     """
-    count = int(sequence.max()) + 1 if len(sequence) else 0
-    lengths = torch.bincount(sequence, minlength=max(count, sequences or 0))
-    return (loss * token_weights(lengths, mode, constant=constant).to(loss)[sequence]).sum()
+    weights = token_weights(torch.bincount(sequence), mode, constant=constant)
+    return (loss * weights.to(loss)[sequence]).sum()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.clipped import clipped
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
@@ -111,6 +110,8 @@ def top_k_kl(student_logits: Tensor, teacher_top: Tensor, teacher_logprobs: Tens
 
         Σ_v π(v) (log π(v) − log π_T(v)),   v over K tokens and the tail
 
+    A tail is taken for a ten-millionth at least, or for what the width of its numbers can tell from nothing.
+
     Args:
         student_logits: [T, V] with gradient.
         teacher_top: [T, K] ids.
@@ -125,5 +126,6 @@ def top_k_kl(student_logits: Tensor, teacher_top: Tensor, teacher_logprobs: Tens
 
 def _with_tail(logprobs: Tensor) -> Tensor:
     """[T, K + 1]: the log-prob of everything else behind them."""
-    rest = torch.log1p(-logprobs.exp().sum(-1, keepdim=True).clamp(max=1 - 1e-7))
-    return torch.cat([logprobs, rest.clamp(min=-LOG_RATIO_BOUND * 5)], -1)
+    least = max(1e-7, torch.finfo(logprobs.dtype).eps)  # in half widths 1 − 1e-7 is 1, and the slope there infinite
+    rest = torch.log1p(-logprobs.exp().sum(-1, keepdim=True).clamp(max=1 - least))
+    return torch.cat([logprobs, rest], -1)

@@ -49,7 +49,7 @@ def gspo(
 
     Source: Zheng et al. 2025, arXiv:2507.18071, eq. 7 and 14; turns and pooling are options of ours and of AReaL.
     """
-    same_length(learner_logprobs, old_logprobs, advantages, sequence)
+    same_length(learner_logprobs, old_logprobs, advantages, sequence, turn)
     key = sequence if level == "trajectory" else sequence * (int(turn.max()) + 1 if len(turn) else 1) + turn
     log_ratios = learner_logprobs - old_logprobs.detach()
     mean = mean_of(log_ratios.detach(), key)

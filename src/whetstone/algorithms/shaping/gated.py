@@ -60,5 +60,5 @@ def gated_sum(
     if not len(thresholds) == len(weights) == len(tiers) - 1:
         raise ValueError(f"{len(tiers)} tiers have {len(tiers) - 1} thresholds and weights")
     passes = torch.stack([tier > bar for tier, bar in zip(tiers[:-1], thresholds, strict=True)]).cumprod(0)
-    lower = tiers[1:].double() * tiers.new_tensor(weights).double().unsqueeze(1)
+    lower = tiers[1:].double() * tiers.new_tensor(weights, dtype=torch.float64).unsqueeze(1)
     return tiers[0].double() + (passes * lower).sum(0)

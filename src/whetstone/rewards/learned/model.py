@@ -134,8 +134,8 @@ class RewardModel:
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        self.weight, self.bias = line.weight[0].detach().clone(), float(line.bias)
-        return float(loss)
+        self.weight, self.bias = line.weight[0].detach().clone(), line.bias.item()
+        return loss.item()
 
     def accuracy(self, pairs: Sequence[Pair]) -> float:
         """The share of pairs it puts in their order, ties half; NaN of none."""

@@ -1,0 +1,13 @@
+"""What holds where a recipe names no option: the signature and the page say the same."""
+
+import pytest
+
+from tests_pages import options, told
+from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING
+
+EVERY = {**ADVANTAGES, **SHAPING, **MODULATION, **FILTERS, **OBJECTIVES, **CORRECTIONS}
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_an_option_left_out_is_what_the_page_says(name):
+    assert options(EVERY[name]) == told("methods.md", name)
