@@ -148,7 +148,7 @@ def test_filling_the_disk_ends_at_the_folders_size(isolation):
             assert outcome.ending is Ending.DISK
             continue
         assert outcome.ending is Ending.ERROR
-        assert "No space left" in outcome.error or "Permission denied" in outcome.error
+        assert any(w in outcome.error for w in ("No space left", "Permission denied", "Read-only file system"))
 
 
 def test_one_big_file_ends_at_its_size(isolation):
@@ -505,7 +505,7 @@ def test_a_fault_of_the_interpreter_costs_the_interpreter_and_nothing_else(isola
         "libc.syscall(321, 0, 0, 0)",  # bpf
         "libc.syscall(425, 1, 0)",  # io_uring_setup
         "libc.syscall(298, 0, 0, -1, -1, 0)",  # perf_event_open
-        "libc.setuid(12345)",
+        "libc.setuid(os.getuid() + 1)",
         "libc.chroot(b'/session')",
         "libc.personality(0x0040000)",
     ],

@@ -7,6 +7,7 @@ is not there is an error, and running without isolation has to be written out.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib.util
 import os
@@ -16,24 +17,24 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from whetstone.errors import SandboxError
-from whetstone.sandbox.cgroups import parents
-from whetstone.sandbox.guest import confine, kernel
+from whetstone.sandbox.guest import confine, emptying, kernel
 from whetstone.sandbox.limits import Limits
 
 GUEST = Path(__file__).parent / "guest"
 WORK = "/session"
 """The folder foreign code starts in, where it has a file system of its own."""
 _MAPPED_USERS = 65536
+_MOST_DEPTH = 64
 _FOLDERS = "whetstone-session"
 _START = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from whetstone.sandbox.guest.zygote import main; "
-    "sys.argv[0] = 'zygote'; main()"
+    "import os, sys; sys.path[:0] = sys.argv.pop(1).split(os.pathsep); sys.argv[0] = 'zygote'; "
+    "from whetstone.sandbox.guest.zygote import main; main()"
 )
 
 _REHEARSE = (
@@ -46,11 +47,13 @@ class Isolation(StrEnum):
     """How far foreign code is kept from the machine."""
 
     NAMESPACES = "namespaces"
-    """Bubblewrap: worlds of their own for processes, files, network and users; Landlock, a filter of system calls and
-    limits inside."""
+    """Bubblewrap: worlds of their own for processes, files, network and users; Landlock, a list of the system calls
+    there are, and limits inside."""
     LANDLOCK = "landlock"
-    """Landlock, a filter of system calls and limits: the machine's processes can be neither seen nor signalled, files
-    neither read nor written, sockets not opened. Process numbers are shared, and folders are watched, not bounded."""
+    """Landlock, a list of the system calls there are, and limits: the machine's processes can be neither signalled nor
+    slowed, files neither read nor written, sockets not opened. What holds less than with namespaces: which files there
+    are can be asked; process numbers are shared; folders are watched, not bounded; an ordinary user's sessions are all
+    the same user, and cannot set modes and times of files."""
     CONTAINER = "container"
     """A container runtime you name (`container:`): what it keeps in, and inside of it Landlock, the filter of system
     calls and limits, as far as it lets them. How much a session may write is the container's own limit."""
@@ -158,7 +161,8 @@ def command(isolation: Isolation, channel: int, control: int) -> list[str]:
     python = [sys.executable, "-I", "-X", "frozen_modules=on", "-c", _START]
     numbers = [str(channel), str(control)]
     if isolation is not Isolation.NAMESPACES:
-        return [*python, str(GUEST.parents[2]), *numbers]
+        places = [str(GUEST.parents[2]), *([os.path.dirname(_filters_module())] if _filters_module() else [])]
+        return [*python, os.pathsep.join(places), *numbers]
     return [*_bubblewrap(), "--", *python, "/sandbox", *numbers]
 
 
@@ -183,9 +187,8 @@ def guest_folder() -> str:
     shutil.copytree(GUEST, package / "sandbox" / "guest", ignore=shutil.ignore_patterns("__pycache__"))
     for place in (package, package / "sandbox"):
         shutil.copy(GUEST / "__init__.py", place / "__init__.py")
-    found = importlib.util.find_spec("pyseccomp")
-    if found is not None and found.origin is not None:
-        shutil.copy(found.origin, folder / "pyseccomp.py")
+    if filters := _filters_module():
+        shutil.copy(filters, folder / "pyseccomp.py")
     folder.chmod(0o755)
     return str(folder)
 
@@ -235,7 +238,18 @@ def _bubblewrap() -> list[str]:
     arguments += ["--ro-bind", str(package / "__init__.py"), "/sandbox/whetstone/__init__.py"]
     arguments += ["--ro-bind", str(GUEST / "__init__.py"), "/sandbox/whetstone/sandbox/__init__.py"]
     arguments += ["--ro-bind", str(GUEST), "/sandbox/whetstone/sandbox/guest"]
-    return [*arguments, "--dir", WORK, "--chdir", "/"]
+    if filters := _filters_module():
+        arguments += ["--ro-bind", filters, "/sandbox/pyseccomp.py"]
+    # of all sessions, so none may change it, their modes either: an ordinary user is the owner of what is made here
+    shared = ["/", "/dev", *(folder for folder in ("/tmp", "/var/tmp") if folder != temporary())]
+    arguments += ["--dir", WORK, *(word for folder in shared for word in ("--remount-ro", folder))]
+    return [*arguments, "--chdir", "/"]
+
+
+def _filters_module() -> str:
+    """Where the module is that makes filters of system calls, which may lie where foreign code may not look."""
+    found = importlib.util.find_spec("pyseccomp")
+    return found.origin if found is not None and found.origin is not None else ""
 
 
 def _why_no_namespaces() -> str:
@@ -266,8 +280,8 @@ def _why_no_landlock() -> str:
         return "libseccomp is not installed: apt-get install libseccomp2"
     if kernel.landlock_version() < 6:
         return "the kernel's Landlock keeps no signals in (it does from 6.12 on)"
-    if os.getuid() == 0 and not own_users(Isolation.LANDLOCK) and not parents():
-        return f"a superuser's processes are not counted, and others may not look into {_closed_to_others()}"
+    if os.getuid() == 0 and not own_users(Isolation.LANDLOCK):
+        return f"a superuser's sessions are those of other users, who may not look into {_closed_to_others()}"
     return ""
 
 
@@ -286,28 +300,42 @@ def private_folder() -> str:
 
 
 def too_full(folder: str, limits: Limits) -> bool:
-    """Whether there is more in a folder than may be."""
+    """Whether there is more in a folder than may be, or it is deeper than anybody needs."""
     size = count = 0
-    for parent, folders, files in os.walk(folder):
-        count += len(folders) + len(files)
-        for name in files:
+    try:
+        for depth, entry in _below(folder):
+            count += 1
             with contextlib.suppress(OSError):
-                size += os.lstat(os.path.join(parent, name)).st_size
-        if size > limits.bounds.folder or count > limits.files:
-            return True
+                size += entry.stat(follow_symlinks=False).st_size
+            if size > limits.bounds.folder or count > limits.files or depth > _MOST_DEPTH:
+                return True
+    except OSError as error:  # a way too long to name, or what it was looking at is gone
+        return error.errno == errno.ENAMETOOLONG
     return False
+
+
+def _below(folder: str) -> Iterator[tuple[int, os.DirEntry[str]]]:
+    """All there is in a folder, with how deep it lies; folders above `_MOST_DEPTH` alone are gone into."""
+    left = [(1, folder)]
+    while left:
+        depth, place = left.pop()
+        with contextlib.suppress(PermissionError, FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
+            for entry in entries:
+                yield depth, entry
+                if entry.is_dir(follow_symlinks=False) and depth <= _MOST_DEPTH:
+                    left.append((depth + 1, entry.path))
 
 
 def remove_folder(folder: str) -> bool:
-    """Whether a session's folder is gone, whatever rights foreign code has given to what is in it."""
-    for _ in range(2):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not os.path.lexists(folder):
-            return True
-        for parent, _, _ in os.walk(folder):
-            with contextlib.suppress(OSError):
-                os.chmod(parent, 0o700)
-    return False
+    """Whether a session's folder is gone, however deep it is and whatever rights foreign code has given in it."""
+    try:
+        emptying.empty(folder)
+        os.rmdir(folder)
+    except FileNotFoundError:
+        return not os.path.lexists(folder)
+    except OSError:
+        return False
+    return True
 
 
 def remove_leftover_folders() -> None:

@@ -89,6 +89,8 @@ class Sandbox:
         """How often the server was started again after it had ended."""
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._retired: list[tuple[subprocess.Popen[bytes] | None, socket.socket | None]] = []
+        """Servers that could start no more sessions, and the way to end them."""
         self._starting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._places = weakref.WeakKeyDictionary()
@@ -121,6 +123,8 @@ class Sandbox:
             self._thrown_away(jail)
         self._idle.clear()
         self._end_server()
+        while self._retired:
+            _end(*self._retired.pop())
         for _ in range(200):
             if not self._clear():
                 return
@@ -138,7 +142,7 @@ class Sandbox:
             if jail.alive:
                 return jail
             self._thrown_away(jail)
-        for _ in range(2):  # a server that has just died may still have taken what was sent to it
+        for failed in (1, 2, 3):  # a server that has just died may still have taken what was sent to it
             jail = Jail(limits, folder=self._folder())
             try:
                 if await jail.begin(functools.partial(self._begun, jail)):
@@ -153,6 +157,8 @@ class Sandbox:
                 raise
             self._thrown_away(jail)
             await asyncio.sleep(_AGAIN_SECONDS)
+            if failed == 2:
+                self._retire()
         raise InfrastructureError("the sandbox could not start a session")
 
     def _folder(self) -> str:
@@ -284,17 +290,27 @@ class Sandbox:
                 raise InfrastructureError(f"no server has come up in the container: {' '.join(words[:4])} …") from None
         return met[0], met[1]
 
+    def _retire(self) -> None:
+        """Have another server start sessions from now on; this one stays for those it has."""
+        self._retired.append((self._server, self._control))
+        self._server = self._control = None
+        self.restarts += 1
+
     def _end_server(self) -> None:
-        if self._control is not None:
-            self._control.close()  # the server takes that as its end
-            self._control = None
-        if self._server is not None:
-            try:
-                self._server.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                self._server.kill()
-                self._server.wait()
-            self._server = None
+        server, control = self._server, self._control
+        self._server = self._control = None
+        _end(server, control)
+
+
+def _end(server: subprocess.Popen[bytes] | None, control: socket.socket | None) -> None:
+    if control is not None:
+        control.close()  # the server takes that as its end
+    if server is not None:
+        try:
+            server.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
 
 
 def _allow_descriptors() -> None:

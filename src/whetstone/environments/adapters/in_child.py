@@ -72,12 +72,13 @@ def _give_up(seconds: float) -> None:
         kernel.gain_nothing()
         kernel.landlock([(path, kernel.READ) for path in readable()])
     with contextlib.suppress(OSError):
-        _filter().load()
+        for calls in _filters():
+            calls.load()
 
 
 @functools.cache
-def _filter() -> Any:
-    return confine.system_call_filter()
+def _filters() -> list[Any]:
+    return confine.system_call_filters(own_files=False)
 
 
 def _size() -> int:

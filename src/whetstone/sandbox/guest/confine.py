@@ -6,6 +6,8 @@ loaded first forbids what the rest needs.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import resource
 from collections.abc import Sequence
@@ -19,23 +21,64 @@ try:
 except (ImportError, RuntimeError, OSError):  # an image without libseccomp; the runtime has a filter of its own
     pyseccomp = None
 
-FORBIDDEN = (
-    # looking into and steering other processes
-    "ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_getfd", "process_madvise",
-    # namespaces, mounts, roots
-    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree", "fsopen", "fsconfig",
-    "fsmount", "fspick", "mount_setattr", "open_by_handle_at", "name_to_handle_at",
-    # the kernel itself
-    "bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "kexec_load",
-    "kexec_file_load", "init_module", "finit_module", "delete_module", "reboot", "swapon", "swapoff", "acct", "syslog",
-    "add_key", "request_key", "keyctl", "quotactl", "quotactl_fd", "lookup_dcookie", "iopl", "ioperm", "modify_ldt",
-    "settimeofday", "clock_settime", "adjtimex", "clock_adjtime", "sethostname", "setdomainname", "vhangup",
-    "nfsservctl", "uselib", "_sysctl", "fanotify_init", "mbind", "migrate_pages", "move_pages", "set_mempolicy",
-    "personality",
-    # files nobody sees in the folder and nobody counts, and queues that outlive a process
-    "memfd_secret", "mq_open", "shmget", "semget", "msgget",
-    # the network; `socketpair` stays, for programs that talk to themselves
-    "socket", "bind", "listen", "accept", "accept4", "connect",
+ALLOWED = (
+    # files that are open, and opening them
+    "read", "write", "open", "openat", "openat2", "creat", "close", "close_range", "lseek", "_llseek", "pread64",
+    "pwrite64", "readv", "writev", "preadv", "pwritev", "preadv2", "pwritev2", "dup", "dup2", "dup3", "pipe", "pipe2",
+    "fcntl", "fcntl64", "flock", "fsync", "fdatasync", "sync_file_range", "fallocate", "fadvise64", "readahead",
+    "sendfile", "sendfile64", "splice", "tee", "vmsplice", "copy_file_range", "ioctl", "truncate", "ftruncate",
+    # what is there
+    "stat", "fstat", "lstat", "newfstatat", "fstatat64", "statx", "statfs", "fstatfs", "access", "faccessat",
+    "faccessat2", "readlink", "readlinkat", "getdents", "getdents64", "getcwd", "chdir", "fchdir", "umask",
+    "getxattr", "lgetxattr", "fgetxattr", "listxattr", "llistxattr", "flistxattr", "cachestat",
+    # names and attributes
+    "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir", "link", "linkat", "unlink", "unlinkat", "symlink",
+    "symlinkat", "mknod", "mknodat", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown",
+    "fchownat", "utime", "utimes", "utimensat", "futimesat",
+    # waiting
+    "poll", "ppoll", "select", "pselect6", "_newselect", "epoll_create", "epoll_create1", "epoll_ctl", "epoll_wait",
+    "epoll_pwait", "epoll_pwait2", "eventfd", "eventfd2", "signalfd", "signalfd4", "timerfd_create",
+    "timerfd_settime", "timerfd_gettime", "pause", "nanosleep", "clock_nanosleep", "inotify_init", "inotify_init1",
+    "inotify_add_watch", "inotify_rm_watch",
+    # memory
+    "mmap", "mmap2", "munmap", "mremap", "mprotect", "madvise", "msync", "mincore", "brk", "mlock", "mlock2", "munlock",
+    "mlockall", "munlockall", "pkey_alloc", "pkey_free", "pkey_mprotect", "membarrier", "get_mempolicy",
+    # processes and threads
+    "clone", "clone3", "fork", "vfork", "execve", "execveat", "exit", "exit_group", "wait4", "waitid", "getpid",
+    "getppid", "gettid", "getpgid", "getpgrp", "getsid", "setpgid", "setsid", "set_tid_address", "set_robust_list",
+    "get_robust_list", "futex", "futex_waitv", "futex_wait", "futex_wake", "futex_requeue", "rseq", "sched_yield",
+    "arch_prctl", "prctl", "set_thread_area", "get_thread_area", "set_tls", "restart_syscall", "pidfd_open", "getcpu",
+    "sched_getaffinity", "sched_setaffinity", "sched_getparam", "sched_setparam", "sched_getscheduler",
+    "sched_setscheduler", "sched_getattr", "sched_setattr", "sched_get_priority_max", "sched_get_priority_min",
+    "sched_rr_get_interval", "getpriority", "setpriority", "ioprio_get", "ioprio_set",
+    # signals
+    "kill", "tkill", "tgkill", "pidfd_send_signal", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending",
+    "rt_sigtimedwait", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "rt_sigsuspend", "sigaltstack", "sigreturn", "alarm",
+    "getitimer", "setitimer", "timer_create", "timer_settime", "timer_gettime", "timer_getoverrun", "timer_delete",
+    # who, when, how much
+    "getuid", "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups", "setuid", "setgid", "setreuid",
+    "setregid", "setresuid", "setresgid", "setfsuid", "setfsgid", "capget", "capset", "uname", "sysinfo", "times",
+    "time", "gettimeofday", "clock_gettime", "clock_getres", "getrusage", "getrlimit", "ugetrlimit", "setrlimit",
+    "prlimit64", "getrandom",
+    # giving up more than was given up
+    "seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self",
+    # programs that talk to themselves: both ends are one's own, and nothing else can be reached
+    "socketpair", "sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg", "shutdown", "getsockname",
+    "getpeername", "setsockopt", "getsockopt",
+)  # fmt: skip
+"""Every other call, one that is younger than this list among them, is answered as if the kernel did not have it."""
+_MAY_NOT = (
+    "socket", "bind", "listen", "accept", "accept4", "connect", "ptrace", "process_vm_readv", "process_vm_writev",
+    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "memfd_create", "shmget", "semget", "msgget",
+    "mq_open", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr", "bpf", "keyctl",
+    "add_key", "request_key", "sync", "syncfs", "io_setup", "io_uring_setup", "personality", "sethostname",
+)  # fmt: skip
+"""Of the others those that programs know how to be refused: with "not permitted" rather than "not there"."""
+_OF_ONESELF = ("prlimit64", "sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr")
+"""Their first argument is a process; 0 is whoever asks."""
+_OTHERS_FILES = ("chown", "fchown", "lchown", "fchownat", "inotify_add_watch")
+_DONE_WITHOUT_EFFECT = (
+    "chmod", "fchmod", "fchmodat", "fchmodat2", "utime", "utimes", "utimensat", "futimesat",
 )  # fmt: skip
 FILTERS = pyseccomp is not None
 """Whether system calls can be filtered here."""
@@ -59,27 +102,48 @@ class Bounds:
     """Files and folders."""
 
 
-def system_call_filter() -> Any:
-    """What the kernel refuses with a plain error: what no honest program in a sandbox needs.
+def system_call_filters(*, own_files: bool) -> list[Any]:
+    """What the kernel lets foreign code ask for; each is loaded, and a call must pass all of them.
+
+    Args:
+        own_files: Whether all files it could own are its own to begin with. Otherwise nobody's attributes are changed:
+            Landlock does not keep modes and times, so that a session without a user or a root of its own would change
+            the machine's. Modes and times are then kept as they are without a word, since copying a file sets both.
 
     Raises:
         OSError: The library for it is not there.
     """
     if pyseccomp is None:
         raise OSError("libseccomp is not installed")
-    calls = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
-    refused = pyseccomp.ERRNO(1)  # EPERM
-    for name in FORBIDDEN:
-        try:
-            calls.add_rule(refused, name)
-        except (ValueError, OSError):
-            continue  # a call this architecture or library does not know
+    allowed = pyseccomp.SyscallFilter(pyseccomp.ERRNO(errno.ENOSYS))
+    for name in ALLOWED:
+        _add(allowed, pyseccomp.ALLOW, name)
+    bounded = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+    refused, word = pyseccomp.ERRNO(errno.EPERM), 0xFFFFFFFF
+    for name in _MAY_NOT:
+        _add(bounded, refused, name)
+    for name in _OF_ONESELF:
+        _add(bounded, refused, name, pyseccomp.Arg(0, pyseccomp.NE, 0))
+    for name, one_process in (("setpriority", os.PRIO_PROCESS), ("ioprio_set", 1)):
+        _add(bounded, refused, name, pyseccomp.Arg(0, pyseccomp.NE, one_process))
+        _add(bounded, refused, name, pyseccomp.Arg(1, pyseccomp.NE, 0))
     for flag in _NEW_NAMESPACES:
-        calls.add_rule(refused, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
-    calls.add_rule(pyseccomp.ERRNO(38), "clone3")  # its flags cannot be read here; the C library then uses `clone`
-    # pushing characters into a terminal's input
-    calls.add_rule(refused, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, 0x5412))
-    return calls
+        _add(bounded, refused, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
+    # its flags cannot be read here; the C library then uses `clone`
+    _add(bounded, pyseccomp.ERRNO(errno.ENOSYS), "clone3")
+    for pushes_characters in (0x5412, 0x541C):  # into a terminal's input
+        _add(bounded, refused, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, word, pushes_characters))
+    if not own_files:
+        for name in _OTHERS_FILES:
+            _add(bounded, refused, name)
+        for name in _DONE_WITHOUT_EFFECT:
+            _add(bounded, pyseccomp.ERRNO(0), name)
+    return [allowed, bounded]
+
+
+def _add(calls: Any, action: Any, name: str, *arguments: Any) -> None:
+    with contextlib.suppress(ValueError, OSError):  # a call this architecture or library does not know
+        calls.add_rule(action, name, *arguments)
 
 
 def limit(bounds: Bounds) -> None:
@@ -104,7 +168,7 @@ def confine(
     allowed: Sequence[tuple[str, int | None]],
     *,
     user: int | None,
-    calls: Any,
+    calls: Sequence[Any],
     landlock: bool,
 ) -> None:
     """Give up everything there is to give up.
@@ -112,6 +176,7 @@ def confine(
     Args:
         allowed: What Landlock leaves; see `kernel.landlock`.
         user: The user to become; None to stay.
+        calls: Filters of system calls; see `system_call_filters`.
     """
     os.umask(0o077)
     limit(bounds)
@@ -123,8 +188,8 @@ def confine(
     if landlock:
         kernel.landlock(allowed)
     kernel.drop_capabilities()
-    if calls is not None:
-        calls.load()
+    for each in calls:
+        each.load()
 
 
 def _address_space() -> int:

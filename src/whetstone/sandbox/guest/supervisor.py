@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
-import shutil
 import signal
 import socket
 import time
@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from whetstone.sandbox.guest import interpreter, kernel, wire
+from whetstone.sandbox.guest import emptying, interpreter, kernel, wire
 
 NOT_STARTED = 1000
 """What is told in place of an exit code where there was no process to be had."""
@@ -39,6 +39,7 @@ def serve(host: socket.socket, folders: Sequence[str], household: Household) -> 
 
 def _serve(host: socket.socket, folders: Sequence[str], household: Household) -> None:
     kernel.set_dumpable(False)  # what it started may not look into it
+    at_first = _condition(folders)
     awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -70,9 +71,8 @@ def _serve(host: socket.socket, folders: Sequence[str], household: Household) ->
         elif message["do"] == "end":
             household.end()
             worker = None
-            wire.send_packet(
-                host, {"ended": message["number"], "clean": _emptied(folders) if message["empty"] else True}
-            )
+            clean = not message["empty"] or (_emptied(folders) and _condition(folders) == at_first)
+            wire.send_packet(host, {"ended": message["number"], "clean": clean})
 
 
 def _start(
@@ -92,6 +92,7 @@ def _start(
             host.close()
             for file in own:
                 os.close(file)
+            os.setsid()  # what is done to a group or a session of processes is done to its own
             kernel.set_dumpable(True)
             if scoped:
                 kernel.landlock([("/", None)])  # within what is allowed already; signals no longer reach the supervisor
@@ -163,12 +164,13 @@ class Household:
 
 
 def _lives(pid: str) -> bool:
-    """Whether it is more than a name that its parent has not yet struck off."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    """Whether it is more than a name that its parent has not yet struck off; a thread may outlive the first one."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] not in "ZX":
+                    return True
+    return False
 
 
 def _family(pid: int) -> Iterator[int]:
@@ -195,14 +197,35 @@ def _ended() -> Iterator[tuple[int, int]]:
 
 
 def _emptied(folders: Sequence[str]) -> bool:
-    """Whether nothing is left in them."""
+    """Whether nothing is left in them, and on them."""
     try:
         for folder in folders:
-            for entry in os.scandir(folder):
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path)
-                else:
-                    os.unlink(entry.path)
-    except (OSError, RecursionError):
+            emptying.empty(folder)
+            emptying.as_new(folder)
+    except OSError:
         return False
     return True
+
+
+def _condition(folders: Sequence[str]) -> tuple[Any, ...]:
+    """What may be done from beside to this process, which hands it on to all that it starts, and to its folders."""
+    kinds = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+    return (
+        *(resource.getrlimit(getattr(resource, kind)) for kind in kinds),
+        os.getpriority(os.PRIO_PROCESS, 0),
+        os.sched_getscheduler(0),
+        os.sched_getparam(0).sched_priority,
+        tuple(sorted(os.sched_getaffinity(0))),
+        kernel.io_priority(),
+        *(_text_of(f"/proc/self/{name}") for name in ("autogroup", "oom_score_adj", "timerslack_ns")),
+        os.umask(0o077),
+        sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        *(tuple(os.listxattr(folder)) for folder in folders),
+    )
+
+
+def _text_of(path: str) -> str:
+    """A file's text; empty where there is none, or it may not be read."""
+    with contextlib.suppress(OSError), open(path) as file:
+        return file.read()
+    return ""

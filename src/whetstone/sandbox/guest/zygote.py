@@ -13,7 +13,6 @@ import gc
 import importlib
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -22,7 +21,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from whetstone.sandbox.guest import confine, kernel, supervisor, wire
+from whetstone.sandbox.guest import confine, emptying, kernel, supervisor, wire
 
 SHARED = "/dev/shm"
 _FOLDER = "session"
@@ -44,7 +43,7 @@ def main() -> None:
     if settings["contained"]:
         settings |= _what_there_is()
     settings["landlock"] = settings["landlock"] and kernel.landlock_version() > 0  # in a world of its own, beside it
-    calls = confine.system_call_filter() if settings["seccomp"] else None
+    calls = {own: confine.system_call_filters(own_files=own) if settings["seccomp"] else [] for own in (True, False)}
     gc.collect()
     gc.freeze()  # what is here now is shared by all; a collector that touches it would copy it
     host.sendall(wire.frame({"ready": True, "missing": missing, "landlock": kernel.landlock_version()}))
@@ -79,7 +78,9 @@ def main() -> None:
             os.close(file)
 
 
-def _become_session(host: socket.socket, wanted: dict[str, Any], settings: dict[str, Any], calls: Any) -> None:
+def _become_session(
+    host: socket.socket, wanted: dict[str, Any], settings: dict[str, Any], calls: dict[bool, list[Any]]
+) -> None:
     """Leave this world for one of its own; the grandchild, first process of that world, is the session."""
     bounds = confine.Bounds(**wanted["bounds"])
     user: int | None = wanted["user"]
@@ -99,7 +100,8 @@ def _become_session(host: socket.socket, wanted: dict[str, Any], settings: dict[
     allowed += [(path, None) for path in own]
     scoped = bool(settings["landlock"]) and kernel.landlock_version() >= 6
     household = supervisor.Household(alone=settings["namespaces"], scoped=scoped)
-    confine.confine(bounds, allowed, user=user, calls=calls, landlock=settings["landlock"])
+    own_files = settings["namespaces"] or user is not None
+    confine.confine(bounds, allowed, user=user, calls=calls[own_files], landlock=settings["landlock"])
     supervisor.serve(host, own, household)
     os._exit(0)
 
@@ -136,7 +138,9 @@ def _remove_folders_of_the_gone() -> None:
     for entry in os.scandir(tempfile.gettempdir()):
         owner = entry.name.removeprefix(f"{_FOLDER}-")
         if owner != entry.name and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
-            shutil.rmtree(entry.path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                emptying.empty(entry.path)
+                os.rmdir(entry.path)
 
 
 def _enter_world_of_its_own(own: Sequence[str], bounds: confine.Bounds, user: int | None) -> None:
@@ -163,8 +167,9 @@ def rehearse(work: str, temporary: str, own_user: bool) -> None:
     if child == 0:
         bounds = confine.Bounds(0, 8, 64, 1 << 20, 1 << 20, 64)
         user = _FIRST_USER if own_user else None
+        calls = confine.system_call_filters(own_files=True)
         _enter_world_of_its_own([work, temporary, SHARED], bounds, user)
-        confine.confine(bounds, [("/", kernel.READ)], user=user, calls=confine.system_call_filter(), landlock=False)
+        confine.confine(bounds, [("/", kernel.READ)], user=user, calls=calls, landlock=False)
         print("ready", flush=True)
         os._exit(0)
     os.waitpid(child, 0)

@@ -1,0 +1,247 @@
+"""What one episode does to its world is nothing to the next that lives in it, nor to the machine."""
+
+import asyncio
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests_sandbox import levels, run, server
+from whetstone.sandbox import Ending, Isolation, Sandbox, jail
+from whetstone.sandbox.guest import emptying
+from whetstone.sandbox.isolation import too_full
+
+LIBC = "import ctypes, os, resource\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+TO_OTHERS = {
+    "limits": "resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (0, 0))",
+    "seconds": "resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
+    "limits by number": "assert libc.prlimit(os.getppid(), 1, ctypes.byref((ctypes.c_uint64 * 2)(0, 0)), None) == 0",
+    "nice": "os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "nice of the group": "os.setpriority(os.PRIO_PGRP, 0, 19)",
+    "nice of the user": "os.setpriority(os.PRIO_USER, os.getuid(), 19)",
+    "policy": "os.sched_setscheduler(os.getppid(), os.SCHED_IDLE, os.sched_param(0))",
+    "cores": "os.sched_setaffinity(os.getppid(), [min(os.sched_getaffinity(0))])",
+    "input and output": "assert libc.syscall(251, 1, os.getppid(), 3 << 13) == 0",
+    "input and output of the user": "assert libc.syscall(251, 3, os.getuid(), 3 << 13) == 0",
+    "a group of processes": "os.setpgid(os.getppid(), 0)",
+}
+TO_ITSELF = {
+    "limits": "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
+    "nice": "os.nice(5)",
+    "group's nice": "open('/proc/self/autogroup', 'w').write('19')",
+    "policy": "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))",
+    "cores": "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])",
+    "mode": "os.chmod('.', 0o500)",
+    "times": "os.utime('.', (7, 7))",
+    "attributes": "os.setxattr('.', 'user.note', b'7')",
+}
+LOOK = LIBC + (
+    "(resource.getrlimit(1), resource.getrlimit(0), os.getpriority(0, 0), os.getpriority(0, os.getppid()),"
+    " os.sched_getscheduler(0), sorted(os.sched_getaffinity(0)), libc.syscall(252, 1, 0),"
+    " oct(os.stat('.').st_mode), os.listxattr('.'), len(os.listdir('.')), len(os.listdir('/dev/shm')))"
+)
+
+
+@pytest.fixture(params=levels())
+def isolation(request):
+    return request.param
+
+
+@pytest.mark.parametrize("what", TO_OTHERS)
+def test_what_is_another_process_is_not_changed(isolation, what):
+    before = run(isolation, LOOK)
+    tried = run(isolation, LIBC + TO_OTHERS[what])
+    assert tried.ending is Ending.ERROR, tried
+    assert run(isolation, LOOK).value == before.value
+    assert run(isolation, "open('f', 'w').write('x' * 1000)").value == "1000"
+
+
+@pytest.mark.parametrize("what", TO_ITSELF)
+def test_what_it_does_to_itself_ends_with_it(isolation, what):
+    before = run(isolation, LOOK)
+    run(isolation, LIBC + TO_ITSELF[what])
+    assert run(isolation, LOOK).value == before.value
+
+
+def test_a_processor_limit_set_from_inside_does_not_kill_the_host(isolation):
+    run(isolation, LIBC + f"resource.prlimit({os.getpid()}, resource.RLIMIT_CPU, (1, 1))")
+    assert Path("/proc/self/limits").read_text().splitlines()[1].split()[3] == "unlimited"
+
+
+def test_folders_as_deep_as_they_go_are_removed(isolation):
+    outcome = run(isolation, "import os\nfor i in range(1800):\n    os.mkdir('d')\n    os.chdir('d')\nopen('f', 'w')")
+    assert outcome.ending in (Ending.OK, Ending.DISK, Ending.ERROR)
+    assert run(isolation, "import os\nos.listdir('.')").value == "[]"
+
+
+def test_a_folder_closed_to_its_owner_is_removed(isolation):
+    run(isolation, "import os\nos.makedirs('a/b')\nopen('a/b/c', 'w')\nos.chmod('a/b', 0)\nos.chmod('a', 0o100)")
+    assert run(isolation, "import os\nos.listdir('.')").value == "[]"
+
+
+def test_memory_and_queues_nobody_counts_are_refused(isolation):
+    for code in (
+        "os.memfd_create('x')",
+        "assert libc.syscall(206, 64, ctypes.byref(ctypes.c_ulong())) == 0",  # io_setup
+        "assert libc.shmget(0, 4096, 0o1600) >= 0",
+        "assert libc.syscall(999) != -1 or ctypes.get_errno() == 38",
+    ):
+        outcome = run(isolation, LIBC + code)
+        assert outcome.ending is (Ending.OK if "999" in code else Ending.ERROR), (code, outcome)
+
+
+def test_threads_that_outlive_the_first_are_ended(isolation):
+    code = (
+        "import os, threading, time, ctypes\n"
+        "if os.fork() == 0:\n"
+        "    threading.Thread(target=time.sleep, args=(60,), daemon=False).start()\n"
+        "    ctypes.CDLL(None).syscall(60, 0)\n"  # exit of this thread alone
+    )
+
+    async def left():
+        session = server(isolation).session()
+        await session.python(code)
+        swept = await session.settled()
+        again = await session.settled()
+        session.close()
+        return swept, again
+
+    swept, again = asyncio.run(left())
+    if isolation is Isolation.NAMESPACES:  # elsewhere children of the interpreter are out of sight until it ends
+        assert (swept, again) == (1, 1)
+
+
+def test_what_all_sessions_share_is_nobodys(isolation):
+    places = ("/", "/tmp", "/var/tmp", "/dev", "/usr", "/etc", "/proc")
+    modes = [stat.S_IMODE(os.stat(place).st_mode) for place in places]
+    before = run(isolation, f"import os\n[oct(os.stat(p).st_mode) for p in {places!r}]")
+    run(
+        isolation,
+        f"import os, contextlib\nfor place in {places!r}:\n"
+        "    with contextlib.suppress(OSError): os.chmod(place, 0)\n"
+        "    with contextlib.suppress(OSError): os.utime(place, (7, 7))\n"
+        "    with contextlib.suppress(OSError): open(place + '/whetstone-note', 'w').close()",
+    )
+    after = run(isolation, f"import os\n[oct(os.stat(p).st_mode) for p in {places!r}]")
+    assert after.value == before.value
+    assert [stat.S_IMODE(os.stat(place).st_mode) for place in places] == modes
+    assert not any(Path(place, "whetstone-note").exists() for place in places)
+    shared = [place for place in places if place not in ("/tmp", "/var/tmp")]
+    assert run(isolation, f"import os\n[p for p in {shared!r} if os.path.exists(p + '/whetstone-note')]").value == "[]"
+
+
+def test_a_world_is_lived_in_again(isolation):
+    """Where worlds are kept at all: proving that one is as new must not mean that none ever is."""
+
+    async def twice():
+        sandbox = Sandbox(isolation=isolation)
+        processes = []
+        for _ in range(2):
+            session = sandbox.session()
+            await session.python("open('f', 'w').write('x')")
+            processes.append(session.process)
+            session.close()
+        sandbox.close()
+        return processes, sandbox._keeps
+
+    processes, kept = asyncio.run(twice())
+    assert (processes[0] == processes[1]) == kept
+
+
+def test_a_server_that_starts_no_more_sessions_is_replaced(isolation, monkeypatch):
+    sandbox, begin, failed = Sandbox(isolation=isolation), jail.Jail.begin, []
+
+    async def torn(self, started):
+        if len(failed) < 2:
+            failed.append(1)
+            return False
+        return await begin(self, started)
+
+    async def live():
+        lived = sandbox.session()
+        first = await lived.python("x = 1")
+        monkeypatch.setattr(jail.Jail, "begin", torn)
+        session = sandbox.session()
+        second, third = await session.python("2"), await lived.python("x")
+        for each in (session, lived):
+            each.close()
+        sandbox.close()
+        return first.ending, second.value, third.value
+
+    assert asyncio.run(live()) == (Ending.OK, "2", "1")
+    assert sandbox.restarts == 1
+
+
+def test_a_folder_too_deep_to_be_looked_at_is_too_full(tmp_path):
+    limits = server(Isolation.NAMESPACES).limits if not levels()[0].marks else Sandbox(isolation="unsafe").limits
+    assert not too_full(str(tmp_path), limits)
+    where = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(70):
+        os.mkdir("d" * 200, dir_fd=where)
+        deeper = os.open("d" * 200, os.O_RDONLY, dir_fd=where)
+        os.close(where)
+        where = deeper
+    os.close(where)
+    assert too_full(str(tmp_path), limits)
+    emptying.empty(str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_emptying_is_not_led_out(tmp_path):
+    kept, emptied = tmp_path / "kept", tmp_path / "emptied"
+    kept.mkdir()
+    (kept / "file").write_text("here")
+    emptied.mkdir()
+    (emptied / "link").symlink_to(kept)
+    (emptied / "inner").mkdir()
+    (emptied / "inner" / "link").symlink_to(kept / "file")
+    (emptied / "whetstone-removing-0").mkdir()
+    (emptied / "inner" / "whetstone-removing-0").mkdir()
+    (emptied / "inner" / "whetstone-removing-0" / "file").write_text("gone")
+    emptying.empty(str(emptied))
+    assert (kept / "file").read_text() == "here"
+    assert not list(emptied.iterdir())
+    (tmp_path / "way").symlink_to(kept)
+    with pytest.raises(OSError, match="way"):
+        emptying.empty(str(tmp_path / "way"))
+
+
+def ordinary():
+    """A Python that an ordinary user may run: this one, or the system's where this one lies in a closed folder."""
+    closed = any(not folder.stat().st_mode & stat.S_IXOTH for folder in Path(sys.executable).resolve().parents)
+    return shutil.which("python3", path="/usr/bin") if closed else sys.executable
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only a superuser can become another user")
+def test_all_of_it_holds_for_an_ordinary_user(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    os.chown(home, 12345, 12345)
+    found = [path for path in sys.path if path]
+    options = [
+        "-q",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+        "--basetemp",
+        str(home / "t"),
+        str(Path(__file__).parent),
+    ]
+    become = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
+    done = subprocess.run(
+        [*become, ordinary(), "-m", "pytest", *options, str(Path(__file__).parent)],
+        env={"HOME": str(home), "TMPDIR": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(found)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
