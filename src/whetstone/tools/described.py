@@ -7,10 +7,9 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import jsonschema
-
 from whetstone.chat.message import ToolSpec
-from whetstone.errors import ToolError
+from whetstone.errors import RecipeError, ToolError
+from whetstone.tools.foreign_schema import UndecidedError, checked_schema, problems
 from whetstone.tools.schema import Tool
 
 
@@ -21,32 +20,34 @@ def tool_from_schema(
 
     Args:
         answer: Gets the arguments as one object.
+
+    Raises:
+        RecipeError: The schema is none, or one that cannot be applied without asking elsewhere.
     """
+    try:
+        schema = checked_schema(spec.parameters)
+    except ValueError as error:
+        raise RecipeError(f"the schema of {spec.name}: {error}") from None
 
     async def function(**arguments: Any) -> Any:
         return await answer(arguments)
 
-    return Tool(spec, function, functools.partial(_bound, spec), keeps_time)
+    return Tool(spec, function, functools.partial(_bound, spec, schema), keeps_time, binds_slowly=True)
 
 
-@functools.lru_cache(maxsize=4096)
-def _validator(schema: str) -> Any:
-    parsed = json.loads(schema)
-    kind = jsonschema.validators.validator_for(parsed)
-    return kind(parsed)
-
-
-def _bound(spec: ToolSpec, arguments: str) -> dict[str, Any]:
+def _bound(spec: ToolSpec, schema: str, arguments: str) -> dict[str, Any]:
     try:
         values = json.loads(arguments)
     except (ValueError, RecursionError):
         raise ToolError(f"{spec.name}: the arguments are not valid JSON") from None
     if not isinstance(values, dict):
         raise ToolError(f"{spec.name}: the arguments must be a JSON object")
-    problems = sorted(_validator(json.dumps(spec.parameters)).iter_errors(values), key=lambda e: list(map(str, e.path)))
-    if problems:
-        said = "; ".join(f"{'.'.join(map(str, p.path)) or 'arguments'}: {p.message[:200]}" for p in problems[:3])
-        raise ToolError(f"{spec.name}: {said}")
+    try:
+        found = problems(schema, values)
+    except UndecidedError as error:
+        raise ToolError(f"{spec.name}: whether the arguments fit cannot be told: {error}") from None
+    if found:
+        raise ToolError(f"{spec.name}: {'; '.join(found)}")
     unknown = values.keys() - spec.parameters.get("properties", {}).keys()
     if unknown and "additionalProperties" not in spec.parameters and spec.parameters.get("properties"):
         raise ToolError(f"{spec.name}: there is no argument {', '.join(sorted(unknown))}")

@@ -212,9 +212,9 @@ def _about(parameter: Mapping[str, Any]) -> dict[str, str]:
 
 def _resolved(document: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
     """A value without references; a schema that holds itself ends as anything."""
-    if depth > _MOST_DEPTH:
-        return {}
     if isinstance(value, Mapping):
+        if depth > _MOST_DEPTH:
+            return {}
         if "$ref" in value:
             target: Any = document
             for step in str(value["$ref"]).removeprefix("#/").split("/"):
@@ -223,10 +223,22 @@ def _resolved(document: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
                     raise RecipeError(f"openapi: {value['$ref']} leads nowhere")
                 target = target[key]
             return _resolved(document, target, depth + 1)
-        return {key: _resolved(document, inner, depth + 1) for key, inner in value.items()}
+        return _as_now({key: _resolved(document, inner, depth + 1) for key, inner in value.items()})
     if isinstance(value, list):
         return [_resolved(document, inner, depth + 1) for inner in value]
     return value
+
+
+def _as_now(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema of OpenAPI 3.0 as JSON Schema writes it today: bounds that are left out are numbers, null is a type."""
+    for name, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if schema.get(name) is True and bound in schema:
+            schema[name] = schema.pop(bound)
+        elif isinstance(schema.get(name), bool):
+            del schema[name]
+    if schema.get("nullable") is True and isinstance(schema.get("type"), str):
+        schema["type"] = [schema["type"], "null"]
+    return schema
 
 
 def _plain(value: Any) -> Any:

@@ -31,6 +31,8 @@ class Tool:
     """The keyword arguments in a JSON text, checked; raises ToolError, whose text says what is wrong."""
     keeps_time: bool = False
     """Whether it ends by itself when its time is over; then nobody else cuts it off."""
+    binds_slowly: bool = False
+    """Whether reading arguments may take long enough to be done beside the event loop."""
 
     def named(self, name: str) -> Tool:
         """The same tool under another name."""

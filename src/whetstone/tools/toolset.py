@@ -153,7 +153,10 @@ class Toolset:
             near = did_you_mean(call.name, self._tools)
             return _refused(call, "unknown_tool", f'there is no tool "{call.name}"{near}')
         try:
-            arguments = tool.bind(call.arguments)
+            if tool.binds_slowly:
+                arguments = await run_in_thread(tool.bind, {"arguments": call.arguments})
+            else:
+                arguments = tool.bind(call.arguments)
         except ToolError as error:
             return _refused(call, "invalid_arguments", str(error))
         cost = 0.0

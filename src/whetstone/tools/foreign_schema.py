@@ -1,0 +1,156 @@
+"""Do these values fit a JSON Schema that somebody else wrote? Said within a deadline, from the schema alone.
+
+A schema of a server is code of a server: it may refer to addresses and files, hold patterns that never end, and grow
+as it is applied. Here nothing is fetched, patterns run in an engine that stops, and all of it ends after half a second.
+
+Easy to get wrong: patterns are not only under `pattern`: they name properties, and decide which properties are others.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import jsonschema
+import referencing
+import regex
+
+SECONDS = 0.5
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_NAMES_BY_PATTERN = ("unevaluatedProperties",)
+_MOST_CHARACTERS = 200_000
+_until: ContextVar[float] = ContextVar("until")
+
+
+class UndecidedError(Exception):
+    """Whether values fit cannot be told; the text says why."""
+
+
+class _Late(Exception):
+    pass
+
+
+def checked_schema(schema: Mapping[str, Any]) -> str:
+    """The schema as text, for `problems`.
+
+    Raises:
+        ValueError: It is none, is too large, refers to something outside of itself, or cannot be applied in a way that
+            ends.
+    """
+    try:
+        text = json.dumps(schema)
+        for key, value in _all(schema):
+            if key in _REFERENCES and not str(value).startswith("#"):
+                raise ValueError(f"{key} {str(value)[:200]!r} leads out of it, and nothing is fetched")
+            if key in _NAMES_BY_PATTERN and "patternProperties" in text:
+                raise ValueError(f"{key} beside patternProperties is not known here")
+            if key == "pattern" and isinstance(value, str):
+                regex.compile(value)
+        if len(text) > _MOST_CHARACTERS:
+            raise ValueError(f"it has {len(text)} characters")
+        kind = jsonschema.validators.validator_for(schema)
+        kind.check_schema(schema)
+    except (jsonschema.SchemaError, regex.error, RecursionError, TypeError) as error:
+        message = error.message if isinstance(error, jsonschema.SchemaError) else str(error)
+        raise ValueError(f"it is no JSON Schema: {message[:200]}") from None
+    return text
+
+
+def problems(schema: str, values: Any, *, most: int = 3) -> list[str]:
+    """What is wrong with the values, each with its place; empty where they fit.
+
+    Args:
+        schema: What `checked_schema` said.
+
+    Raises:
+        UndecidedError: It cannot be told, or not within the time.
+    """
+    token = _until.set(time.monotonic() + SECONDS)
+    try:
+        found = sorted(_validator(schema).iter_errors(values), key=lambda error: list(map(str, error.path)))
+        return [f"{'.'.join(map(str, e.path)) or 'arguments'}: {e.message[:200]}" for e in found[:most]]
+    except (RecursionError, TimeoutError, _Late):
+        raise UndecidedError(f"its schema is not done with them in {SECONDS:g} s") from None
+    except Exception as error:  # somebody else's schema in somebody else's library
+        raise UndecidedError(f"its schema cannot be applied: {str(error)[:200]}") from None
+    finally:
+        _until.reset(token)
+
+
+@functools.lru_cache(maxsize=4096)
+def _validator(schema: str) -> Any:
+    parsed = json.loads(schema)
+    return _bounded(jsonschema.validators.validator_for(parsed))(parsed, registry=referencing.Registry())
+
+
+@functools.cache
+def _bounded(kind: Any) -> Any:
+    """The kind of validator with every check on the clock."""
+    checks = {
+        **kind.VALIDATORS,
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+    }
+    return jsonschema.validators.extend(kind, {name: _on_the_clock(check) for name, check in checks.items()})
+
+
+def _on_the_clock(check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        _remaining()
+        yield from check(validator, value, instance, schema) or ()
+
+    return checked
+
+
+def _remaining() -> float:
+    left = _until.get() - time.monotonic()
+    if left <= 0:
+        raise _Late
+    return left
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return regex.search(pattern, text, timeout=_remaining()) is not None
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+    if validator.is_type(instance, "string") and not _matches(pattern, instance):
+        yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: Any, schema: Any) -> Iterator[Any]:
+    if validator.is_type(instance, "object"):
+        for pattern, below in patterns.items():
+            for name, value in instance.items():
+                if _matches(pattern, name):
+                    yield from validator.descend(value, below, path=name, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, below: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+    if not validator.is_type(instance, "object"):
+        return
+    patterns = schema.get("patternProperties", {})
+    others = [name for name in instance if name not in schema.get("properties", {})]
+    others = [name for name in others if not any(_matches(pattern, name) for pattern in patterns)]
+    if validator.is_type(below, "object"):
+        for name in others:
+            yield from validator.descend(instance[name], below, path=name)
+    elif not below and others:
+        yield jsonschema.ValidationError(f"there is no argument {', '.join(sorted(others))}")
+
+
+def _all(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key with its value, however deep."""
+    left = [value]
+    while left:
+        inner = left.pop()
+        if isinstance(inner, Mapping):
+            yield from inner.items()
+            left += inner.values()
+        elif isinstance(inner, list | tuple):
+            left += inner
