@@ -311,7 +311,7 @@ def test_textarena_keeps_our_promises():
 
 def test_openspiel_keeps_our_promises_and_search_never_loses():
     needs(package("pyspiel", "openspiel"))
-    found = keeps_its_promises("openspiel", id="tic_tac_toe", episodes=30)
+    found = keeps_its_promises("openspiel", id="tic_tac_toe", episodes=30, success_at=0)
     assert found["expert"] == 1.0
     keeps_promises_of_chance = contract("openspiel", id="kuhn_poker", episodes=20)
     checks = {
@@ -320,6 +320,84 @@ def test_openspiel_keeps_our_promises_and_search_never_loses():
     assert {c.verdict for c in checks.values()} == {Verdict.GOOD}
     with pytest.raises(RecipeError, match="tic_tac_toe"):
         environment_of("openspiel", id="tictactoe").check()
+
+
+def spiel(id, **options):
+    """A game of OpenSpiel, begun."""
+    needs(package("pyspiel", "openspiel"))
+    from whetstone.environments.adapters.openspiel import OpenSpiel
+
+    game = OpenSpiel(id=id, **options)
+    game.begin(Task("t", "", {"seed": 3, "seat": 0}), 0)
+    return game
+
+
+@pytest.mark.parametrize("id", ["go", "chess", "amazons", "shogi", "hex"])
+def test_a_search_is_bounded_whatever_the_game(id):
+    """Eight half-moves ahead took half a minute in chess and never came back in Go."""
+    game = spiel(id, opponent="search")
+    began = time.monotonic()
+    first = game.solve()
+    assert game.act(first).understood
+    assert time.monotonic() - began < 8
+    assert spiel(id, opponent="search").solve() == first
+
+
+def test_a_search_wins_at_once_where_it_can_and_holds_out_where_it_cannot():
+    game = spiel("tic_tac_toe")
+    for action in (4, 0, 1, 2):  # the agent in the middle and above it, the other in two corners
+        game._state.apply_action(action)
+    assert game.solve() == "x(2,1)"
+    game = spiel("nim(pile_sizes=1;2;3)")  # lost for whoever is first; a move is made all the same
+    assert game.solve() in game.admissible()
+
+
+@pytest.mark.parametrize("id", ["kuhn_poker", "hanabi", "pig", "dark_hex", "catch", "euchre"])
+def test_a_search_is_refused_where_it_cannot_play(id):
+    needs(package("pyspiel", "openspiel"))
+    with pytest.raises(RecipeError, match=f"openspiel: {id}: opponent: search is for two players"):
+        environment_of("openspiel", id=id, opponent="search").check()
+    source = source_of("openspiel", id=id)
+    with pytest.raises(TaskError, match=f"openspiel: {id} has no answer of its own to show"):
+        source.demonstrate(source.task(0), (), ())
+
+
+def test_a_draw_is_no_success_unless_the_recipe_says_so():
+    found = []
+    for options in ({}, {"success_at": 0}):
+        game = spiel("tic_tac_toe", **options)
+        for action in (0, 1, 2, 4, 3, 5, 7, 6, 8):
+            game._state.apply_action(action)
+        assert (game._state.is_terminal(), game.verdict()["return"]) == (True, 0.0)
+        found.append(game.verdict()["success"])
+    assert found == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("id", "success_at", "said"),
+    [
+        ("hanabi", None, "say success_at: a return above 0, up to 25"),
+        ("hanabi", 0.0, "every game is a success at 0"),
+        ("hanabi", 26.0, "none is a success at 26"),
+        ("solitaire", None, "say success_at"),
+        ("crossword", 1.0, "crossword cannot be played move by move: LegalActions"),
+        ("crossword", None, "crossword cannot be played move by move: LegalActions"),
+        ("start_at", None, "openspiel: start_at: Missing parameter"),
+    ],
+)
+def test_games_of_openspiel_without_a_success_are_refused(id, success_at, said):
+    needs(package("pyspiel", "openspiel"))
+    with pytest.raises(RecipeError, match=said):
+        environment_of("openspiel", id=id, success_at=success_at).check()
+
+
+def test_a_listed_move_of_openspiel_is_taken_and_moves_with_blanks_stand_apart():
+    game = spiel("morpion_solitaire", success_at=10)  # its moves end in a blank
+    opening = game.begin(Task("t", "", {"seed": 3}), 0).text
+    assert opening.endswith("moves:\n" + "\n".join(game.admissible()))
+    assert all(move == move.strip() for move in game.admissible())
+    assert game.act(f"  {game.admissible()[0]}  ").understood
+    assert "\nmoves: x(0,0) x(0,1)" in spiel("tic_tac_toe")._seen()
 
 
 def test_reasoning_gym_judges_by_its_own_verifier():
