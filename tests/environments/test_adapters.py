@@ -485,6 +485,7 @@ def test_verifiers_of_reasoning_gym_do_not_hold_up_other_episodes():
     [
         ("complex_arithmetic", ["nan", "nan+nanj", "inf"]),
         ("game_of_life_halting", ["x", "0", "no idea"]),
+        ("puzzle24", ["8 + 2 + 5 + 9", "9 + 10 + 2 + 3", "24", "zzqx"]),
         ("prime_factorization", ["The answer is 3.", "", "null", "²"]),
         ("boxnet", ["null", "1", "[1]", "-0"]),
         ("calendar_arithmetic", ["1" + "0" * 400, "1e999"]),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-POSITIONS = 8_000
+POSITIONS = 4_000
 """Looked at for a move, of a game whose positions are cheap."""
 _MOVES = 160_000
 """Legal moves counted on the way, for a move: what a position costs grows with them."""

@@ -31,6 +31,7 @@ from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Isolation, Shown
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.tasks.generated import Generated
+from whetstone.tools.calculator import evaluate
 from whetstone.trajectory import Task
 
 _NEEDS = (package("reasoning_gym", "reasoning"),)
@@ -196,7 +197,7 @@ def theirs(question: Question, answer: str) -> float | None:
     ours = _OURS.get(question.name)
     try:
         score = float(question.dataset.score_answer(answer, question.entry))
-        score = score if ours is None else ours(score, answer, str(question.entry["answer"]))
+        score = score if ours is None else ours(score, answer, question.entry)
     except Exception:  # whatever foreign code makes of odd words
         return None
     return max(0.0, min(1.0, score)) if math.isfinite(score) else 0.0
@@ -234,23 +235,30 @@ def _check_verifier(question: Question) -> None:
         raise RecipeError(f"reasoning_gym: {question.name}: its verifier takes any words for the answer")
 
 
-def _finite(score: float, answer: str, wanted: str) -> float:
+def _finite(score: float, answer: str, entry: Mapping[str, Any]) -> float:
     """No distance to what is no number is a small one."""
     return 0.0 if re.search(r"nan|inf", answer, re.IGNORECASE) else score
 
 
-def _same_word(score: float, answer: str, wanted: str) -> float:
-    return float(answer.strip().lower() == wanted.strip().lower())
+def _same_word(score: float, answer: str, entry: Mapping[str, Any]) -> float:
+    return float(answer.strip().lower() == str(entry["answer"]).strip().lower())
 
 
-def _near(score: float, answer: str, wanted: str) -> float:
+def _near(score: float, answer: str, entry: Mapping[str, Any]) -> float:
     """The verifier is content with 0 where the probability is small."""
-    said, right = (float(Fraction(text.strip().replace(",", ""))) for text in (answer, wanted))
+    said, right = (float(Fraction(text.strip().replace(",", ""))) for text in (answer, str(entry["answer"])))
     return score if score < 1 or math.isclose(said, right, rel_tol=1e-3) else 0.0
 
 
-_OURS: dict[str, Callable[[float, str, str], float]] = {
+def _of_its_numbers(score: float, answer: str, entry: Mapping[str, Any]) -> float:
+    """The verifier is content with any four numbers, and with 24.9."""
+    used = sorted(map(int, re.findall(r"\d+", answer)))
+    return score if used == sorted(entry["metadata"]["numbers"]) and evaluate(answer.strip()) == 24 else 0.0
+
+
+_OURS: dict[str, Callable[[float, str, Mapping[str, Any]], float]] = {
     "coin_flip": _near,
     "complex_arithmetic": _finite,
     "game_of_life_halting": _same_word,
+    "puzzle24": _of_its_numbers,
 }
