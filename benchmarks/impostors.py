@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -33,11 +34,12 @@ from whetstone.evaluation.contract.nothing import Nothing
 from whetstone.recipe import load_recipe
 
 RESULTS = Path(__file__).parent / "results"
-_SHARED = Path(__file__).parents[2] / "shared" / "data"
+_DATA = Path(os.environ.get("WHETSTONE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+"""Where `tau2/retail` and `gsm8k` are, if anywhere; said by WHETSTONE_DATA."""
 _LONGEST = 150
 """Seconds a line may take."""
 _GYMNASIUM = (
-    "Acrobot-v1", "Blackjack-v1", "CartPole-v1", "FrozenLake-v1", "MountainCar-v0", "Taxi-v3",
+    "Acrobot-v1", "Blackjack-v1", "CartPole-v1", "FrozenLake-v1", "MountainCar-v0", "Taxi-v4",
     "MiniGrid-Empty-5x5-v0", "BabyAI-GoToLocal-v0",
 )  # fmt: skip
 _OPENSPIEL = (
@@ -52,6 +54,11 @@ _TEXTARENA = (
     "Poker-v0", "RushHour-v0", "SantoriniBaseFixed-v0", "Secretary-v0", "SimpleTak-v0", "Snake-v0", "Sokoban-v0",
     "Sudoku-v0", "Surround-v0", "TicTacToe-v0", "TowerOfHanoi-v0", "TruthAndDeception-v0", "UltimateTicTacToe-v0",
 )  # fmt: skip
+_ALONE = (
+    "2048-v0", "FrozenLake-v0", "GuessTheNumber-v0", "Mastermind-v0", "Minesweeper-v0", "PegJump-v0", "RushHour-v0",
+    "Secretary-v0", "Sokoban-v0", "Sudoku-v0", "TowerOfHanoi-v0",
+)  # fmt: skip
+"""Of those, games with one seat."""
 
 
 def _reasoning_gym() -> list[str]:
@@ -67,7 +74,7 @@ def _worlds() -> dict[str, tuple[str, dict[str, Any]]]:
     found: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in NATIVE}
     for name in ("wordle", "dealing", "negotiation", "web_shop", "sokoban"):
         found[f"{name} (text)"] = (name, {"actions": "text"})
-    found["retail"] = ("retail", {"path": str(_SHARED / "tau2" / "retail")})
+    found["retail"] = ("retail", {"path": str(_DATA / "tau2" / "retail")})
     found["textworld facts"] = ("textworld", {"text": "facts", "games": 100})
     found["textworld full"] = ("textworld", {"text": "full", "games": 100})
     found["scienceworld"] = ("scienceworld", {"variations": 20})
@@ -76,7 +83,7 @@ def _worlds() -> dict[str, tuple[str, dict[str, Any]]]:
     for id in _OPENSPIEL:
         found[f"openspiel {id}"] = ("openspiel", {"id": id})
     for id in _TEXTARENA:
-        found[f"textarena {id}"] = ("textarena", {"id": id})
+        found[f"textarena {id}"] = ("textarena", {"id": id, **({"players": 1} if id in _ALONE else {})})
     for name in _reasoning_gym():
         found[f"reasoning_gym {name}"] = ("reasoning_gym", {"datasets": [name], "actions": "text"})
     return found
@@ -120,8 +127,9 @@ async def world(name: str) -> dict[str, Any]:
 
 async def recipe(name: str) -> dict[str, Any]:
     """What the audit says of a recipe."""
-    source, make, reward = training.judged_parts(load_recipe(name))
-    turns = min(40, load_recipe(name).recipe.environment.max_turns)
+    resolved = load_recipe(name, [f"tasks.path={_DATA / 'gsm8k'}"] if name == "gsm8k-tiny" else [])
+    source, make, reward = training.judged_parts(resolved)
+    turns = min(40, resolved.recipe.environment.max_turns)
     tried = Audit(make, source, reward, tasks=12, max_turns=turns)
     checks = [check async for check in tried.checks()]
     never = [one for one in tried.tried if one.player in ("nothing", "garbage", "nonsense")]
@@ -196,8 +204,8 @@ def table(rows: dict[str, dict[str, Any]], of_recipes: dict[str, list[str]]) -> 
         }
         said = ", ".join(f"{number} {verdict}" for verdict, number in count.items())
         lines.append(f"\n## {title}\n\n{len(tried)} tried: {said}; {len(mine) - len(tried)} left out.\n")
-        lines.append("| | players that won | highest score without acting | faults | verdict |")
-        lines.append("| --- | --- | --: | --: | --- |")
+        lines.append("| | episodes | players that won | highest score without acting | faults | verdict |")
+        lines.append("| --- | --: | --- | --: | --: | --- |")
         for name, row in tried.items():
             won = ", ".join(f"{player} {share}" for player, share in row.get("won", {}).items()) or "–"
             won += f"; {row['right']} rightly" if row.get("right") else ""
@@ -205,7 +213,10 @@ def table(rows: dict[str, dict[str, Any]], of_recipes: dict[str, list[str]]) -> 
             shown = f"{name} and {others} more" if kind == "recipe" and others else name
             highest = f"{row['highest']:.3g}" if "highest" in row else ""
             why = f": {_cell(row['said'])}" if row["verdict"] == "bad" else ""
-            lines.append(f"| {shown} | {won} | {highest} | {row.get('faults', '')} | {row['verdict']}{why} |")
+            episodes = row.get("episodes", "")
+            lines.append(
+                f"| {shown} | {episodes} | {won} | {highest} | {row.get('faults', '')} | {row['verdict']}{why} |"
+            )
         out = {name: row for name, row in mine.items() if row["verdict"] == "left out"}
         if out:
             lines.append("\nLeft out:\n")

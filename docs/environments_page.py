@@ -31,7 +31,7 @@ promises, ours or yours (`my_module:MyWorld --tasks my_module:MyTasks`): expert 
 the same episode again by seed, in another process and beside 64 others, snapshots, endings, strange actions, speed.
 Players that do not do the task play too: who says nothing, one word or nonsense may never win and never end an episode
 as a fault; who makes one move and gives up, or says what ends things, wins no more often than luck explains (one right
-move among those listed, or one episode in twenty).
+move among those listed, or one episode in twenty; never by words where tools are to be called).
 
 ## Writing one
 

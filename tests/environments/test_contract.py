@@ -329,6 +329,9 @@ def test_luck_explains_what_comes_about_once_in_a_thousand_times():
     assert chance_of(assistant("", ToolCall("act", '{"command": "b"}', "")), ["a", "b"]) == 0.5
     assert chance_of(assistant("accept"), ["a", "b"]) == 0
     assert chance_of(assistant("accept"), []) is None
+    looking = [ToolSpec("look", "", {})]
+    assert chance_of(assistant("accept"), [], looking) == 0  # nothing was done in the world
+    assert chance_of(assistant("", ToolCall("look", "{}", "")), [], looking) is None
     assert (of_episode([None] * 30), of_episode([0.0, 0.5, 0.25]), of_episode([])) == (UNLISTED, 0.75, 0)
 
 

@@ -164,7 +164,7 @@ class Audit:
             seen = Seen(conversation, tools, admissible, said, turn, isinstance(self.source, Expert))
             turn += 1
             action = player(seen)
-            chances.append(chance_of(action, admissible))
+            chances.append(chance_of(action, admissible, tools))
             return action
 
         try:

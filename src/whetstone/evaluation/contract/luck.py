@@ -2,14 +2,15 @@
 it do not know why.
 
 What luck explains: one right move among those that can be made; where a world does not list them, one win in twenty
-episodes. What is no move on the list is no luck. More wins than luck comes to once in a thousand times are none of it.
+episodes. What is no move on the list is no luck, and neither are words where tools are to be called. More wins than
+luck comes to once in a thousand times are none of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whetstone.chat import Message
+from whetstone.chat import Message, ToolSpec
 from whetstone.environments.commands import TOOL, arguments_of
 
 UNLISTED = 0.05
@@ -18,10 +19,11 @@ ONCE_IN = 1000
 """Checks of an honest world of which one may say that more was won than luck explains."""
 
 
-def chance_of(action: Message, admissible: Sequence[str]) -> float | None:
+def chance_of(action: Message, admissible: Sequence[str], tools: Sequence[ToolSpec] = ()) -> float | None:
     """That an action is the one right move of those on the list, taken blindly; None where there is no list."""
     if not admissible:
-        return None
+        words = not action.tool_calls and any(tool.name != TOOL for tool in tools)
+        return 0.0 if words else None
     said = action.text
     for call in action.tool_calls:
         if call.name == TOOL:

@@ -97,7 +97,7 @@ class Nothing:
 
         def policy(conversation: Sequence[Message], tools: Sequence[ToolSpec], admissible: Sequence[str]) -> Message:
             action = player(conversation, tools, admissible)
-            chances.append(chance_of(action, admissible))
+            chances.append(chance_of(action, admissible, tools))
             return action
 
         attempts.episodes += 1
