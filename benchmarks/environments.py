@@ -36,7 +36,7 @@ NATIVE = (
 )  # fmt: skip
 OTHERS: dict[str, dict[str, Any]] = {
     "gymnasium": {"id": "FrozenLake-v1"},
-    "openspiel": {"id": "tic_tac_toe"},
+    "openspiel": {"id": "tic_tac_toe", "success_at": 0},
     "reasoning_gym": {"datasets": ["leg_counting"]},
     "textarena": {"id": "TicTacToe-v0"},
     "textworld": {"text": "facts", "games": 100},

@@ -29,6 +29,9 @@ reward: verdict
 `whetstone tasks show sokoban` looks at tasks, `whetstone tasks check sokoban` tries whether the environment keeps its
 promises, ours or yours (`my_module:MyWorld --tasks my_module:MyTasks`): expert and random scores, the range of rewards,
 the same episode again by seed, in another process and beside 64 others, snapshots, endings, strange actions, speed.
+Players that do not do the task play too: who says nothing, one word or nonsense may never win and never end an episode
+as a fault; who makes one move and gives up, or says what ends things, wins no more often than luck explains (one right
+move among those listed, or one episode in twenty; never by words where tools are to be called).
 
 ## Writing one
 

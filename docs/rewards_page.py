@@ -57,17 +57,18 @@ DOCTOR = """## Can it be fooled?
 
 `whetstone rewards audit RECIPE` lets an expert and impostors play the recipe's tasks, and asks whether anybody who did
 not do the task is paid as if he had. Who did it is told without the reward: by the world's own verdict, or by the
-expert's answer. It exits with 1 where the reward can be fooled.
+expert's answer. Of who makes no move (`nothing`, `garbage`, `nonsense`) the world is not believed, and of who stops at
+once (`one move`, `stops`) no more wins than luck explains. It exits with 1 where the reward can be fooled.
 
 | who | |
 | --- | --- |
 """
 
 CHECKS = """
-Checked are: a good episode is paid more than every bad one; giving up is paid no more than an honest failure; what
-cannot be judged (the task's private data, the world's verdict, the judge taken away) is no number; components keep
-their names; scores are the same when asked again; a change of one per cent in a weight changes nobody's place. Every
-recipe that comes along passes.
+Checked are: a good episode is paid more than every bad one; nonsense and stopping at once never win; giving up is paid
+no more than an honest failure; what cannot be judged (the task's private data, the world's verdict, the judge taken
+away) is no number; components keep their names; scores are the same when asked again; a change of one per cent in a
+weight changes nobody's place. Every recipe that comes along passes.
 
 `whetstone rewards fit RECIPE --model FOLDER` fits a reward model (`learned`) on the same episodes.
 

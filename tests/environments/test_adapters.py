@@ -2,8 +2,12 @@
 
 import asyncio
 import functools
+import itertools
+import os
 import random
 import sys
+import time
+from fractions import Fraction
 
 import pytest
 
@@ -307,7 +311,7 @@ def test_textarena_keeps_our_promises():
 
 def test_openspiel_keeps_our_promises_and_search_never_loses():
     needs(package("pyspiel", "openspiel"))
-    found = keeps_its_promises("openspiel", id="tic_tac_toe", episodes=30)
+    found = keeps_its_promises("openspiel", id="tic_tac_toe", episodes=30, success_at=0)
     assert found["expert"] == 1.0
     keeps_promises_of_chance = contract("openspiel", id="kuhn_poker", episodes=20)
     checks = {
@@ -316,6 +320,84 @@ def test_openspiel_keeps_our_promises_and_search_never_loses():
     assert {c.verdict for c in checks.values()} == {Verdict.GOOD}
     with pytest.raises(RecipeError, match="tic_tac_toe"):
         environment_of("openspiel", id="tictactoe").check()
+
+
+def spiel(id, **options):
+    """A game of OpenSpiel, begun."""
+    needs(package("pyspiel", "openspiel"))
+    from whetstone.environments.adapters.openspiel import OpenSpiel
+
+    game = OpenSpiel(id=id, **options)
+    game.begin(Task("t", "", {"seed": 3, "seat": 0}), 0)
+    return game
+
+
+@pytest.mark.parametrize("id", ["go", "chess", "amazons", "shogi", "hex"])
+def test_a_search_is_bounded_whatever_the_game(id):
+    """Eight half-moves ahead took half a minute in chess and never came back in Go."""
+    game = spiel(id, opponent="search")
+    began = time.monotonic()
+    first = game.solve()
+    assert game.act(first).understood
+    assert time.monotonic() - began < 8
+    assert spiel(id, opponent="search").solve() == first
+
+
+def test_a_search_wins_at_once_where_it_can_and_holds_out_where_it_cannot():
+    game = spiel("tic_tac_toe")
+    for action in (4, 0, 1, 2):  # the agent in the middle and above it, the other in two corners
+        game._state.apply_action(action)
+    assert game.solve() == "x(2,1)"
+    game = spiel("nim(pile_sizes=1;2;3)")  # lost for whoever is first; a move is made all the same
+    assert game.solve() in game.admissible()
+
+
+@pytest.mark.parametrize("id", ["kuhn_poker", "hanabi", "pig", "dark_hex", "catch", "euchre"])
+def test_a_search_is_refused_where_it_cannot_play(id):
+    needs(package("pyspiel", "openspiel"))
+    with pytest.raises(RecipeError, match=f"openspiel: {id}: opponent: search is for two players"):
+        environment_of("openspiel", id=id, opponent="search").check()
+    source = source_of("openspiel", id=id)
+    with pytest.raises(TaskError, match=f"openspiel: {id} has no answer of its own to show"):
+        source.demonstrate(source.task(0), (), ())
+
+
+def test_a_draw_is_no_success_unless_the_recipe_says_so():
+    found = []
+    for options in ({}, {"success_at": 0}):
+        game = spiel("tic_tac_toe", **options)
+        for action in (0, 1, 2, 4, 3, 5, 7, 6, 8):
+            game._state.apply_action(action)
+        assert (game._state.is_terminal(), game.verdict()["return"]) == (True, 0.0)
+        found.append(game.verdict()["success"])
+    assert found == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("id", "success_at", "said"),
+    [
+        ("hanabi", None, "say success_at: a return above 0, up to 25"),
+        ("hanabi", 0.0, "every game is a success at 0"),
+        ("hanabi", 26.0, "none is a success at 26"),
+        ("solitaire", None, "say success_at"),
+        ("crossword", 1.0, "crossword cannot be played move by move: LegalActions"),
+        ("crossword", None, "crossword cannot be played move by move: LegalActions"),
+        ("start_at", None, "openspiel: start_at: Missing parameter"),
+    ],
+)
+def test_games_of_openspiel_without_a_success_are_refused(id, success_at, said):
+    needs(package("pyspiel", "openspiel"))
+    with pytest.raises(RecipeError, match=said):
+        environment_of("openspiel", id=id, success_at=success_at).check()
+
+
+def test_a_listed_move_of_openspiel_is_taken_and_moves_with_blanks_stand_apart():
+    game = spiel("morpion_solitaire", success_at=10)  # its moves end in a blank
+    opening = game.begin(Task("t", "", {"seed": 3}), 0).text
+    assert opening.endswith("moves:\n" + "\n".join(game.admissible()))
+    assert all(move == move.strip() for move in game.admissible())
+    assert game.act(f"  {game.admissible()[0]}  ").understood
+    assert "\nmoves: x(0,0) x(0,1)" in spiel("tic_tac_toe")._seen()
 
 
 def test_reasoning_gym_judges_by_its_own_verifier():
@@ -331,3 +413,144 @@ def test_reasoning_gym_judges_by_its_own_verifier():
         source_of("reasoning_gym", datasets=["leg_countin"])
     with pytest.raises(RecipeError, match="reasoning_gym: leg_counting"):
         source_of("reasoning_gym", datasets=["leg_counting"], options={"no_such": 1})
+
+
+def judged(dataset, *said, options=None):
+    """What reasoning-gym's first question is worth with these answers, and whether each was understood."""
+    needs(package("reasoning_gym", "reasoning"))
+    from whetstone.environments.adapters.reasoning_gym import ReasoningGym
+
+    source = source_of("reasoning_gym", datasets=[dataset], options=options)
+    task, game = source.task(0), ReasoningGym()
+    own = source.demonstrate(task, (), ()).text
+    found = []
+    for answer in (own, *said):
+        game.begin(task, 0)
+        understood = game.act(answer).understood
+        found.append((understood, game.verdict()["score"]))
+    assert found[0] == (True, 1.0)
+    return found[1:]
+
+
+MARKED = "__import__('pathlib').Path({path!r}).touch()"
+
+
+@pytest.mark.parametrize("dataset", ["n_queens", "countdown", "string_insertion", "polynomial_multiplication"])
+def test_no_verifier_of_reasoning_gym_runs_what_was_said(dataset, tmp_path):
+    """Nine of them did: with `eval`, or as an expression of SymPy's, which comes to the same."""
+    mark = tmp_path / "ran"
+    said = [
+        MARKED.format(path=str(mark)),
+        f"open({str(mark)!r}, 'w')",
+        "entry['answer']",
+        "[c for c in entry]",
+        "oracle_answer",
+    ]
+    assert judged(dataset, *said) == [(True, 0.0)] * len(said)
+    assert not mark.exists()
+
+
+def test_a_verifier_that_is_late_has_no_right_answer_before_it(monkeypatch):
+    from whetstone.environments.adapters import reasoning_gym
+
+    monkeypatch.setattr(reasoning_gym, "_SECONDS", 1.0)
+    began = time.monotonic()
+    assert judged("countdown", "9**9**9", "(" * 5000, "1/0") == [(False, 0.0), (True, 0.0), (True, 0.0)]
+    assert time.monotonic() - began < 20
+
+
+def test_verifiers_of_reasoning_gym_do_not_hold_up_other_episodes():
+    needs(package("reasoning_gym", "reasoning"))
+    task = source_of("reasoning_gym", datasets=["countdown"]).task(0)
+    make = functools.partial(environment_of, "reasoning_gym", actions="text")
+    beats = []
+
+    async def beating():
+        while True:
+            beats.append(time.monotonic())
+            await asyncio.sleep(0.05)
+
+    async def both():
+        heart = asyncio.create_task(beating())
+        played = await play(make, task, lambda *_: assistant("9**9**9"), seed=0)
+        heart.cancel()
+        return played.trajectory
+
+    assert asyncio.run(both()).final["score"] == 0.0
+    assert max(later - before for before, later in itertools.pairwise(beats)) < 2
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        ("complex_arithmetic", ["nan", "nan+nanj", "inf"]),
+        ("game_of_life_halting", ["x", "0", "no idea"]),
+        ("puzzle24", ["8 + 2 + 5 + 9", "9 + 10 + 2 + 3", "24", "zzqx"]),
+        ("prime_factorization", ["The answer is 3.", "", "null", "²"]),
+        ("boxnet", ["null", "1", "[1]", "-0"]),
+        ("calendar_arithmetic", ["1" + "0" * 400, "1e999"]),
+        ("spell_backward", ["zzqx", " ", "\x00", "😀"]),
+        ("advanced_geometry", ["zzqx", "[", "I do not know."]),
+    ],
+)
+def test_odd_answers_of_reasoning_gym_are_wrong_and_no_fault(dataset, said):
+    if dataset != "boxnet":
+        assert [score for _, score in judged(dataset, *said)] == [0.0] * len(said)
+        return
+    needs(package("reasoning_gym", "reasoning"))  # it has no answer of its own that it takes
+    from whetstone.environments.adapters.reasoning_gym import ReasoningGym
+
+    game = ReasoningGym()
+    for answer in said:
+        game.begin(source_of("reasoning_gym", datasets=[dataset]).task(0), 0)
+        game.act(answer)
+        assert game.verdict() == {"success": False, "score": 0.0}
+
+
+def test_a_small_probability_is_not_nothing():
+    needs(package("reasoning_gym", "reasoning"))
+    from whetstone.environments.adapters.reasoning_gym import question, scored
+
+    rare = next(
+        one
+        for one in (question("coin_flip", seed, '{"min_trials": 12, "max_trials": 15}') for seed in range(200))
+        if float(Fraction(one.entry["answer"])) < 1e-4
+    )
+    assert scored(rare, str(rare.entry["answer"])) == 1.0
+    assert scored(rare, "0") == 0.0
+
+
+def test_generators_whose_verifiers_cannot_be_trusted_are_refused(monkeypatch):
+    needs(package("reasoning_gym", "reasoning"))
+    from whetstone.environments.adapters import reasoning_gym
+
+    with pytest.raises(RecipeError, match="composite: name the generators"):
+        source_of("reasoning_gym", datasets=["composite"], options={"datasets": [{"name": "n_queens"}]})
+    monkeypatch.setattr(reasoning_gym, "_EXPRESSIONS", ())
+    with pytest.raises(RecipeError, match="countdown: its verifier runs what is said as code"):
+        source_of("reasoning_gym", datasets=["countdown"])
+    monkeypatch.setattr(reasoning_gym, "_OURS", {})
+    with pytest.raises(RecipeError, match="game_of_life_halting: its verifier takes any words"):
+        source_of("reasoning_gym", datasets=["game_of_life_halting"])
+
+
+# ------------------------------------------------------------ foreign code in a child
+
+
+def test_a_child_computes_and_can_do_little_else(tmp_path):
+    from whetstone.environments.adapters.in_child import called_in_child
+
+    def raises():
+        raise KeyError("x")
+
+    mark = tmp_path / "mark"
+    assert called_in_child(lambda: [1, "a", None], seconds=20) == [1, "a", None]
+    assert called_in_child(raises, seconds=20) is None
+    assert called_in_child(lambda: "x" * (2 << 30), seconds=20) is None
+    assert called_in_child(lambda: os._exit(3), seconds=20) is None
+    assert called_in_child(lambda: object(), seconds=20) is None
+    called_in_child(lambda: mark.write_text("much"), seconds=20)
+    assert not mark.exists() or mark.read_text() == ""
+    began = time.monotonic()
+    assert called_in_child(lambda: 9**9**9, seconds=0.5) is None
+    assert time.monotonic() - began < 10

@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests_worlds import RETAIL, environment_of, needs_retail, source_of
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.retail import RetailDesk, RetailTasks
-from whetstone.environments.retail.desk import wanted_differences
+from whetstone.environments.retail.desk import _in_cents, wanted_differences
+from whetstone.environments.retail.tasks import _task
+from whetstone.environments.users.scenario import ScenarioUser
 from whetstone.errors import RecipeError, TaskError, ToolError
 from whetstone.evaluation.contract import play
 from whetstone.rewards import retail
+from whetstone.rewards.worlds.retail import was_said
 
 pytestmark = needs_retail
 PATH = str(RETAIL)
@@ -132,3 +136,120 @@ def test_a_folder_without_data_is_said(tmp_path):
         RetailTasks(path=str(tmp_path))
     with pytest.raises(RecipeError, match=r"db\.json: no such file"):
         RetailDesk(path=str(tmp_path))
+
+
+def everyone():
+    """All published tasks, also those nobody is trained on."""
+    return [_task(row) for row in json.loads((RETAIL / "tasks.json").read_text())]
+
+
+def served(task, *said):
+    """(the reward, the verdict) of an episode in which this is said and called."""
+    left = iter(said)
+    make = lambda: environment_of("retail", path=PATH)  # noqa: E731
+    one = asyncio.run(play(make, task, lambda *_: next(left), seed=0, max_turns=len(said))).trajectory
+    return asyncio.run(retail(one, task)), one.final
+
+
+def test_nobody_is_helped_by_goodbye_alone():
+    """Seven tasks paid for these words, and eleven worlds were as they should be left."""
+    source = RetailTasks(path=PATH)
+    for task in everyone():
+        score, final = served(task, assistant("Is there anything else I can help with?"))
+        assert (score.success, final["success"], final["user_ended"]) == (False, False, True)
+    trained = {source.task(index).id for index in range(source.training_tasks)}
+    assert (len(trained), source.left_out) == (69, 5)
+    assert not trained & {f"retail/{id}" for id in (10, 25, 50, 57, 105)}
+
+
+def test_where_nothing_is_to_be_changed_something_has_to_be_done():
+    task = next(task for task in everyone() if task.id == "retail/12")
+    look = assistant("", ToolCall("find_user_id_by_email", json.dumps(task.private["actions"][0]["arguments"])))
+    assert served(task, look, assistant("Is there anything else?"))[0].success is True
+
+
+def test_the_expert_helps_everyone_who_can_be():
+    source = RetailTasks(path=PATH)
+    tasks = [*map(source.task, range(source.training_tasks)), *source.held_out(100)]
+    for task in tasks:
+        steps = [
+            assistant(s[1]) if s[0] == "say" else assistant("", ToolCall(s[1], json.dumps(s[2])))
+            for s in task.private["script"]
+        ]
+        assert served(task, *steps)[0].success is True
+
+
+def test_what_a_task_is_judged_by_is_read():
+    task = next(task for task in everyone() if task.private["to_say"])
+    silent = [*(assistant("", ToolCall(s[1], json.dumps(s[2]))) for s in task.private["script"][:-1])]
+    silent.append(assistant("Goodbye!"))
+    assert served(task, *silent)[0].success is False
+    alone = replace(task, private={**task.private, "reward_basis": ["DB"]})
+    assert served(alone, *silent)[0].success is True
+    unjudged = next(task for task in everyone() if task.id == "retail/113")
+    assert served(unjudged, assistant("Goodbye!"))[0].parts["not_judged"] == 1.0
+    row = json.loads((RETAIL / "tasks.json").read_text())[0]
+    row["evaluation_criteria"]["reward_basis"] = ["DB", "ACTION"]
+    with pytest.raises(TaskError, match="task 0 is judged by ACTION"):
+        _task(row)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said", "is_said"),
+    [
+        ("10", "We have 10 options.", True),
+        ("10", "Your order #W1054 of 2010, $110, 10%", False),
+        ("8276.23", "The refund is $8,276.23.", True),
+        ("481.50", "It cost 481.5", True),
+        ("60", "60.5 and 160", False),
+        ("mastercard", "It was paid with a Mastercard.", True),
+        ("cotton", "cottonwood", False),
+        ("943 Maple Drive", "to 943 maple drive, Suite 356", True),
+        ("IL", "Chicago, IL", True),
+        ("IL", "I will", False),
+    ],
+)
+def test_what_was_said_is_whole_words_and_numbers(wanted, said, is_said):
+    assert was_said(wanted, said) is is_said
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("Your exchange has been made. Have a nice day!", True),
+        ("You're all set. Goodbye!", True),
+        ("Have a great evening, and take care.", True),
+        ("Is there anything else?", True),
+        ("Before you have a great day: what is your zip code?", False),
+        ("I have looked it up.", False),
+    ],
+)
+def test_the_customer_goes_when_he_is_sent_off(text, ends):
+    user = ScenarioUser()
+    user.scenario = {"reason_for_call": "A lamp.", "known_info": "I am Ann."}
+    assert (user.answer(text).ended, user.verdict()["user_ended"]) == (ends, ends)
+
+
+def test_an_item_is_not_changed_to_itself_but_may_be_exchanged_for_itself():
+    """As in tau2: it refuses the one and takes the other."""
+    for status, method in (("pending", "modify_pending_order_items"), ("delivered", "exchange_delivered_order_items")):
+        shop = desk()
+        order = next(
+            order
+            for order in json.loads((RETAIL / "db.json").read_text())["orders"].values()
+            if order["status"] == status and shop.store.item(order["items"][0]["item_id"])["available"]
+        )
+        item, paid = order["items"][0]["item_id"], order["payment_history"][0]["payment_method_id"]
+        if status == "pending":
+            with pytest.raises(ToolError, match="should be different from the old"):
+                getattr(shop, method)(order["order_id"], [item], [item], paid)
+            assert shop.store.differences() == {}
+        else:
+            getattr(shop, method)(order["order_id"], [item], [item], paid)
+            assert shop.store.look("orders", order["order_id"])["status"] == "exchange requested"
+
+
+def test_amounts_are_rounded_where_tau2_rounds_them_and_compared_in_cents():
+    assert (desk().calculate("1 + 2"), desk().calculate("10 / 3")) == ("3.0", "3.33")
+    assert 0.1 + 0.2 != 0.3
+    assert _in_cents({"orders/1": {"paid": [{"amount": 0.1 + 0.2}]}}) == {"orders/1": {"paid": [{"amount": 0.3}]}}

@@ -10,13 +10,16 @@ import pytest
 
 import whetstone
 from whetstone import training
+from whetstone.chat import assistant, user
+from whetstone.environments import Observation, StepResult
 from whetstone.errors import RecipeError, TaskError
 from whetstone.evaluation.audit import PLAYERS, Audit
 from whetstone.evaluation.checks import Verdict
 from whetstone.recipe import load_recipe
-from whetstone.rewards import exact_number, final_answer, last_number
+from whetstone.rewards import exact_number, final_answer, last_number, verdict
 from whetstone.rewards.efficiency.otc import Otc
-from whetstone.trajectory import Score
+from whetstone.tasks import Generated
+from whetstone.trajectory import Score, Task
 
 RECIPES = sorted(path.stem for path in (Path(whetstone.__file__).parent / "recipes").glob("*.yaml"))
 
@@ -87,13 +90,107 @@ def test_an_efficiency_bonus_that_is_added_is_caught_and_one_that_is_a_factor_is
 
 
 def test_an_efficiency_bonus_larger_than_the_answer_is_caught_twice():
-    assert bad(audited(ADDED.replace("0.3", "3.0"))) == {"no pay for giving up", "good before bad"}
+    assert bad(audited(ADDED.replace("0.3", "3.0"))) == {
+        "no pay for giving up",
+        "good before bad",
+        "nothing for nothing",
+    }
 
 
 async def last_words(trajectory, task):
     """Is the last text right, whether it was finished or not?"""
     right = last_number(trajectory.final_text) == last_number(str(task.private["answer"]))
     return Score(float(right), {"correct": float(right)}, success=right)
+
+
+class Rounds:
+    """Say `on` three times, or that it is over; `wins` says what became of it."""
+
+    def __init__(self, wins):
+        self.wins, self.said = wins, []
+
+    async def reset(self, task, *, seed):
+        self.said = []
+        return Observation((user("say on, three times"),))
+
+    async def admissible(self):
+        return ["on", *(f"m{k}" for k in range(7))]
+
+    async def step(self, action):
+        self.said.append(action.text)
+        if len(action.text) > 10_000:
+            self.wins(action.text)
+        return StepResult(Observation((user("go on"),)), terminated=len(self.said) == 3)
+
+    def verdict(self):
+        won = self.wins(self.said)
+        return {"success": won, "score": float(won)}
+
+    async def close(self):
+        pass
+
+
+class OnAndOn(Generated):
+    name = "on"
+
+    def make(self, draw, level):
+        return Task("", f"on {draw.randrange(1000)}", {})
+
+    def demonstrate(self, task, conversation, tools):
+        return assistant("on")
+
+
+async def judged_by_itself(trajectory, task):
+    """Looks for itself, and pays who did anything at all."""
+    right = bool(trajectory.turns)
+    return Score(float(right), {"right": float(right)}, success=right)
+
+
+def of_rounds(wins, reward=verdict, tasks=6):
+    audit = Audit(lambda: Rounds(wins), OnAndOn(), reward, tasks=tasks, max_turns=6)
+
+    async def main():
+        return {check.name: check async for check in audit.checks()}
+
+    return asyncio.run(main())
+
+
+def honest(said):
+    return said == ["on"] * 3
+
+
+def raising(said):
+    if isinstance(said, str):
+        raise ValueError("too long")
+    return honest(said)
+
+
+def test_a_sound_world_is_not_blamed_for_its_impostors():
+    assert of_rounds(honest)["nothing for nothing"].verdict is Verdict.GOOD
+
+
+@pytest.mark.parametrize(
+    ("wins", "reward", "said"),
+    [
+        (lambda said: True, verdict, "nothing wins 6 of 6"),  # the world says so, too
+        (lambda said: "zzqx" in said or honest(said), verdict, "garbage wins 6 of 6"),
+        (lambda said: "nan" in said or honest(said), verdict, "nonsense wins"),
+        (lambda said: said[0] in ("on", *(f"m{k}" for k in range(7))), verdict, "one move wins 6 of 6"),
+        (lambda said: bool({"done", "accept", "quit"} & set(said)) or honest(said), verdict, "stops wins"),
+        (honest, judged_by_itself, "nothing wins 6 of 6"),
+        (raising, verdict, "nonsense has no score in 1 of 6: ValueError"),
+    ],
+)
+def test_nonsense_and_stopping_at_once_that_are_paid_are_caught(wins, reward, said):
+    found = of_rounds(wins, reward)["nothing for nothing"]
+    assert found.verdict is Verdict.BAD, found.said
+    assert said in found.said
+
+
+def test_a_lucky_move_is_no_fault():
+    lucky = of_rounds(lambda said: said[0] == "on" and "zzqx" not in said)
+    assert lucky["nothing for nothing"].verdict is Verdict.GOOD
+    assert lucky["good before bad"].verdict is Verdict.GOOD
 
 
 def test_pay_for_what_was_never_finished_is_caught():

@@ -8,6 +8,7 @@ import pytest
 
 from tests_rewards import score
 from whetstone import training
+from whetstone.chat import ToolCall, assistant
 from whetstone.environments.function_calls import FunctionCalls as World
 from whetstone.environments.function_calls import offered
 from whetstone.errors import TaskError
@@ -16,6 +17,7 @@ from whetstone.evaluation.contract.playing import play
 from whetstone.recipe import load_recipe
 from whetstone.tasks import FunctionCalls, HumanEval
 
+BFCL = Path(__file__).parents[3] / "shared" / "data" / "bfcl"
 HUMANEVAL = Path(__file__).parents[3] / "shared" / "data" / "humaneval"
 WEATHER = {
     "name": "weather.now",
@@ -32,16 +34,24 @@ WEATHER = {
 }
 
 
-@pytest.fixture
-def files(tmp_path):
+def written(folder, more=(), told=()):
     questions = [
         {"id": "simple_0", "question": [[{"role": "user", "content": "Paris?"}]], "function": [WEATHER]},
         {"id": "irrelevance_0", "question": [[{"role": "user", "content": "A poem."}]], "function": [WEATHER]},
+        *more,
     ]
-    truths = [{"id": "simple_0", "ground_truth": [{"weather.now": {"city": ["Paris", "paris"], "days": [1, ""]}}]}]
+    truths = [
+        {"id": "simple_0", "ground_truth": [{"weather.now": {"city": ["Paris", "paris"], "days": [1, ""]}}]},
+        *told,
+    ]
     for name, rows in (("questions", questions), ("answers", truths)):
-        (tmp_path / f"{name}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {"path": str(tmp_path / "questions.json"), "answers": str(tmp_path / "answers.json")}
+        (folder / f"{name}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"path": str(folder / "questions.json"), "answers": str(folder / "answers.json")}
+
+
+@pytest.fixture
+def files(tmp_path):
+    return written(tmp_path)
 
 
 def test_functions_are_offered_as_models_know_them():
@@ -65,7 +75,131 @@ def test_requests_are_asked_once_and_judged_by_what_was_called(files):
         assert not score("bfcl", wrong.trajectory, task).success
 
 
-def test_a_recipe_with_them_is_sound(files):
+def row(id, function, *messages):
+    said = [{"role": role, "content": content} for role, content in messages or [("user", "?")]]
+    return {"id": id, "question": [said], "function": [function]}
+
+
+SPEAKERS = [("system", "You are brief."), ("user", "Hello"), ("user", "you"), ("assistant", "Yes?"), ("user", "Rome?")]
+
+
+def test_what_was_said_before_is_said_in_its_roles(tmp_path):
+    told = [{"id": "live_simple_1", "ground_truth": [{"weather.now": {"city": ["Rome"]}}]}]
+    task = FunctionCalls(**written(tmp_path, [row("live_simple_1", WEATHER, *SPEAKERS)], told)).held_out(3)[2]
+    opening = asyncio.run(play(World, task, lambda *_: assistant("no"), seed=1)).trajectory.opening
+    assert [(message.role, message.text) for message in opening] == [
+        ("system", "You are brief."),
+        ("user", "Hello\nyou"),
+        ("assistant", "Yes?"),
+        ("user", "Rome?"),
+    ]
+
+
+def test_questions_without_an_answer_are_what_their_category_says(tmp_path):
+    relevant = row("live_relevance_3-3-0", WEATHER)
+    source = FunctionCalls(**written(tmp_path, [relevant]))
+    task = source.held_out(3)[2]
+    calls = {name: assistant("", ToolCall(name, '{"city": "Bonn"}')) for name in ("weather_now", "wether")}
+    for said, fine in ((assistant("No."), False), (calls["weather_now"], True), (calls["wether"], False)):
+        played = asyncio.run(play(World, task, lambda *_, said=said: said, seed=1)).trajectory
+        assert score("bfcl", played, task).success is fine
+    with pytest.raises(TaskError, match="has no answer of its own to show"):
+        source.demonstrate(task, (), ())
+    with pytest.raises(TaskError, match=r"questions.json:3  simple_7 has no line among the possible answers"):
+        FunctionCalls(**written(tmp_path, [row("simple_7", WEATHER)]))
+    with pytest.raises(TaskError, match="a message is of system, user or assistant, got tool"):
+        FunctionCalls(**written(tmp_path, [row("irrelevance_7", WEATHER, ("tool", "x"))]))
+
+
+ORDER = {
+    "name": "order",
+    "parameters": {
+        "type": "dict",
+        "properties": {
+            "items": {"type": "array", "items": {"type": "dict"}},
+            "place": {"type": "dict"},
+            "port": {"type": "integer"},
+            "from": {"type": "string"},
+            "since": {"type": "string"},
+            "meta": {"type": "HashMap"},
+            "sort": {"type": "string"},
+        },
+        "required": ["items", "port", "from"],
+    },
+}
+ACCEPTED = {
+    "items": [[{"item": ["tea"], "count": [2]}, {"item": ["rice"], "count": [1, ""]}]],
+    "place": [{"position": [{"x": 10.5, "y": 50}], "angle": [30]}],
+    "port": ["", 5432],
+    "from": [""],
+    "since": [None],
+    "meta": [{"format": "epoch"}],
+    "sort": ["", "up"],
+}
+
+
+def test_the_expert_writes_what_is_accepted_whatever_its_shape(tmp_path):
+    told = [{"id": "live_simple_1", "ground_truth": [{"order": ACCEPTED}]}]
+    source = FunctionCalls(**written(tmp_path, [row("live_simple_1", ORDER)], told))
+    task = source.held_out(3)[2]
+    shown = source.demonstrate(task, (), ())
+    assert json.loads(shown.tool_calls[0].arguments) == {
+        "items": [{"item": "tea", "count": 2}, {"item": "rice"}],
+        "place": {"position": {"x": 10.5, "y": 50}, "angle": 30},
+        "port": 5432,
+        "from": "",
+        "since": None,
+        "meta": {"format": "epoch"},
+    }
+    assert score("bfcl", asyncio.run(play(World, task, lambda *_: shown, seed=1)).trajectory, task).success
+
+
+def test_types_that_json_schema_has_not_are_told_as_it_has_them():
+    kinds = {"HashMap": "object", "ArrayList": "array", "long": "integer", "char": "string", "Boolean": "boolean"}
+    properties = {name: {"type": name} for name in (*kinds, "", "Widget")}
+    told = offered({"name": "f", "parameters": {"type": "dict", "properties": properties}}).parameters["properties"]
+    assert {name: told[name].get("type") for name in kinds} == kinds
+    assert told[""] == told["Widget"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "outcome"), [("{}", "ok"), ("[[[", "invalid_arguments"), ("", "invalid_arguments")]
+)
+def test_a_call_that_cannot_be_read_is_recorded_as_one(files, arguments, outcome):
+    task = FunctionCalls(**files).held_out(1)[0]
+    said = assistant("", ToolCall("weather_now", arguments))
+    played = asyncio.run(play(World, task, lambda *_: said, seed=1)).trajectory
+    assert played.turns[0].calls[0].outcome == outcome
+
+
+@pytest.mark.skipif(
+    not BFCL.is_dir(),
+    reason=f"the leaderboard's files are not there: put BFCL_v4_*.json and possible_answer/ into {BFCL}",
+)
+def test_the_expert_solves_all_of_the_leaderboard_that_can_be_solved():
+    unsolved = []
+    for path in sorted(BFCL.glob("BFCL_v4_*.json")):
+        answers = BFCL / "possible_answer" / path.name
+        source = FunctionCalls(path=str(path), answers=str(answers) if answers.is_file() else None)
+        for task in source.held_out(10_000):
+            if task.private["possible_answer"] is None:
+                continue
+            shown = source.demonstrate(task, (), ())
+            played = asyncio.run(play(World, task, lambda *_, shown=shown: shown, seed=1)).trajectory
+            if not score("bfcl", played, task).success:
+                unsolved.append(task.id)
+    contradictory = {
+        "live_multiple_862-181-3",
+        "live_multiple_964-207-0",
+        "live_simple_106-63-0",
+        "live_simple_112-68-0",
+    }
+    assert set(unsolved) <= contradictory
+
+
+def test_a_recipe_with_them_is_sound(tmp_path):
+    told = [{"id": "live_simple_1", "ground_truth": [{"weather.now": {"city": ["Rome"]}}]}]
+    files = written(tmp_path, [row("live_simple_1", WEATHER, *SPEAKERS)], told)
     given = [
         f"tasks={{source: function_calls, path: {files['path']}, answers: {files['answers']}}}",
         "environment={name: function_calls}",
@@ -75,7 +209,7 @@ def test_a_recipe_with_them_is_sound(files):
     source, make, reward = training.judged_parts(load_recipe("demo", [*given, "ablations=null"]))
 
     async def main():
-        return {check.name: check.verdict.value async for check in Audit(make, source, reward, tasks=2).checks()}
+        return {check.name: check.verdict.value async for check in Audit(make, source, reward, tasks=3).checks()}
 
     assert "bad" not in asyncio.run(main()).values()
 

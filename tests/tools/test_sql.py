@@ -1,5 +1,6 @@
 """A database answers in compact tables, within its limits, and an episode changes nothing for others."""
 
+import asyncio
 import os
 import shutil
 import socket
@@ -13,9 +14,10 @@ import psycopg
 import pytest
 
 from tests_tools import played
-from whetstone.errors import InfrastructureError, RecipeError
-from whetstone.tools import Toolset
+from whetstone.errors import InfrastructureError, RecipeError, TaskError
+from whetstone.tools import Toolset, sql
 from whetstone.tools.sql import Sql, as_table
+from whetstone.trajectory import Task
 
 CHINOOK = Path(__file__).parents[3] / "shared" / "data" / "chinook" / "chinook.sqlite"
 MAKE = "CREATE TABLE item (name TEXT, price INTEGER)"
@@ -208,3 +210,31 @@ def test_what_an_episode_changes_in_postgresql_is_taken_back(postgresql):
 def test_a_postgresql_server_that_is_not_there_is_infrastructure():
     with pytest.raises(InfrastructureError, match="PostgreSQL"):
         asked(Sql(url="postgresql://tester@127.0.0.1:9/postgres"), ("sql", {"query": "SELECT 1"}))
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "CREATE TABLE t(x); ATTACH '{}' AS other; CREATE TABLE other.t(x);",
+        "CREATE TABLE t(x); VACUUM INTO '{}';",
+        "PRAGMA temp_store_directory = '{}';",
+        "SELECT writefile('{}', 'x');",
+        "SELECT load_extension('{}');",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n;",
+    ],
+)
+def test_a_tasks_statements_make_its_database_and_nothing_else(tmp_path, statements, monkeypatch):
+    monkeypatch.setattr(sql, "_MAKING_SECONDS", 0.2)
+    reached = tmp_path / "reached"
+    asked = Task("t", "?", {"database": statements.replace("{}", str(reached))})
+    with pytest.raises(TaskError, match="its database cannot be made"):
+        asyncio.run(Toolset([Sql(url="task")]).open(asked, seed=0))
+    assert not reached.exists()
+
+
+def test_a_dump_begins_with_settings():
+    dump = "PRAGMA foreign_keys=OFF;\nBEGIN TRANSACTION;\nCREATE TABLE t(x);\nINSERT INTO t VALUES(7);\nCOMMIT;"
+    for read_only in (True, False):
+        toolset = Toolset([Sql(url="task", read_only=read_only)])
+        (answer,) = played(toolset, ("sql", {"query": "SELECT x FROM t"}), task=Task("t", "?", {"database": dump}))
+        assert "7" in answer.text

@@ -92,9 +92,10 @@ def fit(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: int, as_js
 def audit(recipe: str, overrides: tuple[str, ...], tasks: int, as_json: bool) -> None:
     """Try the reward of RECIPE: whether anybody who does not do the task is paid as if he did.
 
-    An expert plays its tasks, and eleven impostors: one that fails honestly, one at random, one that says nothing,
-    gives up, guesses, calls tools for ever, copies what tools said, answers everything, talks to the judge, or is cut
-    off before its end. Exits with 1 where the reward can be fooled.
+    An expert plays its tasks, and fifteen impostors: one that fails honestly, one at random, one that says nothing,
+    gives up, guesses, calls tools for ever, copies what tools said, answers everything, talks to the judge, says
+    garbage or nonsense, makes one move, stops at once, or is cut off before its end. Exits with 1 where the reward can
+    be fooled.
     """
     resolved = load_recipe(recipe, overrides)
     source, make, reward = training.judged_parts(resolved)

@@ -15,14 +15,14 @@ import click
 from whetstone.cli.shown_check import show as show_check
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, is_game, played
 from whetstone.environments.catalogue import REWARD_OF
-from whetstone.errors import RecipeError, did_you_mean
+from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract import Contract, check_contract
-from whetstone.parts import checked_options, find_part, named_part, options_of
+from whetstone.parts import checked_options, find_part, has_all_of, made_of, named_part, options_of
 from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe, yaml_value
 from whetstone.rewards import REWARDS, make_reward
-from whetstone.tasks import SOURCES
+from whetstone.tasks import SOURCES, Source
 from whetstone.tools import TOOLS
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
@@ -80,8 +80,9 @@ def check(
     max_turns: int,
     as_json: bool,
 ) -> None:
-    """Try ENVIRONMENT: expert and random scores, reward range, the same again by seed, in another process and beside
-    others, snapshots, endings, strange actions, speed. Exits with 1 where a promise is broken.
+    """Try ENVIRONMENT: expert and random scores, reward range, whether nonsense or stopping at once ever wins, the
+    same again by seed and wherever shared chance stands, in another process and beside others, snapshots, endings,
+    strange actions, speed. Exits with 1 where a promise is broken.
 
     Options go to the environment, to its tasks, or to both, wherever there is one of that name.
     """
@@ -150,12 +151,29 @@ def contract_of(
         tried.check()
     return Contract(
         make=make,
-        source=source_part(**of_tasks),
+        source=_with_tasks(name, made_of("task source", name, source_part, of_tasks)),
         again=lambda: source_part(**of_tasks),
         reward=judge,
         episodes=episodes,
         max_turns=max_turns,
     )
+
+
+def _with_tasks(name: str, source: Any) -> Source:
+    """The source, which has a task.
+
+    Raises:
+        RecipeError: It has no methods for tasks, or no task.
+    """
+    has_all_of(source, Source, "task source", name)
+    try:
+        source.task(0)
+    except WhetstoneError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise RecipeError(f'task source "{name}" has no tasks: the first one raised {said}') from error
+    return source  # type: ignore[no-any-return]
 
 
 def _made(environment: str, options: Mapping[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """Functions that are called and not carried out: one turn, with the functions the task brings along.
 
 What was called is judged by the reward (`bfcl`, `tool_rl`). Names with dots are offered with underscores, since models'
-formats do not take dots.
+formats do not take dots. What a task says before its request, `task.private["messages"]`, is said in its roles.
 """
 
 from __future__ import annotations
@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whetstone.chat import Message, ToolSpec, user
+from whetstone.chat import Message, Text, ToolCall, ToolSpec, user
+from whetstone.environments.commands import arguments_of
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.trajectory import CallRecord, EndReason, Task
 
-_TYPES = {"dict": "object", "float": "number", "double": "number", "tuple": "array", "any": "string", "list": "array"}
+_TYPES = {
+    "dict": "object", "hashmap": "object", "float": "number", "double": "number", "long": "integer", "int": "integer",
+    "tuple": "array", "list": "array", "arraylist": "array", "any": "string", "char": "string", "str": "string",
+    "bool": "boolean",
+}  # fmt: skip
+_KINDS = ("object", "number", "integer", "array", "string", "boolean", "null")
 
 
 class FunctionCalls:
@@ -28,20 +34,24 @@ class FunctionCalls:
         """The request and the functions."""
         specs = tuple(offered(schema) for schema in task.private["functions"])
         self._names = frozenset(spec.name for spec in specs)
-        return Observation((user(task.prompt),), specs)
+        said = task.private.get("messages")
+        opening = tuple(Message(one["role"], (Text(one["content"]),)) for one in said) if said else (user(task.prompt),)
+        return Observation(opening, specs)
 
     async def step(self, action: Message) -> StepResult:
         """It is over."""
-        calls = [
-            CallRecord(call.name, "ok" if call.name in self._names else "unknown_tool", 0.0)
-            for call in action.tool_calls
-        ]
+        calls = [CallRecord(call.name, self._outcome(call), 0.0) for call in action.tool_calls]
         calls += [CallRecord("", "malformed_call", 0.0) for _ in action.malformed]
         reason = EndReason.TOOL_STOPPED if action.tool_calls else EndReason.TERMINATED
         return StepResult(Observation(()), terminated=True, reason=reason, calls=tuple(calls))
 
     async def close(self) -> None:
         """Nothing is held."""
+
+    def _outcome(self, call: ToolCall) -> str:
+        if call.name not in self._names:
+            return "unknown_tool"
+        return "invalid_arguments" if arguments_of(call.arguments) is None else "ok"
 
 
 def offered(schema: Mapping[str, Any]) -> ToolSpec:
@@ -59,6 +69,8 @@ def _schema(given: Any) -> Any:
         changed = {key: _schema(value) for key, value in given.items()}
         kind = given.get("type")
         if isinstance(kind, str):
-            changed["type"] = _TYPES.get(kind.lower(), kind.lower())
+            del changed["type"]
+            known = _TYPES.get(kind.lower(), kind.lower())
+            changed |= {"type": known} if known in _KINDS else {}
         return changed
     return [_schema(one) for one in given] if isinstance(given, list) else given

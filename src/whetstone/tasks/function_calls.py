@@ -1,8 +1,11 @@
 """Requests and the calls they ask for, in the files of the Berkeley function-calling leaderboard.
 
 A question file has `{"id", "question": [[messages]], "function": [schemas]}` a line, and the file of possible answers
-`{"id", "ground_truth": [{function: {parameter: [accepted values]}}]}`. A question without an answer there is one where
-nothing is to be called. Goes with `environment: function_calls` and `reward: bfcl`.
+`{"id", "ground_truth": [{function: {parameter: [accepted values]}}]}`. Goes with `environment: function_calls` and
+`reward: bfcl`.
+
+Easy to get wrong: which questions have no line there. Of those of `irrelevance` nothing is to be called; of those of
+`relevance` something is, whatever its arguments; any other without a line is a mistake.
 
 Source: Patil et al., https://github.com/ShishirPatil/gorilla/tree/main/berkeley-function-call-leaderboard.
 """
@@ -26,14 +29,15 @@ class FunctionCalls:
 
     Args:
         path: The questions.
-        answers: The possible answers; null: nothing is to be called in any of them.
+        answers: The possible answers; null: nothing is to be called in any of them, or something in those of
+            `relevance`.
         seed: The order in which training requests come.
         held_out_share: The share kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
             same.
         on_bad_task: `error`, or `skip` to leave bad lines out and count them.
 
     Raises:
-        TaskError: A file is missing, empty or has a bad line.
+        TaskError: A file is missing, empty or has a bad line; a question has no possible answer and should.
     """
 
     def __init__(
@@ -45,7 +49,7 @@ class FunctionCalls:
         held_out_share: float = 1.0,
         on_bad_task: OnBadTask = "error",
     ) -> None:
-        truths = _truths(Path(answers)) if answers is not None else {}
+        truths = _truths(Path(answers)) if answers is not None else None
 
         def parse(row: Mapping[str, Any], number: int) -> Task:
             return _parsed(row, truths)
@@ -68,18 +72,44 @@ class FunctionCalls:
         return self._held_out[:count]
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """The calls, with the first accepted value of each parameter that cannot be left out."""
-        calls = []
-        for truth in task.private["possible_answer"]:
-            ((name, accepted),) = truth.items()
-            given = {key: _first(values) for key, values in accepted.items() if "" not in values}
-            calls.append(ToolCall(name.replace(".", "_"), json.dumps(given)))
+        """The calls, with the first accepted value of each parameter that cannot be left out.
+
+        A handful of the leaderboard's own answers are accepted by no rule of its own: a parameter is required and not
+        among them, or has no accepted value. What is shown there is as near as can be.
+
+        Raises:
+            TaskError: Something is to be called, and nobody says what.
+        """
+        possible = task.private["possible_answer"]
+        if possible is None:
+            raise TaskError(f"{task.id} has no answer of its own to show: any call will do")
+        required = {
+            str(one["name"]): one.get("parameters", {}).get("required", ()) for one in task.private["functions"]
+        }
+        calls = [
+            _call(name, accepted, required.get(name, ())) for truth in possible for name, accepted in truth.items()
+        ]
         return assistant("", *calls) if calls else assistant("None of the functions does that.")
 
 
+def _call(name: str, accepted: Mapping[str, Sequence[Any]], required: Sequence[str]) -> ToolCall:
+    given = {
+        key: _first(values) for key, values in accepted.items() if values and ("" not in values or key in required)
+    }
+    return ToolCall(name.replace(".", "_"), json.dumps(given))
+
+
 def _first(values: Sequence[Any]) -> Any:
-    value = values[0]
-    return {key: _first(below) for key, below in value.items() if "" not in below} if isinstance(value, dict) else value
+    """The first accepted value; of a mapping, the first of each key that cannot be left out."""
+    value = next((value for value in values if value != ""), values[0])
+    return [_plain(one) for one in value] if isinstance(value, list) else _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    below = {key: values if isinstance(values, list) else [values] for key, values in value.items()}
+    return {key: values[0] for key, values in below.items() if values and "" not in values}
 
 
 def _truths(path: Path) -> dict[str, Any]:
@@ -96,13 +126,42 @@ def _truths(path: Path) -> dict[str, Any]:
     return found
 
 
-def _parsed(row: Mapping[str, Any], truths: Mapping[str, Any]) -> Task:
+def _parsed(row: Mapping[str, Any], truths: Mapping[str, Any] | None) -> Task:
     id, functions = str(row["id"]), row["function"]
-    turns = row["question"]
-    messages = turns[0] if isinstance(turns, list) and turns and isinstance(turns[0], list) else turns
-    if not isinstance(messages, list) or not isinstance(functions, list):
-        raise ValueError("`question` is a list of messages and `function` a list of schemas")
-    prompt = "\n".join(str(message["content"]) for message in messages)
-    private = {"functions": functions, "possible_answer": truths.get(id, [])}
+    if not isinstance(functions, list):
+        raise ValueError("`function` is a list of schemas")
+    messages = _messages(row["question"])
     kind = id.rsplit("_", 1)[0]
-    return Task(id, prompt, private, {"kind": kind})
+    private: dict[str, Any] = {"functions": functions, "possible_answer": _possible(id, kind, truths)}
+    if [message["role"] for message in messages] != ["user"]:
+        private["messages"] = messages
+    return Task(id, "\n".join(message["content"] for message in messages), private, {"kind": kind})
+
+
+def _possible(id: str, kind: str, truths: Mapping[str, Any] | None) -> Any:
+    """The calls that are accepted; none where nothing is to be called, null where any will do."""
+    if truths is not None and id in truths:
+        return truths[id]
+    words = kind.split("_")
+    if "relevance" in words:
+        return None
+    if truths is not None and "irrelevance" not in words:
+        raise ValueError(f"{id} has no line among the possible answers, and is not of `irrelevance`")
+    return []
+
+
+def _messages(question: Any) -> list[dict[str, str]]:
+    """What is said, in its roles; what one of them says in several messages is one."""
+    turns = question if isinstance(question, list) and question and isinstance(question[0], list) else [question]
+    if len(turns) != 1 or not isinstance(turns[0], list) or not turns[0]:
+        raise ValueError("`question` is a list of one list of messages")
+    said: list[dict[str, str]] = []
+    for message in turns[0]:
+        role, content = message["role"], str(message["content"])
+        if role not in ("system", "user", "assistant"):
+            raise ValueError(f"a message is of system, user or assistant, got {role}")
+        if said and said[-1]["role"] == role:
+            said[-1]["content"] += f"\n{content}"
+        else:
+            said.append({"role": role, "content": content})
+    return said

@@ -16,7 +16,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -32,6 +32,9 @@ _ENDS_A_TRANSACTION = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _STEPS_BETWEEN_LOOKS = 10_000
+_MAKING_SECONDS = 10.0
+_OF_A_DUMP = ("foreign_keys", "defer_foreign_keys", "user_version", "application_id", "encoding", "synchronous")
+"""Settings that dumps begin with, and that change nothing but the database that is made."""
 
 
 class Database(Protocol):
@@ -179,24 +182,35 @@ class _SQLite:
             self.connection = sqlite3.connect(":memory:", check_same_thread=False)
             with contextlib.closing(source):
                 source.backup(self.connection)
-        self._guard()
+        self._guard(self._allowed)
 
     @classmethod
     def made_by(cls, statements: str, read_only: bool) -> _SQLite:
         """A database in memory."""
         made = cls.__new__(cls)
         made.connection = sqlite3.connect(":memory:", check_same_thread=False)
+        made._guard(cls._allowed_in_making)
+        until = time.monotonic() + _MAKING_SECONDS
+        made.connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS_BETWEEN_LOOKS)
         made.connection.executescript(statements)
+        made.connection.set_progress_handler(None, 0)
+        made.connection.set_authorizer(None)
         if read_only:
             made.connection.execute("PRAGMA query_only = ON")
-        made._guard()
+        made._guard(cls._allowed)
         return made
 
-    def _guard(self) -> None:
+    def _guard(self, allowed: Callable[..., int]) -> None:
         self.connection.isolation_level = None
         self.connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # no other file becomes part of this one
         self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE_BYTES)
-        self.connection.set_authorizer(self._allowed)
+        self.connection.set_authorizer(allowed)
+
+    @staticmethod
+    def _allowed_in_making(action: int, first: str | None, *rest: str | None) -> int:
+        if action == sqlite3.SQLITE_PRAGMA and str(first).lower() in _OF_A_DUMP:
+            return sqlite3.SQLITE_OK
+        return _SQLite._allowed(action, first, *rest)
 
     @staticmethod
     def _allowed(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING, columns_of, level_of
+from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING, columns_of
 from whetstone.chat import FORMATS, Chat
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
-from whetstone.errors import PolicyError, RecipeError, did_you_mean
+from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
 from whetstone.parts import OptionError, find_part, made_of, named_part
 from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
 from whetstone.recipe import Part, Resolved
-from whetstone.rewards import REWARDS, Composed, Reward, make_reward, provided_by, verdict
+from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
 from whetstone.rollout import (
     Actor,
     Collector,
@@ -35,19 +35,16 @@ from whetstone.rollout import (
 from whetstone.rollout.protocol import Remembers
 from whetstone.tasks import SOURCES, Expert, Generated, Source
 from whetstone.tools import TOOLS
-from whetstone.training.columns import critic_heads, empty_column
+from whetstone.training.agreement import check_group, check_judging, check_needs, check_use, try_on_nothing
+from whetstone.training.columns import critic_heads
 from whetstone.training.conversations import conversations
-from whetstone.training.credit import LEVELS, CreditParts
-from whetstone.training.losses import OF_A_PASS
+from whetstone.training.credit import CreditParts
 from whetstone.training.making import checked, found, function_of, part_of
 from whetstone.training.methods import check_method, method_of, searching_of, strategy_of
-from whetstone.training.needs import Offer, missing
+from whetstone.training.needs import Offer
 from whetstone.training.optimizer import check_optimizer
-from whetstone.training.sums import OF_SUMS
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
-_ALONE = ("independent", "self_play")
-"""Strategies whose groups may be of one."""
 _ANY_LENGTH = 1 << 40
 """Of a context that somebody else keeps."""
 _TOKENIZER_EPISODES = 300
@@ -205,7 +202,7 @@ def assemble(
     if policy is None:
         policy = _policy(resolved, source, environment, format, say)
     reward = _reward(resolved)
-    _check_judging(resolved, reward, environment())
+    check_judging(resolved, reward, environment())
     chat = Chat(policy.tokenizer, format)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
@@ -231,13 +228,13 @@ def assemble(
     objective = function_of(resolved, "objective", recipe.objective, OBJECTIVES)
     correction = function_of(resolved, "correction", recipe.correction, CORRECTIONS) if recipe.correction else None
     if correction is not None:
-        _try_on_nothing(resolved, "correction", correction)
+        try_on_nothing(resolved, "correction", correction)
     if recipe.training is not None:
         offer = Offer(recipe, source, provided_by(reward), frozenset(getattr(strategy, "provides", ())))
-        _check_needs(resolved, credit, objective, offer)
+        check_needs(resolved, credit, objective, offer)
     reads = {name for _, each in (*credit.every(), ("", objective)) for name in columns_of(each)}
-    _check_use(resolved, reads)
-    _check_group(resolved, credit, objective)
+    check_use(resolved, reads)
+    check_group(resolved, credit, objective)
     if recipe.critic is not None:
         heads = critic_heads(columns_of(credit.advantage))
         if not heads:
@@ -337,84 +334,6 @@ def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in
     return tuple(function_of(resolved, f"{section}.{k}", part, built_in, kind=section) for k, part in enumerate(parts))
 
 
-def _check_needs(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any], offer: Offer) -> None:
-    """Refuse a recipe whose estimators read what the run does not produce.
-
-    Raises:
-        RecipeError: Says what is read, by whom, and what would provide it.
-    """
-    given = {"modulation": {"advantages"}, "objective": OF_A_PASS | OF_SUMS}
-    for key, function in (*credit.every(), ("objective", objective)):
-        section = key.partition(".")[0]
-        asked = [name for name in columns_of(function) if name not in given.get(section, ())]
-        for column, who in missing(asked, offer):
-            name = getattr(getattr(function, "func", function), "__name__", section)
-            raise resolved.error(key, f"{name} reads {column}, which this run does not produce; {who}")
-        _try_on_nothing(resolved, key, function)
-    level = level_of(credit.advantage)
-    for k, modulate in enumerate(credit.modulation):
-        wanted = level_of(modulate, "advantages")
-        if LEVELS.index(wanted) < LEVELS.index(level):
-            said = f"works on one advantage a {wanted}, but in front of it there is one a {level}"
-            raise resolved.error(f"modulation.{k}", said)
-        level = wanted
-
-
-def _try_on_nothing(resolved: Resolved, key: str, function: Callable[..., Any]) -> None:
-    """Let a function of ours look at its options, on columns without a row.
-
-    Raises:
-        RecipeError: It refuses one.
-    """
-    if not getattr(function, "func", function).__module__.startswith("whetstone.algorithms"):
-        return  # what others make of no rows is not known
-    try:
-        function(*(empty_column(name) for name in columns_of(function)))
-    except ValueError as error:
-        raise resolved.error(key, str(error)) from None
-
-
-def _check_use(resolved: Resolved, reads: set[str]) -> None:
-    """Refuse what nothing reads.
-
-    Raises:
-        RecipeError: A key is without effect.
-    """
-    recipe = resolved.recipe
-    for key, is_set, columns in (
-        ("teacher", recipe.teacher is not None, {"teacher_logprobs"}),
-        ("process_model", recipe.process_model is not None, {"implicit", "model_logprobs"}),
-        ("roles", recipe.roles is not None, {"roles"}),
-    ):
-        if is_set and not reads & columns:
-            raise resolved.error(key, f"has no effect: neither credit nor objective reads {', '.join(sorted(columns))}")
-
-
-def _check_group(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any]) -> None:
-    """Refuse groups of one where they are compared with the rest of their group, or made of its parts.
-
-    Raises:
-        RecipeError: One alone could teach nothing.
-    """
-    recipe = resolved.recipe
-    if recipe.training is None or recipe.rollout.group_size > 1:
-        return
-    if recipe.rollout.strategy.name not in _ALONE and ":" not in recipe.rollout.strategy.name:
-        said = f'strategy "{recipe.rollout.strategy.name}" makes a group of several episodes; 2 or more'
-        raise resolved.error("rollout.group_size", said)
-    raw = recipe.advantage.options.get("singleton") == "raw"
-    for key, name, function in (
-        ("advantage", recipe.advantage.name, credit.advantage),
-        ("objective", recipe.objective.name, objective),
-    ):
-        if key == "advantage" and (raw or "advantages" not in columns_of(objective)):
-            continue
-        if "group" in columns_of(function):
-            others = ", ".join(name for name, each in ADVANTAGES.items() if "group" not in columns_of(each))
-            said = f'{key} "{name}" compares the trajectories of a task, so one alone could teach nothing; 2 or more'
-            raise resolved.error("rollout.group_size", f"{said}, or an advantage that compares none: {others}")
-
-
 def _reward(resolved: Resolved) -> Reward:
     part = resolved.recipe.reward
     try:
@@ -423,24 +342,6 @@ def _reward(resolved: Resolved) -> Reward:
         raise resolved.error(f"reward.{error.key}", error.message) from None
     except (RecipeError, ValueError) as error:
         raise resolved.error("reward", str(error)) from None
-
-
-def _check_judging(resolved: Resolved, reward: Reward, environment: Environment) -> None:
-    """See that a reward asks an environment for what that can say.
-
-    Raises:
-        RecipeError: It asks for a verdict of what has none, or for tools that are not there.
-    """
-    terms = reward.terms if isinstance(reward, Composed) else {}
-    for name, each in (("reward", reward), *((f"reward.terms.{name}", term.reward) for name, term in terms.items())):
-        if getattr(each, "func", each) is verdict and not getattr(environment, "judges", True):
-            said = "the tools say nothing of how an episode went (none has a verdict()); use a reward that reads it"
-            raise resolved.error(name, said)
-        tools = [spec.name for spec in getattr(getattr(environment, "toolset", None), "specs", ())]
-        named = getattr(each, "keywords", {}).get("tools") or getattr(each, "tools", None) or ()
-        for tool in named if tools and isinstance(named, list) else ():
-            if tool not in tools:
-                raise resolved.error(f"{name}.tools", f'there is no tool "{tool}"{did_you_mean(tool, tools)}')
 
 
 def _environment(resolved: Resolved) -> Callable[[], Environment]:

@@ -67,3 +67,58 @@ def test_where_nothing_is_to_be_called():
     assert score("bfcl", episode("I cannot"), nothing).success
     assert not score("bfcl", episode(turn("", ("weather", {"city": "x"})), "done"), nothing).success
     assert not score("bfcl", episode(turn("<x>", malformed=["<x>"])), nothing).success
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "value", "fits"),
+    [
+        ("string", ["", None], None, True),
+        ("string", [True], True, True),
+        ("string", [2], 2, True),
+        ("integer", ["ResultSet.ALL"], "ResultSet.ALL", True),
+        ("array", ["myItems"], "myItems", True),
+        ("array", [["a"]], "a", False),
+        ("integer", [1], True, False),
+        ("HashMap", [{"a": [1]}], {"a": 1}, True),
+        ("ArrayList", [["a"]], ["A"], True),
+        ("long", [5], 5.0, False),
+        ("char", ["x"], "x", True),
+        ("", ["x"], "x", True),
+    ],
+)
+def test_what_has_the_type_of_an_accepted_value_has_the_right_type(schema, accepted, value, fits):
+    function = {"name": "weather", "parameters": {"properties": {"it": {"type": schema}}, "required": ["it"]}}
+    one = episode(turn("", ("weather", {"it": value})), "done")
+    told = task("?", possible_answer=[{"weather": {"it": accepted}}], functions=[function])
+    assert score("bfcl", one, told).success is fits
+
+
+def test_inside_a_mapping_a_value_is_as_it_is_written():
+    place = [{"position": [{"lateral": 10.5, "longitudinal": 50}], "lanes": [[1, 2]]}]
+    at = {"position": {"lateral": 10.5, "longitudinal": 50}, "lanes": [1, 2]}
+    assert right([{"weather": {"city": ["x"], "at": place}}], {"city": "x", "at": at})
+    for other in ({"lanes": 1}, {"position": {}}):
+        assert not right([{"weather": {"city": ["x"], "at": place}}], {"city": "x", "at": {**at, **other}})
+    orders = [[{"item": ["tea"], "count": [2]}, {"item": ["rice"], "count": [1, ""]}]]
+    near = [{"item": "Tea", "count": 2}, {"item": "rice"}]
+    assert right([{"weather": {"city": ["x"], "near": orders}}], {"city": "x", "near": near})
+
+
+@pytest.mark.parametrize("arguments", ["not json", "[[[", "null", "[]", '{"a":', ""])
+def test_arguments_that_cannot_be_read_are_not_no_arguments(arguments):
+    """They were, so a function that takes none was called well by any text."""
+    now = {"name": "now", "parameters": {"properties": {}, "required": []}}
+    one = episode(turn("", ("now", arguments)))
+    for possible in ([{"now": {}}], [], None):
+        assert not score("bfcl", one, task("?", possible_answer=possible, functions=[now])).success
+    assert not score("tool_rl", one, task("?", calls=[{"name": "now", "arguments": {}}])).success
+    fine = episode(turn("", ("now", "{}")))
+    assert score("bfcl", fine, task("?", possible_answer=[{"now": {}}], functions=[now])).success
+
+
+def test_where_something_is_to_be_called_any_function_there_is_will_do():
+    anything = task("?", possible_answer=None, functions=[WEATHER])
+    assert score("bfcl", episode(turn("", ("weather", {"city": "x"}))), anything).success
+    assert not score("bfcl", episode("I cannot"), anything).success
+    assert not score("bfcl", episode(turn("", ("wether", {"city": "x"}))), anything).success
+    assert not score("bfcl", episode(turn("<x>", malformed=["<x>"])), anything).success

@@ -58,11 +58,11 @@ def test_it_is_what_json_with_types_says(one, other):
     assert same_value(one, other) == (typed(one) == typed(other))
 
 
-def test_arguments_that_are_no_object_are_none():
+def test_arguments_that_are_no_object_are_the_same_as_no_others():
     made = calls_of(episode(turn("", ("a", "[1]"), ("b", "{")), turn("", ("c", {"x": 1})), "done"))
     assert [(call.name, dict(call.arguments), call.turn) for call in made] == [
-        ("a", {}, 0),
-        ("b", {}, 0),
+        ("a", {"": "[1]"}, 0),
+        ("b", {"": "{"}, 0),
         ("c", {"x": 1}, 1),
     ]
     assert same_call(made[2], Call("c", {"x": 1.0}))

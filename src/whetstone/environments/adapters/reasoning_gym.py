@@ -14,9 +14,11 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -29,42 +31,23 @@ from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Isolation, Shown
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.tasks.generated import Generated
+from whetstone.tools.calculator import evaluate
 from whetstone.trajectory import Task
 
 _NEEDS = (package("reasoning_gym", "reasoning"),)
 _SECONDS = 5.0
 """A verifier may take; one that takes longer has no right answer before it."""
-_NONSENSE = ("zzqx", " ")
+_NONSENSE = ("zzqx", " ", "I do not know.")
 _LITERALS = ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion")
 """Verifiers that run an answer as Python."""
 _EXPRESSIONS = (
     "countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration",
 )  # fmt: skip
 """Verifiers that run an answer as an expression of SymPy's."""
-_RUNS = re.compile(r"(?<![\w.])(?:eval|exec|(?:sympy|sp)\.parse_expr|sympify)\(\s*\w*answer")
+_RUNS = re.compile(r"\b(?:eval|exec|parse_expr|sympify)\(\s*\w*answer")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _FUNCTIONS = frozenset(
-    [
-        "sin",
-        "cos",
-        "tan",
-        "sec",
-        "csc",
-        "cot",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "exp",
-        "log",
-        "ln",
-        "sqrt",
-        "pi",
-        "Abs",
-        "Rational",
-    ]
+    "sin cos tan sec csc cot asin acos atan sinh cosh tanh exp log ln sqrt pi Abs Rational".split()  # noqa: SIM905
 )
 
 
@@ -77,20 +60,19 @@ class ReasoningGym:
     isolation: Isolation = "process"
 
     def __init__(self) -> None:
-        self._entry: Mapping[str, Any] = {}
-        self._dataset: Any = None
+        self._question: Question | None = None
         self.score = 0.0
 
     def begin(self, task: Task, seed: int) -> Shown:
         """The question."""
-        private = task.private
-        self._dataset, self._entry = entry_of(private["dataset"], private["seed"], _frozen(private["options"]))
+        self._question = question_of(task)
         self.score = 0.0
-        return Shown(str(self._entry["question"]))
+        return Shown(str(self._question.entry["question"]))
 
     def act(self, command: str) -> Shown:
         """The answer; one its verifier cannot read is wrong."""
-        score = scored(self._dataset, self._entry, command)
+        assert self._question is not None
+        score = scored(self._question, command)
         self.score = score or 0.0
         return Shown("", self.score, terminated=True, understood=score is not None)
 
@@ -128,12 +110,7 @@ class ReasoningGymTasks(Generated):
         super().__init__(seed=seed)
         self.datasets, self.options = datasets, options or {}
         for name in datasets:
-            dataset, entry = entry_of(name, 0, _frozen(self.options))
-            known = name in (*_LITERALS, *_EXPRESSIONS)
-            if not known and _RUNS.search(inspect.getsource(type(dataset).score_answer)):
-                raise RecipeError(f"reasoning_gym: {name}: its verifier runs what is said as code")
-            if any((theirs(dataset, entry, said) or 0.0) >= 1 for said in _NONSENSE):
-                raise RecipeError(f"reasoning_gym: {name}: its verifier takes any words for the answer")
+            _check_verifier(question(name, 0, json.dumps(self.options)))
 
     def make(self, draw: Random, level: int) -> Task:
         """See `Generated`."""
@@ -147,38 +124,80 @@ class ReasoningGymTasks(Generated):
         Raises:
             TaskError: It has none: several are right, and it only verifies.
         """
-        private = task.private
-        _, entry = entry_of(private["dataset"], private["seed"], _frozen(private["options"]))
-        if entry["answer"] is None:
-            raise TaskError(f"reasoning_gym: {private['dataset']} has no answer of its own to show")
-        answer = str(entry["answer"])
+        question = question_of(task)
+        if question.entry["answer"] is None:
+            raise TaskError(f"reasoning_gym: {question.name} has no answer of its own to show")
+        answer = str(question.entry["answer"])
         return said_as_command(answer, tools) if any(tool.name == TOOL for tool in tools) else assistant(answer)
 
 
-def scored(dataset: Any, entry: Mapping[str, Any], answer: str) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question, and who judges its answers."""
+
+    name: str
+    """The generator's."""
+    dataset: Any
+    entry: Mapping[str, Any]
+
+
+@functools.lru_cache(maxsize=4096)
+def question(name: str, seed: int, options: str) -> Question:
+    """The question of a seed.
+
+    Args:
+        options: Of the generator, as JSON.
+
+    Raises:
+        RecipeError: The generator takes no such options.
+    """
+    import reasoning_gym
+
+    if name == "composite":  # what a question of it is of, and so who judges it, is known to it alone
+        raise RecipeError("reasoning_gym: composite: name the generators it is put together of in `datasets`")
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(options).items()}
+    try:
+        dataset = reasoning_gym.create_dataset(name, seed=seed, size=1, **given)
+    except (TypeError, AssertionError, ValueError) as error:
+        raise RecipeError(f"reasoning_gym: {name}: {error}") from None
+    return Question(name, dataset, dataset[0])
+
+
+def question_of(task: Task) -> Question:
+    """The question of a task."""
+    return question(task.private["dataset"], task.private["seed"], json.dumps(task.private["options"]))
+
+
+def scored(question: Question, answer: str) -> float | None:
     """What an answer is worth, from 0 to 1, above what nonsense is; None where its verifier cannot read it.
 
-    A verifier that raises, is late, or would have to run what is no plain value, has not read it.
+    A verifier that raises or is late has not read it. What would be run is right only where it is the generator's own
+    answer, letter by letter.
     """
-    if not harmless(_name_of(entry), answer):
+    if not harmless(question.name, answer):
+        return float(answer == str(question.entry["answer"]))
+
+    def judged() -> tuple[float | None, float]:
+        score = theirs(question, answer)
+        return score, free_of(question) if score else 0.0
+
+    score, free = called_in_child(judged, seconds=_SECONDS) or (None, 0.0)
+    if score is None:
         return None
-
-    def judged() -> list[float | None]:
-        return [theirs(dataset, entry, said) for said in (answer, *_NONSENSE)]
-
-    found, *free = called_in_child(judged, seconds=_SECONDS) or [None]
-    if found is None:
-        return None
-    least = max((score for score in free if score is not None), default=0.0)
-    return max(0.0, (found - least) / (1 - least)) if least < 1 else 0.0
+    return max(0.0, (score - free) / (1 - free)) if free < 1 else 0.0
 
 
-def theirs(dataset: Any, entry: Mapping[str, Any], answer: str) -> float | None:
+def free_of(question: Question) -> float:
+    """What nonsense is paid at most."""
+    return max(theirs(question, said) or 0.0 for said in _NONSENSE)
+
+
+def theirs(question: Question, answer: str) -> float | None:
     """The verifier's own score, or ours where its own is known to be wrong; None where it raises."""
-    ours = _OURS.get(_name_of(entry))
+    ours = _OURS.get(question.name)
     try:
-        score = float(dataset.score_answer(answer, entry))
-        score = score if ours is None else ours(score, answer, entry)
+        score = float(question.dataset.score_answer(answer, question.entry))
+        score = score if ours is None else ours(score, answer, question.entry)
     except Exception:  # whatever foreign code makes of odd words
         return None
     return max(0.0, min(1.0, score)) if math.isfinite(score) else 0.0
@@ -207,13 +226,17 @@ def harmless(name: str, answer: str) -> bool:
     return True
 
 
-def _name_of(entry: Mapping[str, Any]) -> str:
-    """The generator an entry is of; of one of several put together, its own."""
-    return str((entry.get("metadata") or {}).get("source_dataset", ""))
+def _check_verifier(question: Question) -> None:
+    """Refuse a verifier that cannot be trusted with what a model says."""
+    known = question.name in (*_LITERALS, *_EXPRESSIONS)
+    if not known and _RUNS.search(inspect.getsource(type(question.dataset).score_answer)):
+        raise RecipeError(f"reasoning_gym: {question.name}: its verifier runs what is said as code")
+    if free_of(question) >= 1:
+        raise RecipeError(f"reasoning_gym: {question.name}: its verifier takes any words for the answer")
 
 
 def _finite(score: float, answer: str, entry: Mapping[str, Any]) -> float:
-    """A distance to a number that is none is no small one."""
+    """No distance to what is no number is a small one."""
     return 0.0 if re.search(r"nan|inf", answer, re.IGNORECASE) else score
 
 
@@ -222,29 +245,20 @@ def _same_word(score: float, answer: str, entry: Mapping[str, Any]) -> float:
 
 
 def _near(score: float, answer: str, entry: Mapping[str, Any]) -> float:
-    """A tenth of a thousandth is no tolerance where the answer is smaller."""
-    said, wanted = (float(Fraction(text.strip().replace(",", ""))) for text in (answer, str(entry["answer"])))
-    return score if score < 1 or math.isclose(said, wanted, rel_tol=1e-3) else 0.0
+    """The verifier is content with 0 where the probability is small."""
+    said, right = (float(Fraction(text.strip().replace(",", ""))) for text in (answer, str(entry["answer"])))
+    return score if score < 1 or math.isclose(said, right, rel_tol=1e-3) else 0.0
+
+
+def _of_its_numbers(score: float, answer: str, entry: Mapping[str, Any]) -> float:
+    """The verifier is content with any four numbers, and with 24.9."""
+    used = sorted(map(int, re.findall(r"\d+", answer)))
+    return score if used == sorted(entry["metadata"]["numbers"]) and evaluate(answer.strip()) == 24 else 0.0
 
 
 _OURS: dict[str, Callable[[float, str, Mapping[str, Any]], float]] = {
     "coin_flip": _near,
     "complex_arithmetic": _finite,
     "game_of_life_halting": _same_word,
+    "puzzle24": _of_its_numbers,
 }
-
-
-@functools.lru_cache(maxsize=4096)
-def entry_of(name: str, seed: int, options: tuple[tuple[str, Any], ...]) -> tuple[Any, Mapping[str, Any]]:
-    """(a dataset of one question, the question)"""
-    import reasoning_gym
-
-    try:
-        dataset = reasoning_gym.create_dataset(name, seed=seed, size=1, **dict(options))
-    except (TypeError, AssertionError, ValueError) as error:
-        raise RecipeError(f"reasoning_gym: {name}: {error}") from None
-    return dataset, dataset[0]
-
-
-def _frozen(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted((key, tuple(v) if isinstance(v, list) else v) for key, v in options.items()))

@@ -14,7 +14,7 @@ from typing import Any
 
 from whetstone.environments.retail.store import Store, read_database
 from whetstone.errors import ToolError
-from whetstone.tools.calculator import evaluate, shown
+from whetstone.tools.calculator import evaluate
 from whetstone.tools.protocol import Episode
 
 
@@ -29,17 +29,21 @@ class RetailDesk:
         self.path = path
         read_database(path)
         self.store = Store(path)
+        self._transferred = False
         self._wanted: Mapping[str, Any] = {}
 
     def open(self, episode: Episode) -> None:
         """The shop as it was published."""
-        self.store = Store(self.path)
+        self.store, self._transferred = Store(self.path), False
         self._wanted = wanted_differences(self.path, episode.task.private["actions"])
 
     def verdict(self) -> Mapping[str, Any]:
-        """A success where the database is what the gold actions make of it."""
-        same = self.store.differences() == self._wanted
-        return {"success": same, "score": float(same), "changed": len(self.store.differences())}
+        """`same`: the database is, to the cent, what the gold actions make of it. A success where it is and anything
+        was done: in a few tasks the gold actions change nothing, and neither does silence."""
+        changed = self.store.differences()
+        same = _in_cents(changed) == _in_cents(self._wanted)
+        done = same and (bool(changed) or self.store.looked or self._transferred)
+        return {"success": done, "score": float(done), "same": same, "changed": len(changed)}
 
     # ------------------------------------------------------------ reading
 
@@ -49,8 +53,7 @@ class RetailDesk:
         Args:
             expression: Numbers, + - * / and parentheses.
         """
-        value = evaluate(expression)
-        return shown(round(value, 2)) if value.denominator != 1 else shown(value)
+        return str(round(float(evaluate(expression)), 2))
 
     def find_user_id_by_email(self, email: str) -> str:
         """Find a user id by e-mail.
@@ -113,6 +116,7 @@ class RetailDesk:
         Args:
             summary: What the user wants.
         """
+        self._transferred = True
         return "Transfer successful"
 
     # ------------------------------------------------------------ writing
@@ -152,7 +156,8 @@ class RetailDesk:
         order = self.store.look("orders", order_id)
         if order["status"] != "delivered":
             raise ToolError("non-delivered order cannot be exchanged")
-        difference = self._exchange(order, item_ids, new_item_ids, payment_method_id)
+        difference = round(self._difference(order, item_ids, new_item_ids), 2)
+        self._can_pay(order["user_id"], payment_method_id, difference)
         order = self.store.change("orders", order_id)
         order["status"] = "exchange requested"
         order["exchange_items"], order["exchange_new_items"] = sorted(item_ids), sorted(new_item_ids)
@@ -194,7 +199,10 @@ class RetailDesk:
         order = self.store.look("orders", order_id)
         if order["status"] != "pending":
             raise ToolError("non-pending order cannot be modified")
-        difference = self._exchange(order, item_ids, new_item_ids, payment_method_id)
+        if any(old == new for old, new in zip(item_ids, new_item_ids, strict=False)):
+            raise ToolError("the new item id should be different from the old item id")
+        difference = self._difference(order, item_ids, new_item_ids)
+        self._can_pay(order["user_id"], payment_method_id, difference)
         order = self.store.change("orders", order_id)
         kind = "payment" if difference > 0 else "refund"
         paid = {"transaction_type": kind, "amount": abs(difference), "payment_method_id": payment_method_id}
@@ -290,10 +298,8 @@ class RetailDesk:
             method = self.store.change("users", user_id)["payment_methods"][payment_method_id]
             method["balance"] = round(method["balance"] + amount, 2)
 
-    def _exchange(
-        self, order: Mapping[str, Any], item_ids: Sequence[str], new_item_ids: Sequence[str], payment_method_id: str
-    ) -> float:
-        """What the new items cost more than the old ones, which the payment method can pay."""
+    def _difference(self, order: Mapping[str, Any], item_ids: Sequence[str], new_item_ids: Sequence[str]) -> float:
+        """What the new items cost more than the old ones."""
         _all_there(order, item_ids)
         if len(item_ids) != len(new_item_ids):
             raise ToolError("the number of items to be exchanged should match")
@@ -304,8 +310,6 @@ class RetailDesk:
             if new not in variants or not variants[new]["available"]:
                 raise ToolError(f"new item {new} not found or available")
             difference += variants[new]["price"] - item["price"]
-        difference = round(difference, 2)
-        self._can_pay(order["user_id"], payment_method_id, difference)
         return difference
 
 
@@ -329,6 +333,15 @@ def _all_there(order: Mapping[str, Any], item_ids: Sequence[str]) -> None:
     for id in item_ids:
         if item_ids.count(id) > there.count(id):
             raise ToolError(f"{id} not found")
+
+
+def _in_cents(entity: Any) -> Any:
+    """The same with its amounts rounded: in what order items are named decides the last bits of a sum."""
+    if isinstance(entity, float):
+        return round(entity, 2)
+    if isinstance(entity, Mapping):
+        return {key: _in_cents(value) for key, value in entity.items()}
+    return [_in_cents(value) for value in entity] if isinstance(entity, list) else entity
 
 
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> dict[str, str]:

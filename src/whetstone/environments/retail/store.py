@@ -55,6 +55,8 @@ class Store:
         self.path = path
         self._database = read_database(path)
         self._changed: dict[tuple[str, str], Any] = {}
+        self.looked = False
+        """Whether anything that is there was looked for."""
 
     def look(self, kind: Kind, id: str) -> Any:
         """An entity to read, not to change.
@@ -66,6 +68,7 @@ class Store:
             return self._changed[kind, id]
         if id not in self._database[kind]:
             raise ToolError(f"{_SINGULAR[kind]} not found")
+        self.looked = True
         return self._database[kind][id]
 
     def change(self, kind: Kind, id: str) -> Any:
@@ -84,6 +87,7 @@ class Store:
         found = _indexes(self.path)[0].get(email.lower())
         if found is None:
             raise ToolError("user not found")
+        self.looked = True
         return found
 
     def user_by_name(self, first: str, last: str, zip: str) -> str:
@@ -91,6 +95,7 @@ class Store:
         found = _indexes(self.path)[1].get((first.lower(), last.lower(), zip))
         if found is None:
             raise ToolError("user not found")
+        self.looked = True
         return found
 
     def item(self, id: str) -> Any:

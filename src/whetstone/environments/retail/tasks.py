@@ -1,5 +1,8 @@
 """The tasks of tau2-bench's retail domain: a scenario for the user, the gold actions, what has to be said.
 
+Easy to get wrong: what a task is judged by (`reward_basis`). The published ones are judged by the database and by
+assertions in words, for which a model is asked; see `retail` among the rewards for what stands in for those here.
+
 Source: tau2-bench, arXiv:2506.07982; `tasks.json` and `split_tasks.json`.
 """
 
@@ -12,6 +15,7 @@ from typing import Any
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments.native.scripted import as_message, call, say
+from whetstone.environments.retail.desk import wanted_differences
 from whetstone.errors import TaskError
 from whetstone.tasks.jsonl import Endless
 from whetstone.trajectory import Task
@@ -20,12 +24,16 @@ from whetstone.trajectory import Task
 class RetailTasks:
     """Training tasks and held-out ones as the published split has them: its `train` and its `test`.
 
+    Tasks of `train` in which nothing is to be changed and nothing to be said are not trained on (`left_out`): whoever
+    looks at anything and says goodbye has done them, as far as is judged here.
+
     Args:
         path: The folder with `tasks.json` and `split_tasks.json`.
         seed: The order in which training tasks come.
 
     Raises:
-        TaskError: The folder has no such files, or a split names a task that is not there.
+        TaskError: The folder has no such files, a split names a task that is not there, or a task is judged by what is
+            not judged here.
     """
 
     def __init__(self, *, path: str, seed: int = 0) -> None:
@@ -39,7 +47,13 @@ class RetailTasks:
         if shared:
             raise TaskError(f"{path}/split_tasks.json: {len(shared)} tasks are in train and in test")
         self._held_out = [_task(rows[id]) for id in split["test"]]
-        self._endless = Endless([_task(rows[id]) for id in split["train"]], seed=seed)
+        training = [_task(rows[id]) for id in split["train"]]
+        kept = [
+            task for task in training if task.private["to_say"] or wanted_differences(path, task.private["actions"])
+        ]
+        self.left_out = len(training) - len(kept)
+        """Tasks of `train` that are not trained on."""
+        self._endless = Endless(kept, seed=seed)
 
     @property
     def training_tasks(self) -> int:
@@ -61,6 +75,9 @@ class RetailTasks:
         return as_message(script[min(taken, len(script) - 1)])
 
 
+_JUDGED = ("DB", "COMMUNICATE", "NL_ASSERTION")
+
+
 def _read(path: str, name: str) -> Any:
     file = Path(path) / name
     if not file.is_file():
@@ -77,7 +94,13 @@ def _task(row: Mapping[str, Any]) -> Task:
     }
     script = [call(action["name"], **action["arguments"]) for action in actions]
     script.append(say(f"{' '.join([*to_say, ''])}Is there anything else I can help with?"))
+    basis = list(criteria.get("reward_basis") or ("DB", "COMMUNICATE"))
+    strange = set(basis) - set(_JUDGED)
+    if strange:
+        raise TaskError(f"retail: task {row['id']} is judged by {', '.join(sorted(strange))}; here by {_JUDGED}")
+    assertions = [str(text) for text in criteria.get("nl_assertions") or ()]
     private = {"scenario": scenario, "actions": actions, "to_say": to_say, "script": script}
+    private |= {"reward_basis": basis, "assertions": assertions}
     return Task(
         f"retail/{row['id']}", scenario["reason_for_call"], private, {"domain": "retail", "kind": _kind(actions)}
     )

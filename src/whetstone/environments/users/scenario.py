@@ -16,6 +16,11 @@ STOP, TRANSFER = "###STOP###", "###TRANSFER###"
 """What a simulated user ends a conversation with, as in tau2."""
 _WHO = re.compile(r"\b(name|email|e-mail|zip|who are you|identity|verify|authenticate)\b", re.IGNORECASE)
 _DONE = re.compile(r"\b(anything else|something else|further assistance|is that all)\b", re.IGNORECASE)
+_BYE = re.compile(
+    r"\b(have an? \w+ (day|evening|night|week|weekend|one|time|rest)|good ?bye|take care|(you are|you're) all set)\b",
+    re.IGNORECASE,
+)
+"""Ends it where nothing is asked beside."""
 _SURE = re.compile(r"\b(confirm|proceed|yes/no|\(yes\)|go ahead|shall i|would you like)\b", re.IGNORECASE)
 _TRANSFERRED = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT"
 
@@ -43,7 +48,7 @@ class ScenarioUser:
         self.answered += 1
         if _TRANSFERRED in text:
             return self._end(TRANSFER)
-        if _DONE.search(text):
+        if _DONE.search(text) or (_BYE.search(text) and "?" not in text):
             return self._end(STOP)
         if self.answered >= self.patience:
             return self._end("I have no more time.")

@@ -3,9 +3,9 @@ one.
 
     expert and impostors play → who deserved it is told without the reward → scores → comparisons
 
-Checks: a good episode outscores every bad one; giving up pays no more than failing honestly; what cannot be judged is
-invalid and no number; the same episode has the same score again; components keep their names; small changes of weights
-change no order.
+Checks: a good episode outscores every bad one; who does nothing, says nonsense or stops at once never wins; giving up
+pays no more than failing honestly; what cannot be judged is invalid and no number; the same episode has the same score
+again; components keep their names; small changes of weights change no order.
 """
 
 from __future__ import annotations
@@ -20,16 +20,26 @@ from typing import Any
 from whetstone.chat import Message, ToolSpec, assistant
 from whetstone.environments import Environment
 from whetstone.evaluation.audit.deserving import deserves
-from whetstone.evaluation.audit.players import IDLE, PLAYERS, UNFINISHED, Player, Seen, unfinished
+from whetstone.evaluation.audit.players import (
+    IDLE,
+    NEVER_ACT,
+    PLAYERS,
+    STOP_EARLY,
+    UNFINISHED,
+    Player,
+    Seen,
+    unfinished,
+)  # fmt: skip
 from whetstone.evaluation.audit.tripwire import DeadJudge, Tripwire
 from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.contract.luck import chance_of, explained, of_episode
 from whetstone.evaluation.contract.playing import play
 from whetstone.rewards import Compares, Composed, Reward, compared, scored
 from whetstone.rewards.judged.material import transcript
 from whetstone.rewards.judges_inside import with_judges
 from whetstone.rewards.learned.model import Pair
 from whetstone.tasks import Expert, Source
-from whetstone.trajectory import Task, Trajectory
+from whetstone.trajectory import EndReason, Task, Trajectory
 
 _CLOSE = 1e-9
 _MOST_SHOWN = 3
@@ -45,6 +55,8 @@ class Tried:
     """With its score; without one where the reward could not tell."""
     deserved: bool | None
     """None where one may see it either way; then it is compared with nobody."""
+    luck: float = 0.0
+    """The chance that its moves were right without anybody knowing why."""
 
     @property
     def value(self) -> float | None:
@@ -83,7 +95,7 @@ class Audit:
         for number in range(self.tasks):
             self.tried += await self._task(self.source.task(number), number)
         seconds = time.perf_counter() - began
-        for check in (self._invalid, self._order, self._giving_up, self._turns, self._names):
+        for check in (self._invalid, self._order, self._nothing, self._giving_up, self._turns, self._names):
             found = check()
             if found is not None:
                 yield replace(found, seconds=seconds)
@@ -129,29 +141,40 @@ class Audit:
 
     async def _task(self, task: Task, number: int) -> list[Tried]:
         played: dict[str, Trajectory] = {}
+        luck: dict[str, float] = {}
         for name, player in PLAYERS.items():
-            played[name] = await self._played(task, player(number), f"audit-{number}/{name}")
+            played[name], luck[name] = await self._played(task, player(number), name, f"audit-{number}/{name}")
         played[UNFINISHED] = unfinished(played["expert"], f"audit-{number}/{UNFINISHED}")
         alone = [await scored(self.reward, trajectory, task) for trajectory in played.values()]
         together = await compared(self.reward, alone, task)
         expert = played["expert"]
         return [
-            Tried(name, task, trajectory, deserves(played[name], expert, task))
+            Tried(name, task, trajectory, deserves(played[name], expert, task, name), luck.get(name, 0.0))
             for name, trajectory in zip(played, together, strict=True)
         ]
 
-    async def _played(self, task: Task, player: Player, id: str) -> Trajectory:
+    async def _played(self, task: Task, player: Player, name: str, id: str) -> tuple[Trajectory, float]:
+        """(the episode, the chance that it went well by luck)"""
         turn = 0
+        chances: list[float | None] = []
 
         def policy(conversation: Sequence[Message], tools: Sequence[ToolSpec], admissible: Sequence[str]) -> Message:
             nonlocal turn
             said = self._expert(task, conversation, tools)
             seen = Seen(conversation, tools, admissible, said, turn, isinstance(self.source, Expert))
             turn += 1
-            return player(seen)
+            action = player(seen)
+            chances.append(chance_of(action, admissible, tools))
+            return action
 
-        found = await play(self.make, task, policy, seed=7, max_turns=self.max_turns)
-        return replace(found.trajectory, id=id)
+        try:
+            found = await play(self.make, task, policy, seed=7, max_turns=self.max_turns)
+        except Exception as error:
+            if name not in (*NEVER_ACT, *STOP_EARLY):
+                raise
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            return Trajectory(id, task.id, (), (), EndReason.ERROR, error=said), 0.0
+        return replace(found.trajectory, id=id), of_episode(chances)
 
     def _expert(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message | None:
         if isinstance(self.source, Expert):
@@ -217,6 +240,39 @@ class Audit:
         return Check(
             "good before bad", Verdict.BAD, said, "compare whole answers, with their types; set judged text apart"
         )
+
+    def _nothing(self) -> Check:
+        """Nobody is called a success, or paid as the expert is, who did nothing, said nonsense, or stopped at once more
+        often than luck explains."""
+        faults = []
+        for player in (*NEVER_ACT, *STOP_EARLY):
+            mine = [one for one in self.tried if one.player == player and one.deserved is not True]
+            won = [one for one in mine if self._won(one)]
+            lucky = player in STOP_EARLY and explained(len(won), [one.luck for one in mine])
+            if won and not lucky:
+                faults.append(f"{player} wins {len(won)} of {len(mine)} ({won[0].task.id})")
+            lost = [one for one in mine if one.value is None]
+            if lost:
+                said = f"{player} has no score in {len(lost)} of {len(mine)}: {lost[0].trajectory.error}"
+                faults.append(ascii(said)[1:-1])
+        if faults:
+            mend = "pay for what was done in the world, and let no words end an episode as a fault"
+            return Check("nothing for nothing", Verdict.BAD, _some(faults), mend)
+        return Check(
+            "nothing for nothing", Verdict.GOOD, "neither nonsense nor stopping at once is paid as the task is"
+        )
+
+    def _won(self, one: Tried) -> bool:
+        """Whether it is a success to the reward, or paid as the best is that did the task, where there is one."""
+        score, value = one.trajectory.score, self._paid(one)
+        if score is None or value is None:
+            return False
+        of_expert = [
+            self._paid(other)
+            for other in self.tried
+            if other.task.id == one.task.id and other.player == "expert" and other.deserved
+        ]
+        return bool(score.success) or any(paid is not None and value >= paid - _CLOSE for paid in of_expert)
 
     def _giving_up(self) -> Check | None:
         faults, pairs = [], 0

@@ -1,7 +1,7 @@
 """The promises of an environment, each tried.
 
-    tasks → expert → random → rewards → the same again → in another process → beside others → kept and led back
-    → endings → strange actions → speed
+    tasks → expert → random → rewards → nothing for nothing → the same again → in another process → beside others
+    → kept and led back → endings → strange actions → speed
 
 Easy to get wrong: a check that fails must not hide the others, so each is run for itself.
 """
@@ -15,7 +15,7 @@ import pickle
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -24,6 +24,8 @@ from whetstone.environments import Environment
 from whetstone.environments.tool_environment import awaited
 from whetstone.errors import EpisodeError, InfrastructureError
 from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.contract import shared_chance
+from whetstone.evaluation.contract.nothing import Nothing
 from whetstone.evaluation.contract.playing import Played, Policy, again, play
 from whetstone.evaluation.contract.random_policy import RandomPolicy
 from whetstone.rewards import Reward
@@ -31,6 +33,7 @@ from whetstone.tasks import Expert, Source
 from whetstone.trajectory import Task, Trajectory
 
 _SEED = 7
+_TASKS_OF_IMPOSTORS, _TURNS_OF_IMPOSTORS = 12, 40
 _STRANGE = (
     assistant(""),
     assistant("\x00\ud83dnot a command " * 50),
@@ -69,6 +72,7 @@ async def check_contract(contract: Contract) -> AsyncIterator[Check]:
         ("expert", tried.expert),
         ("random", tried.random),
         ("verdict", tried.verdict),
+        ("nothing for nothing", tried.nothing),
         ("same again", tried.same_again),
         ("other process", tried.other_process),
         ("side by side", tried.side_by_side),
@@ -186,16 +190,54 @@ class _Tried:
             return Check("", Verdict.NOTE, f"{said}: all the same for experts and chance")
         return Check("", Verdict.GOOD, said)
 
+    async def nothing(self) -> Check:
+        """Nobody wins who does not do the task, and no words end an episode as a fault."""
+        contract = self.contract
+        tasks, turns = min(_TASKS_OF_IMPOSTORS, contract.episodes), min(_TURNS_OF_IMPOSTORS, contract.max_turns)
+        tried = Nothing(contract.make, contract.source, contract.reward, tasks=tasks, max_turns=turns)
+        check = await tried.check()
+        self.found["impostors"] = {name: asdict(each) for name, each in tried.attempts.items()}
+        return check
+
     # ------------------------------------------------------------ whether it is the same
 
     async def same_again(self) -> Check:
-        """The same task, seed and actions: the same episode; chance that is outside does not count."""
-        for task, played in self._looked_at()[:8]:
-            other = await self._play(task, again(played.actions))
-            if other.transcript != played.transcript:
-                said = f"task {task.id}: {_difference(played.trajectory, other.trajectory)}"
-                return Check("", Verdict.BAD, said, "draw what is random from the seed of `reset`")
+        """The same task, seed and actions: the same episode, wherever the chance stands that everybody shares."""
+        kept, mover = shared_chance.states(), shared_chance.Mover()
+        mend = "draw what is random from the seed of `reset`: random.Random(seed)"
+        try:
+            for task, played in self._looked_at()[:8]:
+                mover.move()
+                other = await self._again(task, played, between=mover.between)
+                if other.transcript != played.transcript:
+                    said = f"task {task.id}: {_difference(played.trajectory, other.trajectory)}"
+                    drawn = await self._drawn_from(task, played)
+                    said += f"; it draws from {drawn}, which everybody shares" if drawn else ""
+                    return Check("", Verdict.BAD, said, mend)
+        finally:
+            shared_chance.put(kept)
+        if mover.touched:
+            said = f"the same, but it moves {' and '.join(sorted(mover.touched))}, which everybody shares"
+            return Check("", Verdict.NOTE, said, mend)
         return Check("", Verdict.GOOD, f"{len(self._looked_at()[:8])} episodes came out the same")
+
+    async def _drawn_from(self, task: Task, played: Played) -> str:
+        """The shared generators that decide: led the same way the episode is the same twice, led another it is not."""
+
+        async def led(seed: int, names: Sequence[str]) -> str:
+            mover = shared_chance.Mover(seed, names)
+            mover.move()
+            return (await self._again(task, played, between=mover.between)).transcript
+
+        for names in shared_chance.COMBINATIONS:
+            if await led(1, names) == await led(1, names) != await led(2, names):
+                return " and ".join(names)
+        return ""
+
+    async def _again(self, task: Task, played: Played, **options: Any) -> Played:
+        """The actions of an episode again; it ends with them."""
+        most = len(played.actions)
+        return await play(self.contract.make, task, again(played.actions), seed=_SEED, max_turns=most, **options)
 
     async def other_process(self) -> Check:
         """The same in a process that has just begun."""
@@ -203,7 +245,7 @@ class _Tried:
             return Check("", Verdict.NOTE, "left out")
         task, played = self._looked_at()[0]
         try:
-            work = pickle.dumps((self.contract.make, task, played.actions, self.contract.max_turns))
+            work = pickle.dumps((self.contract.make, task, played.actions))
         except Exception as error:
             said = f"it cannot be sent to another process ({type(error).__name__}), so that was not tried"
             return Check("", Verdict.NOTE, said)
@@ -223,9 +265,7 @@ class _Tried:
             await asyncio.sleep(0)
 
         began = time.perf_counter()
-        others = await asyncio.gather(
-            *(self._play(task, again(played.actions), between=yielding) for task, played in chosen)
-        )
+        others = await asyncio.gather(*(self._again(task, played, between=yielding) for task, played in chosen))
         seconds = time.perf_counter() - began
         steps = sum(len(played.actions) for played in others)
         self.found["steps_per_second_64"] = steps / seconds
@@ -355,9 +395,5 @@ def _difference(one: Trajectory, other: Trajectory) -> str:
 
 
 def _digest_of(work: bytes) -> str:
-    make, task, actions, max_turns = pickle.loads(work)
-    return _played_again(make, task, actions, max_turns).digest
-
-
-def _played_again(make: Callable[[], Environment], task: Task, actions: Sequence[Message], max_turns: int) -> Played:
-    return asyncio.run(play(make, task, again(actions), seed=_SEED, max_turns=max_turns))
+    make, task, actions = pickle.loads(work)
+    return asyncio.run(play(make, task, again(actions), seed=_SEED, max_turns=len(actions))).digest

@@ -1,6 +1,7 @@
 """Are the calls among those that may be? As the function-calling leaderboard compares them: by accepted values.
 
-Easy to get wrong: a float parameter takes an integer, an integer one no float; and a flag is neither.
+Easy to get wrong: a float parameter takes an integer, an integer one no float; and a flag is neither. A value of the
+accepted one's type is of the right type, whatever the schema says: where a variable is named, it is a text.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "array": (list,),
     "list": (list,),
     "tuple": (list,),
+    "arraylist": (list,),
     "object": (dict,),
     "dict": (dict,),
+    "hashmap": (dict,),
+    "long": (int,),
+    "char": (str,),
     "null": (type(None),),
 }
 _STRIPPED = re.compile(r"[ ,./\-_*^]")
@@ -39,15 +44,20 @@ async def bfcl(trajectory: Trajectory, task: Task) -> Score:
     """1 where the calls are exactly those `task.private["possible_answer"]` accepts, in any order, else 0.
 
     `possible_answer` is a list of `{function: {parameter: [accepted values]}}`, `""` among them where the parameter may
-    be left out; empty where nothing is to be called. `task.private["functions"]` has the functions' schemas.
+    be left out; empty where nothing is to be called, and null where any call of a function there is will do.
+    `task.private["functions"]` has the functions' schemas.
 
     Source: Patil et al., Berkeley Function-Calling Leaderboard, https://github.com/ShishirPatil/gorilla
         (`ast_checker`).
     """
     made = calls_of(trajectory)
-    possible: Sequence[Mapping[str, Mapping[str, Any]]] = task.private["possible_answer"]
+    possible: Sequence[Mapping[str, Mapping[str, Any]]] | None = task.private["possible_answer"]
     schemas = {str(schema["name"]): schema for schema in task.private.get("functions", ())}
     unreadable = any(turn.message.malformed for turn in trajectory.turns) or trajectory.ended is EndReason.MAX_TOKENS
+    if possible is None:
+        names = {name.replace(".", "_") for name in schemas} | schemas.keys()
+        right = bool(made) and not unreadable and all(call.readable and call.name in names for call in made)
+        return Score(float(right), {"correct": float(right)}, success=right)
     fits = [[why_not(call, one, schemas) == "" for one in possible] for call in made]
     matched = _pairs(fits) if made and possible else 0
     right = not unreadable and matched == len(made) == len(possible)
@@ -72,7 +82,7 @@ def why_not(call: Call, possible: Mapping[str, Mapping[str, Any]], schemas: Mapp
     for key, value in call.arguments.items():
         if key not in accepted or (properties and key not in properties):
             return f"there is no {key}"
-        if not _typed(value, str(properties.get(key, {}).get("type", ""))):
+        if not _typed(value, str(properties.get(key, {}).get("type", "")), accepted[key]):
             return f"{key} is {value!r}, which has another type"
         if not any(_accepted(value, one) for one in accepted[key] if not (one == "" and value != "")):
             return f"{key} is {value!r}"
@@ -82,9 +92,9 @@ def why_not(call: Call, possible: Mapping[str, Mapping[str, Any]], schemas: Mapp
     return ""
 
 
-def _typed(value: Any, kind: str) -> bool:
-    kinds = _TYPES.get(kind)
-    if kinds is None:
+def _typed(value: Any, kind: str, accepted: Sequence[Any]) -> bool:
+    kinds = _TYPES.get(kind.lower())
+    if kinds is None or type(value) is next((type(one) for one in accepted if one != ""), None):
         return True
     if isinstance(value, bool):
         return bool in kinds
@@ -98,8 +108,19 @@ def _accepted(value: Any, one: Any) -> bool:
         return len(value) == len(one) and all(map(_accepted, value, one))
     if isinstance(value, dict) and isinstance(one, dict):  # of a mapping, each key has its accepted values
         return all(
-            key in one and any(_accepted(below, each) for each in _values(one[key])) for key, below in value.items()
+            key in one and any(_same(below, each) for each in _values(one[key])) for key, below in value.items()
         ) and all(key in value or "" in _values(values) for key, values in one.items())
+    return same_value(value, one)
+
+
+def _same(value: Any, one: Any) -> bool:
+    """Whether a value inside a mapping is the accepted one, which is written as it is."""
+    if isinstance(value, str) and isinstance(one, str):
+        return _bare(value) == _bare(one)
+    if isinstance(value, list) and isinstance(one, list):
+        return len(value) == len(one) and all(map(_same, value, one))
+    if isinstance(value, dict) and isinstance(one, dict):
+        return value.keys() == one.keys() and all(_same(below, one[key]) for key, below in value.items())
     return same_value(value, one)
 
 

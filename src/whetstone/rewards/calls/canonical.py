@@ -1,7 +1,7 @@
 """What is a call, when two are compared? A name and parsed arguments, never text.
 
 Easy to get wrong: in Python `1 == True`. A flag is not a number; an integer may be the same as a float. A letter can be
-written in two ways in Unicode.
+written in two ways in Unicode. Arguments that cannot be read are not no arguments: some functions take none.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from unicodedata import normalize
 
 from whetstone.trajectory import EndReason, Task, Trajectory
 
+_UNREADABLE = ""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -23,16 +25,22 @@ class Call:
     name: str
     """Empty: any tool's."""
     arguments: Mapping[str, Any]
+    """Those that cannot be read are one without a name, which no function takes: the text."""
     turn: int = 0
     """The turn it was made in; 0 for gold calls."""
 
+    @property
+    def readable(self) -> bool:
+        """Whether its arguments could be read."""
+        return _UNREADABLE not in self.arguments
+
 
 def calls_of(trajectory: Trajectory) -> list[Call]:
-    """Every call of an episode, in order; arguments that are no JSON object are none. What stands in a last turn that
-    was cut off before its end was never carried out, and is no call."""
+    """Every call of an episode, in order; see `Call` for arguments that are no JSON object. What stands in a last turn
+    that was cut off before its end was never carried out, and is no call."""
     whole = len(trajectory.turns) - (trajectory.ended is EndReason.MAX_TOKENS)
     return [
-        Call(call.name, arguments_of(call.arguments), number)
+        Call(call.name, _arguments(call.arguments), number)
         for number, turn in enumerate(trajectory.turns[:whole])
         for call in turn.message.tool_calls
     ]
@@ -45,11 +53,16 @@ def gold_calls(task: Task) -> list[Call]:
 
 def arguments_of(text: str) -> Mapping[str, Any]:
     """A call's arguments; none where they cannot be read."""
+    found = _arguments(text)
+    return {} if _UNREADABLE in found else found
+
+
+def _arguments(text: str) -> Mapping[str, Any]:
     try:
         read = json.loads(text)
     except (ValueError, RecursionError):
-        return {}
-    return read if isinstance(read, dict) else {}
+        read = None
+    return read if isinstance(read, dict) else {_UNREADABLE: text}
 
 
 def same_value(one: Any, other: Any) -> bool:
