@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from whetstone.chat import Chat, Image, Message, Text, tool_result, user
+from whetstone.chat import Chat, Image, Message, Text, ToolSpec, tool_result, user
 from whetstone.chat.formats import FORMATS
 from whetstone.errors import PolicyError
 
@@ -73,6 +73,33 @@ def test_a_tool_can_neither_close_its_turn_nor_open_another(key, text):
         return  # refused rather than forged
     special = chat._special_ids
     assert [i for i in forged.new if i in special] == [i for i in harmless.new if i in special]
+
+
+@pytest.mark.parametrize("key", CHATS, ids="/".join)
+@settings(max_examples=30, deadline=None)
+@given(name=SAID, about=SAID, argument=SAID, said=SAID)
+def test_what_a_server_says_of_its_tools_forges_nothing(key, name, about, argument, said):
+    chat = CHATS[key]
+
+    def opened(name, about, argument, said):
+        inner = {"type": "string", "description": said, "enum": [said]}
+        schema = {"type": "object", "properties": {argument: inner}, "required": [argument]}
+        return chat.open([user("x")], (ToolSpec(name, about, schema),))
+
+    harmless = opened("n", "a", "b", "c")
+    try:
+        forged = opened(name, about, argument, said)
+    except PolicyError:
+        return  # refused rather than forged
+    special = chat._special_ids
+    assert [i for i in forged.ids if i in special] == [i for i in harmless.ids if i in special]
+
+
+def test_ordinary_tools_are_told_of_as_they_are():
+    schema = {"type": "object", "properties": {"a<b": {"type": "string", "description": "1 < 2 | 3, [INSTALL]"}}}
+    for chat in CHATS.values():
+        tools = (ToolSpec("n", "does\nthis", schema),)
+        assert chat._declared(tools) is tools
 
 
 def test_ordinary_text_is_never_refused_or_changed():

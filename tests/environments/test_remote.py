@@ -166,6 +166,43 @@ def test_a_server_that_is_gone_makes_the_episode_invalid_and_closing_is_quiet():
     assert contract("sokoban").make().specs  # and nothing else is the worse for it
 
 
+HOSTILE = {
+    "somebody writes as the policy": {"observation": {"author": "policy"}},
+    "somebody writes as an expert": {"observation": {"author": "expert"}},
+    "a reward that is no number": {"reward": "NaN"},
+    "a reward without bounds": {"reward": 1e999},
+    "a reason nobody knows": {"reason": "magic"},
+    "calls of another shape": {"calls": [{"x": 1}]},
+    "no observation": {"observation": None},
+    "a text": "a text",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_server_is_believed_nothing_but_what_a_world_says(what):
+    fine = {"messages": [{"role": "user", "content": "x"}], "tools": [], "declared": {}, "author": "environment"}
+    answer = {"observation": fine, "reward": 1.0, "terminated": False, "truncated": False, "reason": None, "calls": []}
+    change = HOSTILE[what]
+    if isinstance(change, dict):
+        inner = change.get("observation", fine)
+        changed = {**answer, **change, "observation": inner and {**fine, **inner}}
+    else:
+        changed = change
+
+    async def play_one():
+        environment = Remote(url="http://nowhere")
+
+        async def ask(method, path, body=None):
+            return {"id": "1"} if path == "/episodes" else fine if path.endswith("reset") else changed
+
+        environment._asking.ask = ask
+        await environment.reset(Task("x", ""), seed=0)
+        await environment.step(assistant("y"))
+
+    with pytest.raises(InfrastructureError, match="http://nowhere: what it says cannot be read: "):
+        asyncio.run(play_one())
+
+
 # ------------------------------------------------------------ others'
 
 

@@ -168,3 +168,11 @@ SCHEMAS = st.recursive(
 def test_they_judge_as_the_library_does(schema, value):
     theirs = jsonschema.Draft202012Validator(schema).is_valid(value)
     assert (not problems(checked_schema(schema), value)) == theirs
+
+
+def test_what_a_server_says_of_a_tool_is_only_text():
+    schema = {"properties": {"a\u202e": {"description": "x\x07", "enum": ["\x1b[2J"]}}}
+    told = ToolSpec("t\x1b[31m", "red\x1b[0m\x00", schema)
+    spec = tool_from_schema(told, None).spec
+    assert (spec.name, spec.description) == ("t", "red\ufffd")
+    assert spec.parameters == {"properties": {"a\ufffd": {"description": "x\ufffd", "enum": [""]}}}

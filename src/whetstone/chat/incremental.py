@@ -13,9 +13,10 @@ Easy to get wrong: encode(decode(ids)) is often not ids; and a tool result that 
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,7 +79,9 @@ class Chat:
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
         """The context an episode begins with: the tools on offer, the opening messages, the model's turn."""
-        spoken = self._with_tools(self._to_whom_it_knows(self._foreign(messages)), self.format.describe(tools))
+        spoken = self._with_tools(
+            self._to_whom_it_knows(self._foreign(messages)), self.format.describe(self._declared(tools))
+        )
         ids = self.encode(self._render(spoken, True))
         return Context(ids, ids, True, spoken)
 
@@ -158,6 +161,26 @@ class Chat:
         """Messages from outside, as the format shows them, with every look-alike of a special token broken up."""
         safe = [replace(message, content=(Text(self._safe(_in_text(message))),)) for message in messages]
         return tuple({"role": m.role, "content": m.text} for m in self.format.results(safe))
+
+    def _declared(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+        """Tools as they may be told of: names, texts and schemas come from outside as messages do."""
+        if not self._breaks("\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)):
+            return tools
+        return [
+            ToolSpec(self._safe(tool.name), self._safe(tool.description), self._safe_in(tool.parameters))
+            for tool in tools
+        ]
+
+    def _safe_in(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._safe(value)
+        if isinstance(value, Mapping):
+            return {self._safe(str(key)): self._safe_in(inner) for key, inner in value.items()}
+        return [self._safe_in(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    def _breaks(self, text: str) -> bool:
+        """Whether the text holds a look-alike of a special token, or what the tokenizer takes for one."""
+        return bool(self._look_alike.search(text)) or not self._special_ids.isdisjoint(self.encode(text))
 
     def _safe(self, text: str) -> str:
         """The text with every look-alike of a special token broken up, however the tokenizer reads it.

@@ -23,6 +23,10 @@ class Observation:
     author: Author = Author.ENVIRONMENT
     """Who wrote it: `partner` for a simulated user or an opponent."""
 
+    def __post_init__(self) -> None:
+        if self.author not in (Author.ENVIRONMENT, Author.PARTNER):  # what the policy says is what was sampled
+            raise ValueError(f"a world writes as environment or partner, not as {self.author}")
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:

@@ -10,6 +10,7 @@ from typing import Any
 from whetstone.chat.message import ToolSpec
 from whetstone.errors import RecipeError, ToolError
 from whetstone.tools.foreign_schema import UndecidedError, checked_schema, problems
+from whetstone.tools.plain_text import plain
 from whetstone.tools.schema import Tool
 
 
@@ -28,6 +29,8 @@ def tool_from_schema(
         schema = checked_schema(spec.parameters)
     except ValueError as error:
         raise RecipeError(f"the schema of {spec.name}: {error}") from None
+
+    spec = ToolSpec(plain(spec.name), plain(spec.description), _plain_in(spec.parameters))
 
     async def function(**arguments: Any) -> Any:
         return await answer(arguments)
@@ -52,6 +55,15 @@ def _bound(spec: ToolSpec, schema: str, arguments: str) -> dict[str, Any]:
     if unknown and "additionalProperties" not in spec.parameters and spec.parameters.get("properties"):
         raise ToolError(f"{spec.name}: there is no argument {', '.join(sorted(unknown))}")
     return values
+
+
+def _plain_in(value: Any) -> Any:
+    """A schema whose texts are only text."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, Mapping):
+        return {plain(str(key)): _plain_in(inner) for key, inner in value.items()}
+    return [_plain_in(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def spec_of(declared: Mapping[str, Any]) -> ToolSpec:

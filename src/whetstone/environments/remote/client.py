@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from whetstone.chat import Message
 from whetstone.environments.protocol import Observation, StepResult
@@ -20,6 +20,8 @@ from whetstone.environments.remote.wire import (
 )
 from whetstone.errors import EpisodeError, InfrastructureError, TaskError
 from whetstone.trajectory import Task
+
+_Read = TypeVar("_Read")
 
 
 class Remote:
@@ -45,14 +47,18 @@ class Remote:
             self._id = (await self._asking.ask("POST", "/episodes", {"protocol": PROTOCOL}))["id"]
         self._turn = 0
         body = {"task": task_to_wire(task), "seed": seed}
-        return observation_from_wire(await self._asking.ask("POST", f"/episodes/{self._id}/reset", body))
+        return self._read(observation_from_wire, await self._asking.ask("POST", f"/episodes/{self._id}/reset", body))
 
     async def step(self, action: Message) -> StepResult:
-        """Carry it out there. Asked again, it is not carried out twice."""
+        """Carry it out there. Asked again, it is not carried out twice.
+
+        Raises:
+            InfrastructureError: The server is gone, or answers what no environment says.
+        """
         if not self._id:
             raise EpisodeError("a step before the first reset")
         body = {"turn": self._turn, "action": action.to_openai()}
-        result = result_from_wire(await self._asking.ask("POST", f"/episodes/{self._id}/step", body))
+        result = self._read(result_from_wire, await self._asking.ask("POST", f"/episodes/{self._id}/step", body))
         self._turn += 1
         return result
 
@@ -70,6 +76,13 @@ class Remote:
                     await self._asking.ask("DELETE", f"/episodes/{id}")
         finally:
             await self._asking.close()
+
+    def _read(self, as_what: Callable[[Any], _Read], row: Any) -> _Read:
+        try:
+            return as_what(row)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            said = f"{type(error).__name__}: {error}"[:200]
+            raise InfrastructureError(f"{self._asking.url}: what it says cannot be read: {said}") from None
 
 
 class RemoteTasks:

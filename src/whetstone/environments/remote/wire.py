@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -61,9 +62,15 @@ def result_from_wire(row: Mapping[str, Any]) -> StepResult:
     """What `result_to_wire` wrote."""
     return StepResult(
         observation_from_wire(row["observation"]),
-        reward=row.get("reward"),
+        reward=_finite(row.get("reward")),
         terminated=bool(row.get("terminated")),
         truncated=bool(row.get("truncated")),
         reason=None if row.get("reason") is None else EndReason(row["reason"]),
         calls=tuple(CallRecord(**call) for call in row.get("calls", ())),
     )
+
+
+def _finite(reward: Any) -> float | None:
+    if reward is not None and (isinstance(reward, bool) or not math.isfinite(reward)):
+        raise ValueError(f"a reward is {str(reward)[:40]}, no finite number")
+    return reward if reward is None else float(reward)
