@@ -279,6 +279,18 @@ paths:
 """
 
 
+@pytest.mark.parametrize("item", ["..", ".", "", "../broken", "%2e%2e", "..\\\\..", "a/../../broken", "x?y#z"])
+def test_an_argument_in_a_path_leads_to_no_other_operation(shop, tmp_path, item):
+    (tmp_path / "shop.yaml").write_text(SPECIFICATION)
+    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    (answer,) = played(toolset, ("get_item", {"item": item}))
+    if item in ("..", ".", ""):
+        assert (answer.record.outcome, "names nothing" in answer.text) == ("tool_error", True)
+    else:
+        assert json.loads(answer.text)["path"].startswith("/items/")
+        assert json.loads(answer.text)["path"].count("/") == 2
+
+
 def test_a_body_of_any_kind_arrives_as_the_specification_says(shop, tmp_path):
     (tmp_path / "shop.yaml").write_text(BODIES)
     toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])

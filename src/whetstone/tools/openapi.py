@@ -19,7 +19,7 @@ import httpx2
 from ruamel.yaml import YAML
 
 from whetstone.chat.message import Text, ToolSpec
-from whetstone.errors import InfrastructureError, RecipeError
+from whetstone.errors import InfrastructureError, RecipeError, ToolError
 from whetstone.tools.described import tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
@@ -100,6 +100,8 @@ class OpenApi:
         for name, value in arguments.items():
             place = operation.places.get(name, "body")
             if place == "path":
+                if str(value) in ("", ".", ".."):  # a way to another operation, with this one's rights
+                    raise ToolError(f"{name}: {str(value)!r} names nothing")
                 path = path.replace(f"{{{name}}}", quote(str(value), safe=""))
             elif place == "query":
                 query[name] = _plain(value)
