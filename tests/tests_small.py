@@ -57,6 +57,11 @@ async def torn(trajectory, task):
     return await parity(trajectory, task)
 
 
+async def unjudged(trajectory, task):
+    """Never had a judge."""
+    raise ConnectionError("the judge is down")
+
+
 async def scribe(so_far):
     """Writes a memory."""
     return "shorter"

@@ -28,8 +28,8 @@ def test_sweeps():
     assert swept('"a,b",c') == ['"a,b"', "c"]
     names = [c.name for c in contenders_of(["demo"], [*GIVEN, "advantage=opo,gpg"], budget={})]
     assert names == ["advantage=opo", "advantage=gpg"]
-    names = [c.name for c in contenders_of(["demo", "gspo"], [*GIVEN, "rollout.temperature=0.9,1.0"], budget={})]
-    assert names == ["demo temperature=0.9", "demo temperature=1.0", "gspo temperature=0.9", "gspo temperature=1.0"]
+    names = [c.name for c in contenders_of(["demo", "ppo"], [*GIVEN, "rollout.temperature=0.9,1.0"], budget={})]
+    assert names == ["demo temperature=0.9", "demo temperature=1.0", "ppo temperature=0.9", "ppo temperature=1.0"]
 
 
 def assembled(recipes, overrides):

@@ -122,7 +122,7 @@ def test_where_too_much_fails_it_says_nothing_of_the_agent():
         found = command("--policy", server.url, "--model", "m", "--episodes", "3", "--json")
     assert found.returncode == 1
     assert json.loads(found.stdout)["invalid"] == 3
-    assert "this says nothing of the agent" in found.stderr
+    assert "too many for the rest to say anything of the agent" in found.stderr
 
 
 def test_bad_input_is_one_line():
@@ -134,4 +134,5 @@ def test_bad_input_is_one_line():
         found = command(*more)
         assert (found.returncode, found.stdout) == (2, "")
         assert said in found.stderr
-        assert len(found.stderr.strip().splitlines()) == 1
+        said = [line for line in found.stderr.splitlines() if "has no effect here" not in line]
+        assert len(said) == 1

@@ -23,7 +23,7 @@ def sampled(small_demo):
     """An assembly, its learner, and a group whose first trajectory may be changed."""
 
     def made(*overrides):
-        assembly = assemble(small_demo("rollout.group_size=3", SPY, *overrides))
+        assembly = assemble(small_demo("rollout.group_size=3", "training.max_mismatch=.inf", SPY, *overrides))
         learner = Learner(assembly.policy, assembly.resolved.recipe.training)
 
         async def group():
@@ -86,6 +86,16 @@ def test_guide_worked_numbers():
     assert advantages[0].item() == pytest.approx(-0.4472, abs=1e-4)
 
 
+@pytest.mark.parametrize("mode", OffPolicy)
+def test_only_what_was_drawn_behind_what_is_trained_says_whether_sampler_and_learner_agree(sampled, mode):
+    assembly, learner, group = sampled()
+    first = replace(with_logprobs(group.trajectories[0], -7.0), off_policy=mode)
+    changed = replace(group, trajectories=(first, *group.trajectories[1:]))
+    told = learn_from(assembly, learner, [changed], [], assembly.resolved.recipe.training).metrics
+    assert (told["sampler/mismatch_kl"] > 0.1) == (mode is OffPolicy.RECOMPUTE)
+    assert ("policy/staleness_kl" in told) == (mode is not OffPolicy.RECOMPUTE)
+
+
 def test_spliced_tokens_have_the_probability_they_were_spliced_with(sampled):
     assembly, learner, group = sampled()
     turn = group.trajectories[0].turns[0]
@@ -98,6 +108,9 @@ def test_spliced_tokens_have_the_probability_they_were_spliced_with(sampled):
     assert spliced.sum() == 1
     assert columns["old_logprobs"][spliced].item() == pytest.approx(math.log(0.5))
     assert torch.equal(columns["old_logprobs"][~spliced], columns["learner_logprobs"][~spliced])
+    changed = replace(group, trajectories=(first, *group.trajectories[1:]))
+    told = learn_from(assembly, learner, [changed], [], assembly.resolved.recipe.training).metrics
+    assert told["sampler/mismatch_kl"] < 1e-4  # the first was trained on by `spied`
 
 
 def test_what_was_mended_is_trained_from_a_ratio_of_one(sampled):

@@ -106,7 +106,7 @@ def test_why_explains_a_replayed_trajectory_and_the_one_that_gave_way(tmp_path, 
     train(small_demo(*BASE, *METHODS["replay"], "training.checkpoint_every=1"), tmp_path / "run", progress=QUIET)
     update = next(k for k, row in enumerate(metrics(tmp_path / "run")) if row["select/injected"] == 2)
     explainer = Explainer(tmp_path / "run")
-    for id, _ in explainer.trajectories(update + 1):
+    for id, *_ in explainer.trajectories(update + 1):
         if id.endswith("#0"):
             gone = asyncio.run(explainer.explain(id))
             break
@@ -149,12 +149,12 @@ def test_groups_that_do_not_count_are_sampled_anew_and_on_record(tmp_path, small
 def test_a_quota_that_can_never_be_met_stops_with_a_reason(tmp_path, small_demo):
     never = ["reward=tests_small:generous", "rollout.refill={name: informative, max_tried: 3}"]
     with pytest.raises(QuotaError, match=r"5 that were sampled did not count \(mean reward 1\)"):
-        train(small_demo(*BASE[1:], *never), tmp_path / "run", progress=QUIET)
+        train(small_demo(*without_warm_up(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
 
 
 def test_or_the_update_does_with_what_there_is(tmp_path, small_demo):
     never = ["reward=tests_small:generous", "rollout.refill={name: informative, max_tried: 3, on_exhaust: go_on}"]
-    train(small_demo(*BASE[1:], *never), tmp_path / "run", progress=QUIET)
+    train(small_demo(*without_warm_up(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
     rows = metrics(tmp_path / "run")
     assert [row["group/passed_over"] for row in rows] == [6.0] * 6
     assert all(row["update/skipped"] == 1 for row in rows)

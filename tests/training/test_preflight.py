@@ -26,6 +26,7 @@ def test_the_demo_is_good_in_everything():
     assert list(found) == [
         "policy",
         "template",
+        "prompts",
         "tools and expert",
         "reward",
         "episodes",
@@ -44,13 +45,14 @@ def test_a_policy_that_is_not_there_is_the_only_thing_said():
 def test_a_reward_that_does_not_tell_right_from_wrong_is_bad():
     found = checks("reward=tests_small:generous")
     assert found["reward"].verdict is Verdict.BAD
-    assert found["reward"].said == "1 for the expert's answer, 1 for a wrong one"
+    assert found["reward"].said == "1 for the expert, 1 for somebody who does not know"
     assert found["episodes"].verdict is Verdict.GOOD  # one bad check hides no other
 
 
 def test_a_reward_that_fails_is_bad_wherever_it_is_asked():
-    found = checks("reward=tests_small:torn")
-    assert found["reward"].said == "ConnectionError: the judge is down"
+    found = checks("reward=tests_small:unjudged")
+    said = "the expert's episode has no score: the reward failed: ConnectionError: the judge is down"
+    assert found["reward"].said == said
     assert found["episodes"].verdict is Verdict.BAD
     assert "the judge is down" in found["episodes"].said
 
@@ -59,7 +61,7 @@ def test_a_tool_that_does_not_work_is_bad():
     found = checks("environment.tools=[tests_small:broken]")
     assert (found["tools and expert"].verdict, found["tools and expert"].said) == (
         Verdict.BAD,
-        "the expert's call of broken came to tool_error",
+        "the expert's call of broken came to tool_error: error: no batteries",
     )
 
 

@@ -39,12 +39,12 @@ def explained(run_dir, id, **options):
 
 
 def of_the_last_update(run_dir):
-    return [id for id, _ in Explainer(run_dir).trajectories(4)]
+    return [id for id, *_ in Explainer(run_dir).trajectories(4)]
 
 
 def test_the_chain_from_rewards_to_the_advantage(run_dir):
     explainer = Explainer(run_dir)
-    for id, reward in explainer.trajectories(4):
+    for id, reward, _ in explainer.trajectories(4):
         found = asyncio.run(explainer.explain(id, weights=False))
         chain = {link.what: link.value for link in found.chain}
         assert found.update == 4

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from statistics import fmean
 from typing import Any
 
@@ -26,7 +26,7 @@ from whetstone.training.held import Held, held_of
 from whetstone.training.learner import Learner, action_places, action_tokens
 from whetstone.training.losses import OF_A_PASS, UpdateLoss
 from whetstone.training.sums import OF_SUMS, coefficients, sums_of
-from whetstone.trajectory import Author, Group, Segment
+from whetstone.trajectory import Author, Group, OffPolicy, Segment
 
 _OF_AN_UPDATE = ("loss", "update/", "throughput/", "memory/")
 """What is one number an update; all else is a mean over its tokens."""
@@ -134,18 +134,21 @@ def _over_updates(reports: Sequence[tuple[int, Mapping[str, float]]]) -> dict[st
 
 
 def _disagreement(batches: Sequence[_Batch], version: int | None) -> dict[str, float]:
-    """Of sampler and learner on all tokens of a step that the present weights drew, before any of its updates; and how
-    far tokens of older weights lie from them."""
+    """Of sampler and learner on all tokens of a step that the present weights drew behind what is trained, before any
+    of its updates; and how far tokens of older weights, or behind something else, lie from them."""
     ours, theirs, fresh = [], [], []
     for batch in batches:
-        for segment, found in zip(batch.segments, batch.before, strict=True):
+        of_others = chain(batch.of_others, repeat(False))
+        for segment, found, other in zip(batch.segments, batch.before, of_others, strict=False):
             places = action_places(segment)
             drawn = torch.tensor([segment.tokens.logprobs[place] for place in places], dtype=torch.float64)
-            known = ~drawn.isnan()
+            spliced = torch.tensor([segment.tokens.authors[place] is Author.SPLICED for place in places])
+            known = ~drawn.isnan() & ~spliced.bool()
             of = torch.tensor([segment.tokens.versions[place] for place in places], dtype=torch.long)
+            now = torch.ones_like(of, dtype=torch.bool) if version is None else of == version
             ours.append(found.double().cpu()[known])
             theirs.append(drawn[known])
-            fresh.append(torch.ones_like(of[known], dtype=torch.bool) if version is None else of[known] == version)
+            fresh.append((now & (not other))[known])
     if not sum(map(len, ours)):
         return {}
     learner_side, sampler_side, now = torch.cat(ours), torch.cat(theirs), torch.cat(fresh)
@@ -245,6 +248,8 @@ def _batches(
             batch.extra["reference_logprobs"] = batch.reference
         if "teacher_logprobs" in asked:
             batch.extra["teacher_logprobs"] = learner.logprobs(batch.segments, temperature=temperature, of="teacher")
+        of = [given.columns.held[i].trajectory for i, _ in batch.placed]
+        batch.of_others = [trajectory.off_policy is not OffPolicy.RECOMPUTE for trajectory in of]
         batch.kept = _kept(given, batch)
         if batch.kept is not None and batch.old_known:
             drawn = batch.column(given, "sampler_logprobs")
@@ -355,6 +360,8 @@ class _Batch:
     """Tokens the loss is divided by."""
     flat: Collection[int] = ()
     """Segments whose loss has no gradient: they are only computed for what is reported."""
+    of_others: Sequence[bool] = ()
+    """Of the policy's own: whether it was drawn earlier, or under another view."""
     before: list[Tensor] = field(default_factory=list)
     """Log-probs before any update of the step, whatever ratios compare with."""
 
