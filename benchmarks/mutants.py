@@ -216,14 +216,14 @@ class Survey:
     """Packages that are not ours."""
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that run what was changed; where none does (tables, defaults), those of the file, or its folder."""
+        """The tests that run what was changed; where none does (tables, defaults), those of the file and the room."""
         lines = self.running.get(mutant.file, {})
         found = {test for line in mutant.lines for test in lines.get(line, ())}
         if not found:
             found = {test for tests in lines.values() for test in tests}
             beside = f"tests/{'/'.join(Path(mutant.file).parts[2:-1])}/test_{Path(mutant.file).stem}.py::"
             found |= {test for test in self.seconds if test.startswith(beside)}
-            found |= {t for t in self.seconds if t.startswith(f"tests/{Path(mutant.file).parts[2]}/test_options.py::")}
+            found |= {test for test in self.seconds if test.startswith(f"tests/{Path(mutant.file).parts[2]}/test_")}
         if not found or Path(mutant.file).stem == "__init__":
             folder = str(Path(mutant.file).parent)
             found |= {

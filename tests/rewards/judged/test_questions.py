@@ -1,6 +1,7 @@
 """What judges are asked, word for word, and what their answers come to, by hand."""
 
 import asyncio
+import inspect
 import json
 from pathlib import Path
 
@@ -55,46 +56,37 @@ class Recording(ScriptedJudge):
         return True if rule["type"] == "boolean" else rule.get("enum", ["1 + 1"])[0]
 
 
-def questions():
-    """Of each that asks a judge, what it asks."""
-    found = {}
-    options = {
-        "rubric": {"criteria": ["It is Rome."]},
-        "rules": {"rules": ["Be brief."]},
-        "checklist": {},
-        "evidence": {},
-        "step_labels": {},
-        "verified": {},
-    }
-    for name, told in options.items():
-        judge = Recording()
-        score(name, THREE if name == "checklist" else TWO, GIVEN, judge=judge, **told)
-        found[name] = judge.asked
-    judge = Recording()
-    score("rubric", TWO, GIVEN, judge=judge, criteria=["It is Rome."], answer_only=True)
-    found["rubric, the answer alone"] = judge.asked
-    judge = Recording()
-    group("preferred", [TWO, episode("Bern")], GIVEN, judge=judge)
-    found["preferred"] = judge.asked
-    judge = Recording()
-    asyncio.run(rules_from(judge, [("t", "good", "bad"), ("u", "well", "ill")], most=7))
-    found["rules_from"] = judge.asked
-    judge = Recording()
-    asyncio.run(write_reward(judge, "Say it.", [(TWO, GIVEN, True), (episode("Bern"), GIVEN, False)], rounds=2))
-    found["write_reward"] = judge.asked
-    return json.loads(json.dumps(found))
+def of_reward(name, one=TWO, **told):
+    return lambda judge: score(name, one, GIVEN, judge=judge, **told)
 
 
-@pytest.fixture(scope="module")
-def asked():
-    return questions()
+PREFERENCES = [("t", "good", "bad"), ("u", "well", "ill")]
+LABELLED = [(TWO, GIVEN, True), (episode("Bern"), GIVEN, False)]
+ASKING = {
+    "rubric": of_reward("rubric", criteria=["It is Rome."]),
+    "rubric, the answer alone": of_reward("rubric", criteria=["It is Rome."], answer_only=True),
+    "rules": of_reward("rules", rules=["Be brief."]),
+    "checklist": of_reward("checklist", THREE),
+    "evidence": of_reward("evidence"),
+    "step_labels": of_reward("step_labels"),
+    "verified": of_reward("verified"),
+    "preferred": lambda judge: group("preferred", [TWO, episode("Bern")], GIVEN, judge=judge),
+    "rules_from": lambda judge: asyncio.run(rules_from(judge, PREFERENCES, most=7)),
+    "write_reward": lambda judge: asyncio.run(write_reward(judge, "Say it.", LABELLED, rounds=2)),
+}
+"""Of each that asks a judge, a way to have it ask."""
 
 
-@pytest.mark.parametrize("name", json.loads(GOLDEN.read_text()) if GOLDEN.exists() else [])
-def test_what_a_judge_is_asked(asked, name):
+def questions(name):
+    judge = Recording()
+    ASKING[name](judge)
+    return json.loads(json.dumps(judge.asked))
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_what_a_judge_is_asked(name):
     """A change of what judges are asked is a change of its file, on purpose."""
-    assert asked.keys() == json.loads(GOLDEN.read_text()).keys()
-    assert asked[name] == json.loads(GOLDEN.read_text())[name]
+    assert questions(name) == json.loads(GOLDEN.read_text())[name]
 
 
 def yes(**more):
@@ -296,9 +288,10 @@ def test_a_verifiers_verdict(verdict, right):
 
 
 def test_every_reward_that_takes_a_judge_is_asked_here():
-    assert {"rubric", "rules", "checklist", "evidence", "step_labels", "verified", "preferred"} <= REWARDS.keys()
+    asking = {name for name, reward in REWARDS.items() if "judge" in inspect.signature(reward).parameters}
+    assert asking == ASKING.keys() & REWARDS.keys()
     assert make_reward({"name": "rules", "judge": yes(), "rules": ["x"]}, REWARDS).weight == 1.0
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(json.dumps(questions(), indent=1) + "\n")
+    GOLDEN.write_text(json.dumps({name: questions(name) for name in ASKING}, indent=1) + "\n")
