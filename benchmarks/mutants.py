@@ -224,6 +224,8 @@ class Survey:
             beside = f"tests/{'/'.join(Path(mutant.file).parts[2:-1])}/test_{Path(mutant.file).stem}.py::"
             found |= {test for test in self.seconds if test.startswith(beside)}
             found |= {test for test in self.seconds if test.startswith(f"tests/{Path(mutant.file).parts[2]}/test_")}
+        if not lines:  # a file that runs in another process
+            found |= {test for test in self.seconds if test.startswith(beside.rpartition("/")[0])}
         if not found or Path(mutant.file).stem == "__init__":
             folder = str(Path(mutant.file).parent)
             found |= {
