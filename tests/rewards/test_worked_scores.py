@@ -7,6 +7,9 @@ import pytest
 from tests_rewards import episode, group, score, task, turn
 from whetstone.rewards.efficiency.otc import Otc
 from whetstone.rewards.efficiency.preferences import Preferences
+from whetstone.rewards.speed.speedup import Speedup, _same
+from whetstone.rewards.tiers.milestones import Milestones
+from whetstone.rewards.worlds.state import digest
 from whetstone.trajectory import EndReason
 
 ROME = task("?", answer="Rome")
@@ -175,6 +178,116 @@ CASES = {
     "unary_feedback, silent": ({}, episode("no idea"), SEVEN, 0, {"correct": 0, "attempts": 1}),
 }
 
+PAID = (replace(turn("a", ("t", {})), reward=0.25), turn("b"), replace(turn("c"), reward=-1.0))
+SAID = {"success": False, "score": 0.5, "solved": 3, "why": "late"}
+SPOKEN = {"database": 1, "communicated": 1, "user_ended": 1}
+RETURNED = {"success": True, "user_ended": True}
+ON_THE_WAY = [{"tool": "a"}, {"says": "door", "tool": "b", "arguments": {"x": 1}}, {"says": "gold"}, {"arguments": {}}]
+WALK = (
+    turn("", ("a", {}), ("b", {"x": 1}), back=["a door", "open"]),
+    turn("", ("b", {"x": 2}), back=["gold"]),
+    turn("", ("b", {"x": 1}, "tool_error"), back=["door"]),
+)
+AT = [{"path": "a.0", "value": 1}, {"path": "b", "is": "at_least", "value": 3}]
+CASES |= {
+    "verdict": ({}, episode(*PAID, final=SAID), ROME, 0, {"success": 0, "score": 0.5, "solved": 3}, (0.25, 0, -1)),
+    "verdict, its score": (
+        {"pays": "score"},
+        episode(*PAID, final=SAID),
+        ROME,
+        0.5,
+        {"success": 0, "score": 0.5, "solved": 3},
+        (0.25, 0, -1),
+    ),
+    "verdict, no score": ({"pays": "score"}, episode("a", final={"success": True}), ROME, 1, {"success": 1}, (0,)),
+    "verdict, cut short": (
+        {},
+        episode(*PAID, ended=EndReason.MAX_TURNS),
+        ROME,
+        0,
+        {"success": 0},
+        (0.25, 0, -1),
+    ),
+    "returns": ({}, episode(*PAID), ROME, -0.75, {"return": -0.75}, (0.25, 0, -1)),
+    "retail": ({}, episode("It is 1,200.", "Bye NOW", final=RETURNED), task(to_say=["1200", "bye, now"]), 1, SPOKEN),
+    "retail, unsaid": (
+        {},
+        episode("It is", "120", "0", final=RETURNED),
+        task(to_say=["1,200", "it is"]),
+        0,
+        SPOKEN | {"communicated": 0},
+    ),
+    "retail, went on": ({}, episode("x", final={"success": True}), task(to_say=[]), 0, SPOKEN | {"user_ended": 0}),
+    "retail, another state": ({}, episode("x", final={"user_ended": 1}), task(to_say=[]), 0, SPOKEN | {"database": 0}),
+    "milestones": (
+        {"outcome": "exact_match", "discount": 0.5, "weight": 2.0},
+        episode(*WALK),
+        task(answer="x", milestones=ON_THE_WAY),
+        0,
+        {"correct": 0, "f1": 0, "milestones": 0.75},
+        (0.5, 2 * (0.375 - 0.5), 2 * (0.375 - 0.75)),
+        {"progress": (0, 0.5, 0.75)},
+    ),
+    "signed": ({}, episode("Oslo"), ROME, -1, {"correct": 0, "f1": 0}),
+    "tool_star": (
+        {"outcome": "exact_match", "measure": "f1", "tools": ["a", "b"], "bonus": 0.25},
+        episode(turn("", ("a", {}), ("b", {}), back=["x", "y"]), "Rome it is"),
+        ROME,
+        0.75,
+        {"correct": 0, "f1": 0.5, "format": 1, "accuracy": 0.5, "together": 1},
+    ),
+    "tool_star, one said nothing": (
+        {"outcome": "exact_match", "tools": ["a", "b"], "bonus": 0.25},
+        episode(turn("", ("a", {}), ("b", {}), back=["x", " "]), "Rome"),
+        ROME,
+        1,
+        EXACT | {"format": 1, "accuracy": 1, "together": 0},
+    ),
+    "step_labels": ({}, episode("a", "b"), task(step_labels=[1, 0]), 0.5, {"steps": 0.5, "steps_mean": 0.5}),
+    "step_labels, the least": (
+        {"together": "min"},
+        episode("a", "b"),
+        task(step_labels=[1, 0, 1]),
+        0,
+        {"steps": 0, "steps_mean": 0.5},
+    ),
+    "state": ({}, episode("a", final={"a": [1], "b": 3}), task(predicates=AT), 1, {"predicates": 1}),
+    "state, a share": (
+        {"share": True},
+        episode("a", final={"a": [1], "b": 2}),
+        task(predicates=AT),
+        0.5,
+        {"predicates": 0.5},
+    ),
+    "state, of what was not said": ({}, episode("a", final={"a": "1"}), task(predicates=AT), 0, {"predicates": 0}),
+    "state, a digest": (
+        {"share": True},
+        episode("a", final={"state": {"n": {2, 10, 1}}}),
+        task(digest=digest({"n": {10, 1.0, 2}})),
+        1,
+        {"state": 1},
+    ),
+    "state, another": (
+        {"share": True},
+        episode("a", final={"digest": "x", "a": [1], "b": 3}),
+        task(digest="y", predicates=AT),
+        0,
+        {"state": 0, "predicates": 1},
+    ),
+    "state, the same": ({}, episode("a", final={"digest": "x"}), task(digest="x"), 1, {"state": 1}),
+    "state, cut short": ({}, episode("a", ended=EndReason.MAX_TURNS), task(digest="x"), 0, {"state": 0}),
+}
+"""Rewards of worlds and of steps."""
+SUCCEEDED = {"retail": True, "retail, unsaid": False, "verdict": False, "verdict, no score": True, "returns": False}
+SUCCEEDED |= {"state": True, "state, a share": False, "state, cut short": False, "verdict, cut short": False}
+SUCCEEDED |= {"signed": False, "attempts, right in the end": True, "attempts": False, "unary_feedback, never": False}
+
+
+@pytest.mark.parametrize("case", SUCCEEDED)
+def test_whether_it_succeeded(case):
+    options, one, given, *_ = CASES[case]
+    assert score(case.partition(",")[0], one, given, **options).success is SUCCEEDED[case]
+
 
 @pytest.mark.parametrize("case", CASES)
 def test_all_that_is_said(case):
@@ -231,3 +344,21 @@ def test_a_turn_that_begins_again_is_two(marker):
     assert score("fewest_turns", episode(turn(f"Oslo. {marker}, no."), "Rome"), ROME).parts["compact"] == 0.5
     own = {"markers": ["no"]}
     assert score("fewest_turns", episode(f"{marker}", "Rome"), ROME, **own).parts["compact"] == 1
+
+
+def test_outputs_that_are_the_same():
+    pairs = [(1, 1 + 5e-10), (-1e6, -1e6 - 1e-4), ([1, (2,)], ((1), [2.0])), ({"a": [1.0]}, {"a": [1]}), ("x", "x")]
+    assert all(_same(one, other, 1e-9) for one, other in [*pairs, (float("inf"), float("inf")), (None, None)])
+    apart = [(1, 1.1), (1, True), (True, 1), ([1], [1, 2]), ({"a": 1}, {"b": 1}), ({"a": 1}, {"a": 2}), ("1", 1)]
+    assert not any(_same(one, other, 1e-9) for one, other in [*apart, ({"a": 1}, [1]), (1e-12, 1.0)])
+
+
+@pytest.mark.parametrize("discount", [0.0, -0.5, 1.5])
+def test_a_discount_of_milestones_is_a_share(discount):
+    with pytest.raises(ValueError, match="discount is above 0 and at most 1"):
+        Milestones(discount=discount)
+
+
+def test_pairs_to_compare_times_in():
+    with pytest.raises(ValueError, match="pairs is 3 or more, got 2"):
+        Speedup(pairs=2)
