@@ -480,7 +480,8 @@ def table_of(files: Sequence[str], results: Path) -> str:
 TOP = """# Which changes of the code no test notices
 
 Mutants of `algorithms/` and `rewards/`: files with one small change each. Met: the tests that run the change were run;
-where not all were met, a checksum decided which (`make mutants EVERY=4` meets a quarter). Killed: a test fails.
+where not all were met, a checksum decided which (`make mutants EVERY=4` meets a quarter); tests were written with its
+survivors in sight, so of the others a smaller share would be killed. Killed: a test fails.
 Equivalent: it does the same as the original, for the reason in `benchmarks/mutants_equivalent.jsonl`; the share is of
 the others that were met. Not tested and not in the table: {left}. `make mutants`.
 """
