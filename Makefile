@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup system worlds demo test test-all check format docs bench clean
+.PHONY: setup system worlds demo test test-all check format docs bench mutants clean
 
 setup: $(READY)
 
@@ -59,6 +59,13 @@ NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash f
 bench: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,bench]"
 	set -e; for name in $(NAME); do $(BIN)/python benchmarks/$$name.py; done
+
+# changes of algorithms/ and rewards/ that no test notices: all (hours), or one in so many: make mutants EVERY=8
+EVERY ?= 1
+mutants: $(READY) system
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,mutants]"
+	$(BIN)/python benchmarks/mutants.py --again --every $(EVERY)
+	$(BIN)/python benchmarks/mutants.py --write benchmarks/results
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -53,3 +53,8 @@ def test_in_expectation_k1_pulls_at_nothing_and_k2_at_the_divergence(estimator, 
     kl = (exact.exp() * (exact - reference)).sum()
     kl.backward()
     assert (kl.item(), true.grad[0].item()) == pytest.approx((0.143841, 0.274653), abs=1e-6)
+
+
+def test_an_estimate_that_there_is_not():
+    with pytest.raises(ValueError, match="no estimate of that name: 'k4'"):
+        kl_estimate(torch.zeros(2), "k4")

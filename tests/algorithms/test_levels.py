@@ -39,3 +39,7 @@ def test_a_filter_says_where_it_bites():
         return rewards
 
     assert (bite_of(gone), bite_of(softer), bite_of(plain)) == (Bite.BEFORE_BASELINE, Bite.WEIGHT, Bite.LOSS_ONLY)
+
+
+def test_where_a_filter_bites_is_said_in_words():
+    assert [str(bite) for bite in Bite] == ["before_baseline", "loss_only", "weight"]

@@ -11,3 +11,8 @@ EVERY = {**ADVANTAGES, **SHAPING, **MODULATION, **FILTERS, **OBJECTIVES, **CORRE
 @pytest.mark.parametrize("name", sorted(EVERY))
 def test_an_option_left_out_is_what_the_page_says(name):
     assert options(EVERY[name]) == told("methods.md", name)
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_a_name_in_a_recipe_is_that_of_its_function(name):
+    assert EVERY[name].__name__ == name

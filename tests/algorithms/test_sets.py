@@ -63,3 +63,8 @@ def test_counting_numbers_are_sets_as_they_are_and_others_are_numbered():
 def test_a_set_that_nobody_is_in_disturbs_nobody():
     assert set_mean(of(1, 3), whole(1, 1)).tolist() == [2, 2]
     assert normalised(of(1, 3), whole(1, 1), scale="none").tolist() == [-1, 1]
+
+
+def test_a_scale_that_there_is_not():
+    with pytest.raises(ValueError, match="scale is set, batch or none: got 'sets'"):
+        normalised(of(1, 3), whole(1, 1), scale="sets")

@@ -122,3 +122,29 @@ def test_with_gates_a_right_answer_pays_more_than_a_wrong_one(right, wrong):
         for k, say in ((right, "7"), (wrong, "8"))
     )
     assert a.value > b.value == 0
+
+
+def test_scores_of_other_lengths_are_refused():
+    class Comparing:
+        def __init__(self, count):
+            self.count = count
+
+        async def __call__(self, trajectory, given):
+            return Score(1.0)
+
+        async def compared(self, trajectories, given):
+            return [Score(1.0)] * self.count
+
+    for terms in ({"a": Comparing(1)}, {"a": Comparing(2), "b": Comparing(1)}, {"a": Comparing(3)}):
+        reward = Composed(terms={name: Term(reward=term) for name, term in terms.items()})
+        with pytest.raises(ValueError, match=r"zip\(\) argument"):
+            group(reward, [episode("7"), episode("8")], TASK)
+    with pytest.raises(ValueError, match=r"zip\(\) argument"):
+        composed(episode("7"), a=says(turns=(1.0, 2.0)))
+
+
+def test_success_names_a_term_and_parts_are_named_by_theirs():
+    with pytest.raises(RecipeError, match='success: there is no term "b"'):
+        Composed(terms={"a": Term(reward=says())}, success="b")
+    found = composed(a=says(2.0, parts={"a": 2.0, "inner": 0.5}))
+    assert found.parts == {"a": 2.0, "a.inner": 0.5}

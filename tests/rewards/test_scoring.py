@@ -3,7 +3,9 @@
 import asyncio
 import math
 
+import numpy as np
 import pytest
+import torch
 
 from tests_episodes import collected, in_order
 from tests_rewards import episode, task
@@ -126,3 +128,43 @@ def test_a_reward_that_does_not_answer_in_time_is_none():
 
 def test_a_key_the_task_does_not_have_is_said_beside_those_it_has():
     assert becomes(KeyError("milestones")).error.endswith("KeyError: 'milestones' (the task's private data has answer)")
+
+
+def test_numbers_of_any_library_become_pythons_own():
+    seen = {"seen": (np.float64(3),)}
+    said = Score(np.float32(0.5), {"part": np.int64(2)}, (torch.tensor(1.0),), np.bool_(True), seen)
+    found = becomes(said).score
+    assert found == Score(0.5, {"part": 2.0}, (1.0,), True, {"seen": (3.0,)})
+    numbers = [found.value, *found.parts.values(), *found.turns, *found.signals["seen"]]
+    assert {type(number) for number in numbers} == {float}
+    assert type(found.success) is bool
+    assert becomes(Score(1, success=None)).score == Score(1.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (Score("1"), "it said '1' as value, which is no number"),
+        (Score(1.0, {"part": None}), "it said None as part part, which is no number"),
+        (Score(1.0, turns=("x",)), "it said 'x' as turns, which is no number"),
+        (Score(1.0, signals={"seen": (None,)}), "it said None as signal seen, which is no number"),
+        (Score(1.0, success=1), "it said 1 as success, which is True, False or None"),
+        (Score("x" * 58), f"it said '{'x' * 58}' as value"),
+        (Score("x" * 59), f"it said '{'x' * 58}… as value"),
+        (Score(1.0, signals={"seen": (math.inf,)}), "it said inf as signal seen"),
+        (1.0, "it returned 1.0, not a Score"),
+    ],
+)
+def test_what_is_no_number_is_named(said, error):
+    found = becomes(said)
+    assert (found.score, found.ended) == (None, EndReason.ERROR)
+    assert error in found.error
+
+
+def test_what_a_person_has_to_mend_is_said_of_a_group_too():
+    class Wrong(Ranks):
+        async def compared(self, trajectories, given):
+            raise RecipeError("no such judge")
+
+    with pytest.raises(RecipeError, match="no such judge"):
+        together(Wrong(), "a", "b")

@@ -6,7 +6,7 @@ every other token of a step, in a mean as well as in a gradient, so it is bounde
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ K3_BOUND = 10.0
 """No token's k3 is more; beyond, it has no gradient."""
 
 
-def kl_estimate(d: Tensor, estimator: Estimator = "k2") -> Tensor:
+def kl_estimate(d: Tensor, estimator: Estimator) -> Tensor:
     """An estimate of KL(policy ‖ other) from one sample.
 
         k1 = d,   k2 = d² / 2,   k3 = e^(−d) − 1 + d, at most 10;   k3_as_k2 says k3 and pulls like k2
@@ -26,9 +26,14 @@ def kl_estimate(d: Tensor, estimator: Estimator = "k2") -> Tensor:
     Args:
         d: [T] log-ratios ℓ − ℓ_other of samples of the policy.
 
+    Raises:
+        ValueError: There is no such estimate.
+
     Source: Schulman 2020, http://joschu.net/blog/kl-approx.html; gradients: arXiv:2510.01555; the bound: verl's
     `kl_penalty`.
     """
+    if estimator not in get_args(Estimator):
+        raise ValueError(f"there is no estimate of that name: {estimator!r}")
     if estimator == "k1":
         return d
     k2 = d.square() / 2

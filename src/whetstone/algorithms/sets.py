@@ -79,7 +79,7 @@ def normalised(
         singleton: What a set of one comes to: nothing, or the number itself as published GRPO code has it.
 
     Raises:
-        ValueError: `x` and `keys` differ in shape.
+        ValueError: `x` and `keys` differ in shape, or there is no such scale.
 
     Source: arXiv:2402.03300 (mean, set); arXiv:2402.14740 (leave one out); arXiv:2508.08221 (batch).
     """
@@ -99,6 +99,8 @@ def normalised(
         found = _over(found, _set_std(apart, of, count, ddof), epsilon)
     elif scale == "batch":
         found = _over(found, deviation(x, ddof=ddof), epsilon)
+    elif scale != "none":
+        raise ValueError(f"scale is set, batch or none: got {scale!r}")
     return torch.where(size == 1, x, found) if singleton == "raw" else found
 
 

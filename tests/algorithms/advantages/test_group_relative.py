@@ -29,6 +29,7 @@ def test_equal_rewards_give_exactly_zero(value):
 
 def test_a_group_of_one_has_nothing_to_compare():
     assert group_relative(tensor(5.0), torch.zeros(1)).tolist() == [0.0]
+    assert group_relative(tensor(5.0), torch.zeros(1), singleton="raw").tolist() == [5.0]
     assert group_relative(tensor(), torch.zeros(0)).tolist() == []
 
 

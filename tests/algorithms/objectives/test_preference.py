@@ -1,5 +1,7 @@
 """Losses on sums of log-probs."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,3 +103,15 @@ def test_refuel_does_not_care_which_comes_first(a, b, gap):
 def test_log_ratios_that_are_the_same_are_not_right():
     found = dpo(of(1, 1), of(0, 0), REWARDS, GROUP, KEYS, LENGTHS)
     assert found.metrics == {"preference/pairs": 1, "preference/margin": 0, "preference/accuracy": 0}
+
+
+def test_one_step_is_weighed_as_whole_sums_are():
+    now, reference = of(-1.0, -2.5, -0.3), of(-1.2, -2.0, -0.9)
+    where = (of(1, 0, 0.5), whole(0, 0, 0), whole(0, 1, 2), whole(1, 0, 3))
+    for told in ({"smoothing": 0.3}, {"imitate": 0.7}, {"beta": 0.5}):
+        plain, other = step_dpo(now, reference, *where).loss, step_dpo(now, reference, *where, **told).loss
+        assert other == dpo(now, reference, *where, **told).loss != plain
+    alone = dpo(now, reference, *where, normalise_length=True).loss  # a sum of one token is as long as one of none
+    by_hand = [(0.2, -0.5), (0.2, 0.6 / 3), (0.6 / 3, -0.5)]
+    losses = [math.log1p(math.exp(-0.1 * (better - worse))) for better, worse in by_hand]
+    assert alone.item() == pytest.approx(sum(losses) / 3)

@@ -3,6 +3,8 @@
 import pytest
 
 from tests_rewards import episode, score, task, turn
+from whetstone.rewards.calls.bfcl import why_not
+from whetstone.rewards.calls.canonical import Call
 
 WEATHER = {
     "name": "weather",
@@ -122,3 +124,53 @@ def test_where_something_is_to_be_called_any_function_there_is_will_do():
     assert not score("bfcl", episode("I cannot"), anything).success
     assert not score("bfcl", episode(turn("", ("wether", {"city": "x"}))), anything).success
     assert not score("bfcl", episode(turn("<x>", malformed=["<x>"])), anything).success
+
+
+KINDS = {
+    "integer": (3, 3.5),
+    "int": (3, "3"),
+    "float": (3.5, "3.5"),
+    "number": (3, True),
+    "double": (3.0, "3"),
+    "string": ("x", 3),
+    "str": ("x", ["x"]),
+    "boolean": (True, 1),
+    "bool": (False, 0),
+    "array": ([1], 1),
+    "list": ([1], {"a": 1}),
+    "tuple": ([1], "1"),
+    "object": ({"a": 1}, [1]),
+    "dict": ({"a": 1}, "a"),
+    "null": (None, 0),
+    "any": ("x", None),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_value_of_each_type_and_one_of_another(kind):
+    fits, other = KINDS[kind]
+    schemas = {"f": {"name": "f", "parameters": {"properties": {"x": {"type": kind}}}}}
+    assert why_not(Call("f", {"x": fits}), {"f": {"x": [fits]}}, schemas) == ""
+    said = f"x is {other!r}{'' if kind == 'any' else ', which has another type'}"
+    assert why_not(Call("f", {"x": other}), {"f": {"x": [fits]}}, schemas) == said
+
+
+def test_what_is_compared_in_texts_and_lists():
+    assert right([{"weather": {"city": ["it's"]}}], {"city": 'It"s'})
+    assert not right([{"weather": {"city": ["Straße"]}}], {"city": "STRASSE"})
+    assert not right([ACCEPTED], {"city": "Paris", "unit": "-"})  # "" says that it may be left out, no more
+    assert right([ACCEPTED], {"city": "Paris", "unit": ""})
+    near = [{"weather": {"city": ["x"], "near": [["a", "b"]]}}]
+    assert [right(near, {"city": "x", "near": said}) for said in (["a", "b"], ["a"], ["b", "a"])] == [
+        True,
+        False,
+        False,
+    ]
+    bare = task("?", possible_answer=[{"f.g": {"x": [1]}}], functions=[{"name": "f.g"}])
+    assert score("bfcl", episode(turn("", ("f_g", {"x": 1}))), bare).success
+    assert why_not(Call("g", {}), {"f": {}}, {}) == "g is called, not f"
+    assert why_not(Call("f", {}), {"f": {"x": [1]}}, {}) == "x is left out"
+    assert why_not(Call("f", {"x": 2}), {"f": {"x": [1]}}, {}) == "x is 2"
+    assert why_not(Call("f", {"y": 2}), {"f": {"x": [1]}}, {}) == "there is no y"
+    needed = {"f": {"parameters": {"required": ["x"]}}}
+    assert why_not(Call("f", {}), {"f": {"x": [1, ""]}}, needed) == "x is missing"

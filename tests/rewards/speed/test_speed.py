@@ -104,3 +104,39 @@ def test_a_rule_is_a_factor_of_what_tests_say():
     own = "def order(xs):\n    return xs if xs[0] <= xs[1] else xs[::-1]"
     for code, value in ((own, 1), ("def order(xs):\n    return sorted(xs)", 0)):
         assert score("composed", episode(f"```python\n{code}\n```"), given, terms=terms).value == value
+
+
+@pytest.mark.parametrize("name", ["eval", "exec", "compile", "__import__", "getattr", "importlib.import_module"])
+def test_what_anything_may_stand_behind_is_not_called(name):
+    said = f"it calls {name}, behind which anything may stand"
+    assert broken_rule(f"import importlib\n{name}('x')", entry=None, decorator=None, forbidden=[]) == said
+    assert broken_rule(f"print({name.partition('.')[0]})", entry=None, decorator=None, forbidden=[]) == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "wrong"),
+    [
+        ("import torch.nn.functional\ntorch.nn.functional.relu(x)", "it uses torch.nn.functional.relu"),
+        ("import torch.nn as n\nn.Linear(1, 1)", "it uses torch.nn.Linear"),
+        ("import torch\nb = a\na = torch.nn\nb.Linear", "it uses torch.nn.Linear"),
+        ("a = c = sorted\nb = a\nb([])", "it uses sorted"),
+        ("b = a\na = sorted", "it uses sorted"),
+        ("f().nn.Linear", ""),
+        ("torch.nnet(1)", ""),
+        ("x.sorted()", ""),
+    ],
+)
+def test_a_name_is_what_it_stands_for(code, wrong):
+    found = broken_rule(code, entry=None, decorator=None, forbidden=["sorted", "torch.nn.*"])
+    assert found == wrong
+
+
+def test_a_kernel_by_its_parts():
+    launched = f"```python\n{KERNEL}```"
+    given = task("?", entry_point="softmax")
+    assert score("kernel", episode(launched), given, decorator="triton.jit").parts == {"rule": 1}
+    unused = launched.replace("return launch(x)", "return x")
+    assert score("kernel", episode(unused), given, decorator="triton.jit").parts == {"rule": 0}
+    assert score("kernel", episode(unused), given, decorator=None).value == 1
+    assert score("kernel", episode(unused), task("?"), decorator="triton.jit").value == 1  # anything may be the entry
+    assert score("kernel", episode("no code"), given).value == 0

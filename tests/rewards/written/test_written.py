@@ -61,6 +61,19 @@ def test_it_is_sent_back_until_it_tells_success_from_failure():
     assert "go with success at -1.00" in said[3]
 
 
+def test_what_was_wrong_is_said_of_the_code_that_is_shown():
+    some = "def reward(trace):\n    return float(len(trace['turns']))"
+    proposals = [some, "", "def reward(trace) return", some, GOOD]
+    found, seen = written(*proposals)
+    assert (found.accepted, found.rounds, len(seen)) == (False, 4, 4)
+    assert found.code == some
+    assert [material.get("your last code") for material in seen] == [None, *proposals[:3]]
+    said = [material.get("what was wrong with it") for material in seen]
+    assert said == [None, *found.objections[:3]]
+    assert "one function" in said[2]
+    assert "does not parse" in said[3]
+
+
 def test_what_never_gets_there_is_not_accepted():
     same = "def reward(trace):\n    return 0.5"
     found, _ = written(same, same, rounds=2)

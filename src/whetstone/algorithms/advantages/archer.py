@@ -56,12 +56,11 @@ def archer(
     Source: Zhou et al. 2024, arXiv:2402.19446, §4, and its code. Departs from it: V learns from the stored action,
     which is on-policy here, instead of one sampled anew; and critics read the policy's states instead of an encoder's.
     """
-    rewards = turn_rewards.double()
     ahead = following(slow_values.double(), trajectory, last_slow_values)
     twin_ahead = following(slow_twin_values.double(), trajectory, last_slow_twin_values)
     targets = {
-        "action_values": rewards + discount * ahead,
-        "twin_action_values": rewards + discount * twin_ahead,
+        "action_values": turn_rewards + discount * ahead,
+        "twin_action_values": turn_rewards + discount * twin_ahead,
         "values": slow_action_values.double(),
         "twin_values": slow_twin_action_values.double(),
     }

@@ -39,7 +39,7 @@ def difficulty_weighted(
     if bool((hardness <= 0).any()):
         raise ValueError(f"hardness is above 0: got {hardness.min().item():g}")
     hardness = hardness.double()
-    weight = (hardness / hardness.mean()).clamp(low, high) if len(hardness) else hardness
+    weight = (hardness / hardness.mean()).clamp(low, high)
     return weight * normalised(rewards, group, scale="none")
 
 
@@ -66,4 +66,4 @@ def dgrpo(
     and its relatives, which differ in the weight; this one is ours.
     """
     weight = (1 - set_mean(rewards, group) / highest).clamp(min=floor)
-    return normalised(rewards, group, epsilon=epsilon) * weight / (weight.mean() if len(weight) else 1.0)
+    return normalised(rewards, group, epsilon=epsilon) * weight / weight.mean()

@@ -42,7 +42,7 @@ def gae(
         raise ValueError(f"one value per reward: got {[*rewards.shape]} and {[*values.shape]}")
     if not (0 <= discount <= 1 and 0 <= trace <= 1):
         raise ValueError(f"discount and trace are in [0, 1]: got {discount:g}, {trace:g}")
-    rewards, values = rewards.detach().double(), values.detach().double()
+    values = values.double()
     surprise = rewards + discount * following(values, run, last_values) - values
     return reward_to_go(surprise, run, discount=discount * trace)
 
@@ -78,7 +78,7 @@ def turn_gae(
     which state no defaults; those here are ours.
     """
     found = gae(turn_rewards, values, trajectory, last_values, discount=discount, trace=trace)
-    return Credit(whitened(found) if whiten else found, {"values": found + values.double()})
+    return Credit(whitened(found) if whiten else found, {"values": found + values})
 
 
 def token_gae(
@@ -108,4 +108,4 @@ def token_gae(
     Source: Schulman et al. 2016, arXiv:1506.02438; in PPO: Schulman et al. 2017, arXiv:1707.06347.
     """
     found = gae(token_rewards, token_values, token_trajectory, last_token_values, discount=discount, trace=trace)
-    return Credit(whitened(found) if whiten else found, {"token_values": found + token_values.double()})
+    return Credit(whitened(found) if whiten else found, {"token_values": found + token_values})

@@ -85,7 +85,7 @@ def digirl(
     a, targets = _released(
         turn_rewards, values, last_values, twin_values, last_twin_values, trajectory, discount, step_cost
     )
-    return Credit((a.clamp(0, 1) > 0).double(), targets)
+    return Credit((a > 0).double(), targets)
 
 
 def webrl(
@@ -122,7 +122,7 @@ def webrl(
     a, targets = _released(
         turn_rewards, values, last_values, twin_values, last_twin_values, trajectory, discount, step_cost
     )
-    return Credit(torch.where(a.clamp(-1, 1) >= 0, torch.ones_like(a), negative), targets)
+    return Credit(torch.where(a >= 0, torch.ones_like(a), negative), targets)
 
 
 def _read(
@@ -153,4 +153,4 @@ def _released(
     step_cost: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     now, ahead, to_come, targets = _read(rewards, values, last, twin, last_twin, trajectory, discount)
-    return ahead - now - step_cost + rewards.double() + to_come, targets
+    return ahead - now - step_cost + rewards + to_come, targets

@@ -36,7 +36,7 @@ def cispo(
 
     Source: MiniMax 2025 (MiniMax-M1), arXiv:2506.13585, eq. 4 and 5; the default bound is ours.
     """
-    same_length(learner_logprobs, old_logprobs, advantages)
+    same_length(learner_logprobs, advantages)
     if not 0 <= ratio_min <= ratio_max:
         raise ValueError(f"ratio_min is at least 0 and at most ratio_max: got {ratio_min:g}, {ratio_max:g}")
     log_ratios = log_ratio(learner_logprobs, old_logprobs).detach()

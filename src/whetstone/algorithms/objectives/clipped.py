@@ -47,7 +47,7 @@ def clipped(
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7; `clip_high`: Yu et al. 2025, arXiv:2503.14476, eq. 10;
     `dual_clip`: Ye et al. 2019, arXiv:1912.09729, eq. 5.
     """
-    same_length(learner_logprobs, old_logprobs, advantages)
+    same_length(learner_logprobs, advantages)
     if not (0 <= clip_low <= 1 and clip_high >= 0):
         raise ValueError(f"clip_low is in [0, 1] and clip_high at least 0: got {clip_low:g}, {clip_high:g}")
     if dual_clip is not None and dual_clip <= 1 + clip_high:

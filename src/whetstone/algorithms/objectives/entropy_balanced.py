@@ -42,7 +42,7 @@ def entropy_balanced(
     Source: Dong et al. 2025 (AEPO), arXiv:2510.14545, §3.3, and its code (`dual_clip`); of a family with GPPO,
     arXiv:2508.07629.
     """
-    same_length(learner_logprobs, old_logprobs, advantages)
+    same_length(learner_logprobs, advantages)
     if dual_clip is not None and dual_clip <= 1 + clip_high:
         raise ValueError(f"dual_clip is above 1 + clip_high ({1 + clip_high:g}): got {dual_clip:g}")
     log_ratios = log_ratio(learner_logprobs, old_logprobs)

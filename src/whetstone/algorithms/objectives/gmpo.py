@@ -34,7 +34,7 @@ def gmpo(
 
     Source: Zhao et al. 2025, arXiv:2507.20673, eq. 4, and verl's `geo_mean`.
     """
-    same_length(learner_logprobs, old_logprobs, advantages, sequence)
+    same_length(learner_logprobs, advantages, sequence)
     log_ratios = log_ratio(learner_logprobs, old_logprobs)
     credit = mean_of(advantages, sequence)
     held = torch.where(credit > 0, log_ratios.clamp(max=clip), log_ratios.clamp(min=-clip))

@@ -35,7 +35,7 @@ def kl_cov(
 
     Source: Cui et al. 2025, arXiv:2505.22617, eq. 13 and 14; over the batch instead of micro-batches.
     """
-    same_length(learner_logprobs, old_logprobs, advantages, covariance_rank)
+    same_length(learner_logprobs, advantages, covariance_rank)
     log_ratios = log_ratio(learner_logprobs, old_logprobs)
     held = covariance_rank <= share
     loss = -advantages * log_ratios.exp() + torch.where(held, weight * log_ratios.abs(), 0.0)

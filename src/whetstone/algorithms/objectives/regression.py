@@ -76,7 +76,7 @@ def advantage_regression(
     Source: Qi et al. 2024 (WebRL), arXiv:2411.02337, §3.2, and its code. Departs from the code: the mean is over a
     turn's own tokens, there over the batch's; and d is pulled back where it overshoots, where there β shrinks instead.
     """
-    same_length(learner_logprobs, reference_logprobs, advantages, sequence, turn)
+    same_length(learner_logprobs, advantages, sequence, turn)
     key = sequence * (int(turn.max()) + 1 if len(turn) else 1) + turn
     apart = log_ratio(learner_logprobs, reference_logprobs)
     through = apart - apart.detach()

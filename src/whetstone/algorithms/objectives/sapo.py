@@ -32,7 +32,7 @@ def sapo(
 
     Source: Gao et al. 2025, arXiv:2511.20347, eq. 5.
     """
-    same_length(learner_logprobs, old_logprobs, advantages)
+    same_length(learner_logprobs, advantages)
     log_ratios = log_ratio(learner_logprobs, old_logprobs)
     positive, other = (torch.full_like(advantages, tau) for tau in (temperature, negative_temperature))
     tau = torch.where(advantages > 0, positive, other)

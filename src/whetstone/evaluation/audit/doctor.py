@@ -244,9 +244,9 @@ class Audit:
     def _nothing(self) -> Check:
         """Nobody is called a success, or paid as the expert is, who did nothing, said nonsense, or stopped at once more
         often than luck explains."""
-        faults = []
+        faults, right = [], self._rightly_silent
         for player in (*NEVER_ACT, *STOP_EARLY):
-            mine = [one for one in self.tried if one.player == player and one.deserved is not True]
+            mine = [o for o in self.tried if o.player == player and o.deserved is not True and o.task.id not in right]
             won = [one for one in mine if self._won(one)]
             lucky = player in STOP_EARLY and explained(len(won), [one.luck for one in mine])
             if won and not lucky:
@@ -261,6 +261,14 @@ class Audit:
         return Check(
             "nothing for nothing", Verdict.GOOD, "neither nonsense nor stopping at once is paid as the task is"
         )
+
+    @property
+    def _rightly_silent(self) -> set[str]:
+        """Tasks of which the expert calls no tool, and is right, where he calls some of others: to say anything does
+        what is asked for there."""
+        expert = [one for one in self.tried if one.player == "expert" and one.deserved]
+        calls = any(one.trajectory.calls for one in expert)
+        return {one.task.id for one in expert if calls and not one.trajectory.calls}
 
     def _won(self, one: Tried) -> bool:
         """Whether it is a success to the reward, or paid as the best is that did the task, where there is one."""

@@ -95,16 +95,14 @@ def _imported(tree: ast.AST) -> dict[str, str]:
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    changed = True
-    while changed:  # plain assignments: `s = sorted`, `t = torch.softmax`
-        changed = False
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.Attribute):
-                for target in node.targets:
-                    said = _dotted(node.value, found)
-                    if isinstance(target, ast.Name) and target.id not in found and said and said != target.id:
-                        found[target.id] = said
-                        changed = True
+    plain: dict[str, ast.AST] = {}  # assignments: `s = sorted`, `t = torch.softmax`
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.Attribute):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and target.id not in found:
+                    plain.setdefault(target.id, node.value)
+    for _ in plain:  # one may stand for another that comes behind it
+        found |= {name: said for name, value in plain.items() if (said := _dotted(value, found)) not in ("", name)}
     return found
 
 

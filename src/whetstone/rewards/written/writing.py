@@ -80,15 +80,14 @@ async def write_reward(
     """
     if len({success for _, _, success in labelled}) < 2:
         raise ValueError("labelled episodes are to be of both kinds: some that succeeded and some that failed")
-    best, said = Written("", math.nan, False, 0, ()), ""
+    best, code = Written("", math.nan, False, 0, ()), ""
     objections: list[str] = []
     shown = "\n".join(json.dumps({"success": ok, **trace_of(t, task)})[:1500] for t, task, ok in labelled[:4])
     for number in range(1, rounds + 1):
         material = {"task": description, "examples": shown}
-        if said:
-            material |= {"your last code": best.code or said, "what was wrong with it": objections[-1]}
+        if objections:
+            material |= {"your last code": code, "what was wrong with it": objections[-1]}
         code = str((await judge.answer(Question(_ASK, material, SHAPE)))["code"])
-        said = code
         objection = objection_to(code)
         correlation = math.nan
         if not objection:

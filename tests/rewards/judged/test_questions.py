@@ -1,0 +1,297 @@
+"""What judges are asked, word for word, and what their answers come to, by hand."""
+
+import asyncio
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+from tests_rewards import episode, group, score, task, turn
+from whetstone.chat import user
+from whetstone.errors import RecipeError
+from whetstone.rewards import REWARDS, make_reward
+from whetstone.rewards.judged.checklist import Checklist
+from whetstone.rewards.judged.evidence import Evidence, named_steps
+from whetstone.rewards.judged.material import transcript
+from whetstone.rewards.judged.preferred import prefer
+from whetstone.rewards.judged.rubric import Criterion, criteria_of, points
+from whetstone.rewards.judged.rules import Rules, rules_from
+from whetstone.rewards.judged.verified import Verified, quantity, same_quantity, used
+from whetstone.rewards.judges import ScriptedJudge
+from whetstone.rewards.written.writing import write_reward
+from whetstone.trajectory import Score
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "judge_questions.json"
+"""`python tests/rewards/judged/test_questions.py` renews it."""
+TWO = episode(
+    turn("<think>hm</think>Looking.", ("find", {"q": "x"}), back=["it is\nRome"], observed=[user("and?")]),
+    "Rome. Evidence: 1",
+)
+THREE = episode(turn("Rome.", ("t", {})), turn("Rome!", ("t", {})), turn("", observed=[user("and?")]), "Bern")
+ITEM = {"id": "a", "question": "Is it Rome?", "weight": 0.5, "focus_on": "words", "pass_condition": "Rome is said"}
+ITEMS = [ITEM | {"failure_examples": ["Oslo", "Bern"], "lasting": True}, {"id": "b", "question": "q", "weight": 0.5}]
+GIVEN = task("Which?", answer="Oslo, 2 km", checklists=[[ITEMS, [{**ITEM, "lasting": True}]]])
+
+
+class Recording(ScriptedJudge):
+    """Says yes, or the first that it may, and keeps what it was asked."""
+
+    def __init__(self):
+        super().__init__(answers=self.first)
+        self.asked = []
+
+    def first(self, question):
+        self.asked.append([question.ask, dict(question.material), question.shape])
+        if "tool" in question.shape["properties"] and "what your tools said" in question.material:
+            say = question.material["what your tools said"].count("\n") == 1
+            return {"thought": "t", "tool": "none" if say else "convert", "input": "2 km to m", "verdict": "correct"}
+        return {key: self.any_of(key, rule) for key, rule in question.shape["properties"].items()}
+
+    def any_of(self, key, rule):
+        if rule["type"] == "array":
+            return [f"rule {len(self.asked)}", " "]
+        if key == "failure_example_applies":
+            return False
+        return True if rule["type"] == "boolean" else rule.get("enum", ["1 + 1"])[0]
+
+
+def of_reward(name, one=TWO, **told):
+    return lambda judge: score(name, one, GIVEN, judge=judge, **told)
+
+
+PREFERENCES = [("t", "good", "bad"), ("u", "well", "ill")]
+LABELLED = [(TWO, GIVEN, True), (episode("Bern"), GIVEN, False)]
+ASKING = {
+    "rubric": of_reward("rubric", criteria=["It is Rome."]),
+    "rubric, the answer alone": of_reward("rubric", criteria=["It is Rome."], answer_only=True),
+    "rules": of_reward("rules", rules=["Be brief."]),
+    "checklist": of_reward("checklist", THREE),
+    "evidence": of_reward("evidence"),
+    "step_labels": of_reward("step_labels"),
+    "verified": of_reward("verified"),
+    "preferred": lambda judge: group("preferred", [TWO, episode("Bern")], GIVEN, judge=judge),
+    "rules_from": lambda judge: asyncio.run(rules_from(judge, PREFERENCES, most=7)),
+    "write_reward": lambda judge: asyncio.run(write_reward(judge, "Say it.", LABELLED, rounds=2)),
+}
+"""Of each that asks a judge, a way to have it ask."""
+
+
+def questions(name):
+    judge = Recording()
+    ASKING[name](judge)
+    return json.loads(json.dumps(judge.asked))
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_what_a_judge_is_asked(name):
+    """A change of what judges are asked is a change of its file, on purpose."""
+    assert questions(name) == json.loads(GOLDEN.read_text())[name]
+
+
+def yes(**more):
+    """Says yes where the material holds no `no`."""
+    return ScriptedJudge(
+        answers=lambda question: {
+            "reason": "r",
+            "met": not any("no" in text for name, text in question.material.items() if name != "task"),
+            **more,
+        }
+    )
+
+
+def test_lists_of_a_conversation_are_averaged_and_all_is_success():
+    judge, one = yes(focus_present=True, failure_example_applies=False), {"id": "a", "question": "q", "weight": 1.0}
+    given = task("?", checklists=[[[one]], [[{**one, "weight": 0.5}]]])
+    found = score("checklist", episode("well"), given, judge=judge)
+    assert (found.parts, found.turns, found.success) == ({"checklist": 0.75}, (0.75,), False)
+    assert score("checklist", episode("well"), task("?", checklists=[[[one]]]), judge=judge).success is True
+    for patience in (0.0, -1.0, 1.5):
+        with pytest.raises(ValueError, match="patience is above 0 and at most 1"):
+            Checklist(judge=judge, patience=patience)
+
+
+@pytest.mark.parametrize(
+    ("said", "came"),
+    [({}, 1), ({"met": False}, 0), ({"focus_present": False}, 0), ({"failure_example_applies": True}, 0)],
+)
+def test_an_item_came_true(said, came):
+    judge = yes(**{"focus_present": True, "failure_example_applies": False, **said})
+    given = task("?", checklists=[[[{"id": "a", "question": "q", "weight": 1.0, "focus_on": "the tool"}]]])
+    for outcomes in (("ok",), ("ok", "tool_error")):
+        one = episode(turn("", *(("t", {}, outcome) for outcome in outcomes)))
+        assert score("checklist", one, given, judge=judge).parts["checklist"] == came
+
+
+@pytest.mark.parametrize(
+    ("relevant", "complete", "named", "most", "value", "parts"),
+    [
+        (True, True, "1", 3, 1.4, (1, 1, 1, 1)),
+        (True, True, "1, 2", 3, 1.35, (1, 1, 1, 0.5)),
+        (True, True, "1", 1, 1.3, (1, 1, 1, 0)),
+        (True, False, "1", 3, 0.3, (1, 1, 0, 0)),
+        (False, True, "1", 3, 0.1, (1, 0, 0, 0)),
+        (True, True, "1, 2", 1, 0, (0, 0, 0, 0)),
+        (True, True, "0", 3, 0, (0, 0, 0, 0)),
+    ],
+)
+def test_what_evidence_pays(relevant, complete, named, most, value, parts):
+    judge = ScriptedJudge(answers=lambda question: {"reason": "r", "relevant": relevant, "complete": complete})
+    found = score("evidence", episode("a", f"Evidence: {named}"), task("?"), judge=judge, most=most)
+    assert found.value == pytest.approx(value)
+    assert found.parts == dict(zip(("format", "relevant", "complete", "concise"), parts, strict=True))
+    assert found.success is bool(parts[2])
+    with pytest.raises(ValueError, match="most is 1 or more, got 0"):
+        Evidence(judge=judge, most=0)
+
+
+def test_what_names_no_step():
+    assert named_steps(episode()) is None
+    for steps in ([1, "2"], [True], "1", {"1": 2}):
+        assert named_steps(episode(turn("", ("submit", {"evidence": steps})))) is None
+    assert named_steps(episode(turn("", ("look", {}), ("submit", {"evidence": [2, 2]})))) == [2]
+    assert named_steps(episode("evidence 1, but rather: EVIDENCE: 3")) == [3]
+
+
+def test_a_transcript():
+    assert transcript(episode(turn("Hm.", ("t", {"x": 1}), back=["y"]), "z")) == (
+        'user: ?\n[turn 1] assistant: Hm.\ncalls t {"x": 1}\ntool: y\n[turn 2] assistant: z'
+    )
+    assert transcript(episode("a", "b"), turns=[1]) == "[turn 2] assistant: b"
+    assert transcript(episode("abcdefgh"), turns=[0], most=28) == "[turn 1] assistant: abcdefgh"
+    assert transcript(episode("abcdefgh"), turns=[0], most=10) == "[turn\n[… 18 characters left out …]\ndefgh"
+
+
+def test_a_share_of_wins_beside_another_reward():
+    likes = ScriptedJudge(
+        answers=lambda question: {
+            "reason": "r",
+            "better": "neither"
+            if "even" in question.material["first"] + question.material["second"]
+            else "first"
+            if "good" in question.material["first"] or "biased" in question.material["second"]
+            else "second",
+        }
+    )
+    given = task("?", answer="good")
+    three = [episode("good"), episode("bad"), episode("even")]
+    found = group("preferred", three, given, judge=likes, beside="exact_match", weight=0.5)
+    assert [one.value for one in found] == [1 + 0.5 * 0.75, 0.5 * 0.25, 0.5 * 0.5]
+    assert [one.success for one in found] == [True, False, False]
+    assert found[0].parts == {"correct": 1, "f1": 1, "wins": 0.75, "order_disagreed": 0}
+    alone = score("preferred", three[0], given, judge=likes, beside="exact_match", weight=0.5)
+    assert (alone.value, alone.parts["wins"], alone.parts["order_disagreed"]) == (1.25, 0.5, 0)
+    split = group("preferred", [episode("a biased"), episode("b biased"), episode("c")], given, judge=likes)
+    assert [one.parts["order_disagreed"] for one in split] == [0.5, 0.5, 0]
+    assert [one.parts["wins"] for one in split] == [0.25, 0.25, 1]
+    won = asyncio.run(prefer(likes, "?", "t", "bad", "good"))
+    assert (won.won, won.disagreed) == (0.0, False)
+
+
+def test_points_of_a_rubric():
+    assert criteria_of(["a", {"text": "b"}, {"criterion": "c", "points": 2, "rule": "r"}, {}]) == [
+        Criterion("a", 1.0, ""),
+        Criterion("b", 1.0, ""),
+        Criterion("c", 2.0, "r"),
+        Criterion("", 1.0, ""),
+    ]
+    assert points([True, False], [1.0, 0.5]) == pytest.approx(2 / 3)
+    assert points([True, True], [0.5, 0.0]) == 1
+    for each in ([0.0], [-1.0, 0.0]):
+        with pytest.raises(ValueError, match="points above 0"):
+            points([True] * len(each), each)
+    given = task("?", rubric=[{"criterion": "a", "points": 3}, {"criterion": "b", "rule": "tests_judged:short"}])
+    found = score("rubric", episode("a long answer"), given, judge=yes(), success_at=0.75)
+    assert (found.value, found.parts, found.success) == (0.75, {"rubric": 0.75, "criteria_met": 0.5}, True)
+    with pytest.raises(RecipeError, match=r"^rule \"tests_judged:none\""):
+        score("rubric", episode("x"), task("?", rubric=[{"criterion": "a", "rule": "tests_judged:none"}]), judge=yes())
+
+
+def test_a_share_of_rules():
+    keeps = ScriptedJudge(answers=lambda question: {"reason": "r", "met": "brief" in question.ask})
+    found = score("rules", episode("x"), task("?"), judge=keeps, rules=["brief", "kind"], weight=3.0)
+    assert (found.value, found.parts, found.success) == (1.5, {"rules": 0.5}, False)
+    assert score("rules", episode("x"), task("?"), judge=keeps, rules=["brief"]).success is True
+
+    async def other(trajectory, given):
+        return Score(2.0, {"other": 1.0}, (0.5,), False, {"signal": (1.0,)})
+
+    found = score("rules", episode("x"), task("?"), judge=keeps, rules=["brief"], beside=other, beside_weight=0.25)
+    assert found == Score(1.5, {"other": 1.0, "rules": 1.0}, (0.5,), False, {"signal": (1.0,)})
+    with pytest.raises(ValueError, match="rules: one or more"):
+        Rules(judge=keeps, rules=[])
+    one = ScriptedJudge(answers=lambda question: {"rules": [" be brief ", "", " "]})
+    assert asyncio.run(rules_from(one, [("t", "a", "b")])) == ["be brief"]
+    many = ScriptedJudge(answers=lambda question: {"rules": [str(k) for k in range(9)]})
+    assert asyncio.run(rules_from(many, [("t", "a", "b")], most=4)) == list("0123")
+
+
+ONE = {
+    "length": ["1 m", "100 cm", "1000 mm", "0.001 km", "1e9 nm"],
+    "inches": ["0.3048 m", "1 ft", "12 in"],
+    "miles": ["1 mi", "1609.344 m", "5280 FT"],
+    "mass": ["1 kg", "1000 g", "1,000,000 mg", "0.001 t"],
+    "pounds": ["1 lb", "0.45359237 kg"],
+    "time": ["60 s", "1 min", "60000 ms", "6e7 us", "6e10 ns"],
+    "hours": ["1 h", "3600 s"],
+    "energy": ["1 kWh", "3.6e6 J", "3600 kJ"],
+    "megajoules": ["1 MJ", "1000 kJ"],
+    "calories": ["1 kcal", "1000 cal", "4184 J", "4.184 kJ"],
+    "electrons": ["1 eV", "1.602176634e-19 J"],
+    "volume": ["1 l", "1000 ml", "0.001 m^3", "0.001 m3", "1000 cm^3", "1000 cm3"],
+    "pressure": ["1 bar", "100000 Pa", "100 kPa", "0.1 MPa"],
+    "atmospheres": ["1 atm", "101325 Pa"],
+    "share": ["50 %", "50%"],
+}
+
+
+@pytest.mark.parametrize("what", ONE)
+def test_the_same_in_other_units(what):
+    first, *others = ONE[what]
+    for other in others:
+        assert same_quantity(first, other, tolerance=1e-9) is True, (first, other)
+        assert same_quantity(other, first, tolerance=1e-9) is True
+    assert same_quantity(first, "3 m" if what != "length" else "3 kg") is False
+    assert quantity(f" {first}. ") == quantity(first)
+
+
+def test_numbers_are_compared_relative_to_the_larger():
+    assert same_quantity("100 m", "101 m", tolerance=1 / 101)
+    assert same_quantity("101 m", "100 m", tolerance=1 / 101)
+    assert not same_quantity("100 m", "101 m", tolerance=1 / 102)
+    assert same_quantity("0 m", "0 cm", tolerance=0.0)
+    assert score("verified", episode("100 m"), task("?", answer="101 m"), tolerance=0.01).parts == {
+        "correct": 1,
+        "by_rule": 1,
+        "by_verifier": 0,
+        "undecided": 0,
+    }
+    assert score("verified", episode("100 m"), task("?", answer="101 m")).parts["correct"] == 0
+    with pytest.raises(ValueError, match="steps is 1 or more, got 0"):
+        Verified(steps=0)
+    assert Verified(steps=1).steps == 1
+
+
+def test_a_verifiers_converter():
+    assert used("convert", "3 km to  M ") == "3000 M"
+    assert used("convert", "3 km") == "error: '3 km' is no conversion I know; such as `3 km to m`"
+    assert used("convert", "3 km to parsecs").startswith("error")
+    assert used("telescope", "x") == "error: 'telescope'"
+
+
+@pytest.mark.parametrize(("verdict", "right"), [("correct", True), ("incorrect", False)])
+def test_a_verifiers_verdict(verdict, right):
+    judge = ScriptedJudge(answers=lambda question: {"thought": "", "tool": "none", "input": "", "verdict": verdict})
+    found = score("verified", episode("azure"), task("?", answer="blue"), judge=judge)
+    assert (found.value, found.success) == (float(right), right)
+    assert found.parts == {"correct": float(right), "by_rule": 0, "by_verifier": 1, "undecided": 0}
+
+
+def test_every_reward_that_takes_a_judge_is_asked_here():
+    asking = {name for name, reward in REWARDS.items() if "judge" in inspect.signature(reward).parameters}
+    assert asking == ASKING.keys() & REWARDS.keys()
+    assert make_reward({"name": "rules", "judge": yes(), "rules": ["x"]}, REWARDS).weight == 1.0
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps({name: questions(name) for name in ASKING}, indent=1) + "\n")
