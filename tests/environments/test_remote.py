@@ -167,6 +167,63 @@ def test_a_server_that_is_gone_makes_the_episode_invalid_and_closing_is_quiet():
     assert contract("sokoban").make().specs  # and nothing else is the worse for it
 
 
+def answered(url, method, path, *, body=None, **headers):
+    """(status, what is said) of one question."""
+    import httpx2
+
+    with httpx2.Client(base_url=url) as client:
+        said = client.request(method, path, content=body, headers={k.replace("_", "-"): v for k, v in headers.items()})
+    return said.status_code, said.json()
+
+
+def test_no_page_and_no_other_name_asks_a_server_of_this_machine(household):
+    url, _ = household
+    assert answered(url, "GET", "/health")[0] == 200
+    assert answered(url, "GET", "/tasks/0", Host="localhost:1")[0] == 200
+    for told in ({"Host": "evil.example"}, {"Host": "127.0.0.1.evil.example"}, {"Origin": "http://evil.example"}):
+        for method, path in (("GET", "/tasks/0"), ("GET", "/health"), ("POST", "/episodes")):
+            assert answered(url, method, path, **told)[0] == 403
+
+
+def test_who_does_not_know_the_token_is_told_nothing(monkeypatch):
+    episodes = Episodes(functools.partial(environment_of, "household"))
+    with served(application("household", episodes, source_of("household"), token="secret")) as url:
+        for told in (
+            {},
+            {"Authorization": "Bearer other"},
+            {"Authorization": "secretly"},
+        ):
+            assert answered(url, "GET", "/tasks/0", **told)[0] == 401
+        assert answered(url, "GET", "/tasks/0", Authorization="Bearer secret", Host="elsewhere:1")[0] == 200
+        with pytest.raises(TaskError, match="the token is missing or another; set WHETSTONE_TOKEN"):
+            RemoteTasks(url=url)
+        monkeypatch.setenv("WHETSTONE_TOKEN", "secret")
+        assert RemoteTasks(url=url).task(0).private
+
+        async def begun():
+            environment = Remote(url=url)
+            await environment.reset(RemoteTasks(url=url).task(0), seed=0)
+            await environment.close()
+
+        asyncio.run(begun())
+
+
+def test_a_server_is_not_held_up_by_what_is_too_much(household):
+    url, episodes = household
+    assert answered(url, "POST", "/episodes", body=b"x" * (17 << 20))[0] == 413
+    status, said = answered(url, "GET", "/held_out/3000000")
+    assert (status, said["error"]) == (422, "TaskError: 3000000 tasks at once; 4096 or fewer")
+
+    async def unused():
+        before = set(episodes.open)
+        id = await episodes.begin()
+        episodes.open[id].asked -= 90
+        await episodes.reap()
+        return set(episodes.open) == before
+
+    assert asyncio.run(unused())
+
+
 HOSTILE = {
     "somebody writes as the policy": {"observation": {"author": "policy"}},
     "somebody writes as an expert": {"observation": {"author": "expert"}},

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import socket
 
 import click
 
 from whetstone.cli.tasks import contract_of, read_options
+from whetstone.environments.remote.guard import LOOPBACK, TOKEN
 from whetstone.environments.remote.server import Episodes, application
 from whetstone.errors import RecipeError
 from whetstone.extras import install_command
@@ -42,18 +45,25 @@ def host(
     idle_seconds: float,
 ) -> None:
     """Serve ENVIRONMENT and its tasks over HTTP until stopped. Elsewhere a recipe says
-    `environment: {name: remote, url: http://HOST:8100}`, and `tasks: {source: remote, url: …}`."""
+    `environment: {name: remote, url: http://HOST:8100}`, and `tasks: {source: remote, url: …}`.
+
+    Whoever may ask is told the tasks with their answers. So beyond this machine a token is asked for, which both sides
+    find in the environment variable WHETSTONE_TOKEN; where it is not set, one is made and shown."""
     try:
         import uvicorn
     except ImportError:
         raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
     contract = contract_of(environment, read_options(options), source=source)
     episodes = Episodes(contract.make, capacity=capacity, idle_seconds=idle_seconds)
-    served = application(environment, episodes, contract.source)
+    token = os.environ.get(TOKEN, "")
+    made = "" if token or address in LOOPBACK else secrets.token_urlsafe(24)
+    served = application(environment, episodes, contract.source, token=token or made)
     try:
         bound = socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
     except OSError as error:
         raise RecipeError(f"http://{address}:{port} cannot be served: {error.strerror or error}") from None
     with bound:
         click.echo(f"{environment} at http://{address}:{bound.getsockname()[1]}, {capacity} episodes at once")
+        if made:
+            click.echo(f"who asks needs {TOKEN}={made}")
         uvicorn.Server(uvicorn.Config(served, log_level="warning")).run(sockets=[bound])

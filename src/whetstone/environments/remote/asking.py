@@ -35,10 +35,12 @@ class Asking:
         url: Where it is.
         seconds: How long one answer may take.
         tries: How often a busy or unreachable server is asked.
+        token: Told with every question, where the server asks for one.
     """
 
-    def __init__(self, url: str, *, seconds: float = 60.0, tries: int = 3) -> None:
+    def __init__(self, url: str, *, seconds: float = 60.0, tries: int = 3, token: str = "") -> None:
         self.url, self.seconds, self.tries = url.rstrip("/"), seconds, tries
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._client: httpx2.AsyncClient | None = None
 
     async def ask(self, method: str, path: str, body: Any = None, *, acting: bool = False) -> Any:
@@ -54,7 +56,9 @@ class Asking:
             Refused: Where the agent is acting: any of 400 to 499 that is about what was asked, or an `error` with
                 status 200.
         """
-        self._client = self._client or httpx2.AsyncClient(base_url=self.url, timeout=self.seconds)
+        self._client = self._client or httpx2.AsyncClient(
+            base_url=self.url, timeout=self.seconds, headers=self._headers
+        )
         said = ""
         sent = {} if body is None else {"json": writable(body)}
         for attempt in range(self.tries):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from whetstone.chat import Message
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.environments.remote.asking import Asking
+from whetstone.environments.remote.guard import TOKEN
 from whetstone.environments.remote.wire import (
     PROTOCOL,
     observation_from_wire,
@@ -25,7 +27,7 @@ _Read = TypeVar("_Read")
 
 
 class Remote:
-    """One episode on a server.
+    """One episode on a server; `WHETSTONE_TOKEN` of the environment is told to it, where it asks for one.
 
     Args:
         url: Where it is, such as `http://localhost:8100`.
@@ -33,7 +35,7 @@ class Remote:
     """
 
     def __init__(self, *, url: str, seconds: float = 60.0) -> None:
-        self._asking = Asking(url, seconds=seconds)
+        self._asking = Asking(url, seconds=seconds, token=os.environ.get(TOKEN, ""))
         self._id = ""
         self._turn = 0
 
@@ -115,7 +117,7 @@ class RemoteTasks:
         failure: list[Exception] = []
 
         async def ask() -> None:
-            asking = Asking(self.url)
+            asking = Asking(self.url, token=os.environ.get(TOKEN, ""))
             try:
                 answer.append(await asking.ask("GET", path))
             except (InfrastructureError, EpisodeError) as error:

@@ -12,7 +12,8 @@ Messages are those of OpenAI's API.
 
 Easy to get wrong: a client that does not hear the answer asks again, and the action must not be carried out twice: an
 action has the number of its turn, and the answer of the last turn is kept. A client that dies never deletes: an episode
-nobody asked for a while is closed. An id says nothing of other ids, so nobody steps into another's episode.
+nobody asked for a while is closed. An id says nothing of other ids, so nobody steps into another's episode. Tasks have
+their answers with them, so who may ask is decided in front of all of it (`guard.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 from whetstone.chat import Message
 from whetstone.environments.protocol import Environment
+from whetstone.environments.remote.guard import Guard
 from whetstone.environments.remote.wire import (
     PROTOCOL,
     observation_to_wire,
@@ -38,6 +40,10 @@ from whetstone.environments.tool_environment import awaited
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.extras import install_command
 
+_MOST_HELD_OUT = 4096
+_UNUSED_SECONDS = 60.0
+"""After which an episode that was asked for and never begun is closed, however long others may think."""
+
 
 @dataclass(slots=True)
 class _Open:
@@ -47,6 +53,7 @@ class _Open:
     asked: float
     turn: int = -1
     answer: Any = None
+    begun: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -109,8 +116,13 @@ class Episodes:
 
     async def reap(self) -> None:
         """Close those nobody asked for too long."""
-        late = time.monotonic() - self.idle_seconds
-        for id in [id for id, episode in self.open.items() if episode.asked < late and not episode.lock.locked()]:
+        now = time.monotonic()
+        late, unused = now - self.idle_seconds, now - min(self.idle_seconds, _UNUSED_SECONDS)
+        for id in [
+            id
+            for id, episode in self.open.items()
+            if episode.asked < (late if episode.begun else unused) and not episode.lock.locked()
+        ]:
             self.reaped += 1
             await self.end(id)
 
@@ -120,8 +132,11 @@ class Episodes:
             await self.end(id)
 
 
-def application(name: str, episodes: Episodes, source: Any = None) -> Any:
+def application(name: str, episodes: Episodes, source: Any = None, *, token: str = "") -> Any:
     """The server, for any ASGI runner.
+
+    Args:
+        token: What whoever asks has to know; empty: nothing, but that this machine is asked by its own name.
 
     Raises:
         RecipeError: Starlette is not installed.
@@ -133,6 +148,8 @@ def application(name: str, episodes: Episodes, source: Any = None) -> Any:
         from starlette.routing import Route
     except ImportError:
         raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
+
+    one_at_a_time = asyncio.Lock()
 
     async def health(request: Request) -> JSONResponse:
         said = {"environment": name, "protocol": PROTOCOL, "open": len(episodes.open), "capacity": episodes.capacity}
@@ -147,7 +164,7 @@ def application(name: str, episodes: Episodes, source: Any = None) -> Any:
     async def reset(request: Request) -> JSONResponse:
         body, episode = await request.json(), episodes.get(request.path_params["id"])
         async with episode.lock:
-            episode.turn, episode.answer = -1, None
+            episode.turn, episode.answer, episode.begun = -1, None, True
             first = await episode.environment.reset(task_from_wire(body["task"]), seed=int(body["seed"]))
         return JSONResponse(observation_to_wire(first))
 
@@ -169,7 +186,11 @@ def application(name: str, episodes: Episodes, source: Any = None) -> Any:
         if source is None:
             raise EpisodeError("this server has no tasks; bring your own")
         if "count" in request.path_params:
-            held_out = source.held_out(request.path_params["count"])
+            count = request.path_params["count"]
+            if count > _MOST_HELD_OUT:
+                raise TaskError(f"{count} tasks at once; {_MOST_HELD_OUT} or fewer")
+            async with one_at_a_time:
+                held_out = await asyncio.to_thread(source.held_out, count)
             return JSONResponse({"tasks": [task_to_wire(task) for task in held_out]})
         return JSONResponse(task_to_wire(source.task(request.path_params["index"])))
 
@@ -205,4 +226,5 @@ def application(name: str, episodes: Episodes, source: Any = None) -> Any:
         Route("/episodes/{id}", end, methods=["DELETE"]),
     ]
     kinds = (EpisodeError, TaskError, OverflowError, InfrastructureError, KeyError, ValueError, Exception)
-    return Starlette(routes=routes, lifespan=lifetime, exception_handlers=dict.fromkeys(kinds, failed))
+    served = Starlette(routes=routes, lifespan=lifetime, exception_handlers=dict.fromkeys(kinds, failed))
+    return Guard(served, token=token)
