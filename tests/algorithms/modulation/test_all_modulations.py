@@ -13,8 +13,14 @@ from whetstone.algorithms import MODULATION, level_of
 
 FEW = settings(max_examples=min(40, settings.default.max_examples), deadline=None)
 EVERY = pytest.mark.parametrize("name", sorted(MODULATION))
+APART = math.pi / 1000
+"""No covariance of such columns lies on a bound that is so much off a round number, whatever its last bit."""
 OPTIONS = {
-    "clip_cov": {"low": st.floats(-1, 0.5), "high": st.floats(0.6, 2), "share": st.sampled_from([2e-4, 0.3, 0.9])},
+    "clip_cov": {
+        "low": st.sampled_from([-1 + APART, APART, 0.5 - APART]),
+        "high": st.sampled_from([0.6 + APART, 2 - APART]),
+        "share": st.sampled_from([2e-4, 0.3, 0.9]),
+    },
     "entropy_aware": {"weight": st.floats(0, 2)},
     "entropy_modulated": {"strength": st.floats(0.1, 3), "least_range": st.sampled_from([0.0, 0.1, 1.0])},
     "high_entropy_turns": {"share": st.floats(0.05, 1)},
