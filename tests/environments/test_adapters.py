@@ -554,3 +554,24 @@ def test_a_child_computes_and_can_do_little_else(tmp_path):
     began = time.monotonic()
     assert called_in_child(lambda: 9**9**9, seconds=0.5) is None
     assert time.monotonic() - began < 10
+
+
+def test_a_seed_a_generator_of_reasoning_gym_fails_on_is_passed_over(monkeypatch):
+    reasoning_gym = pytest.importorskip("reasoning_gym", reason="reasoning-gym: pip install -e '.[reasoning]'")
+    from whetstone.environments.adapters.reasoning_gym import ReasoningGymTasks
+
+    create, made = reasoning_gym.create_dataset, []
+
+    def now_and_then(name, *, seed, **options):
+        made.append(seed)
+        if len(made) > 1 and len(made) % 3:
+            raise KeyError("Integer")
+        return create(name, seed=seed, **options)
+
+    monkeypatch.setattr(reasoning_gym, "create_dataset", now_and_then)
+    source = ReasoningGymTasks(datasets=["leg_counting"], seed=77)
+    tasks = [source.task(k) for k in range(4)]
+    assert len({task.private["seed"] for task in tasks}) == 4
+    monkeypatch.setattr(reasoning_gym, "create_dataset", lambda name, **_: {}["Integer"])
+    with pytest.raises(RecipeError, match="leg_counting makes no question: KeyError"):
+        source.task(99)

@@ -180,8 +180,8 @@ CASES = {
 
 PAID = (replace(turn("a", ("t", {})), reward=0.25), turn("b"), replace(turn("c"), reward=-1.0))
 SAID = {"success": False, "score": 0.5, "solved": 3, "why": "late"}
-SPOKEN = {"database": 1, "communicated": 1, "user_ended": 1}
-RETURNED = {"success": True, "user_ended": True}
+SPOKEN = {"database": 1, "communicated": 1, "user_ended": 1, "not_judged": 0}
+RETURNED = {"success": True, "same": True, "user_ended": True}
 ON_THE_WAY = [{"tool": "a"}, {"says": "door", "tool": "b", "arguments": {"x": 1}}, {"says": "gold"}, {"arguments": {}}]
 WALK = (
     turn("", ("a", {}), ("b", {"x": 1}), back=["a door", "open"]),
@@ -217,7 +217,13 @@ CASES |= {
         0,
         SPOKEN | {"communicated": 0},
     ),
-    "retail, went on": ({}, episode("x", final={"success": True}), task(to_say=[]), 0, SPOKEN | {"user_ended": 0}),
+    "retail, went on": (
+        {},
+        episode("x", final={"success": True, "same": True}),
+        task(to_say=[]),
+        0,
+        SPOKEN | {"user_ended": 0},
+    ),
     "retail, another state": ({}, episode("x", final={"user_ended": 1}), task(to_say=[]), 0, SPOKEN | {"database": 0}),
     "milestones": (
         {"outcome": "exact_match", "discount": 0.5, "weight": 2.0},

@@ -37,6 +37,8 @@ from whetstone.trajectory import Task
 _NEEDS = (package("reasoning_gym", "reasoning"),)
 _SECONDS = 5.0
 """A verifier may take; one that takes longer has no right answer before it."""
+_MOST_DRAWN = 20
+"""Seeds tried for a question."""
 _NONSENSE = ("zzqx", " ", "I do not know.")
 _LITERALS = ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion")
 """Verifiers that run an answer as Python."""
@@ -114,9 +116,19 @@ class ReasoningGymTasks(Generated):
 
     def make(self, draw: Random, level: int) -> Task:
         """See `Generated`."""
-        name = draw.choice(self.datasets)
-        private = {"dataset": name, "seed": draw.randrange(2**31), "options": self.options}
-        return Task("", "", private, {"kind": name})
+        name, failure = draw.choice(self.datasets), ""
+        for _ in range(_MOST_DRAWN):  # a generator may fail on a seed
+            private = {"dataset": name, "seed": draw.randrange(2**31), "options": self.options}
+            task = Task("", "", private, {"kind": name})
+            try:
+                question_of(task)
+            except RecipeError:
+                raise
+            except Exception as error:
+                failure = f"{type(error).__name__}: {error}"
+                continue
+            return task
+        raise RecipeError(f"reasoning_gym: {name} makes no question: {failure[:200]}")
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The generator's own answer.

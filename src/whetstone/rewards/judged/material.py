@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from whetstone.chat import Message
 from whetstone.trajectory import Trajectory, Turn
+from whetstone.trajectory_json import writable
 
 _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
 
@@ -26,7 +27,7 @@ def transcript(trajectory: Trajectory, *, turns: Sequence[int] | None = None, mo
     for number in chosen:
         turn = trajectory.turns[number]
         lines.append(f"[turn {number + 1}] {shown_turn(turn)}")
-    text = "\n".join(lines)
+    text: str = writable("\n".join(lines))
     if len(text) <= most:
         return text
     half = most // 2

@@ -21,11 +21,11 @@ async def retail(trajectory: Trajectory, task: Task) -> Score:
     """1 where the database is as the gold actions leave it, everything that had to be said was said, and the user ended
     the conversation; else 0. Where nothing was to be changed or said, anything at all has to have been done.
 
-    What counts is the task's `reward_basis`: `DB` the database; `COMMUNICATE` or `NL_ASSERTION` what had to be said.
-    `not_judged` counts assertions for which nothing stands in.
+    What counts is the task's `reward_basis`: `DB` the database; `COMMUNICATE` or `NL_ASSERTION` what had to be said;
+    both where a task names none. `not_judged` counts assertions for which nothing stands in.
     """
     final, private = trajectory.final, task.private
-    basis, wanted = private["reward_basis"], private["to_say"]
+    basis, wanted = private.get("reward_basis", ["DB", "COMMUNICATE"]), private["to_say"]
     said = " ".join(turn.message.text for turn in trajectory.turns)
     database = bool(final.get("same")) or "DB" not in basis
     spoken = basis == ["DB"] or all(was_said(text, said) for text in wanted)
@@ -33,7 +33,7 @@ async def retail(trajectory: Trajectory, task: Task) -> Score:
     idle = not (final.get("success") or wanted)
     right = database and spoken and ended and not idle
     parts = {"database": float(database), "communicated": float(spoken), "user_ended": float(ended)}
-    parts["not_judged"] = 0.0 if wanted else float(len(private["assertions"]))
+    parts["not_judged"] = 0.0 if wanted else float(len(private.get("assertions", ())))
     return Score(float(right), parts, success=right)
 
 
