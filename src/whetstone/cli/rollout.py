@@ -14,6 +14,7 @@ from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
 from whetstone.rollout import plans_of
 from whetstone.tasks import Expert
+from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Trajectory
 
 _OF_GROUPS = (
@@ -72,11 +73,11 @@ def _as_json(trajectory: Trajectory) -> dict[str, object]:
 
 
 def _show(trajectory: Trajectory) -> None:
-    click.secho(trajectory.task_id, bold=True)
+    click.secho(plain(trajectory.task_id), bold=True)
     for message in trajectory.messages:
         calls = "".join(f"  → {call.name}({call.arguments})" for call in message.tool_calls)
         unread = "".join(f"  ✗ {what}" for what in message.malformed)
-        click.echo(f"  {message.role:<10} {message.text}{calls}{unread}")
+        click.echo(plain(f"  {message.role:<10} {message.text}{calls}{unread}"))
     score = "no score" if trajectory.score is None else f"reward {trajectory.score.value:g}"
     error = f" ({trajectory.error})" if trajectory.error else ""
-    click.secho(f"  {trajectory.ended}{error}, {score}, {trajectory.action_tokens} tokens\n", dim=True)
+    click.secho(plain(f"  {trajectory.ended}{error}, {score}, {trajectory.action_tokens} tokens\n"), dim=True)

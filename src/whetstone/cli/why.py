@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from whetstone import training
@@ -17,6 +18,7 @@ from whetstone.causes import listed
 from whetstone.errors import RunDirectoryError
 from whetstone.plain_json import to_json
 from whetstone.reporting import Journal, learned_from, learning_rows
+from whetstone.tools.plain_text import plain
 from whetstone.training import Explained, Explainer
 
 
@@ -89,7 +91,7 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     if causes and step is None:
         click.echo(f"{sum(causes.values())} episodes have no score: {listed(causes, most=5)}")
     for name, reward, cause in trajectories:
-        click.echo(f"{'none' if reward is None else f'{reward:g}':>8}  {name}{f'  {cause}' if cause else ''}")
+        click.echo(plain(f"{'none' if reward is None else f'{reward:g}':>8}  {name}{f'  {cause}' if cause else ''}"))
     if trajectories:
         click.echo(f"whetstone why {run_dir} '{trajectories[0][0]}'   explains one of them")
 
@@ -101,12 +103,12 @@ def _share(name: str, value: Any) -> str:
 
 
 def _show(found: Explained, tokens: Sequence[Any]) -> None:
-    click.secho(f"{found.id}", bold=True)
-    click.echo(f"task {found.task}, taken by update {found.update}")
+    click.secho(plain(found.id), bold=True)
+    click.echo(f"task {plain(found.task)}, taken by update {found.update}")
     width = max(len(link.what) for link in found.chain)
     for link in found.chain:
         said = f"   {link.said}" if link.said else ""
-        click.echo(f"  {link.what:<{width}}  {_number(link.value)}{said}")
+        click.echo(plain(f"  {link.what:<{width}}  {_number(link.value)}{said}"))
     if not tokens:
         return
     click.echo(f"{len(tokens)} action tokens" + (f", {found.from_weights}" if found.from_weights else ""))
@@ -117,7 +119,7 @@ def _show(found: Explained, tokens: Sequence[Any]) -> None:
         last: Mapping[str, float] = each.passes[-1] if each.passes else {}
         table.add_row(
             str(each.turn),
-            repr(each.text),
+            escape(repr(each.text)),  # what a model writes in brackets is no markup
             f"{each.sampler_logprob:.4f}",
             str(each.version),
             f"{each.advantage:+.4g}",
