@@ -8,6 +8,7 @@ import pytest
 from tests_rewards import episode, score, task, turn
 from whetstone.rewards import REWARDS, make_reward, provided_by
 from whetstone.rewards.judges import ScriptedJudge
+from whetstone.rewards.judges_inside import judges_of
 from whetstone.trajectory import EndReason, Score
 
 PROVIDED = {
@@ -108,7 +109,10 @@ def test_it_lets_go_of_its_judge(name):
 
 @pytest.mark.parametrize("name", ["step_labels", "verified"])
 def test_without_a_judge_there_is_nothing_to_let_go_of(name):
-    asyncio.run(make_reward(name, REWARDS).close())
+    reward = make_reward(name, REWARDS)
+    assert judges_of(reward) == []
+    for _ in range(2):  # closing is quiet, and again does nothing
+        assert asyncio.run(reward.close()) is None
 
 
 def test_every_name_is_that_of_its_function_or_class():

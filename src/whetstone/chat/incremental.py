@@ -55,10 +55,10 @@ class Chat:
 
     def __init__(self, tokenizer: Any, format: ToolCallFormat) -> None:
         self.tokenizer, self.format = tokenizer, format
+        self._named = str(getattr(tokenizer, "name_or_path", "") or "tokenizer")
         if not getattr(tokenizer, "chat_template", None):
             raise PolicyError(
-                f"{getattr(tokenizer, 'name_or_path', 'tokenizer')}: the tokenizer has no chat template; "
-                "set `chat_template` in its tokenizer_config.json"
+                f"{self._named}: the tokenizer has no chat template; set `chat_template` in its tokenizer_config.json"
             )
         special = [str(token.content) for token in tokenizer.added_tokens_decoder.values()]
         look_alikes = sorted({*special, *format.markers}, key=len, reverse=True)
@@ -72,7 +72,7 @@ class Chat:
         """A turn is over when the model draws one of these."""
         if not closing_ids or closing_ids[0] not in tokenizer.added_tokens_decoder:
             raise PolicyError(
-                f"{getattr(tokenizer, 'name_or_path', 'tokenizer')}: the chat template does not close the "
+                f"{self._named}: the chat template does not close the "
                 "assistant's turn with a special token, so the model could never end one"
             )
         self._knows_system = self._accepts_system()
@@ -126,22 +126,21 @@ class Chat:
         Raises:
             PolicyError: It fails, or leaves something out that a conversation needs.
         """
-        named = getattr(self.tokenizer, "name_or_path", "tokenizer") or "tokenizer"
         asked = ({"role": "user", "content": _PROBE},)
         said = ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE})
         try:
             opened, unopened, whole = self._render(asked, True), self._render(asked, False), self._render(said, False)
         except (TemplateError, ValueError, TypeError, KeyError) as error:
             where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
-            raise PolicyError(f"{named}: its chat template fails: {where}{error}") from error
+            raise PolicyError(f"{self._named}: its chat template fails: {where}{error}") from error
         if _PROBE not in opened:
-            raise PolicyError(f"{named}: its chat template does not show what the user says")
+            raise PolicyError(f"{self._named}: its chat template does not show what the user says")
         before, _, behind = whole.partition(_PROBE)
         header = before.removeprefix(self._render(said[:1], True))
         if opened == unopened and header != before and header.strip():
             raise PolicyError(
-                f"{named}: its chat template has no generation prompt (add_generation_prompt changes nothing): the "
-                f"model would be asked without {header.strip()!r} in front of its answer"
+                f"{self._named}: its chat template has no generation prompt (add_generation_prompt changes nothing): "
+                f"the model would be asked without {header.strip()!r} in front of its answer"
             )
         return behind
 

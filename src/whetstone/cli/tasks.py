@@ -125,7 +125,8 @@ def contract_of(
     part = find_part("environment", environment, ENVIRONMENTS)
     part = played(part) if is_game(part) else part
     name = source or environment
-    if (":" not in name and name not in _SOURCES) or (":" in name and source is None and not hasattr(part, "task")):
+    is_source = isinstance(part, type) and issubclass(part, Source)
+    if (":" not in name and name not in _SOURCES) or (":" in name and source is None and not is_source):
         said = (
             f'--tasks: no task source "{source}"'
             if source

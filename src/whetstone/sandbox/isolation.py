@@ -55,7 +55,7 @@ class Isolation(StrEnum):
     are can be asked; process numbers are shared; folders are watched, not bounded; an ordinary user's sessions are all
     the same user, and cannot set modes and times of files."""
     CONTAINER = "container"
-    """A container runtime you name (`container:`): what it keeps in, and inside of it Landlock, the filter of system
+    """A container runtime you name (`container:`): what it keeps in, and inside of it Landlock, the list of system
     calls and limits, as far as it lets them. How much a session may write is the container's own limit."""
     UNSAFE = "unsafe"
     """Limits on a process and nothing else: foreign code can read and write what the user can."""

@@ -10,6 +10,7 @@ from whetstone.chat import Message, ToolSpec
 from whetstone.trajectory import Task
 
 
+@runtime_checkable
 class Source(Protocol):
     """Training tasks without end, and held-out tasks that are never among them.
 

@@ -141,7 +141,7 @@ class Trial:
             self._copy.step(move)
             taken = taken_by(state, self.seat, before)
             rewards = state.rewards if isinstance(state.rewards, dict) else {}
-            out = self.seat in getattr(state, "elimination_order", ())
+            out = eliminated(state, self.seat)
             lost = out or bool(state.done and number(rewards.get(self.seat)) < 0)
             if taken or state.done or out or not hasattr(state, "error_count"):
                 self._copy = None
@@ -171,6 +171,11 @@ def found_move(env: Any, seat: int, told: Told, draw: Random, *, careful: bool =
         if tried >= _TRIES or count >= _SAFE:
             break
     return legal or None
+
+
+def eliminated(state: Any, seat: int) -> bool:
+    """Whether a seat is out of a game that others play on; most of TextArena's games keep no such list."""
+    return seat in getattr(state, "elimination_order", ())
 
 
 def taken_by(state: Any, seat: int, before: int) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from whetstone.environments.adapters.legal_moves import Told, found_move, listed_moves, number, taken_by
+from whetstone.environments.adapters.legal_moves import Told, eliminated, found_move, listed_moves, number, taken_by
 from whetstone.environments.adapters.own_random import OwnRandom
 from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Isolation, Shown
@@ -170,7 +170,7 @@ class TextArena:
                 return str(text)
             if self._other_moves(seat):
                 return ""
-        if 0 in getattr(self._env.state, "elimination_order", ()):
+        if eliminated(self._env.state, 0):
             self.rewards = {0: -1.0}
             return ""
         raise InfrastructureError(f"textarena: {self.id}: the others go on among themselves")
