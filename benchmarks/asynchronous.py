@@ -23,15 +23,16 @@ from typing import Any
 
 from circumstances import circumstances
 from warm_up import warmed_up
+from whetstone.assembly import assemble
 from whetstone.chat import Message, assistant, user
 from whetstone.environments import Observation, StepResult
 from whetstone.recipe import load_recipe
+from whetstone.record.store import RunStore
 from whetstone.reporting import Progress
 from whetstone.rollout import Action, Admission, Independent, Limits, Moment, Plan
 from whetstone.rollout import Collector as Collecting
 from whetstone.tools.calculator import pocket_calculator as exact_calculator
-from whetstone.training import assemble, train
-from whetstone.training.store import RunStore
+from whetstone.training import train
 from whetstone.training.stream import GroupStream
 from whetstone.trajectory import Author, Score, Task, Tokens, Trajectory
 

@@ -20,10 +20,10 @@ from typing import Any
 
 from circumstances import circumstances
 from learner import SETTINGS, groups, model_of, surrogate
-from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import Policy, build_tiny
-from whetstone.training import Learner
-from whetstone.training.checkpoint import Checkpoints, Position
+from whetstone.record.checkpoint import Checkpoints, Position
 from whetstone.trajectory import Segment
 
 
@@ -31,7 +31,7 @@ async def measure(steps: int, folder: Path) -> dict[str, list[float]]:
     """Seconds: of plain steps, of steps beside writing, until a copy was taken, until it was on disk."""
     tokenizer = build_tiny(["Compute 12"], hidden=8, heads=1, layers=1).tokenizer
     policy = Policy(model_of("20m"), tokenizer)
-    learner = await in_arithmetic_thread(Learner, policy, SETTINGS)
+    learner = await in_arithmetic_thread(ModelTrainer, policy, SETTINGS)
     segments = groups("20m", 8)
     checkpoints = Checkpoints(folder, keep=set())
     found: dict[str, list[float]] = {"plain": [], "beside": [], "stall": [], "written": []}
@@ -56,10 +56,10 @@ async def on_disk(checkpoints: Checkpoints, began: float) -> float:
     return time.perf_counter() - began
 
 
-def updated(learner: Learner, segments: Sequence[Segment]) -> float:
+def updated(learner: ModelTrainer, segments: Sequence[Segment]) -> float:
     """Seconds one update took."""
     began = time.perf_counter()
-    learner.update(segments, surrogate)
+    learner.step(segments, surrogate)
     return time.perf_counter() - began
 
 

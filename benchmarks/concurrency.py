@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
+from whetstone.assembly import Assembly, assemble
 from whetstone.chat import Message, user
 from whetstone.environments import Observation, StepResult
 from whetstone.inference import LocalEngine
 from whetstone.recipe import load_recipe
 from whetstone.rollout import Independent, plans_of
-from whetstone.training import Assembly, assemble
 from whetstone.trajectory import Score, Task, Trajectory
 
 

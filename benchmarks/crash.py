@@ -31,12 +31,12 @@ from safetensors.torch import load_file
 from circumstances import circumstances
 from whetstone.chat import Message, user
 from whetstone.environments import Observation, StepResult
+from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.recipe import load_recipe
+from whetstone.record.checkpoint import latest_checkpoint
+from whetstone.record.store import RunStore
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import Interrupted, train
-from whetstone.training.checkpoint import latest_checkpoint
-from whetstone.training.learner import Learner
-from whetstone.training.store import RunStore
 from whetstone.trajectory import Score, Task, Trajectory
 
 STEPS, GROUPS, GROUP = 6, 2, 4
@@ -113,9 +113,9 @@ def child(overrides: Sequence[str], run_dir: str, die_at: int | None, ask_after:
 
 def stop_after(steps: int, twice: bool) -> None:
     """SIGTERM when so many gradient steps were made."""
-    left, apply_gradient = [steps], Learner._apply_gradient
+    left, apply_gradient = [steps], ModelTrainer._apply_gradient
 
-    def counted(self: Learner) -> dict[str, float]:
+    def counted(self: ModelTrainer) -> dict[str, float]:
         left[0] -= 1
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -125,7 +125,7 @@ def stop_after(steps: int, twice: bool) -> None:
                 time.sleep(10.0)
         return apply_gradient(self)
 
-    Learner._apply_gradient = counted  # type: ignore[method-assign]
+    ModelTrainer._apply_gradient = counted  # type: ignore[method-assign]
 
 
 def die_after(events: int) -> None:
@@ -139,7 +139,7 @@ def die_after(events: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     fsync, replace, rename = os.fsync, os.replace, Path.rename
-    append, apply_gradient = RunStore._append, Learner._apply_gradient
+    append, apply_gradient = RunStore._append, ModelTrainer._apply_gradient
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -154,7 +154,7 @@ def die_after(events: int) -> None:
 
     os.fsync, os.replace, Path.rename = counted(fsync), counted(replace), counted(rename)  # type: ignore[method-assign]
     RunStore._append = torn  # type: ignore[method-assign]
-    Learner._apply_gradient = counted(apply_gradient)  # type: ignore[method-assign]
+    ModelTrainer._apply_gradient = counted(apply_gradient)  # type: ignore[method-assign]
 
 
 def speaking(folder: Path) -> Path:

@@ -24,16 +24,18 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
-from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.assembly import Assembly, assemble
+from whetstone.assembly.auxiliary_models import learner_for
 from whetstone.chat import user
+from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.policies import Policy, load_policy
 from whetstone.recipe import load_recipe
+from whetstone.record.checkpoint import latest_checkpoint
+from whetstone.record.store import RunStore
 from whetstone.reporting import Progress
 from whetstone.tools.calculator import pocket_calculator
-from whetstone.training import Assembly, Learner, assemble, train
-from whetstone.training.checkpoint import latest_checkpoint
+from whetstone.training import train
 from whetstone.training.reinforcement import Reinforcement
-from whetstone.training.store import RunStore
 from whetstone.trajectory import Score, Task, Trajectory
 
 PROMPTS, GROUP, TURNS, TURN_TOKENS = 8, 8, 4, 48
@@ -132,7 +134,7 @@ class Ours:
         assert settings is not None
         if self.assembly is None:
             self.assembly = await in_arithmetic_thread(assemble, self.resolved)
-            learner = await in_arithmetic_thread(Learner, self.assembly.policy, settings)
+            learner = await in_arithmetic_thread(learner_for, self.assembly, settings, None)
             engine = await in_arithmetic_thread(self.assembly.engine)
             store = RunStore(self.folder, groups_per_file=PROMPTS)
             self.work = Reinforcement(self.assembly, learner, engine, settings, store=store, base_version=0)

@@ -21,7 +21,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 from circumstances import circumstances
-from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.inference import LocalEngine, Sampling
 
 SEQUENCES, GROUP, TURNS = 64, 8, 3

@@ -25,8 +25,8 @@ import psutil
 from circumstances import circumstances
 from whetstone.chat import assistant
 from whetstone.cli.tasks import contract_of
+from whetstone.environments.dependencies import check_needs
 from whetstone.environments.hosting import host_counts
-from whetstone.environments.needs import check_needs
 from whetstone.errors import RecipeError
 from whetstone.evaluation.contract import Contract, RandomPolicy, play
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from circumstances import circumstances
 from whetstone import training
+from whetstone.assembly import Assembly, assemble
 from whetstone.recipe import load_recipe
 from whetstone.rollout import Independent, plans_of
 
@@ -40,7 +41,7 @@ def main() -> None:
 
 
 async def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
-    assembly = training.assemble(load_recipe("demo", ["evaluation.temperature=1.0", "rollout.max_new_tokens=12"]))
+    assembly = assemble(load_recipe("demo", ["evaluation.temperature=1.0", "rollout.max_new_tokens=12"]))
     tasks = list(assembly.source.held_out(arguments.tasks))
     count = len(tasks) * arguments.samples
     rates: dict[str, list[float]] = {"collector": [], "evaluation": [], "evaluation, kept": [], "on record": []}
@@ -79,7 +80,7 @@ async def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-async def _collected(assembly: training.Assembly, engine: Any, tasks: list[Any], samples: int) -> None:
+async def _collected(assembly: Assembly, engine: Any, tasks: list[Any], samples: int) -> None:
     collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0))
     async for _ in collector.groups(plans_of(tasks, seed=1), Independent(group_size=samples)):
         pass

@@ -25,13 +25,15 @@ from typing import Any
 from circumstances import circumstances
 from crash import fork_server
 from warm_up import warmed_up
-from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.assembly import assemble
+from whetstone.assembly.auxiliary_models import learner_for
+from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.errors import InfrastructureError
 from whetstone.recipe import load_recipe
+from whetstone.record.store import RunStore
 from whetstone.tools.calculator import pocket_calculator as exact_calculator
-from whetstone.training import Learner, assemble, evaluate
+from whetstone.training import evaluate
 from whetstone.training.reinforcement import Reinforcement
-from whetstone.training.store import RunStore
 
 GOAL = 0.95
 FAILS, HANGS = 0.10, 0.02
@@ -142,7 +144,7 @@ async def learn(
     settings = resolved.recipe.training
     assert settings is not None
     assembly = await in_arithmetic_thread(assemble, resolved)
-    learner = await in_arithmetic_thread(Learner, assembly.policy, settings)
+    learner = await in_arithmetic_thread(learner_for, assembly, settings, None)
     engine = await in_arithmetic_thread(assembly.engine)
     store = RunStore(folder, groups_per_file=settings.tasks_per_step)
     training = Reinforcement(assembly, learner, engine, settings, store=store, base_version=0)

@@ -24,7 +24,7 @@ from typing import Any
 import whetstone
 from circumstances import circumstances
 from environments import NATIVE
-from whetstone import training
+from whetstone import assembly
 from whetstone.cli.tasks import contract_of
 from whetstone.errors import WhetstoneError
 from whetstone.evaluation.audit import Audit
@@ -128,7 +128,7 @@ async def world(name: str) -> dict[str, Any]:
 async def recipe(name: str) -> dict[str, Any]:
     """What the audit says of a recipe."""
     resolved = load_recipe(name, [f"tasks.path={_DATA / 'gsm8k'}"] if name == "gsm8k-tiny" else [])
-    source, make, reward = training.judged_parts(resolved)
+    source, make, reward = assembly.judged_parts(resolved)
     turns = min(40, resolved.recipe.environment.max_turns)
     tried = Audit(make, source, reward, tasks=12, max_turns=turns)
     checks = [check async for check in tried.checks()]

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
-from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.assembly import assemble
+from whetstone.assembly.auxiliary_models import imitator_for, learner_for
+from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.recipe import load_recipe
-from whetstone.training import Learner, assemble, evaluate
+from whetstone.record.store import RunStore
+from whetstone.training import evaluate
 from whetstone.training.reinforcement import Reinforcement
-from whetstone.training.stages import Supervised
-from whetstone.training.store import RunStore
+from whetstone.training.supervised import Supervised
 
 GOAL = 0.95
 
@@ -46,7 +48,7 @@ async def learn(seed: int, every: int, episodes: int, folder: str) -> dict[str, 
         return came_to.success
 
     seconds, tokens = 0.0, 0.0
-    learner = await in_arithmetic_thread(Learner, assembly.policy, warm_up)
+    learner = await in_arithmetic_thread(imitator_for, assembly, warm_up)
     imitating = Supervised(assembly, learner, engine, warm_up)
     for _ in range(warm_up.steps):
         began = time.perf_counter()
@@ -54,7 +56,7 @@ async def learn(seed: int, every: int, episodes: int, folder: str) -> dict[str, 
         seconds += time.perf_counter() - began
     after_warm_up, warm_up_seconds = await success(), seconds
     reached, rate = None, after_warm_up
-    learner = await in_arithmetic_thread(Learner, assembly.policy, training)
+    learner = await in_arithmetic_thread(learner_for, assembly, training, None)
     store = RunStore(Path(folder), groups_per_file=training.tasks_per_step)
     reinforcing = Reinforcement(assembly, learner, engine, training, store=store, base_version=engine.version)
     assert training.reference_kl == 0  # the learner is given no reference here

@@ -26,9 +26,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from circumstances import circumstances
 from whetstone.algorithms import clipped
+from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
-from whetstone.training import Learner
 from whetstone.trajectory import Author, Segment, Tokens
 
 GROUP, PROMPT = 8, 250
@@ -136,7 +136,7 @@ class Padded:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-class Kept(Learner):
+class Kept(ModelTrainer):
     """A learner that leaves its gradient where it is."""
 
     def _apply_gradient(self) -> dict[str, float]:
@@ -148,7 +148,7 @@ def surrogate(outputs: Any, micro: Any) -> Any:
     return clipped(outputs.logprobs, outputs.logprobs.detach(), micro.advantages)
 
 
-def learner_of(size: str, kind: type[Learner] = Learner, *, share: bool = True) -> Learner:
+def learner_of(size: str, kind: type[ModelTrainer] = ModelTrainer, *, share: bool = True) -> ModelTrainer:
     """Ours."""
     return kind(Policy(model_of(size), None), SETTINGS.model_copy(update={"share_prefixes": share}))
 
@@ -174,7 +174,7 @@ def in_turn(actions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, li
 def difference(size: str, segments: Sequence[Segment]) -> float:
     """How far the two sides' gradients are apart, as a share of their size."""
     ours, theirs = learner_of(size, Kept), Padded(model_of(size), 8)
-    ours.update(segments, surrogate)
+    ours.step(segments, surrogate)
     theirs.gradient(segments)
     pairs = list(zip(ours.policy.model.parameters(), theirs.model.parameters(), strict=True))
     apart = math.sqrt(sum((a.grad - b.grad).norm().item() ** 2 for a, b in pairs))
@@ -194,11 +194,11 @@ def compared(size: str, repeats: int) -> tuple[dict[str, Any], dict[str, float]]
     rows = fastest_rows(size, segments)
     ours, peer = learner_of(size), Padded(model_of(size), rows)
     tree, flat = learner_of(size), learner_of(size, share=False)
-    timed = in_turn({"ours": lambda: ours.update(segments, surrogate), "padded": lambda: peer.step(segments)}, repeats)
+    timed = in_turn({"ours": lambda: ours.step(segments, surrogate), "padded": lambda: peer.step(segments)}, repeats)
     forked = in_turn(
-        {"tree": lambda: tree.update(trees, surrogate), "flat": lambda: flat.update(trees, surrogate)}, repeats
+        {"tree": lambda: tree.step(trees, surrogate), "flat": lambda: flat.step(trees, surrogate)}, repeats
     )
-    metrics = ours.update(segments, surrogate)
+    metrics = ours.step(segments, surrogate)
     measured = {
         "parameters": sum(p.numel() for p in peer.model.parameters()),
         "peer_rows": rows,
@@ -225,7 +225,7 @@ def memory(size: str, side: str) -> dict[str, float]:
     """Of a process that does one step: MiB held before it, and at most."""
     segments = groups(size, 2)
     if side == "ours":
-        run: Callable[[], object] = functools.partial(learner_of(size).update, segments, surrogate)
+        run: Callable[[], object] = functools.partial(learner_of(size).step, segments, surrogate)
     else:
         run = functools.partial(Padded(model_of(size), 8, whole=side == "padded_whole").step, segments)
     Path("/proc/self/clear_refs").write_text("5")  # what the process held at most begins anew

@@ -25,9 +25,9 @@ from publishing import publish, with_publishing
 from warm_up import warmed_up
 from whetstone.algorithms import ADVANTAGES, OBJECTIVES
 from whetstone.recipe import load_recipe
+from whetstone.record.checkpoint import latest_checkpoint
 from whetstone.reporting import Progress
 from whetstone.training import train
-from whetstone.training.checkpoint import latest_checkpoint
 
 COMMON = [
     "ablations=null",

@@ -25,12 +25,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from circumstances import circumstances
+from whetstone.assembly import Assembly, assemble
 from whetstone.chat import Message, user
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.inference import LocalEngine
 from whetstone.recipe import load_recipe
 from whetstone.rollout import Action, Actor, Collector, Independent, Moment, plans_of
-from whetstone.training import Assembly, assemble
 from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 EPISODES, TURNS, IN_FLIGHT = 256, 4, 64

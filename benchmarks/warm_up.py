@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from whetstone.recipe import load_recipe
+from whetstone.record.checkpoint import latest_checkpoint
 from whetstone.reporting import Progress
 from whetstone.training import train
-from whetstone.training.checkpoint import latest_checkpoint
 
 
 def warmed_up(seed: int, folder: Path, *changes: str) -> Path:

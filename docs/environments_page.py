@@ -11,7 +11,7 @@ from docstring_parser import parse
 
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, is_game
 from whetstone.environments.catalogue import REWARD_OF
-from whetstone.parts import options_of
+from whetstone.plugins import options_of
 from whetstone.tasks import SOURCES, Expert
 
 TOP = """# Environments

@@ -49,7 +49,7 @@ from whetstone.rollout.stops import STOPS
 from whetstone.rollout.strategies import STRATEGIES
 from whetstone.rollout.views import VIEWS
 from whetstone.tasks.curricula import CURRICULA
-from whetstone.training import PROVIDERS
+from whetstone.assembly import PROVIDERS
 
 HERE = Path(__file__).parent
 

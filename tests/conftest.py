@@ -8,8 +8,8 @@ import torch
 
 import crash
 from tests_small import SMALL
+from whetstone.assembly import assemble
 from whetstone.recipe import load_recipe
-from whetstone.training import assemble
 
 torch.set_num_threads(1)  # tests run two at a time, one core each
 

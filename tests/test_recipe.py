@@ -2,9 +2,9 @@
 
 import pytest
 
+from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
 from whetstone.recipe import built_in_recipes, load_recipe
-from whetstone.training import assemble
 
 MINIMAL = """\
 policy: {tiny: {hidden: 16, heads: 2, layers: 1}}

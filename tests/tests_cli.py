@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from whetstone import parts
+from whetstone import plugins
 from whetstone.cli.main import main
 
 
@@ -38,5 +38,5 @@ def whetstone(*arguments, cwd=None):
         for name in set(sys.modules) - modules:  # modules of a folder of one test are not those of another's
             if (getattr(sys.modules[name], "__file__", None) or "").startswith(tempfile.gettempdir()):
                 del sys.modules[name]
-        parts._searched.clear()
+        plugins._searched.clear()
     return Done(code, out.getvalue(), err.getvalue())

@@ -2,9 +2,9 @@
 
 import pytest
 
+from whetstone.analysis.why import Explained, TokenTold, Told
 from whetstone.chat import ToolCall, assistant, user
 from whetstone.cli import rollout, why
-from whetstone.training.why import Explained, TokenTold, Told
 from whetstone.trajectory import EndReason, Trajectory
 
 ODD = ["\x1b]0;owned\x07x", "\x1b[2Jx", "[/b]", "[bold", "[link=file:///x]y[/link]", "\x9b31m", "a\rb", "\u202ex"]

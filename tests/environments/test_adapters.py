@@ -14,11 +14,11 @@ import pytest
 from tests_worlds import contract, environment_of, source_of
 from whetstone.chat import assistant
 from whetstone.environments.adapters.own_random import OwnRandom
-from whetstone.environments.needs import Need, package, program
+from whetstone.environments.dependencies import Need, package, program
 from whetstone.errors import RecipeError, TaskError
 from whetstone.evaluation.checks import Verdict
 from whetstone.evaluation.contract import RandomPolicy, check_contract, play
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.tasks import Expert
 from whetstone.trajectory import Task
 

@@ -12,7 +12,7 @@ from whetstone.environments.commands import command_of
 from whetstone.environments.native.frozen_lake import FrozenLake, FrozenLakeTasks
 from whetstone.errors import RecipeError
 from whetstone.evaluation.contract import play
-from whetstone.parts import OptionError, checked_options
+from whetstone.plugins import OptionError, checked_options
 from whetstone.rewards import returns, verdict
 from whetstone.rollout import run_episode
 from whetstone.trajectory import EndReason, Task, Trajectory
@@ -190,7 +190,7 @@ def test_options_of_game_and_environment_are_checked_before_anything_runs():
 
 def test_a_missing_package_is_said_with_the_command_that_brings_it():
     class Needy(FrozenLake):
-        from whetstone.environments.needs import package as _package
+        from whetstone.environments.dependencies import package as _package
 
         name = "needy"
         needs = (_package("no_such_package_anywhere", "extra"),)

@@ -5,12 +5,12 @@ import itertools
 
 import pytest
 
+from whetstone.assembly import assemble
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments import GameEnvironment, Noisy, ToolEnvironment
 from whetstone.environments.native.frozen_lake import FrozenLake
 from whetstone.evaluation.contract import RandomPolicy, play
 from whetstone.recipe import load_recipe
-from whetstone.training import assemble
 from whetstone.trajectory import Task
 
 LAKE = Task("lake", "", {"lake": ["....", "....", "....", "...."], "start": [0, 0], "goal": [3, 3]})

@@ -13,8 +13,8 @@ import pytest
 from tests_worlds import contract, environment_of, source_of
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.remote.agentgym import AgentGym
-from whetstone.environments.remote.asking import Asking
 from whetstone.environments.remote.client import Remote, RemoteTasks
+from whetstone.environments.remote.http_client import Asking
 from whetstone.environments.remote.nemo_gym import NemoGym
 from whetstone.environments.remote.openenv import OpenEnv
 from whetstone.environments.remote.server import Episodes, application

@@ -7,19 +7,20 @@ import pytest
 
 from tests_episodes import CHAT, LIMITS, Says
 from tests_small import SMALL
+from whetstone.assembly import assemble
 from whetstone.chat import assistant
+from whetstone.environments.multi_agent import Seat, _tables
 from whetstone.environments.native.dealing import Dealing, DealingTasks
-from whetstone.environments.seats import Seat, _tables
 from whetstone.errors import EpisodeError, RecipeError
-from whetstone.parts import OptionError
+from whetstone.learning.columns import Columns
+from whetstone.learning.token_index import held_of
+from whetstone.plugins import OptionError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.rewards import verdict
 from whetstone.rollout import Collector, Limits, Plan
 from whetstone.rollout.strategies import SelfPlay
-from whetstone.training import assemble, train
-from whetstone.training.columns import Columns
-from whetstone.training.held import held_of
+from whetstone.training import train
 from whetstone.trajectory import Author, EndReason, Removal, Task
 
 DEAL = Task("d", "", {"worth": {"buyer": 40, "seller": 20}, "rounds": 3})

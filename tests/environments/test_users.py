@@ -13,7 +13,7 @@ from whetstone.chat import assistant
 from whetstone.environments import ToolEnvironment
 from whetstone.environments.users import EndpointUser, Requests, ScenarioUser
 from whetstone.errors import InfrastructureError
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout import run_episode
 from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Author, EndReason, Task

@@ -90,7 +90,7 @@ def test_held_out_tasks_are_never_trained_on_whatever_seed_and_levels(name):
 
 
 def test_a_level_that_is_none_is_refused_with_those_there_are():
-    from whetstone.parts import OptionError
+    from whetstone.plugins import OptionError
 
     with pytest.raises(OptionError, match=r"levels.1: sokoban has levels 1 to 3, got 4"):
         source_of("sokoban", levels=[1, 4])

@@ -1,13 +1,13 @@
 import pytest
 import torch
 
+from whetstone.assembly import assemble
 from whetstone.chat import Chat, user
 from whetstone.chat.formats import Compact
 from whetstone.errors import PolicyError
 from whetstone.policies import Policy, build_tiny, load_policy, save_policy
 from whetstone.recipe import TinySettings, load_recipe
 from whetstone.tools import pocket_calculator, tool_from_function
-from whetstone.training import assemble
 
 
 def small(**options):

@@ -5,11 +5,11 @@ import pytest
 from tests_cli import whetstone
 from tests_small import SMALL
 from whetstone.algorithms import ADVANTAGES, CORRECTIONS, OBJECTIVES
+from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
-from whetstone.parts import checked_options
+from whetstone.plugins import checked_options
 from whetstone.recipe import load_recipe
 from whetstone.recipe.aliases import ALIASES
-from whetstone.training import assemble
 
 PLAIN = [change for change in SMALL if not change.startswith("supervised.")]
 BUILT_IN = {"advantage": ADVANTAGES, "objective": OBJECTIVES, "correction": CORRECTIONS}

@@ -7,8 +7,8 @@ import pytest
 
 from tests_rewards import episode, score, task, turn
 from whetstone.rewards import REWARDS, make_reward, provided_by
+from whetstone.rewards.judge_usage import judges_of
 from whetstone.rewards.judges import ScriptedJudge
-from whetstone.rewards.judges_inside import judges_of
 from whetstone.trajectory import EndReason, Score
 
 PROVIDED = {

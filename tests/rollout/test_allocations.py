@@ -6,7 +6,7 @@ import pytest
 
 from tests_episodes import TASK, call, collected, group, heard, in_order, path, turn
 from whetstone.chat import assistant
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout import Method, Occasion, Plan
 from whetstone.rollout.allocations import BySuccess, HorizonStages
 from whetstone.rollout.protocol import Allowance

@@ -10,7 +10,7 @@ import pytest
 from tests_episodes import Says, call, collected, in_order, turn
 from whetstone.chat import assistant, tool_result
 from whetstone.environments import Observation, ToolEnvironment
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.strategies import BalancedBranching, EntropyBranching, Forked, Independent
 from whetstone.rollout.strategies.balanced_branching import balanced_probability, root_count
 from whetstone.rollout.strategies.branching import entropy_of

@@ -8,7 +8,7 @@ import pytest
 
 from tests_episodes import TASK, group, heard, path, turn
 from whetstone.errors import CreditError
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.injections import SelfImitation, SuccessReplay
 from whetstone.rollout.injections.self_imitation import ascent, recalibrated
 from whetstone.seeding import derive_random

@@ -5,7 +5,7 @@ import pytest
 from tests_episodes import CHAT, TASK, call, collected, in_order, one_by_one, played
 from whetstone.chat import assistant
 from whetstone.environments import ToolEnvironment
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rewards import attempts, unary_feedback
 from whetstone.rewards.turns.unary_feedback import unary_return
 from whetstone.rollout import Method

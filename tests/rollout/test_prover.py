@@ -7,14 +7,14 @@ import pytest
 from tests_episodes import collected
 from tests_search import TASK, WAY, Maze
 from whetstone.algorithms import ADVANTAGES
+from whetstone.assembly.instantiate import function_of
+from whetstone.assembly.methods import strategy_of
 from whetstone.chat import assistant
+from whetstone.learning.columns import Columns
+from whetstone.learning.token_index import held_of
 from whetstone.recipe import load_recipe
 from whetstone.rewards import verdict
 from whetstone.rollout.strategies.prover import Prover, likely, progress
-from whetstone.training.columns import Columns
-from whetstone.training.held import held_of
-from whetstone.training.making import function_of
-from whetstone.training.methods import strategy_of
 
 
 def test_worked_numbers():

@@ -24,16 +24,16 @@ from tests_episodes import (
 from whetstone.algorithms.advantages import group_relative
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments import ToolEnvironment
-from whetstone.parts import OptionError
+from whetstone.learning.columns import Columns
+from whetstone.learning.credit import CreditParts, give_credit
+from whetstone.learning.token_index import held_of
+from whetstone.plugins import OptionError
 from whetstone.rollout import Method
 from whetstone.rollout.protocol import Ask, Occasion, Reopen, SoFar
 from whetstone.rollout.rewrites import Fold, Rollback, Summary
 from whetstone.rollout.rewrites.rollback import similarity
 from whetstone.rollout.strategies import Independent
 from whetstone.tools import fold_memory, pocket_calculator
-from whetstone.training.columns import Columns
-from whetstone.training.credit import CreditParts, give_credit
-from whetstone.training.held import held_of
 from whetstone.trajectory import Author, EndReason, Group, Tokens
 
 FOLD = assistant("", ToolCall("fold_memory", "{}"))

@@ -6,6 +6,7 @@ import pytest
 
 from tests_episodes import collected
 from tests_search import TASK, Maze
+from whetstone.assembly.methods import searching_of
 from whetstone.chat import assistant
 from whetstone.errors import RecipeError
 from whetstone.evaluation import evaluation_of
@@ -14,7 +15,6 @@ from whetstone.rewards import verdict
 from whetstone.rollout import SEARCHES
 from whetstone.rollout.strategies import BestOf, MajorityVote, TreeSearch
 from whetstone.rollout.strategies.choosing import voted
-from whetstone.training.methods import searching_of
 from whetstone.trajectory import EndReason, Trajectory
 
 

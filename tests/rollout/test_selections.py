@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests_episodes import TASK, group, heard, path, turn
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.refills import Informative
 from whetstone.rollout.selections import Balanced, PairCaps, ResampleOnCorrect, Surprising
 from whetstone.rollout.selections.resample_on_correct import penalty, quotas

@@ -9,15 +9,15 @@ from whetstone.algorithms.filters import void_turns
 from whetstone.chat import assistant
 from whetstone.chat.message import Message, Text
 from whetstone.environments import ToolEnvironment
-from whetstone.parts import OptionError
+from whetstone.learning.columns import Columns
+from whetstone.learning.token_index import held_of
+from whetstone.plugins import OptionError
 from whetstone.rollout import Method
 from whetstone.rollout.protocol import Occasion, Siblings, SoFar
 from whetstone.rollout.stops import Lagging, Spent, VoidTurn
 from whetstone.rollout.strategies import Independent
 from whetstone.rollout.views import BudgetLine
 from whetstone.tools import pocket_calculator
-from whetstone.training.columns import Columns
-from whetstone.training.held import held_of
 from whetstone.trajectory import EndReason, Group, Score
 
 STOP = (("void_turn", VoidTurn()),)

@@ -8,7 +8,7 @@ import pytest
 from tests_episodes import CHAT, TASK, call, collected, in_order, path, turn
 from whetstone.chat import assistant
 from whetstone.errors import TaskError
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.strategies import FrontierTree, GuidedRetry, Independent, Probed
 from whetstone.rollout.strategies.frontier_tree import as_tree, keep
 from whetstone.rollout.strategies.probed import splice_logprobs

@@ -7,7 +7,7 @@ import pytest
 from tests_episodes import CHAT, LIMITS, TASK, call, collected, group, heard, in_order, path, played, turn
 from whetstone.chat import assistant, system, tool_result, user
 from whetstone.errors import PromptTooLong, TaskError
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout import Method
 from whetstone.rollout.protocol import Occasion, SoFar
 from whetstone.rollout.strategies import Independent

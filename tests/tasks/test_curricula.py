@@ -6,7 +6,7 @@ import pytest
 
 from tests_episodes import group, heard, path
 from whetstone.errors import TaskError
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.seeding import derive_random
 from whetstone.tasks import Arithmetic
 from whetstone.tasks.curricula import Chosen, GeneratedTasks, Pool, StagedTasks, UpperBound

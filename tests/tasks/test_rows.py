@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whetstone.errors import TaskError
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.tasks import HuggingFace, Parquet
 from whetstone.tasks.splits import check_apart, split, text_of
 from whetstone.trajectory import Task

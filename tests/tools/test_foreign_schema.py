@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from whetstone.chat import ToolCall, ToolSpec
 from whetstone.errors import RecipeError
 from whetstone.tools import Toolset
-from whetstone.tools.described import tool_from_schema
 from whetstone.tools.foreign_schema import SECONDS, UndecidedError, checked_schema, problems
+from whetstone.tools.json_schema_tools import tool_from_schema
 
 
 class Asked(BaseHTTPRequestHandler):

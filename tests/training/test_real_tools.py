@@ -6,11 +6,13 @@ import pytest
 
 from tests_sandbox import MISSING
 from tests_small import SMALL
+from whetstone.analysis import Replay
+from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.sandbox import Isolation
-from whetstone.training import Replay, assemble, train
+from whetstone.training import train
 
 pytestmark = pytest.mark.skipif(
     all(MISSING[level] for level in (Isolation.NAMESPACES, Isolation.LANDLOCK)),

@@ -7,9 +7,10 @@ import torch
 
 from tests_small import TEACHING, StopAfter, Stopped
 from whetstone.errors import FaultBudgetError, RecipeError
+from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.rollout import Independent
-from whetstone.training import Learner, final_policy, train
+from whetstone.training import final_policy, train
 
 QUIET = Progress(quiet=True)
 LONGER = [TEACHING, "training.steps=6", "rollout.group_size=4", "supervised.steps=1"]
@@ -140,7 +141,7 @@ def test_what_older_policies_drew_is_weighed_and_told(tmp_path, small_demo, name
 
 
 def test_a_batch_the_learner_fails_on_is_put_aside_and_another_taken(tmp_path, small_demo, monkeypatch):
-    gradient, failed = Learner._gradient, []
+    gradient, failed = ModelTrainer._gradient, []
 
     def torn(self, segments, *rest):
         if any(segment.trajectory_id.startswith(("group-2/", "group-3/")) for segment in segments):
@@ -148,7 +149,7 @@ def test_a_batch_the_learner_fails_on_is_put_aside_and_another_taken(tmp_path, s
             raise ValueError("a number that is none")
         return gradient(self, segments, *rest)
 
-    monkeypatch.setattr(Learner, "_gradient", torn)
+    monkeypatch.setattr(ModelTrainer, "_gradient", torn)
     train(small_demo(*LONGER), tmp_path / "run", progress=QUIET)
     events = journal(tmp_path / "run")
     assert failed == [1]

@@ -8,13 +8,15 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests_small import SMALL, TEACHING, StopAfter, Stopped
+from whetstone.assembly import assemble
 from whetstone.environments import ENVIRONMENTS
 from whetstone.errors import NonFiniteError, RunDirectoryError, SaveError, WhetstoneError
 from whetstone.inference import rows_are_summed_alike
 from whetstone.recipe import built_in_recipes, load_recipe
+from whetstone.record import run_recipe
+from whetstone.record.checkpoint import load_checkpoint
 from whetstone.reporting import Progress, read_trajectories
-from whetstone.training import assemble, final_policy, run_recipe, train
-from whetstone.training.checkpoint import load_checkpoint
+from whetstone.training import final_policy, train
 
 CHECKPOINT_EVERY_STEP = ["supervised.checkpoint_every=1", "training.checkpoint_every=1"]
 

@@ -12,12 +12,14 @@ from whetstone.algorithms.levels import (
     PerTurn,
     bite_of,
     columns_of,
+    is_flat_without_advantage,
     level_of,
 )
 from whetstone.algorithms.mismatch import mismatch
 from whetstone.algorithms.modulation import MODULATION
 from whetstone.algorithms.objectives import (
     OBJECTIVES,
+    AdvantageLoss,
     SumLoss,
     TokenLoss,
     clipped,
@@ -34,10 +36,9 @@ from whetstone.algorithms.objectives import (
 from whetstone.algorithms.shaping import SHAPING
 
 __all__ = [
-    "ADVANTAGES", "CORRECTIONS", "FILTERS", "MODULATION", "OBJECTIVES", "SHAPING", "Bite", "Credit", "Level",
-    "PerToken", "PerTrajectory", "PerTurn", "SumLoss", "TokenLoss", "bite_of", "clipped", "clipped_value", "columns_of",
-    "entropy_bonus", "entropy_smoothing", "gae", "group_relative", "importance_weights", "level_of", "masked",
-    "mismatch", "reference_kl", "squared_value", "success_value", "supervised", "token_weights",
-    "truncated", "usual_entropy",
-    "whitened",
+    "ADVANTAGES", "CORRECTIONS", "FILTERS", "MODULATION", "OBJECTIVES", "SHAPING", "AdvantageLoss", "Bite", "Credit",
+    "Level", "PerToken", "PerTrajectory", "PerTurn", "SumLoss", "TokenLoss", "bite_of", "clipped", "clipped_value",
+    "columns_of", "entropy_bonus", "entropy_smoothing", "gae", "group_relative", "importance_weights",
+    "is_flat_without_advantage", "level_of", "masked", "mismatch", "reference_kl", "squared_value", "success_value",
+    "supervised", "token_weights", "truncated", "usual_entropy", "whitened",
 ]  # fmt: skip

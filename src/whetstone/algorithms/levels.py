@@ -83,6 +83,12 @@ def bite_of(function: Callable[..., Any]) -> Bite:
     return next((each for each in said if isinstance(each, Bite)), Bite.LOSS_ONLY)
 
 
+def is_flat_without_advantage(objective: Callable[..., Any]) -> bool:
+    """Whether an objective says (`-> AdvantageLoss`) that its loss and gradient are 0 where the advantage is."""
+    said = getattr(get_type_hints(_whole(objective), include_extras=True).get("return"), "__metadata__", ())
+    return "flat_without_advantage" in said
+
+
 def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function itself, where options were bound to it."""
     return function.func if isinstance(function, functools.partial) else function

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
+from whetstone.analysis.comparison import check_contenders, compare, contenders_of, learning_curve
 from whetstone.atomic_write import write_text
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plain_json import to_json
 from whetstone.reporting import Progress
 from whetstone.reporting.comparison import table_lines, write_comparison
 from whetstone.training.budget import UNITS
-from whetstone.training.comparison import check_contenders, compare, contenders_of, learning_curve
 
 _KEY = re.compile(r"[\w.]+=")
 

@@ -17,7 +17,8 @@ from typing import Any
 import click
 import torch
 
-from whetstone.cli.shown_check import show
+from whetstone.assembly import preflight
+from whetstone.cli.check_output import show
 from whetstone.environments import ENVIRONMENTS
 from whetstone.evaluation.checks import Verdict
 from whetstone.extras import install_command
@@ -26,7 +27,6 @@ from whetstone.plain_json import to_json
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.sandbox import Isolation, offers
 from whetstone.sandbox.cgroups import parents
-from whetstone.training import preflight
 
 
 @click.command()

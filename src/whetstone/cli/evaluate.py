@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from whetstone import training
+from whetstone.assembly import Assembly, assemble
 from whetstone.atomic_write import write_text
 from whetstone.causes import listed
 from whetstone.chat import ChatEndpoint
@@ -82,7 +83,7 @@ def evaluate(
     given = {"episodes": episodes, "samples": samples, "temperature": temperature}
     changes = [f"evaluation.{key}={value}" for key, value in given.items() if value is not None]
     resolved, own, memory = _agent(run_or_recipe, (*overrides, *changes), policy)
-    assembly = training.assemble(resolved, own, memory, say=lambda line: click.echo(line, err=True))
+    assembly = assemble(resolved, own, memory, say=lambda line: click.echo(line, err=True))
     endpoint = _endpoint(policy, model, key_variable)
     seed = resolved.recipe.seed if seed is None else seed
     came_to, protocol = asyncio.run(_evaluated(assembly, endpoint, seed, into, asked=episodes, quiet=as_json))
@@ -124,7 +125,7 @@ def _endpoint(policy: str | None, model: str, key_variable: str) -> ChatEndpoint
 
 
 async def _evaluated(
-    assembly: training.Assembly,
+    assembly: Assembly,
     endpoint: ChatEndpoint | None,
     seed: int,
     into: Path | None,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from whetstone.errors import RecipeError
-from whetstone.parts import named_part
+from whetstone.plugins import named_part
 from whetstone.tools import TOOLS
 from whetstone.tools.mcp import serve
 

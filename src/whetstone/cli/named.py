@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from whetstone import training
+from whetstone import record
 from whetstone.errors import RecipeError
 from whetstone.recipe import Resolved, load_recipe
 
@@ -18,7 +18,7 @@ def recipe_of(named: str, overrides: Sequence[str]) -> tuple[Resolved, bool]:
     """
     path = Path(named)
     if path.is_dir():
-        return training.run_recipe(path).with_overrides(overrides), True
+        return record.run_recipe(path).with_overrides(overrides), True
     if len(path.parts) > 1 and not path.exists() and not path.with_name(f"{path.name}.yaml").exists():
         raise RecipeError(f"{path}: neither a run nor a recipe is there")
     return load_recipe(named, overrides), False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from whetstone import training
+from whetstone import analysis
 from whetstone.cli.unread import say_unread
 from whetstone.plain_json import to_json
 
@@ -30,7 +30,7 @@ def replay(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_json: bo
     """
     unread = _UNREAD if updates else (*_UNREAD, "training")
     say_unread(overrides, unread, "what is on record was sampled already" if updates else "no update is made again")
-    found = asyncio.run(_replayed(training.Replay(run_dir, overrides), updates))
+    found = asyncio.run(_replayed(analysis.Replay(run_dir, overrides), updates))
     if as_json:
         click.echo(to_json([asdict(each) for each in found]))
     else:
@@ -40,11 +40,11 @@ def replay(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_json: bo
         sys.exit(1)
 
 
-async def _replayed(replay: training.Replay, updates: bool) -> list[training.Replayed]:
+async def _replayed(replay: analysis.Replay, updates: bool) -> list[analysis.Replayed]:
     return [each async for each in replay.everything(updates=updates)]
 
 
-def _show(each: training.Replayed) -> None:
+def _show(each: analysis.Replayed) -> None:
     if each.left_out:
         said = f"{each.left_out:,} whose reward failed when it was asked are not asked again"
         click.echo(f"{each.what:<28} {said}")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from whetstone import training
-from whetstone.cli.shown_check import show
+from whetstone import assembly
+from whetstone.cli.check_output import show
 from whetstone.errors import RecipeError
 from whetstone.evaluation.audit import Audit
 from whetstone.evaluation.checks import Check, Verdict
@@ -59,7 +59,7 @@ def fit(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: int, as_js
     Written beside the model as `reward_head.json`; a recipe names it by `reward: {name: learned, path: FOLDER}`.
     """
     resolved = load_recipe(recipe, overrides)
-    source, make, reward = training.judged_parts(resolved)
+    source, make, reward = assembly.judged_parts(resolved)
     tried = Audit(make, source, reward, tasks=tasks, max_turns=min(_MOST_TURNS, resolved.recipe.environment.max_turns))
 
     async def played() -> None:
@@ -98,7 +98,7 @@ def audit(recipe: str, overrides: tuple[str, ...], tasks: int, as_json: bool) ->
     be fooled.
     """
     resolved = load_recipe(recipe, overrides)
-    source, make, reward = training.judged_parts(resolved)
+    source, make, reward = assembly.judged_parts(resolved)
     turns = min(_MOST_TURNS, resolved.recipe.environment.max_turns)
     tried = Audit(make, source, reward, tasks=tasks, max_turns=turns)
     found = asyncio.run(_checked(tried, as_json))

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from whetstone import training
+from whetstone.assembly import Assembly, assemble
 from whetstone.cli.named import recipe_of
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
@@ -37,7 +38,7 @@ def rollout(run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: 
                "episodes are played one by one and not learned from")  # fmt: skip
     resolved, is_run = recipe_of(run_or_recipe, overrides)
     policy, memory = training.final_agent(run_dir) if is_run else (None, None)
-    assembly = training.assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))
+    assembly = assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))
     if expert and not isinstance(assembly.demonstrated, Expert):
         raise RecipeError(f'--expert: the source "{resolved.recipe.tasks.source}" has no expert')
     for trajectory in asyncio.run(_sampled(assembly, count, expert)):
@@ -47,7 +48,7 @@ def rollout(run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: 
             _show(trajectory)
 
 
-async def _sampled(assembly: training.Assembly, count: int, expert: bool) -> list[Trajectory]:
+async def _sampled(assembly: Assembly, count: int, expert: bool) -> list[Trajectory]:
     recipe = assembly.resolved.recipe
     engine = assembly.engine()
     try:

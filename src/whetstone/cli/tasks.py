@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from whetstone.cli.shown_check import show as show_check
+from whetstone.cli.check_output import show as show_check
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, is_game, played
 from whetstone.environments.catalogue import REWARD_OF
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract import Contract, check_contract
-from whetstone.parts import checked_options, find_part, has_all_of, made_of, named_part, options_of
 from whetstone.plain_json import to_json
+from whetstone.plugins import checked_options, find_part, has_all_of, made_of, named_part, options_of
 from whetstone.recipe import load_recipe, yaml_value
 from whetstone.rewards import REWARDS, make_reward
 from whetstone.tasks import SOURCES, Source

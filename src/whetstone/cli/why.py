@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from whetstone import training
+from whetstone import record
+from whetstone.analysis import Explained, Explainer
 from whetstone.causes import listed
 from whetstone.errors import RunDirectoryError
 from whetstone.plain_json import to_json
 from whetstone.reporting import Journal, learned_from, learning_rows
 from whetstone.tools.plain_text import plain
-from whetstone.training import Explained, Explainer
 
 
 @click.command()
@@ -44,7 +44,7 @@ def why(
     Without a TRAJECTORY: a table of steps, what each learned from and what was lost. With one: its rewards, what it was
     compared with, its advantage, and each token's ratio, clipping and push. Ids are listed by --step.
     """
-    training.run_recipe(run_dir)  # says where there is no run
+    record.run_recipe(run_dir)  # says where there is no run
     if trajectory is None:
         for option, value in (("--turn", turn), ("--token", token)):
             if value is not None:

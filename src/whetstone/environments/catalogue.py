@@ -45,7 +45,7 @@ from whetstone.environments.retail import RetailDesk, RetailTasks
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.environments.users import Requests, ScenarioUser
 from whetstone.errors import RecipeError
-from whetstone.parts import options_of
+from whetstone.plugins import options_of
 from whetstone.tools import Files, Python, Shell, Sql
 
 

@@ -14,11 +14,11 @@ from typing import Any, Literal, get_type_hints
 
 from whetstone.chat import Message, tool_result, user
 from whetstone.environments.commands import ODD, TOOL, Actions, answered, command_of, tool_of, why_none
+from whetstone.environments.dependencies import check_needs
 from whetstone.environments.hosting import Host, host_of
-from whetstone.environments.needs import check_needs
 from whetstone.environments.protocol import Game, Isolation, Observation, Shown, StepResult
 from whetstone.errors import EpisodeError
-from whetstone.parts import options_of
+from whetstone.plugins import options_of
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import CallRecord, Task
 

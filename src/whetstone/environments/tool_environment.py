@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from whetstone.chat import Message, system, tool_result, user
 from whetstone.environments.protocol import Observation, StepResult, User
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.tools import Answer, Toolset
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Author, CallRecord, EndReason, Task

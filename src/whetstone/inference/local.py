@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.errors import InfrastructureError, PromptTooLong
 from whetstone.inference.forward import RowForward
 from whetstone.inference.protocol import EngineStatistics, Generation, InFlight, Sampling, Scores, Spans, Weights

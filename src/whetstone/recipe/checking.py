@@ -23,10 +23,6 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         if settings is not None and settings.warmup_fraction + settings.decay_fraction > 1:
             said = f"with warmup_fraction {settings.warmup_fraction:g} it exceeds the whole stage"
             yield f"{stage}.decay_fraction", said
-    if recipe.correction is not None and recipe.objective.name in _CARRY_THE_MISMATCH:
-        yield "correction", f'the ratio of objective "{recipe.objective.name}" carries the mismatch already'
-    if recipe.correction is not None and recipe.objective.name in _ON_SUMS:
-        yield "correction", f'objective "{recipe.objective.name}" is on sums of log-probs, which have no weights'
     if recipe.aggregation.mode == "constant" and recipe.aggregation.tokens is None:
         yield "aggregation.tokens", "aggregation.mode: constant divides by a number of tokens; set it"
     noise = recipe.environment.noise
@@ -76,12 +72,6 @@ def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"objective.{key}", reason
 
 
-def _credit_needs_a_reader(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    if recipe.training is not None and recipe.objective.name in _WITHOUT_ADVANTAGES and recipe.critic is None:
-        for key in ("advantage", "modulation"):
-            yield key, f'objective "{recipe.objective.name}" reads no advantages'
-
-
 def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.training is not None and recipe.training.reference_kl == 0:
         yield "training.reference_estimator", "training.reference_kl is 0, so no divergence is estimated"
@@ -119,9 +109,6 @@ def _ahead_needs_a_distance(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "training.in_flight", "with training.deterministic nothing is under way when weights change"
 
 
-_CARRY_THE_MISMATCH = ("probability_difference", "distilled_now")
-_WITHOUT_ADVANTAGES = ("distilled_now", "dpo", "kto", "refuel", "step_dpo", "supervised")
-_ON_SUMS = ("dpo", "kto", "refuel", "step_dpo")
 _REINFORCEMENT = (
     "rollout", "curriculum", "advantage", "shaping", "modulation", "filters", "roles", "objective", "aggregation",
     "correction", "critic",
@@ -132,7 +119,6 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _decay_needs_a_share,
     _clip_needs_minibatches,
     _reference_needs_weight,
-    _credit_needs_a_reader,
     _overflow_needs_views,
     _samples_need_temperature,
     _calls_need_tools,

@@ -16,7 +16,7 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import MarkedYAMLError
 
 from whetstone.errors import RecipeError, did_you_mean
-from whetstone.parts import search_also
+from whetstone.plugins import search_also
 from whetstone.recipe.locating import located
 
 Keys = dict[str, Any]

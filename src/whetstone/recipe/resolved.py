@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from whetstone.errors import RecipeError, did_you_mean
-from whetstone.parts import plain_problem
+from whetstone.plugins import plain_problem
 from whetstone.recipe.aliases import canonical
 from whetstone.recipe.checking import contradictions, without_effect
 from whetstone.recipe.locating import located

@@ -361,6 +361,9 @@ class EvaluationSettings(_Settings):
     """Held-out tasks of those evaluations."""
 
 
+DEFAULT_ADVANTAGE = Part(name="group_relative")
+
+
 class Recipe(_Settings):
     """A run, whole."""
 
@@ -379,7 +382,7 @@ class Recipe(_Settings):
     """The warm-up; null leaves it out."""
     training: TrainingSettings | None = None
     """Reinforcement; null leaves it out."""
-    advantage: Annotated[Part, _named("group_relative")] = Part(name="group_relative")
+    advantage: Annotated[Part, _named("group_relative")] = DEFAULT_ADVANTAGE
     shaping: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What is done to rewards before credit, such as `overlong`, `gated`, `kl_penalty`."""
     modulation: Annotated[list[Annotated[Part, _named()]], _listed()] = []

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_type_hints
 
 from whetstone.errors import RecipeError, did_you_mean
-from whetstone.parts import OptionError, checked_options, find_part, made_of, options_of
+from whetstone.plugins import OptionError, checked_options, find_part, made_of, options_of
 from whetstone.rewards.judges import JUDGES, Judge
 from whetstone.rewards.protocol import Reward
 from whetstone.rewards.term import Term

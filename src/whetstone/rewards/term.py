@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rewards.protocol import Reward
 
 

@@ -2,8 +2,8 @@
 
 from whetstone.rollout.actors import EndpointActor, ExpertActor, FrozenActor, PolicyActor
 from whetstone.rollout.admission import Admission
+from whetstone.rollout.batch_scheduling import next_batch
 from whetstone.rollout.collector import Collector, plans_of
-from whetstone.rollout.consumption import next_batch
 from whetstone.rollout.method import Method
 from whetstone.rollout.protocol import (
     Action,

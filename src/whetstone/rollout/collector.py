@@ -24,8 +24,8 @@ from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
 from whetstone.rewards import Compares, Reward, compared, scored
 from whetstone.rollout.admission import Admission
+from whetstone.rollout.group_sampler import Asked, PlannedGroup
 from whetstone.rollout.method import Method
-from whetstone.rollout.planned import Asked, PlannedGroup
 from whetstone.rollout.protocol import Action, Actor, EpisodeRecord, Moment, Numbered, Plan, Strategy
 from whetstone.rollout.runner import Around, Fork, Limits, run_episode
 from whetstone.rollout.status import RolloutStatus, Watch

@@ -25,11 +25,11 @@ from typing import Any
 import orjson
 
 from whetstone.errors import InfrastructureError
+from whetstone.sandbox.captured_output import Printed
 from whetstone.sandbox.guest.supervisor import NOT_STARTED
 from whetstone.sandbox.guest.wire import LENGTH, PACKET_BYTES, frame, send_packet
 from whetstone.sandbox.jail import Jail
 from whetstone.sandbox.limits import Limits
-from whetstone.sandbox.printed import Printed
 from whetstone.sandbox.protocol import Ending, Outcome
 from whetstone.shortening import shortened
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import did_you_mean
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.tools.calculator import evaluate, shown
 from whetstone.trajectory import Task

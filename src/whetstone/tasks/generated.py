@@ -14,7 +14,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Task
 

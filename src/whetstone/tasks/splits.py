@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from whetstone.errors import TaskError
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import Task
 

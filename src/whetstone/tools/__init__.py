@@ -10,13 +10,13 @@ from whetstone.tools.memory import fold_memory
 from whetstone.tools.notes import Notes
 from whetstone.tools.openapi import OpenApi
 from whetstone.tools.protocol import Episode, Result
+from whetstone.tools.sandbox_tools import Files, Python, Shell
 from whetstone.tools.schema import Tool, tool_from_function
 from whetstone.tools.search import HttpSearch, Search
 from whetstone.tools.simulated import Simulated
 from whetstone.tools.sql import Sql
 from whetstone.tools.submit import finish, submit
 from whetstone.tools.toolset import Answer, Toolset
-from whetstone.tools.workplace import Files, Python, Shell
 
 TOOLS = {
     "budget": Budget,

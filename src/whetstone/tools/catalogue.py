@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 from whetstone.chat.message import ToolSpec
 from whetstone.errors import RecipeError, TaskError, ToolError
-from whetstone.parts import find_part
-from whetstone.tools.described import spec_of, tool_from_schema
+from whetstone.plugins import find_part
 from whetstone.tools.index import in_memory
+from whetstone.tools.json_schema_tools import spec_of, tool_from_schema
 from whetstone.tools.protocol import Episode
 from whetstone.tools.schema import Tool, tool_from_function
 from whetstone.tools.simulated import Answers, read_lines

@@ -19,7 +19,7 @@ from typing import Any, Literal, TextIO
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError
 from whetstone.extras import install_command, release
-from whetstone.tools.described import tool_from_schema
+from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.schema import Tool
 from whetstone.tools.toolset import Toolset

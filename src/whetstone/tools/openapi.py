@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 
 from whetstone.chat.message import Text, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError, ToolError
-from whetstone.tools.described import tool_from_schema
+from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
 

@@ -9,7 +9,7 @@ from typing import Literal
 import httpx2
 
 from whetstone.errors import InfrastructureError, RecipeError, ToolError
-from whetstone.parts import find_part
+from whetstone.plugins import find_part
 from whetstone.tools.index import Embedding, Hit, Index, built_index
 from whetstone.tools.schema import Tool, tool_from_function
 

@@ -17,7 +17,7 @@ import orjson
 
 from whetstone.chat.message import Text
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
-from whetstone.tools.described import spec_of, tool_from_schema
+from whetstone.tools.json_schema_tools import spec_of, tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
 

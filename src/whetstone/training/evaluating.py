@@ -18,16 +18,16 @@ from typing import Any
 import orjson
 import torch
 
+from whetstone.assembly.assembly import Assembly
 from whetstone.atomic_write import saving, write_text
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import Evaluation, evaluation_of
 from whetstone.extras import release
 from whetstone.inference import Engine
 from whetstone.policies import Policy
+from whetstone.record.run_directory import read_json, write_json
 from whetstone.rollout import Actor, Collector, Independent, Plan, Strategy, plans_of
 from whetstone.seeding import derive_seed
-from whetstone.training.assembly import Assembly
-from whetstone.training.run_directory import read_json, write_json
 from whetstone.trajectory import Costs, Group, Task, Trajectory
 from whetstone.trajectory_json import encoded_trajectory, read_trajectory
 

@@ -22,20 +22,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.assembly.assembly import Assembly
 from whetstone.causes import causes_of
+from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.inference import Engine
+from whetstone.learning.protocol import Learner
+from whetstone.learning.spec import UpdateBatch
 from whetstone.recipe import TrainingSettings
-from whetstone.rewards.judges_inside import judge_metrics
+from whetstone.record.store import RunStore
+from whetstone.rewards.judge_usage import judge_metrics
 from whetstone.rollout import Collector, Heard, Plan
 from whetstone.seeding import derive_random, derive_seed
-from whetstone.training.assembly import Assembly
-from whetstone.training.learner import Learner
-from whetstone.training.one_step import Stepped, one_step
-from whetstone.training.stages import costs_of, describe_groups, first_task, imitated, spent_on
-from whetstone.training.store import RunStore
 from whetstone.training.stream import GroupStream, admission_of
+from whetstone.training.supervised import costs_of, describe_groups, first_task, imitated, spent_on
+from whetstone.training.train_step import TrainStepResult, train_step
 from whetstone.trajectory import Group, Segment, Task
 
 _ATTEMPTS = 3
@@ -88,7 +89,7 @@ class Reinforcement:
         self.causes: Mapping[str, int] = {}
         """See `Work.causes`."""
 
-    async def step(self) -> dict[str, float]:
+    async def step(self, budget_share: float = 0.0) -> dict[str, float]:
         """The next update, as metrics.
 
         Raises:
@@ -109,7 +110,7 @@ class Reinforcement:
             self.causes = causes_of(trajectory for group in played for trajectory in group.trajectories)
             metrics = describe_groups(played) | costs_of(played) | spent_on(played) | self._ages(groups)
             try:
-                learning = in_arithmetic_thread(self._learn, groups, passed_over, shown)
+                learning = in_arithmetic_thread(self._learn, groups, passed_over, shown, budget_share)
                 stepped = await self._within(_UPDATE, learning)
                 break
             except WhetstoneError:
@@ -122,7 +123,7 @@ class Reinforcement:
         self._unheard = stepped.heard
         if not self.by_recipe:
             self._hear()
-        self.learner.optimizers.advance()
+        self.learner.end_step()
         self.store.finish(update)
         self.done += 1
         self._consumed = [group.number for group in groups]
@@ -270,21 +271,15 @@ class Reinforcement:
     def _on_record(self, number: int) -> Group:
         return self.store.load(number, self._plan(number).task)
 
-    def _learn(self, groups: list[Group], passed_over: list[Group], shown: list[Segment]) -> Stepped:
-        before = self.learner.out_of_memory
+    def _learn(
+        self, groups: list[Group], passed_over: list[Group], shown: list[Segment], budget_share: float
+    ) -> TrainStepResult:
+        before, seed = self.learner.token_budget, self.assembly.resolved.recipe.seed
+        batch = UpdateBatch(tuple(groups), tuple(shown), self.version, budget_share)
         try:
-            return one_step(
-                self.assembly,
-                self.learner,
-                groups,
-                passed_over,
-                shown,
-                self.settings,
-                update=self.done,
-                version=self.version,
-            )
+            return train_step(self.assembly.method, self.learner, batch, passed_over, seed=seed, update=self.done)
         finally:
-            if self.learner.out_of_memory > before:
+            if self.learner.token_budget < before:
                 said = f"memory did not suffice; a forward pass has {self.learner.token_budget} tokens from now on"
                 self.store.fault("out_of_memory", said)
                 self.store.say(said)
@@ -303,7 +298,7 @@ class Reinforcement:
         wanted = self.base_version + version
         if self.engine.version == wanted:
             return
-        weights = dict(self.learner.policy.model.named_parameters())
+        weights = self.learner.weights()
         in_flight = "drain" if self.by_recipe else self.settings.in_flight
         await self._within(
             "the engine to take new weights", self.engine.load_weights(weights, wanted, in_flight=in_flight)

@@ -15,8 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whetstone.arithmetic_thread import in_arithmetic_thread
+from whetstone.assembly.assembly import assemble
+from whetstone.assembly.auxiliary_models import imitator_for, learner_for
 from whetstone.causes import cause_key, counted_causes, listed
+from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.errors import (
     CreditError,
     FaultBudgetError,
@@ -27,8 +29,19 @@ from whetstone.errors import (
     RunDirectoryError,
     WhetstoneError,
 )
+from whetstone.learning.protocol import Learner
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings, TrainingSettings
+from whetstone.record.checkpoint import (
+    Checkpoints,
+    Position,
+    checkpoint_path,
+    latest_checkpoint,
+    load_checkpoint,
+)
+from whetstone.record.reader import RunRecord
+from whetstone.record.run_directory import claimed, read_json, write_json
+from whetstone.record.store import RunStore
 from whetstone.reporting import (
     Journal,
     Progress,
@@ -39,27 +52,14 @@ from whetstone.reporting import (
     write_trajectories,
 )
 from whetstone.rollout import Collector
-from whetstone.training.assembly import assemble
-from whetstone.training.beside import Beside
+from whetstone.training.background_evaluation import Beside
 from whetstone.training.budget import share_spent
-from whetstone.training.checkpoint import (
-    Checkpoints,
-    Position,
-    checkpoint_path,
-    latest_checkpoint,
-    load_checkpoint,
-)
 from whetstone.training.evaluating import evaluate
 from whetstone.training.interruption import Interrupted, Interruption
-from whetstone.training.learner import Learner
-from whetstone.training.models import learner_for
-from whetstone.training.record import RunRecord
 from whetstone.training.reinforcement import Reinforcement
-from whetstone.training.run_directory import claimed, read_json, write_json
-from whetstone.training.stages import Supervised
-from whetstone.training.store import RunStore
+from whetstone.training.stage import Work
+from whetstone.training.supervised import Supervised
 from whetstone.training.watchdog import Playing, Watchdog
-from whetstone.training.work import Work
 from whetstone.trajectory import Group, Trajectory
 
 _MISMATCH = "sampler and learner disagree"
@@ -206,12 +206,12 @@ class _Run:
         self, name: str, settings: OptimizerSettings, learner: Learner, work: Work, beside: Beside
     ) -> None:
         every = self.recipe.evaluation.every if isinstance(settings, TrainingSettings) else None
-        learner.optimizers.share = self._spent(name, settings)
-        while work.done < settings.steps and learner.optimizers.share < 1:
+        share = self._spent(name, settings)
+        while work.done < settings.steps and share < 1:
             began = time.perf_counter()
             number = work.done + 1
             try:
-                metrics = await self.interruption.unless_asked(work.step(), finish=lambda: work.updating)
+                metrics = await self.interruption.unless_asked(work.step(share), finish=lambda: work.updating)
             except Interrupted:
                 await self._park(name, settings, learner, work, beside)
                 raise
@@ -228,8 +228,8 @@ class _Run:
             self._watch(work.collector)
             if every is not None and work.done % every == 0:
                 await beside.begin(name, work.done)
-            learner.optimizers.share = self._spent(name, settings)
-            last = work.done == settings.steps or learner.optimizers.share >= 1
+            share = self._spent(name, settings)
+            last = work.done == settings.steps or share >= 1
             if work.done % settings.checkpoint_every == 0 or last:
                 try:
                     await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
@@ -327,7 +327,7 @@ class _Run:
     def _learner(self, settings: OptimizerSettings) -> Learner:
         if isinstance(settings, TrainingSettings):
             return learner_for(self.assembly, settings, self.warmed_up)
-        return Learner(self.assembly.policy, settings)
+        return imitator_for(self.assembly, settings)
 
     async def _publish(self, version: int) -> None:
         await self.engine.load_weights(dict(self.assembly.policy.model.named_parameters()), version)

@@ -21,9 +21,9 @@ from typing import Any
 
 from whetstone.causes import Beginning, cause_of, counted_causes, listed
 from whetstone.errors import FaultBudgetError, PromptTooLong, QuotaError, WhetstoneError
+from whetstone.record.store import RunStore
 from whetstone.rollout import Admission, Collector, Plan, Strategy, next_batch
 from whetstone.rollout.protocol import Refill
-from whetstone.training.store import RunStore
 from whetstone.trajectory import EndReason, Group
 
 _EPISODES_JUDGED = 1000

@@ -9,7 +9,7 @@ from whetstone.errors import NothingScoredError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.rewards import REWARDS, make_reward
-from whetstone.rewards.judges_inside import judge_metrics, judges_of, with_judges
+from whetstone.rewards.judge_usage import judge_metrics, judges_of, with_judges
 from whetstone.training import train
 
 YES = {"name": "scripted", "answers": "tests_judged:says_yes"}

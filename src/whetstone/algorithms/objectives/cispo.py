@@ -6,7 +6,7 @@ Easy to get wrong: the value is no bound and no metric, it contains ℓ itself. 
 from __future__ import annotations
 
 from whetstone.algorithms.levels import PerToken
-from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss, log_ratio, ratio_metrics, same_length
 from whetstone.ranges import NotNegative, Positive
 
 
@@ -17,7 +17,7 @@ def cispo(
     *,
     ratio_max: Positive = 5.0,
     ratio_min: NotNegative = 0.0,
-) -> TokenLoss:
+) -> AdvantageLoss:
     """Policy gradient weighted by a bounded ratio (CISPO).
 
         L = −sg[clip(ρ, ratio_min, ratio_max)] A ℓ

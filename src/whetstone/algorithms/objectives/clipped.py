@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from whetstone.algorithms.levels import PerToken
-from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss, log_ratio, ratio_metrics, same_length
 from whetstone.ranges import NotNegative, Share
 
 
@@ -21,7 +21,7 @@ def clipped(
     clip_low: Share = 0.2,
     clip_high: NotNegative = 0.2,
     dual_clip: float | None = None,
-) -> TokenLoss:
+) -> AdvantageLoss:
     """The clipped surrogate objective (PPO), token by token.
 
         ρ = exp(ℓ − ℓ_old)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from whetstone.algorithms.levels import PerToken
-from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss, log_ratio, ratio_metrics, same_length
 from whetstone.ranges import NotNegative, Share
 
 
@@ -20,7 +20,7 @@ def entropy_balanced(
     clip_low: Share = 0.2,
     clip_high: NotNegative = 0.28,
     dual_clip: float | None = 3.0,
-) -> TokenLoss:
+) -> AdvantageLoss:
     """PPO whose upper bound caps the value and keeps the gradient (AEPO's entropy-balanced clipping).
 
         c(ρ) = (1 + clip_high) ρ / sg[ρ] above 1 + clip_high, the plain clip below

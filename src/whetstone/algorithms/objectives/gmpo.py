@@ -6,7 +6,7 @@ import torch
 
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.gspo import mean_of
-from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss, log_ratio, ratio_metrics, same_length
 from whetstone.ranges import Positive
 
 
@@ -17,7 +17,7 @@ def gmpo(
     sequence: PerToken,
     *,
     clip: Positive = 0.4,
-) -> TokenLoss:
+) -> AdvantageLoss:
     """The geometric mean of ratios, each clipped on the side its advantage pushes to (GMPO).
 
         d_k = ℓ − ℓ_old, at most ε where A > 0, at least −ε where A < 0

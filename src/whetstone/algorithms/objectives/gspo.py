@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms.levels import PerToken
-from whetstone.algorithms.objectives.token_loss import TokenLoss, ratio_metrics, same_length
+from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss, ratio_metrics, same_length
 from whetstone.ranges import NotNegative, Share
 
 
@@ -26,7 +26,7 @@ def gspo(
     clip_high: NotNegative = 4e-4,
     level: Literal["trajectory", "turn"] = "trajectory",
     pool: Literal["token", "mean"] = "token",
-) -> TokenLoss:
+) -> AdvantageLoss:
     """The clipped surrogate with one ratio a sequence (GSPO), in its token form.
 
         s = exp(mean over the sequence of (ℓ − ℓ_old));   s_k = s in value, exp(ℓ_k) · s / sg[exp(ℓ_k)] in gradient

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from whetstone.algorithms.levels import PerToken
-from whetstone.algorithms.objectives.token_loss import TokenLoss, same_length
+from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss, same_length
 
 
-def policy_gradient(learner_logprobs: PerToken, advantages: PerToken) -> TokenLoss:
+def policy_gradient(learner_logprobs: PerToken, advantages: PerToken) -> AdvantageLoss:
     """REINFORCE.
 
         L = −A ℓ

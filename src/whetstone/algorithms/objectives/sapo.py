@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from whetstone.algorithms.levels import PerToken
-from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss, log_ratio, ratio_metrics, same_length
 from whetstone.ranges import Positive
 
 
@@ -16,7 +16,7 @@ def sapo(
     *,
     temperature: Positive = 1.0,
     negative_temperature: Positive = 1.05,
-) -> TokenLoss:
+) -> AdvantageLoss:
     """A soft gate on the ratio (SAPO).
 
         L = −A (4/τ) σ(τ (ρ − 1)),   τ its own for A > 0 and the rest

@@ -6,6 +6,7 @@ Easy to get wrong: division is aggregation, and aggregation is a choice of its o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -21,6 +22,10 @@ class TokenLoss:
     """[T] not yet divided by anything."""
     metrics: dict[str, Tensor]
     """Each [T], to be averaged over all tokens of the update that say something; the others are NaN."""
+
+
+AdvantageLoss = Annotated[TokenLoss, "flat_without_advantage"]
+"""A loss whose value and gradient are exactly 0 where the advantage is: such tokens need no backward pass."""
 
 
 def log_ratio(learner_logprobs: Tensor, other_logprobs: Tensor) -> Tensor:

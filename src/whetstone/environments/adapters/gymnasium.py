@@ -22,10 +22,10 @@ from typing import Any, Literal
 
 import numpy
 
-from whetstone.environments.needs import check_needs, package
+from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.protocol import Shown
 from whetstone.errors import RecipeError, TaskError, did_you_mean
-from whetstone.parts import search_also
+from whetstone.plugins import search_also
 from whetstone.tasks.generated import Generated
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Task

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from whetstone.environments.needs import package
+from whetstone.environments.dependencies import package
 from whetstone.environments.protocol import Isolation, Shown
 from whetstone.errors import RecipeError
 from whetstone.trajectory import Task

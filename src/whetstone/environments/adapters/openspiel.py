@@ -15,8 +15,8 @@ from random import Random
 from typing import Any, Literal
 
 from whetstone.environments.adapters.game_search import Search
+from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.game_tasks import GameTasks
-from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Shown
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.seeding import derive_random

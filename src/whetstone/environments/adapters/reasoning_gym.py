@@ -26,8 +26,8 @@ from typing import Any
 from whetstone.chat import Message, ToolSpec, assistant
 from whetstone.environments.adapters.in_child import called_in_child
 from whetstone.environments.commands import TOOL
+from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.game_tasks import said_as_command
-from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Isolation, Shown
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.tasks.generated import Generated

@@ -17,11 +17,11 @@ from random import Random
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec
+from whetstone.environments.dependencies import check_needs, package, program
 from whetstone.environments.game_tasks import said_as_command
-from whetstone.environments.needs import check_needs, package, program
 from whetstone.environments.protocol import Isolation, Shown
 from whetstone.errors import TaskError, did_you_mean
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.tasks.generated import Generated
 from whetstone.trajectory import Task
 

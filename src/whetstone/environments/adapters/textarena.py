@@ -21,7 +21,7 @@ from typing import Any
 
 from whetstone.environments.adapters.legal_moves import Told, eliminated, found_move, listed_moves, number, taken_by
 from whetstone.environments.adapters.own_random import OwnRandom
-from whetstone.environments.needs import check_needs, package
+from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.protocol import Isolation, Shown
 from whetstone.errors import InfrastructureError, RecipeError, TaskError, did_you_mean
 from whetstone.seeding import derive_random, derive_seed

@@ -23,10 +23,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.game_tasks import GameTasks
-from whetstone.environments.needs import check_needs, package
 from whetstone.environments.protocol import Isolation, Shown
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.trajectory import Task
 
 _NEEDS = (package("textworld", "textworld"),)

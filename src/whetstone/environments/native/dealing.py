@@ -17,7 +17,7 @@ from typing import Any
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments.commands import Actions, whole_number
 from whetstone.environments.game_tasks import Solver, said_as_command
-from whetstone.environments.seats import Seat
+from whetstone.environments.multi_agent import Seat
 from whetstone.tasks.generated import Generated
 from whetstone.trajectory import Task
 

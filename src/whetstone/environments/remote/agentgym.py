@@ -17,7 +17,7 @@ from typing import Any
 from whetstone.chat import Message, user
 from whetstone.environments.commands import Actions, answered, command_of, tool_of
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.environments.remote.asking import Asking, Refused, reward_of
+from whetstone.environments.remote.http_client import Asking, Refused, reward_of
 from whetstone.errors import EpisodeError, InfrastructureError
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Task

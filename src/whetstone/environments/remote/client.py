@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from whetstone.chat import Message
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.environments.remote.asking import Asking
 from whetstone.environments.remote.guard import TOKEN
+from whetstone.environments.remote.http_client import Asking
 from whetstone.environments.remote.wire import (
     PROTOCOL,
     observation_from_wire,

@@ -15,7 +15,7 @@ from typing import Any
 from whetstone.chat import Message, ToolSpec, system, tool_result, user
 from whetstone.environments.commands import arguments_of
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.environments.remote.asking import Asking, Refused, reward_of
+from whetstone.environments.remote.http_client import Asking, Refused, reward_of
 from whetstone.errors import EpisodeError, InfrastructureError
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import CallRecord, Task

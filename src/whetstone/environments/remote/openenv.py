@@ -19,9 +19,9 @@ from typing import Any
 
 from whetstone.chat import Message, user
 from whetstone.environments.commands import Actions, answered, arguments_of, command_of, tool_of
-from whetstone.environments.needs import check_needs, package
+from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.environments.remote.asking import Refused, reward_of
+from whetstone.environments.remote.http_client import Refused, reward_of
 from whetstone.errors import EpisodeError, InfrastructureError
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Task

@@ -35,8 +35,8 @@ from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract.luck import chance_of, explained, of_episode
 from whetstone.evaluation.contract.playing import play
 from whetstone.rewards import Compares, Composed, Reward, compared, scored
+from whetstone.rewards.judge_usage import with_judges
 from whetstone.rewards.judged.material import transcript
-from whetstone.rewards.judges_inside import with_judges
 from whetstone.rewards.learned.model import Pair
 from whetstone.tasks import Expert, Source
 from whetstone.trajectory import EndReason, Task, Trajectory

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whetstone.parts import find_part
+from whetstone.plugins import find_part
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.rewards.judged.material import transcript, without_thoughts
 from whetstone.rewards.judges import Judge, Question

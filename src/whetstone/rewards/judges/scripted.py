@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from whetstone.parts import find_part
+from whetstone.plugins import find_part
 from whetstone.rewards.judges.asking import Kept, certain
 from whetstone.rewards.judges.protocol import Meter, Question
 

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whetstone.arithmetic_thread import in_arithmetic_thread
 from whetstone.atomic_write import write_text
+from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.errors import PolicyError
 from whetstone.policies import Policy, load_policy
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rewards.answers.exact_match import exact_match
 from whetstone.rewards.judged.material import transcript
 from whetstone.rewards.learned.model import HEAD, Pair, RewardModel

@@ -10,8 +10,8 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Any
 
-from whetstone.rollout.kinds import key_of, own
 from whetstone.rollout.protocol import Allowance, Heard, Occasion
+from whetstone.rollout.task_keys import key_of, own
 
 
 class BySuccess:

@@ -16,10 +16,10 @@ from random import Random
 from statistics import fmean, median
 from typing import Any
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.injections.buffer import Buffer, Stored, as_replayed
-from whetstone.rollout.kinds import own
 from whetstone.rollout.protocol import Heard
+from whetstone.rollout.task_keys import own
 from whetstone.trajectory import Group, OffPolicy, Score, Task
 
 

@@ -13,10 +13,10 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from whetstone.errors import CreditError
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.injections.buffer import Buffer, Stored, as_replayed
-from whetstone.rollout.kinds import own
 from whetstone.rollout.protocol import Heard
+from whetstone.rollout.task_keys import own
 from whetstone.trajectory import Author, Group, OffPolicy
 
 

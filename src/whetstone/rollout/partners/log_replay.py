@@ -12,7 +12,7 @@ from typing import Any
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments import Environment, Observation, StepResult
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.partners.answering import Answering
 from whetstone.rollout.protocol import Judge
 from whetstone.tasks import Expert, Source

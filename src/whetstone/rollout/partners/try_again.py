@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from whetstone.chat import Message, user
 from whetstone.environments import Environment, Observation, StepResult
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.partners.answering import Answering
 from whetstone.rollout.protocol import Judge
 

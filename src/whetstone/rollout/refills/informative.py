@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import pstdev
 from typing import Literal
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.trajectory import Group
 
 

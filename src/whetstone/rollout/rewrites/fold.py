@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from whetstone.chat import user
-from whetstone.parts import find_part
+from whetstone.plugins import find_part
 from whetstone.rollout.protocol import Change, Reopen, SoFar
 from whetstone.trajectory import Turn
 

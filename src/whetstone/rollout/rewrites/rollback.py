@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 from whetstone.chat import Message
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import Change, Repair, SoFar
 from whetstone.trajectory import Turn
 

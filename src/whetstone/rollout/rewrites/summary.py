@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whetstone.chat import user
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import Ask, Change, Reopen, SoFar
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.trajectory import Group, Removal, Trajectory
 
 

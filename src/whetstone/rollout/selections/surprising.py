@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from whetstone.parts import OptionError
-from whetstone.rollout.kinds import key_of, own
+from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import Heard
+from whetstone.rollout.task_keys import key_of, own
 from whetstone.trajectory import Group, Removal
 
 

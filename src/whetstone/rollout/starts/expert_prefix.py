@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from whetstone.errors import TaskError
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import Begun, Guide, Occasion
 from whetstone.tasks.protocol import Expert, Source
 from whetstone.trajectory import Author, Tokens, Turn

@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.injections.buffer import Buffer, Stored
-from whetstone.rollout.kinds import own
 from whetstone.rollout.protocol import Begun, Guide, Heard, Occasion
 from whetstone.rollout.starts.expert_prefix import share_started, spliced
+from whetstone.rollout.task_keys import own
 
 
 class OwnPrefix:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import Siblings, SoFar
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.ranges import Count, NotNegative, Share
 from whetstone.rollout.protocol import Roller
 from whetstone.rollout.strategies.branching import Measured, branched, entropy_of

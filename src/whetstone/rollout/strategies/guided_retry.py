@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whetstone.errors import TaskError
-from whetstone.parts import find_part
+from whetstone.plugins import find_part
 from whetstone.rollout.protocol import Roller
 from whetstone.rollout.views.hint import Hint
 from whetstone.tasks.protocol import Source

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import Roller, Splice
 from whetstone.trajectory import Author, EndReason, Group, Task, Tokens, Trajectory
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import Roller
 from whetstone.trajectory import Group, Removal, Task, Trajectory
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from whetstone.chat import Message
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import Occasion, SoFar
 from whetstone.rollout.views.note import appended
 from whetstone.rollout.views.plain import Untouched

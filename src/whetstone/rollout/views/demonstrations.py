@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whetstone.chat import Message
-from whetstone.parts import OptionError
-from whetstone.rollout import stages
+from whetstone.plugins import OptionError
+from whetstone.rollout import step_schedule
 from whetstone.rollout.protocol import SoFar
 from whetstone.rollout.views.note import noted
 from whetstone.rollout.views.plain import Untouched
@@ -29,7 +29,7 @@ class Demonstrations(Untouched):
     """
 
     def __init__(self, *, examples: Sequence[str], counts: Sequence[tuple[int, int]] = ((0, 2), (100, 1), (200, 0))):
-        self.examples, self.counts = list(examples), stages.checked("counts", counts)
+        self.examples, self.counts = list(examples), step_schedule.checked("counts", counts)
         shown = [count for _, count in counts]
         if shown != sorted(shown, reverse=True):
             raise OptionError("counts", f"as many as before or fewer, got {shown}")
@@ -39,7 +39,7 @@ class Demonstrations(Untouched):
     def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
         """The examples in front of it."""
         occasion = so_far.occasion
-        count = int(stages.at(occasion.step, self.counts))
+        count = int(step_schedule.at(occasion.step, self.counts))
         fit = [text for text in self.examples if not occasion.task.prompt or occasion.task.prompt not in text]
         chosen = occasion.random("demonstrations").sample(fit, min(count, len(fit)))
         return noted(messages, "\n\n".join(chosen))

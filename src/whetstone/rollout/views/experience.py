@@ -14,9 +14,9 @@ from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from whetstone.chat import Message
-from whetstone.parts import OptionError
-from whetstone.rollout.kinds import own
+from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import Heard, SoFar
+from whetstone.rollout.task_keys import own
 from whetstone.rollout.views.note import appended
 from whetstone.rollout.views.plain import Untouched
 

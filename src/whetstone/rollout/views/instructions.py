@@ -13,9 +13,9 @@ from statistics import fmean
 from typing import Any
 
 from whetstone.chat import Message
-from whetstone.parts import OptionError, find_part
-from whetstone.rollout.kinds import own
+from whetstone.plugins import OptionError, find_part
 from whetstone.rollout.protocol import Heard, SoFar
+from whetstone.rollout.task_keys import own
 from whetstone.rollout.views.note import noted
 from whetstone.rollout.views.plain import Untouched
 from whetstone.trajectory import Group, Trajectory

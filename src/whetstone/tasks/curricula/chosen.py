@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from whetstone.errors import TaskError
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.tasks.protocol import Source
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from whetstone.errors import TaskError
-from whetstone.parts import OptionError, find_part
+from whetstone.plugins import OptionError, find_part
 from whetstone.tasks.protocol import Source
 from whetstone.trajectory import Task
 from whetstone.trajectory_json import decoded_task, encoded_task

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from whetstone.errors import TaskError
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.tasks.protocol import Source
 
 

@@ -10,7 +10,7 @@ from random import Random
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.tasks.curricula.drawing import drawn
 from whetstone.tasks.protocol import Source
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from whetstone.parts import OptionError
+from whetstone.plugins import OptionError
 from whetstone.tasks.curricula.drawing import drawn, tag_of
 from whetstone.tasks.protocol import Source
 

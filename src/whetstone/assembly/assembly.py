@@ -1,0 +1,448 @@
+"""How does a recipe become things that run? Each name is looked up, each option checked, each part made once.
+
+Easy to get wrong: a mistake in a recipe should cost a second, not the first hour. Everything is made and
+checked here, before anything is sampled.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING, columns_of
+from whetstone.assembly.column_requirements import Offer
+from whetstone.assembly.compatibility import (
+    check_group,
+    check_judging,
+    check_needs,
+    check_objective,
+    check_use,
+    try_on_nothing,
+)
+from whetstone.assembly.instantiate import checked, found, function_of, part_of
+from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
+from whetstone.assembly.tokenizer_corpus import conversations
+from whetstone.chat import FORMATS, Chat
+from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
+from whetstone.errors import PolicyError, RecipeError
+from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
+from whetstone.learning.columns import critic_heads
+from whetstone.learning.credit import CreditParts
+from whetstone.learning.optimizer import check_optimizer
+from whetstone.learning.spec import LearningSpec
+from whetstone.plugins import OptionError, find_part, made_of, named_part
+from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
+from whetstone.recipe import Part, Resolved, TrainingSettings
+from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
+from whetstone.rollout import (
+    Actor,
+    Collector,
+    EndpointActor,
+    EpisodeRecord,
+    ExpertActor,
+    FrozenActor,
+    Limits,
+    Method,
+    PolicyActor,
+    Strategy,
+)
+from whetstone.rollout.protocol import Remembers
+from whetstone.tasks import SOURCES, Expert, Generated, Source
+from whetstone.tools import TOOLS
+
+_SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
+_ANY_LENGTH = 1 << 40
+"""Of a context that somebody else keeps."""
+_TOKENIZER_EPISODES = 300
+"""Episodes of the expert whose texts it is trained on besides, where the environment says more than its tasks."""
+_TOKENIZER_TASKS = 2000
+"""Training tasks whose texts a tiny model's tokenizer is trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """All parts of a run."""
+
+    resolved: Resolved
+    policy: Policy
+    chat: Chat
+    source: Source
+    demonstrated: Source
+    """Where the tasks of demonstrations come from; `source` unless the warm-up has options of its own."""
+    environment: Callable[[], Environment]
+    reward: Reward
+    strategy: Strategy
+    searching: Strategy | None
+    """How an answer comes of several tries in an evaluation; None: each stands for itself."""
+    method: Method
+    """What is done around it."""
+    frozen: Mapping[str, Actor]
+    """Who plays a seat in the policy's place, by role."""
+    credit: CreditParts
+    """What advantages are made of."""
+    objective: Callable[..., Any]
+    """Columns of its parameters' names, each [T] → TokenLoss; or sums [S] → SumLoss"""
+    correction: Callable[..., Any] | None
+    """Columns of its parameters' names, each [T] → [T] weights"""
+
+    def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
+        """An engine that draws from the policy in training.
+
+        It shares the weights that are trained, unless it is to go on drawing while they change.
+
+        Args:
+            heard: Told where one died and another took its place.
+        """
+        recipe = self.resolved.recipe
+        ahead = recipe.training is not None and recipe.training.admit_ahead > 0
+        model = copy_of_trained(self.policy.model) if ahead else self.policy.model
+        rows = recipe.rollout.max_in_flight
+        # another over the same model draws from the weights that were last loaded
+        return RestartingEngine(
+            lambda version: LocalEngine(
+                model,
+                context_length=self.policy.context_length,
+                rows=rows,
+                version=version,
+                detokenize=self.policy.tokenizer.decode,
+            ),
+            heard=heard,
+        )
+
+    def learning_spec(self, settings: TrainingSettings) -> LearningSpec:
+        """How groups are learned from in a stage."""
+        recipe = self.resolved.recipe
+        return LearningSpec(
+            settings=settings,
+            credit=self.credit,
+            objective=self.objective,
+            correction=self.correction,
+            aggregation=recipe.aggregation,
+            critic=recipe.critic,
+            temperature=recipe.rollout.temperature,
+            seed=recipe.seed,
+            roles=recipe.roles,
+            chat=self.chat,
+        )
+
+    def reads(self, *names: str) -> bool:
+        """Whether credit or objective read any of these columns."""
+        functions = [*(function for _, function in self.credit.every()), self.objective]
+        return any(name in columns_of(function) for function in functions for name in names)
+
+    def collector(
+        self, actor: Actor, *, record: EpisodeRecord | None = None, method: Method | None = None
+    ) -> Collector:
+        """Runs episodes of this recipe with `actor` in them.
+
+        Args:
+            method: What is done around them; None: what belongs to the agent, as in an evaluation, where the policy
+                acts, and nothing where an expert does.
+        """
+        if method is None:
+            method = Method() if isinstance(actor, ExpertActor) else self.method.at_evaluation()
+        recipe = self.resolved.recipe
+        limits = Limits(
+            max_turns=recipe.environment.max_turns,
+            context_length=_ANY_LENGTH if isinstance(actor, EndpointActor) else self.policy.context_length,
+            timeout_seconds=recipe.environment.timeout_seconds,
+            turn_timeout_seconds=recipe.environment.turn_timeout_seconds,
+        )
+        return Collector(
+            environment=self.environment,
+            actor=actor,
+            chat=self.chat,
+            reward=self.reward,
+            limits=limits,
+            max_in_flight=recipe.rollout.max_in_flight,
+            record=record,
+            group_timeout_seconds=recipe.rollout.group_timeout_seconds if isinstance(actor, PolicyActor) else None,
+            reward_timeout_seconds=recipe.rollout.reward_timeout_seconds,
+            busy_seconds=_busy_seconds(actor.engine) if isinstance(actor, PolicyActor) else None,
+            method=method,
+            expert=self.expert_actor() if isinstance(self.demonstrated, Expert) else None,
+            others=self.frozen,
+        )
+
+    def policy_actor(self, engine: Engine, *, temperature: float) -> PolicyActor:
+        """The policy as it is sampled in this recipe."""
+        most = self.resolved.recipe.rollout.max_new_tokens
+        sampling = Sampling(max_new_tokens=most, temperature=temperature, stop_strings=self.chat.format.stops)
+        return PolicyActor(engine, sampling, self.chat.stop_ids)
+
+    def expert_actor(self) -> ExpertActor:
+        """The source's expert.
+
+        Raises:
+            RecipeError: The source has none.
+        """
+        if not isinstance(self.demonstrated, Expert):
+            raise RecipeError(f'the source "{self.resolved.recipe.tasks.source}" has no expert')
+        return ExpertActor(self.demonstrated, self.chat)
+
+
+def assemble(
+    resolved: Resolved,
+    policy: Policy | None = None,
+    memory: Mapping[str, Any] | None = None,
+    *,
+    say: Callable[[str], None] = lambda line: None,
+) -> Assembly:
+    """Make every part a recipe names.
+
+    Args:
+        policy: Taken instead of the recipe's own, such as one from a checkpoint.
+        memory: What parts of the method remember, from there too.
+        say: Told what takes a while, and what was left out.
+
+    Raises:
+        WhetstoneError: A name, option, file or folder is wrong; the message says where it was written.
+    """
+    recipe = resolved.recipe
+    try:
+        format = find_part("tool-call format", recipe.chat.format, FORMATS)()
+    except RecipeError as error:
+        raise resolved.error("chat.format", str(error)) from None
+    source: Source = _source(resolved, "tasks", recipe.tasks.options)
+    demonstrated = source
+    if recipe.supervised is not None and recipe.supervised.tasks:
+        options = {**recipe.tasks.options, **recipe.supervised.tasks}
+        demonstrated = _source(resolved, "supervised.tasks", options)
+    imitation = recipe.training.imitation if recipe.training is not None else None
+    for key, asks in (("supervised", recipe.supervised), ("training.imitation", imitation)):
+        if asks is not None and not isinstance(demonstrated, Expert):
+            said = f'the source "{recipe.tasks.source}" has no expert to learn from; set {key}: null'
+            raise resolved.error(key, said)
+    for key, stage in (("supervised", recipe.supervised), ("training", recipe.training)):
+        try:
+            check_optimizer(stage.optimizer if stage is not None else "adamw")
+        except RecipeError as error:
+            raise resolved.error(f"{key}.optimizer", str(error)) from None
+    if getattr(source, "skipped", 0):
+        say(f"{source.skipped} bad tasks are left out (tasks.on_bad_task: skip)")  # type: ignore[attr-defined]
+    environment = _environment(resolved)
+    if policy is None:
+        policy = _policy(resolved, source, environment, format, say)
+    reward = _reward(resolved)
+    check_judging(resolved, reward, environment())
+    chat = Chat(policy.tokenizer, format)
+    vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
+    if isinstance(reward, Remembers):
+        method = replace(method, reward=reward)
+    method.load_state(memory or {})
+    check_method(resolved, strategy, method, source, environment)
+    for k, part in enumerate(recipe.filters):
+        if part.name in {other.name for other in recipe.filters[:k]}:
+            raise resolved.error(f"filters.{k}", f'"{part.name}" stands there twice')
+    credit = CreditParts(
+        advantage=function_of(resolved, "advantage", recipe.advantage, ADVANTAGES),
+        shaping=_functions(resolved, "shaping", recipe.shaping, SHAPING),
+        modulation=_functions(resolved, "modulation", recipe.modulation, MODULATION),
+        filters=dict(
+            zip(
+                (part.name for part in recipe.filters),
+                _functions(resolved, "filters", recipe.filters, FILTERS),
+                strict=True,
+            )
+        ),
+    )
+    objective = function_of(resolved, "objective", recipe.objective, OBJECTIVES)
+    correction = function_of(resolved, "correction", recipe.correction, CORRECTIONS) if recipe.correction else None
+    if correction is not None:
+        try_on_nothing(resolved, "correction", correction)
+    if recipe.training is not None:
+        offer = Offer(recipe, source, provided_by(reward), frozenset(getattr(strategy, "provides", ())))
+        check_needs(resolved, credit, objective, offer)
+    reads = {name for _, each in (*credit.every(), ("", objective)) for name in columns_of(each)}
+    check_use(resolved, reads)
+    check_objective(resolved, objective)
+    check_group(resolved, credit, objective)
+    if recipe.critic is not None:
+        heads = critic_heads(columns_of(credit.advantage))
+        if not heads:
+            raise resolved.error("critic", f'advantage "{recipe.advantage.name}" asks for no values')
+        critic = critic_for(
+            policy.model,
+            heads,
+            detached=recipe.critic.detached,
+            probabilities=recipe.critic.loss == "success",
+            learning_rate=recipe.critic.learning_rate,
+        )
+        if policy.critic is not None and policy.critic.heads == critic.heads:
+            critic.load_state_dict(policy.critic.state_dict())
+        policy = replace(policy, critic=critic)
+    try:
+        freeze(policy, recipe.policy.frozen)
+    except PolicyError as error:
+        raise resolved.error("policy.frozen", str(error)) from None
+    return Assembly(
+        resolved=resolved,
+        policy=policy,
+        chat=chat,
+        source=source,
+        demonstrated=demonstrated,
+        environment=environment,
+        reward=reward,
+        strategy=strategy,
+        searching=searching_of(resolved),
+        method=method,
+        frozen=_frozen(resolved, strategy, policy, chat),
+        credit=credit,
+        objective=objective,
+        correction=correction,
+    )
+
+
+def judged_parts(resolved: Resolved) -> tuple[Source, Callable[[], Environment], Reward]:
+    """(tasks, what makes an environment, reward) of a recipe: all that is needed to judge, and no model.
+
+    Raises:
+        WhetstoneError: As `assemble`.
+    """
+    source = _source(resolved, "tasks", resolved.recipe.tasks.options)
+    return source, _environment(resolved), _reward(resolved)
+
+
+def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) -> dict[str, Actor]:
+    """The models of folders that the strategy puts into seats, each with an engine of its own.
+
+    Raises:
+        RecipeError: A folder holds no model, or one with other tokens.
+    """
+    actors: dict[str, Actor] = {}
+    rollout = resolved.recipe.rollout
+    for role, folder in (getattr(strategy, "frozen", None) or {}).items():
+        try:
+            other = load_policy(folder)
+        except PolicyError as error:
+            raise resolved.error("rollout.strategy", f"frozen.{role}: {error}") from None
+        if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+            raise resolved.error("rollout.strategy", f"frozen.{role}: {folder} has other tokens than the policy")
+        engine = LocalEngine(
+            other.model.requires_grad_(False),
+            context_length=other.context_length,
+            rows=rollout.max_in_flight,
+            detokenize=other.tokenizer.decode,
+        )
+        sampling = Sampling(
+            max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, stop_strings=chat.format.stops
+        )
+        actors[role] = FrozenActor(PolicyActor(engine, sampling, chat.stop_ids))
+    return actors
+
+
+def _busy_seconds(engine: Engine) -> Callable[[], float]:
+    return lambda: engine.statistics.busy_seconds
+
+
+def _source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
+    recipe = resolved.recipe
+    part = Part(name=recipe.tasks.source, **options)
+    source: Source = part_of(
+        resolved,
+        key,
+        "task source",
+        part,
+        _SOURCES,
+        {"seed": recipe.seed},
+        protocol=Source,
+        named_at="tasks.source",
+    )
+    return source
+
+
+def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The named functions, each with its options bound."""
+    return tuple(function_of(resolved, f"{section}.{k}", part, built_in, kind=section) for k, part in enumerate(parts))
+
+
+def _reward(resolved: Resolved) -> Reward:
+    part = resolved.recipe.reward
+    try:
+        return make_reward({"name": part.name, **part.options}, REWARDS)
+    except OptionError as error:
+        raise resolved.error(f"reward.{error.key}", error.message) from None
+    except (RecipeError, ValueError) as error:
+        raise resolved.error("reward", str(error)) from None
+
+
+def _environment(resolved: Resolved) -> Callable[[], Environment]:
+    settings = resolved.recipe.environment
+    part = found(resolved, "environment", "environment", settings.name, ENVIRONMENTS)
+    part = played(part) if is_game(part) else part
+    options = settings.options
+    if "tools" in options:
+        if not isinstance(options["tools"], list):
+            raise resolved.error("environment.tools", f"a list of tools, got {options['tools']!r}")
+        options["tools"] = [_tool(resolved, number, named) for number, named in enumerate(options["tools"])]
+    if "user" in options:
+        options["user"] = _user(resolved, options["user"])
+    arguments = checked(resolved, "environment", part, options)
+    try:
+        tried = made_of("environment", settings.name, part, arguments)  # once to see; each episode makes its own
+        if hasattr(tried, "check"):
+            tried.check()
+    except OptionError as error:
+        raise resolved.error(f"environment.{error.key}", error.message) from None
+    except (RecipeError, ValueError) as error:
+        raise resolved.error("environment", str(error)) from None
+    made: Callable[[], Environment] = functools.partial(part, **arguments)
+    if settings.noise is None:
+        return made
+    return functools.partial(_noisy, made, settings.noise.model_dump())
+
+
+def _noisy(made: Callable[[], Environment], noise: Mapping[str, float]) -> Environment:
+    return Noisy(made(), **noise)
+
+
+def _user(resolved: Resolved, named: Any) -> Any:
+    """Who is spoken to, with the options a recipe gives him."""
+    try:
+        return named_part("user", named, USERS)
+    except OptionError as error:
+        raise resolved.error(f"environment.user.{error.key}", error.message) from None
+    except RecipeError as error:
+        raise resolved.error("environment.user", str(error)) from None
+
+
+def _tool(resolved: Resolved, number: int, named: Any) -> Any:
+    """A function, or a class with the options a recipe gives it."""
+    try:
+        return named_part("tool", named, TOOLS)
+    except OptionError as error:
+        raise resolved.error(f"environment.tools.{number}.{error.key}", error.message) from None
+    except RecipeError as error:
+        raise resolved.error("environment.tools", str(error)) from None
+
+
+def _policy(
+    resolved: Resolved,
+    source: Source,
+    environment: Callable[[], Environment],
+    format: Any,
+    say: Callable[[str], None],
+) -> Policy:
+    settings = resolved.recipe.policy
+    if settings.path is not None:
+        policy = load_policy(settings.path)
+    else:
+        assert settings.tiny is not None  # the recipe has one or the other
+        texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
+        made = environment()
+        specs = getattr(made, "specs", ()) or getattr(getattr(made, "toolset", None), "specs", ())
+        # often enough that the names of tools become tokens
+        texts += [format.describe(specs)] * (_TOKENIZER_TASKS // 10) if specs else []
+        # those that come with a generator are there to be played; others may stand on a service that counts its calls
+        if getattr(made, "speaks", True) and isinstance(source, Generated) and isinstance(source, Expert):
+            texts += conversations(source, environment, format, _TOKENIZER_EPISODES, say=say)
+        policy = build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
+    if settings.lora is not None:
+        try:
+            add_adapters(policy.model, seed=resolved.recipe.seed, **settings.lora.model_dump())
+        except PolicyError as error:
+            raise resolved.error("policy.lora", str(error)) from None
+    return policy

@@ -1,0 +1,44 @@
+"""Which models does the learner of reinforcement work with? The policy, and beside it what the recipe asks for.
+
+Easy to get wrong: the policy that is held on to is the one reinforcement began with, not the one a checkpoint in the
+middle holds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whetstone.assembly.assembly import Assembly, assemble
+from whetstone.learning.learner import LocalLearner
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.process_model import ProcessModel
+from whetstone.policies import has_adapters, load_policy
+from whetstone.recipe import OptimizerSettings, TrainingSettings
+
+
+def learner_for(assembly: Assembly, settings: TrainingSettings, warmed_up: Path | None) -> LocalLearner:
+    """A learner with a reference, a teacher and a process model, each where the recipe reads it.
+
+    Args:
+        warmed_up: The checkpoint reinforcement began with; None where it began with the untrained policy.
+    """
+    recipe, policy = assembly.resolved.recipe, assembly.policy
+    reference = None
+    wanted = settings.reference_kl > 0 or assembly.reads("reference_logprobs", "reference_sums")
+    if wanted and not (has_adapters(policy.model) and warmed_up is None):
+        began = load_policy(warmed_up) if warmed_up is not None else assemble(assembly.resolved).policy
+        reference = began.model.requires_grad_(False)
+    teacher, process = recipe.teacher, recipe.process_model
+    trainer = ModelTrainer(
+        policy,
+        settings,
+        reference=reference,
+        teacher=load_policy(teacher.path).model.requires_grad_(False) if teacher is not None else None,
+        process=ProcessModel(policy, process, settings) if process is not None else None,
+    )
+    return LocalLearner(trainer, assembly.learning_spec(settings))
+
+
+def imitator_for(assembly: Assembly, settings: OptimizerSettings) -> LocalLearner:
+    """A learner that imitates, and learns from no group."""
+    return LocalLearner(ModelTrainer(assembly.policy, settings))

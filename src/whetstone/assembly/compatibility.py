@@ -1,0 +1,143 @@
+"""Do the parts of a recipe go together? What one reads, another has to produce; what one says, somebody has to read.
+
+Easy to get wrong: parts that do not go together mostly run all the same, and teach nothing. So each pair that is known
+to be at odds is refused here, with the key that would mend it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from whetstone.algorithms import ADVANTAGES, columns_of, level_of
+from whetstone.assembly.column_requirements import Offer, missing
+from whetstone.environments import Environment
+from whetstone.errors import did_you_mean
+from whetstone.learning.columns import empty_column
+from whetstone.learning.credit import LEVELS, CreditParts
+from whetstone.learning.losses import OF_A_PASS
+from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
+from whetstone.recipe import Resolved
+from whetstone.recipe.settings import DEFAULT_ADVANTAGE
+from whetstone.rewards import Composed, Reward, verdict
+
+_ALONE = ("independent", "self_play")
+"""Strategies whose groups may be of one."""
+
+
+def check_needs(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any], offer: Offer) -> None:
+    """Refuse a recipe whose estimators read what the run does not produce.
+
+    Raises:
+        RecipeError: Says what is read, by whom, and what would provide it.
+    """
+    given = {"modulation": {"advantages"}, "objective": OF_A_PASS | OF_SUMS}
+    for key, function in (*credit.every(), ("objective", objective)):
+        section = key.partition(".")[0]
+        asked = [name for name in columns_of(function) if name not in given.get(section, ())]
+        for column, who in missing(asked, offer):
+            name = getattr(getattr(function, "func", function), "__name__", section)
+            raise resolved.error(key, f"{name} reads {column}, which this run does not produce; {who}")
+        try_on_nothing(resolved, key, function)
+    level = level_of(credit.advantage)
+    for k, modulate in enumerate(credit.modulation):
+        wanted = level_of(modulate, "advantages")
+        if LEVELS.index(wanted) < LEVELS.index(level):
+            said = f"works on one advantage a {wanted}, but in front of it there is one a {level}"
+            raise resolved.error(f"modulation.{k}", said)
+        level = wanted
+
+
+def try_on_nothing(resolved: Resolved, key: str, function: Callable[..., Any]) -> None:
+    """Let a function of ours look at its options, on columns without a row.
+
+    Raises:
+        RecipeError: It refuses one.
+    """
+    if not getattr(function, "func", function).__module__.startswith("whetstone.algorithms"):
+        return  # what others make of no rows is not known
+    try:
+        function(*(empty_column(name) for name in columns_of(function)))
+    except ValueError as error:
+        raise resolved.error(key, str(error)) from None
+
+
+def check_use(resolved: Resolved, reads: set[str]) -> None:
+    """Refuse what nothing reads.
+
+    Raises:
+        RecipeError: A key is without effect.
+    """
+    recipe = resolved.recipe
+    for key, is_set, columns in (
+        ("teacher", recipe.teacher is not None, {"teacher_logprobs"}),
+        ("process_model", recipe.process_model is not None, {"implicit", "model_logprobs"}),
+        ("roles", recipe.roles is not None, {"roles"}),
+    ):
+        if is_set and not reads & columns:
+            raise resolved.error(key, f"has no effect: neither credit nor objective reads {', '.join(sorted(columns))}")
+
+
+def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:
+    """Refuse what an objective has no use for.
+
+    Raises:
+        RecipeError: A key is without effect, or counts something twice.
+    """
+    recipe, reads = resolved.recipe, columns_of(objective)
+    name = recipe.objective.name
+    if "advantages" not in reads and recipe.critic is None and recipe.training is not None:
+        # the default stands in every recipe that was written out whole
+        for key, is_set in (("advantage", recipe.advantage != DEFAULT_ADVANTAGE), ("modulation", recipe.modulation)):
+            if is_set:
+                raise resolved.error(key, f'has no effect: objective "{name}" reads no advantages')
+    if recipe.correction is None:
+        return
+    if sums_level(objective) is not None:
+        said = f'objective "{name}" is on sums of log-probs, which have no weights'
+        raise resolved.error("correction", said)
+    if "sampler_logprobs" in reads:
+        raise resolved.error("correction", f'the ratio of objective "{name}" carries the mismatch already')
+
+
+def check_group(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any]) -> None:
+    """Refuse groups of one where they are compared with the rest of their group, or made of its parts.
+
+    Raises:
+        RecipeError: One alone could teach nothing.
+    """
+    recipe = resolved.recipe
+    if recipe.training is None or recipe.rollout.group_size > 1:
+        return
+    if recipe.rollout.strategy.name not in _ALONE and ":" not in recipe.rollout.strategy.name:
+        said = f'strategy "{recipe.rollout.strategy.name}" makes a group of several episodes; 2 or more'
+        raise resolved.error("rollout.group_size", said)
+    raw = recipe.advantage.options.get("singleton") == "raw"
+    for key, name, function in (
+        ("advantage", recipe.advantage.name, credit.advantage),
+        ("objective", recipe.objective.name, objective),
+    ):
+        if key == "advantage" and (raw or "advantages" not in columns_of(objective)):
+            continue
+        if "group" in columns_of(function):
+            others = ", ".join(name for name, each in ADVANTAGES.items() if "group" not in columns_of(each))
+            said = f'{key} "{name}" compares the trajectories of a task, so one alone could teach nothing; 2 or more'
+            raise resolved.error("rollout.group_size", f"{said}, or an advantage that compares none: {others}")
+
+
+def check_judging(resolved: Resolved, reward: Reward, environment: Environment) -> None:
+    """See that a reward asks an environment for what that can say.
+
+    Raises:
+        RecipeError: It asks for a verdict of what has none, or for tools that are not there.
+    """
+    terms = reward.terms if isinstance(reward, Composed) else {}
+    for name, each in (("reward", reward), *((f"reward.terms.{name}", term.reward) for name, term in terms.items())):
+        if getattr(each, "func", each) is verdict and not getattr(environment, "judges", True):
+            said = "the tools say nothing of how an episode went (none has a verdict()); use a reward that reads it"
+            raise resolved.error(name, said)
+        tools = [spec.name for spec in getattr(getattr(environment, "toolset", None), "specs", ())]
+        named = getattr(each, "keywords", {}).get("tools") or getattr(each, "tools", None) or ()
+        for tool in named if tools and isinstance(named, list) else ():
+            if tool not in tools:
+                raise resolved.error(f"{name}.tools", f'there is no tool "{tool}"{did_you_mean(tool, tools)}')

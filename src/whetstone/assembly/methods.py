@@ -1,0 +1,175 @@
+"""Which parts does a recipe name for the primitives of rollout, and do they go together?
+
+Easy to get wrong: what cannot work must be refused before anything is sampled: a fork of a world that cannot be gone
+back to, a replay without the log-probs its correction needs, a rule that depends on who is faster in a run that must
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from whetstone.assembly.instantiate import part_of
+from whetstone.environments import Environment
+from whetstone.errors import TaskError
+from whetstone.recipe import Part, Resolved
+from whetstone.rollout import Method, Strategy
+from whetstone.rollout.allocations import ALLOCATIONS
+from whetstone.rollout.injections import INJECTIONS
+from whetstone.rollout.partners import PARTNERS
+from whetstone.rollout.protocol import (
+    Allocation,
+    Injection,
+    Partner,
+    Refill,
+    Rewrite,
+    Selection,
+    Start,
+    Stop,
+    View,
+)
+from whetstone.rollout.refills import REFILLS
+from whetstone.rollout.rewrites import REWRITES
+from whetstone.rollout.selections import SELECTIONS
+from whetstone.rollout.starts import STARTS
+from whetstone.rollout.stops import STOPS
+from whetstone.rollout.strategies import SEARCHES, STRATEGIES
+from whetstone.rollout.task_keys import key_of
+from whetstone.rollout.views import VIEWS
+from whetstone.tasks import CURRICULA, Curriculum, Source
+from whetstone.trajectory import OffPolicy
+
+
+def strategy_of(resolved: Resolved, source: Source, vocabulary: int) -> Strategy:
+    """How the trajectories of a task come about in this recipe."""
+    part = resolved.recipe.rollout.strategy
+    given = _given(resolved, source, vocabulary)
+    made: Strategy = part_of(resolved, "rollout.strategy", "strategy", part, STRATEGIES, given, protocol=Strategy)
+    return made
+
+
+def searching_of(resolved: Resolved) -> Strategy | None:
+    """How an answer comes of several tries in an evaluation of this recipe; None where each stands for itself."""
+    part = resolved.recipe.evaluation.strategy
+    if part is None:
+        return None
+    made: Strategy = part_of(resolved, "evaluation.strategy", "strategy", part, SEARCHES, {}, protocol=Strategy)
+    return made
+
+
+def method_of(resolved: Resolved, source: Source, vocabulary: int) -> Method:
+    """What a recipe does around its strategy.
+
+    Raises:
+        RecipeError: A name or option is wrong.
+    """
+    recipe, rollout, given = resolved.recipe, resolved.recipe.rollout, _given(resolved, source, vocabulary)
+
+    def one(key: str, part: Part | None, protocol: type, built_in: Mapping[str, Any]) -> Any:
+        kind = protocol.__name__.lower()
+        return None if part is None else part_of(resolved, key, kind, part, built_in, given, protocol=protocol)
+
+    def some(key: str, parts: Sequence[Part], protocol: type, built_in: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for k, part in enumerate(parts):
+            if part.name in found:
+                raise resolved.error(f"rollout.{key}.{k}", f'"{part.name}" stands there twice')
+            found[part.name] = one(f"rollout.{key}.{k}", part, protocol, built_in)
+        return found
+
+    return Method(
+        curriculum=one("curriculum", recipe.curriculum, Curriculum, CURRICULA),
+        allocate=one("rollout.allocate", rollout.allocate, Allocation, ALLOCATIONS),
+        start=one("rollout.start", rollout.start, Start, STARTS),
+        views=some("views", rollout.views, View, VIEWS),
+        stops=some("stops", rollout.stops, Stop, STOPS),
+        rewrites=some("rewrites", rollout.rewrites, Rewrite, REWRITES),
+        partner=one("rollout.partner", rollout.partner, Partner, PARTNERS),
+        inject=some("inject", rollout.inject, Injection, INJECTIONS),
+        select=some("select", rollout.select, Selection, SELECTIONS),
+        refill=one("rollout.refill", rollout.refill, Refill, REFILLS),
+        overflow=rollout.on_view_overflow,
+    )
+
+
+def check_method(
+    resolved: Resolved, strategy: Strategy, method: Method, source: Source, environment: Callable[[], Environment]
+) -> None:
+    """Refuse what cannot go together.
+
+    Raises:
+        RecipeError: Says what, and what would do.
+    """
+    recipe = resolved.recipe
+    for name, part in (("strategy", strategy), *method.parts()):
+        key = name if name == "curriculum" else f"rollout.{name}"
+        try:
+            if hasattr(part, "check"):
+                part.check(source, 0)
+            if hasattr(part, "by"):
+                key_of(source.task(0), part.by)
+        except TaskError as error:
+            raise resolved.error(key, str(error)) from None
+    searching = searching_of(resolved)
+    if "forks" in getattr(searching, "provides", ()) and not _can_be_gone_back_to(environment()):
+        said = f'environment "{recipe.environment.name}" cannot be gone back to, so no way through it can be searched'
+        raise resolved.error("evaluation.strategy", said)
+    _check_seats(resolved, strategy, environment())
+    forks = "forks" in getattr(strategy, "provides", ())
+    for key, parts in (("rollout.strategy", forks), ("rollout.start", method.start is not None)):
+        if parts and not _can_be_gone_back_to(environment()):
+            said = (
+                f'environment "{recipe.environment.name}" can neither be kept (`snapshot`) nor led through the same '
+                "actions again (`replayable = False`), so no episode can begin in its middle; use independent episodes"
+            )
+            raise resolved.error(key, said)
+    if forks and method.rewrites:
+        raise resolved.error("rollout.rewrites", "episodes that are rewritten cannot be forked; use one or the other")
+    training, refill = recipe.training, method.refill
+    if refill is not None and refill.on_exhaust == "go_on" and training is not None and training.deterministic:
+        said = "on_exhaust: go_on depends on which groups are faster, which training.deterministic forbids; use stop"
+        raise resolved.error("rollout.refill", said)
+    for name, rewrite in (method.rewrites or {}).items():
+        if getattr(rewrite, "stateless_only", False) and not getattr(environment(), "stateless", False):
+            said = f"{name} takes calls back, which a world that remembers them (stateless = False) does not"
+            raise resolved.error("rollout.rewrites", said)
+    for name, stop in (method.stops or {}).items():
+        if getattr(stop, "by_timing", False) and recipe.training is not None and recipe.training.deterministic:
+            said = f"{name} depends on which of a group's episodes is faster, which training.deterministic forbids"
+            raise resolved.error("rollout.stops", said)
+    for name, injection in (method.inject or {}).items():
+        if injection.off_policy is OffPolicy.TRUNCATED and recipe.correction is None:
+            said = f"{name} says off_policy: truncated, so set correction: truncated, which weighs what is replayed"
+            raise resolved.error("rollout.inject", said)
+
+
+def _check_seats(resolved: Resolved, strategy: Strategy, environment: Environment) -> None:
+    """See that there are the seats that a strategy plays."""
+    name = resolved.recipe.environment.name
+    seats = getattr(environment, "roles", None if ":" in name or name == "remote" else ())
+    strange = [role for role in getattr(strategy, "roles", ()) if seats is not None and role not in seats]
+    if strange:
+        there = f"there are: {', '.join(seats)}" if seats else "it is played by one"
+        said = f'environment "{name}" has no seat {", ".join(strange)}; {there}'
+        raise resolved.error("rollout.strategy.roles", said)
+
+
+def _can_be_gone_back_to(environment: Environment) -> bool:
+    if getattr(environment, "stateless", False) or getattr(environment, "keeps", hasattr(environment, "snapshot")):
+        return True
+    return bool(getattr(environment, "replayable", True))
+
+
+def _given(resolved: Resolved, source: Source, vocabulary: int) -> dict[str, Any]:
+    """What any part may ask for by name."""
+    recipe = resolved.recipe
+    training = recipe.training
+    return {
+        "seed": recipe.seed,
+        "group_size": recipe.rollout.group_size,
+        "max_turns": recipe.environment.max_turns,
+        "steps": training.steps if training is not None else 1,
+        "source": source,
+        "vocabulary": vocabulary,
+    }

@@ -1,0 +1,280 @@
+"""Would this run go well? Each part of a recipe is tried once, small, before anything long begins.
+
+    the policy loads → its template keeps history → tools answer → the reward tells right from wrong
+    → episodes come about → sampler and learner agree → the largest step fits
+
+Easy to get wrong: a check that fails must not hide the others. Each is run for itself, and says what would mend it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from statistics import median
+
+import torch
+
+from whetstone.algorithms import mismatch, supervised
+from whetstone.assembly.assembly import Assembly, assemble
+from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
+from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.errors import WhetstoneError
+from whetstone.evaluation.checks import Check, Verdict
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.resources import peak_memory_gib
+from whetstone.recipe import OptimizerSettings, Resolved
+from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
+from whetstone.tasks import Expert
+from whetstone.trajectory import Author, Segment, Task, Tokens, Trajectory
+
+_EPISODES = 8
+_PROMPTS = 200
+"""Tasks whose prompts are measured, of those trained on and of those held out."""
+_PROMPT_SECONDS = 5.0
+"""After which those that were measured are enough."""
+_AGREEMENT = {"float32": 1e-3, "bfloat16": 0.1}
+"""How far a log-prob of sampler and learner may be apart, by the learner's arithmetic."""
+
+
+async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
+    """Try everything a run of this recipe needs, in under a minute for models of a laptop's size."""
+    began = time.perf_counter()
+    try:
+        assembly = await in_arithmetic_thread(assemble, resolved)
+    except WhetstoneError as error:
+        yield Check("parts", Verdict.BAD, str(error), seconds=time.perf_counter() - began)
+        return
+    policy = assembly.policy
+    trained = sum(p.numel() for p in policy.trained())
+    said = f"{policy.parameters:,} parameters, {trained:,} trained, context of {policy.context_length:,} tokens"
+    yield Check("policy", Verdict.GOOD, said, seconds=time.perf_counter() - began)
+    probe = _Probe(assembly)
+    checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
+        ("template", probe.template),
+        ("prompts", probe.prompts),
+        ("tools and expert", probe.tools),
+        ("reward", probe.reward),
+        ("episodes", probe.episodes),
+        ("sampler and learner", probe.agreement),
+        ("largest step", probe.largest_step),
+    ]
+    for name, check in checks:
+        began = time.perf_counter()
+        try:
+            found = await check()
+        except Exception as error:  # what a plug-in raises is what the check is there to find
+            found = Check(name, Verdict.BAD, f"{type(error).__name__}: {error}".splitlines()[0])
+        yield replace(found, name=name, seconds=time.perf_counter() - began)
+
+
+class _Probe:
+    """What the checks share: the parts, an expert's episode, sampled episodes."""
+
+    def __init__(self, assembly: Assembly) -> None:
+        self.assembly, self.recipe = assembly, assembly.resolved.recipe
+        self.shown: Trajectory | None = None
+        self.sampled: list[Trajectory] = []
+
+    async def template(self) -> Check:
+        """A conversation of three turns: does each context begin with the one before?"""
+        chat = self.assembly.chat
+        specs = self._specs()
+        context = chat.open([user("A question?")], specs)
+        opened = 0
+        for turn in range(3):
+            ids = chat.write(assistant("Thinking of it."), specs)
+            answer: Message = user("And then?")
+            if specs:
+                answer = tool_result("42", call_id=f"call_{turn}_0")
+            grown = chat.extend(context, ids, [answer])
+            opened += grown.opens_segment
+            if not grown.opens_segment and grown.ids[: len(context.ids) + len(ids)] != (*context.ids, *ids):
+                return Check("", Verdict.BAD, "a context does not begin with the one before it")
+            context = grown
+        if opened:
+            said = f"rewrites history in {opened} of 3 turns; each opens a segment, which is exact and slower"
+            return Check("", Verdict.NOTE, said, "a template that keeps earlier turns as they are")
+        return Check("", Verdict.GOOD, f"keeps history; a turn ends with {_named(self.assembly)}")
+
+    async def prompts(self) -> Check:
+        """How much of the context tasks take before anything is said."""
+        source, most = self.assembly.source, self.assembly.policy.context_length
+        tasks = {task.id: task for task in map(source.task, range(_PROMPTS))}
+        tasks |= {task.id: task for task in source.held_out(_PROMPTS)}
+        lengths, began = [], time.perf_counter()
+        for task in tasks.values():
+            environment = self.assembly.environment()
+            try:
+                first = await environment.reset(task, seed=0)
+                lengths.append(len(self.assembly.chat.open(first.messages, first.tools).ids))
+            finally:
+                await environment.close()
+            if time.perf_counter() - began > _PROMPT_SECONDS:
+                break
+        beyond = sum(length >= most for length in lengths)
+        said = f"{median(lengths):.0f} tokens in the median of {len(lengths)}, {max(lengths)} at most, of {most}"
+        if not beyond:
+            return Check("", Verdict.GOOD, said)
+        mend = "a model with a longer context (policy.tiny.context_length), or shorter prompts"
+        if beyond == len(lengths):
+            return Check("", Verdict.BAD, f"{said}: none leaves room for an answer", mend)
+        said = f"{said}: {beyond} of {len(lengths)} leave no room for an answer and are left out"
+        return Check("", Verdict.NOTE, said, mend)
+
+    async def tools(self) -> Check:
+        """The expert's episode of one task, with the tools it calls."""
+        source = self.assembly.demonstrated
+        if not isinstance(source, Expert):
+            return Check("", Verdict.NOTE, "the source has no expert, so no call is known to be right")
+        collector = self.assembly.collector(self.assembly.expert_actor())
+        self.shown = await collector.sample(Plan(source.task(0), seed=0))
+        if not self.shown.ended.valid or self.shown.ended.cut_short:
+            why = f": {self.shown.error}" if self.shown.error else ""
+            return Check("", Verdict.BAD, f"the expert's episode ended by {self.shown.ended}{why}")
+        for turn in self.shown.turns:
+            amiss = [place for place, call in enumerate(turn.calls) if call.outcome != "ok"]
+            if amiss:
+                call, answer = turn.calls[amiss[0]], turn.observation[amiss[0] : amiss[0] + 1]
+                text = f": {answer[0].text[:200]}" if answer else ""
+                return Check("", Verdict.BAD, f"the expert's call of {call.name} came to {call.outcome}{text}")
+        untold = [spec.name for spec in self._specs() if not spec.description]
+        if untold:
+            mend = "a docstring: it is what the model reads of a tool"
+            return Check("", Verdict.NOTE, f"{', '.join(untold)}: nothing is said of what it does", mend)
+        seconds = sum(call.seconds for call in self.shown.calls)
+        return Check("", Verdict.GOOD, f"{len(self.shown.calls)} calls of one task answered in {1000 * seconds:.1f} ms")
+
+    async def reward(self) -> Check:
+        """The reward of the expert's episode, and of one that somebody plays who does not know how."""
+        if self.shown is None or not self.shown.turns or self.shown.ended.cut_short:
+            return Check("", Verdict.NOTE, "without an expert's episode there is no answer known to be right")
+        actor = ExpertActor(_Clueless(), self.assembly.chat)
+        wrong = await self.assembly.collector(actor).sample(Plan(self.assembly.demonstrated.task(0), seed=0))
+        for who, played in (("the expert's", self.shown), ("a clueless", wrong)):
+            if played.score is None:
+                return Check("", Verdict.BAD, f"{who} episode has no score: {played.error}")
+        assert self.shown.score is not None
+        assert wrong.score is not None
+        right, other = self.shown.score, wrong.score
+        said = f"{right.value:g} for the expert, {other.value:g} for somebody who does not know"
+        if right.value <= other.value or (other.success and not right.success):
+            return Check("", Verdict.BAD, said, "a reward that is larger for what is right")
+        return Check("", Verdict.GOOD, said)
+
+    def _specs(self) -> Sequence[ToolSpec]:
+        environment = self.assembly.environment()
+        offered: Sequence[ToolSpec] = getattr(environment, "specs", ()) or getattr(
+            getattr(environment, "toolset", None), "specs", ()
+        )
+        return offered
+
+    async def episodes(self) -> Check:
+        """A few episodes of the policy as it is."""
+        engine = await in_arithmetic_thread(self.assembly.engine)
+        try:
+            actor = self.assembly.policy_actor(engine, temperature=self.recipe.rollout.temperature)
+            collector = self.assembly.collector(actor)
+            tasks = [self.assembly.source.task(i) for i in range(2)]
+            strategy = Independent(group_size=_EPISODES // len(tasks))
+            groups = [group async for group in collector.groups(plans_of(tasks, seed=0, name="preflight/"), strategy)]
+        finally:
+            await engine.close()
+        self.sampled = [trajectory for group in groups for trajectory in group.trajectories]
+        failed = [t for t in self.sampled if not t.ended.valid]
+        if failed:
+            said = f"{len(failed)} of {len(self.sampled)} ended by {failed[0].ended}: {failed[0].error}"
+            return Check("", Verdict.BAD, said)
+        rewards = [reward for group in groups for reward in group.rewards]
+        tokens = sum(t.action_tokens for t in self.sampled) / len(self.sampled)
+        said = f"{len(self.sampled)} sampled, {tokens:.0f} tokens each, rewards {min(rewards):g} to {max(rewards):g}"
+        compares = self.recipe.training is not None and self.recipe.critic is None and self.recipe.supervised is None
+        if compares and len(set(rewards)) == 1:
+            return Check("", Verdict.NOTE, f"{said}: nothing to compare yet", "a warm-up (supervised), or easier tasks")
+        return Check("", Verdict.GOOD, said)
+
+    async def agreement(self) -> Check:
+        """Are the log-probs of the sampled tokens the learner's?"""
+        segments = [segment for trajectory in self.sampled for segment in trajectory.segments()]
+        if not segments:
+            return Check("", Verdict.NOTE, "no token was sampled to compare")
+        settings = self._settings()
+        temperature = self.recipe.rollout.temperature
+        learner = await in_arithmetic_thread(ModelTrainer, self.assembly.policy, settings)
+        found = torch.cat(await in_arithmetic_thread(learner.logprobs, segments, temperature=temperature))
+        drawn = [
+            logprob
+            for segment in segments
+            for place, logprob in enumerate(segment.tokens.logprobs)
+            if place > 0 and segment.action_mask[place]
+        ]
+        apart = mismatch(found, torch.tensor(drawn, device=found.device))
+        most, kl = apart["sampler/mismatch_max"], apart["sampler/mismatch_kl"]
+        said = f"log-probs of {len(drawn)} tokens are apart by {most:.1e} at most, k3 {kl:.1e}"
+        if not learner.shares:
+            said += "; this model is computed one segment at a time"
+        if most > _AGREEMENT[settings.precision]:
+            return Check(
+                "", Verdict.BAD, said, "precision: float32, and the same weights and temperature on both sides"
+            )
+        return Check("", Verdict.GOOD, said)
+
+    async def largest_step(self) -> Check:
+        """Forward and backward of a micro-batch of the longest segments there can be."""
+        settings = self._settings()
+        try:
+            seconds, tokens = await in_arithmetic_thread(self._largest_step, settings)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            # on a CPU an allocation that fails is a plain RuntimeError
+            if type(error) is RuntimeError and "memory" not in str(error).lower():
+                raise
+            mend = "lower micro_batch_tokens or logit_megabytes, or set activation_checkpointing: true or policy.lora"
+            return Check("", Verdict.BAD, "a micro-batch of the longest segments does not fit into memory", mend)
+        peak = peak_memory_gib(next(self.assembly.policy.model.parameters()).device)
+        said = f"{tokens:,} tokens forward and backward in {seconds:.2f} s, {peak:.2f} GiB at most so far"
+        if self.assembly.policy.context_length > settings.micro_batch_tokens:
+            said += f"; segments beyond micro_batch_tokens ({settings.micro_batch_tokens:,}) get a pass of their own"
+        return Check("", Verdict.GOOD, said)
+
+    def _largest_step(self, settings: OptimizerSettings) -> tuple[float, int]:
+        policy = self.assembly.policy
+        numbers, known = random.Random(0), len(policy.tokenizer)
+        length = policy.context_length
+        count = max(1, settings.micro_batch_tokens // length)
+        segments = [_longest(length, [numbers.randrange(known) for _ in range(length)]) for _ in range(count)]
+        learner = _Dry(policy, settings)
+        began = time.perf_counter()
+        learner.step(segments, lambda outputs, _: supervised(outputs.logprobs))
+        return time.perf_counter() - began, count * length
+
+    def _settings(self) -> OptimizerSettings:
+        settings = self.recipe.training or self.recipe.supervised
+        assert settings is not None  # a recipe without a stage is refused
+        return settings
+
+
+class _Clueless:
+    """Does not know, whatever it is asked."""
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """See `Expert`."""
+        return assistant("I do not know.")
+
+
+class _Dry(ModelTrainer):
+    """Computes gradients and drops them."""
+
+    def _apply_gradient(self) -> dict[str, float]:
+        for parameter in self.policy.trained():
+            parameter.grad = None
+        return {}
+
+
+def _longest(length: int, ids: Sequence[int]) -> Segment:
+    tokens = Tokens.written(ids, Author.EXPERT)
+    return Segment("largest", 0, tokens, (True,) * length, (0,) * length)
+
+
+def _named(assembly: Assembly) -> str:
+    return " or ".join(sorted(map(repr, map(assembly.policy.tokenizer.decode, assembly.chat.stop_ids))))

@@ -1,0 +1,232 @@
+"""Who gets the credit? Rewards become one number for each action token, in six pieces named by the recipe.
+
+    filters → shaping → estimator (return, baseline, scale, blend) → modulation → tokens
+
+Each is a function that names the columns it reads (`columns.py`).
+
+Easy to get wrong: trajectories that are removed from training still count in what the others are compared with,
+unless they were removed before the baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whetstone.algorithms import Bite, Credit, Level, bite_of, level_of
+from whetstone.errors import CreditError
+from whetstone.learning.columns import READ_AT, Columns, with_advantages
+from whetstone.learning.token_index import Held
+from whetstone.trajectory import Removal, Segment
+
+LEVELS: tuple[Level, ...] = ("trajectory", "turn", "token")
+"""From coarse to fine."""
+REWARDS_OF: dict[Level, str] = {"trajectory": "outcomes", "turn": "process_rewards", "token": "token_rewards"}
+"""What a function that shapes rewards of a level takes the place of."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreditParts:
+    """What credit is made of in a recipe."""
+
+    advantage: Callable[..., Any]
+    """Columns → advantages, or `Credit`."""
+    shaping: Sequence[Callable[..., Any]] = ()
+    """Columns → rewards that take the place of those of its level."""
+    modulation: Sequence[Callable[..., Any]] = ()
+    """(advantages, columns) → advantages."""
+    filters: Mapping[str, Callable[..., Any]] | None = None
+    """By name: columns → which trajectories stay, and how much they count."""
+
+    def every(self) -> list[tuple[str, Callable[..., Any]]]:
+        """(key of the recipe, function) of each."""
+        found = [("advantage", self.advantage)]
+        found += [(f"shaping.{k}", each) for k, each in enumerate(self.shaping)]
+        found += [(f"modulation.{k}", each) for k, each in enumerate(self.modulation)]
+        return found + [(f"filters.{k}", each) for k, each in enumerate((self.filters or {}).values())]
+
+
+@dataclass(frozen=True, slots=True)
+class Credited:
+    """A segment and what is to be learned at each of its action tokens."""
+
+    segment: Segment
+    """With advantages."""
+    target: Tensor | None = None
+    """[A, heads that are trained] the critic's targets, NaN where it predicts nothing; None without a critic."""
+    value: Tensor | None = None
+    """[A, heads that are trained] what it said before the update."""
+    placed: tuple[int, int] = (0, 0)
+    """(number of its trajectory among the columns', number of the segment there)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The credit of a batch."""
+
+    by_group: list[list[Credited]]
+    """The segments of each group that are trained on."""
+    columns: Columns
+    """What it was made of."""
+    said: Credit
+    """What the estimator said."""
+    modulated: tuple[tuple[Tensor, Level], ...]
+    """(advantages, one of what) behind each modulation."""
+    advantages: Tensor
+    """[K]"""
+    kept: Tensor
+    """[N] what each trajectory counts for in the loss; 0 for those that only count in statistics."""
+    sizes: dict[str, float]
+    """By trajectory, the mean size of its advantages before anything was masked."""
+    metrics: dict[str, float]
+
+
+def give_credit(
+    parts: CreditParts,
+    held: Sequence[Held],
+    groups: int,
+    columns_of_batch: Callable[[Sequence[Held]], Columns],
+) -> Given:
+    """Credit for a batch.
+
+    Args:
+        held: Its trajectories, group by group.
+        groups: How many groups there are, those without a trajectory among them.
+        columns_of_batch: Makes columns of trajectories.
+
+    Raises:
+        CreditError: A function did not say one finite number for each trajectory, turn or token.
+    """
+    metrics: dict[str, float] = {}
+    names = {id(function): key for key, function in parts.every()}
+    held, weights = _filtered(parts, list(held), columns_of_batch, metrics)
+    columns = columns_of_batch(held)
+    for level in LEVELS:
+        for shape in parts.shaping:
+            if level_of(shape) == level:
+                key = names[id(shape)]
+                columns.replaced(REWARDS_OF[level], _numbers(key, shape, columns.ask(shape), columns, level))
+    said = columns.ask(parts.advantage)
+    credit = said if isinstance(said, Credit) else Credit(said)
+    level = level_of(parts.advantage)
+    advantages = _finite("advantage", parts.advantage, credit.advantages, columns, level)
+    modulated = []
+    for modulate in parts.modulation:
+        wanted = level_of(modulate, "advantages")
+        advantages = columns.ask(modulate, advantages=columns.spread(advantages, level, wanted))
+        advantages = _finite(names[id(modulate)], modulate, advantages, columns, wanted)
+        level = wanted
+        modulated.append((advantages, level))
+    unmasked = columns.spread(advantages, level, "token")
+    per_token = unmasked * columns.spread(weights, "trajectory", "token")
+    columns.replaced("advantages", per_token)
+    metrics["credit/mean_size"] = per_token.abs().mean().item() if len(per_token) else 0.0
+    metrics["credit/zero_fraction"] = (per_token == 0).double().mean().item() if len(per_token) else 1.0
+    by_group = _by_group(columns, credit, per_token, weights, groups)
+    sizes = _sizes(columns, unmasked)
+    return Given(by_group, columns, credit, tuple(modulated), per_token, weights, sizes, metrics)
+
+
+def _finite(key: str, function: Callable[..., Any], said: Any, columns: Columns, level: Level) -> Tensor:
+    """What a function said, in float64.
+
+    Raises:
+        CreditError: It is not one finite number for each of its level.
+    """
+    found = _numbers(key, function, said, columns, level)
+    wrong = int((~found.isfinite()).sum())
+    if wrong:
+        values = "value is" if wrong == 1 else "values are"
+        raise CreditError(f"{_who(key, function)}: {wrong} of {len(found)} {values} not finite")
+    return found
+
+
+def _numbers(key: str, function: Callable[..., Any], said: Any, columns: Columns, level: Level) -> Tensor:
+    """What a function said, in float64.
+
+    Raises:
+        CreditError: It is not one number for each of its level.
+    """
+    if not isinstance(said, Tensor):
+        raise CreditError(f"{_who(key, function)} returned {type(said).__name__}, not a tensor of numbers")
+    count = len(columns.held) if level == "trajectory" else len(columns["trajectory" if level == "turn" else "turn"])
+    if said.shape != (count,):
+        shape = "×".join(map(str, said.shape)) or "a single"
+        raise CreditError(f"{_who(key, function)} returned {shape} numbers, not one for each {level} ({count})")
+    return said.detach().double()
+
+
+def _who(key: str, function: Callable[..., Any]) -> str:
+    inner = getattr(function, "func", function)
+    return f"{key} ({getattr(inner, '__name__', type(inner).__name__)})"
+
+
+def _sizes(columns: Columns, advantages: Tensor) -> dict[str, float]:
+    owner = columns["token_trajectory"]
+    zeros = torch.zeros(len(columns.held), dtype=torch.float64)
+    sums = zeros.index_add(0, owner, advantages.abs())
+    counts = zeros.index_add(0, owner, torch.ones_like(advantages)).clamp(min=1)
+    ids = (held.trajectory.id for held in columns.held)
+    return dict(zip(ids, (sums / counts).tolist(), strict=True))
+
+
+def _filtered(
+    parts: CreditParts,
+    held: list[Held],
+    columns_of_batch: Callable[[Sequence[Held]], Columns],
+    metrics: dict[str, float],
+) -> tuple[list[Held], Tensor]:
+    """(trajectories that exist, [N] what each counts for in the loss)."""
+    filters = parts.filters or {}
+    for name, each in filters.items():
+        if bite_of(each) is Bite.BEFORE_BASELINE:
+            columns = columns_of_batch(held)
+            stays = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory") > 0
+            metrics[f"filter/{name}"] = 1 - stays.double().mean().item() if len(held) else 0.0
+            held = [one for one, stay in zip(held, stays.tolist(), strict=True) if stay]
+    weights = torch.tensor([float(one.trajectory.removal is not Removal.LOSS_ONLY) for one in held]).double()
+    columns = columns_of_batch(held)
+    for name, each in filters.items():
+        if bite_of(each) is not Bite.BEFORE_BASELINE:
+            counts = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory")
+            metrics[f"filter/{name}"] = 1 - counts.mean().item() if len(held) else 0.0
+            weights = weights * counts
+    return held, weights
+
+
+def _by_group(
+    columns: Columns, credit: Credit, advantages: Tensor, weights: Tensor, groups: int
+) -> list[list[Credited]]:
+    found: list[list[Credited]] = [[] for _ in range(groups)]
+    spread = columns.scattered(advantages)
+    heads = [head for head in columns.heads if not head.startswith("slow_")] if credit.targets else []
+    targets = [columns.at_actions(_asked(columns, head, credit.targets.get(head))) for head in heads]
+    values = [columns.at_actions(columns.head(head)) for head in heads]
+    for i, (held, weight) in enumerate(zip(columns.held, weights.tolist(), strict=True)):
+        if weight == 0:
+            continue
+        for k, segment in enumerate(held.segments):
+            made = with_advantages(segment, spread[i][k])
+            if not heads:
+                found[held.number].append(Credited(made, placed=(i, k)))
+                continue
+            target, value = (torch.stack([of_head[i][k] for of_head in each], 1).float() for each in (targets, values))
+            found[held.number].append(Credited(made, target, value, (i, k)))
+    return found
+
+
+def _asked(columns: Columns, head: str, targets: Tensor | None) -> Tensor:
+    """[K] targets of a head at the action tokens where it is asked, NaN at the others."""
+    where = READ_AT[head]
+    if targets is None:
+        return torch.full((len(columns["turn"]),), torch.nan, dtype=torch.float64)
+    if where == "every":
+        return targets.double()
+    found = torch.full((len(columns["turn"]),), torch.nan, dtype=torch.float64)
+    asked = columns.asked_at(where)
+    found[asked] = targets.double()[columns["turn"][asked]]
+    return found

@@ -1,0 +1,217 @@
+"""How does a policy learn from a step's groups? Credit, and one update a minibatch and epoch.
+
+Easy to get wrong: the old policy of a step's first update is the one being differentiated, so the pass itself finds its
+log-probs; every later update needs those from before the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whetstone.algorithms import PerTrajectory, TokenLoss, supervised
+from whetstone.learning.agreement import check_agreement, disagreement, no_question
+from whetstone.learning.columns import Columns
+from whetstone.learning.credit import CreditParts, Given, give_credit
+from whetstone.learning.losses import UpdateLoss
+from whetstone.learning.minibatch import Minibatch, minibatches_of, spans_passes
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.sequence_logprobs import coefficients, sums_level, sums_of
+from whetstone.learning.spec import LearningSpec, UpdateBatch, UpdateResult
+from whetstone.learning.token_index import Held, held_of
+from whetstone.policies import Critic
+from whetstone.recipe import CriticSettings
+from whetstone.seeding import derive_seed
+from whetstone.trajectory import Segment
+
+_OF_AN_UPDATE = ("loss", "update/", "throughput/", "memory/")
+"""What is one number an update; all else is a mean over its tokens."""
+
+
+class LocalLearner:
+    """A learner in this process; see `protocol.Learner`.
+
+    Args:
+        trainer: The policy and its optimiser.
+        spec: How groups are learned from; None where nothing but demonstrations is.
+    """
+
+    def __init__(self, trainer: ModelTrainer, spec: LearningSpec | None = None) -> None:
+        self.trainer = trainer
+        self._spec = spec
+
+    @property
+    def spec(self) -> LearningSpec:
+        """How groups are learned from."""
+        if self._spec is None:
+            raise ValueError("this learner imitates only")
+        return self._spec
+
+    @property
+    def token_budget(self) -> int:
+        """See `protocol.Learner`."""
+        return self.trainer.token_budget
+
+    def update(self, batch: UpdateBatch) -> UpdateResult:
+        """One update per minibatch and epoch, each with its share of the groups; see `protocol.Learner`."""
+        spec, trainer = self._spec_of(batch), self.trainer
+        settings, critic = spec.settings, trainer.policy.critic
+        trainer.optimizers.share = batch.budget_share
+        held, columns = held_of(batch.groups), partial(batch_columns, spec, trainer)
+        warming = spec.critic is not None and trainer.optimizers.done < spec.critic.warm_up
+
+        def credit() -> tuple[Given, list[Minibatch]]:
+            given = give_credit(spec.credit, held, len(batch.groups), columns)
+            return given, minibatches_of(spec, trainer, given, batch.demonstrations, settings.minibatches)
+
+        given, minibatches = credit()
+        for _ in range(spec.critic.epochs - 1 if spec.critic is not None else 0):
+            for each in minibatches:
+                loss = each.loss(spec, trainer, first=True, critic_only=True)
+                self._step(each, loss, critic_only=True)
+                _follow(critic, spec.critic)
+            given, minibatches = credit()
+        metrics = dict(given.metrics)
+        if trainer.process is not None:
+            metrics |= trainer.process.learn(given.columns)
+        reports: list[tuple[int, dict[str, float]]] = []
+        entropies: dict[int, tuple[float, int]] = {}
+        for epoch in range(settings.epochs):
+            for i, each in enumerate(minibatches):
+                first = epoch == i == 0
+                loss = each.loss(spec, trainer, first=first, critic_only=warming)
+                said = {} if warming else self._with_objective(spec, given, each, loss)
+                agreed = partial(check_agreement, minibatches, loss, batch.version, settings) if first else no_question
+                update = self._step(each, loss, flat=each.flat, critic_only=warming, agreed=agreed)
+                _follow(critic, spec.critic)
+                _add(entropies, loss.entropy_by_turn)
+                reports.append((each.own_tokens, update | said))
+        if entropies:
+            trainer.entropies.add(entropies)
+        metrics |= _over_updates(reports) | disagreement(minibatches, batch.version)
+        squared = metrics.pop("correction/weight_squared", 0.0)
+        if squared > 0:  # (Σw)² / (n Σw²): 1 where all count alike
+            metrics["correction/effective_fraction"] = metrics["correction/weight"] ** 2 / squared
+        return UpdateResult(metrics, given.sizes)
+
+    def imitate(self, segments: Sequence[Segment]) -> UpdateResult:
+        """See `protocol.Learner`."""
+        return UpdateResult(self.trainer.step(segments, lambda outputs, _: supervised(outputs.logprobs)))
+
+    def end_step(self) -> None:
+        """See `protocol.Learner`."""
+        self.trainer.optimizers.advance()
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """See `protocol.Learner`."""
+        return dict(self.trainer.policy.model.named_parameters())
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `protocol.Learner`."""
+        return self.trainer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `protocol.Learner`."""
+        self.trainer.load_state_dict(state)
+
+    def _spec_of(self, batch: UpdateBatch) -> LearningSpec:
+        if not batch.recorded_advantages:
+            return self.spec
+        once = self.spec.settings.model_copy(update={"epochs": 1, "minibatches": 1})
+        return replace(self.spec, settings=once, credit=CreditParts(advantage=_recorded))
+
+    def _step(self, batch: Minibatch, loss: UpdateLoss, **options: Any) -> dict[str, float]:
+        return self.trainer.step(
+            batch.segments, loss, temperature=self.spec.temperature, divisor=batch.divisor, **options
+        )
+
+    def _with_objective(self, spec: LearningSpec, given: Given, batch: Minibatch, loss: UpdateLoss) -> dict[str, float]:
+        """Give a loss the spec's objective. Returns what to report of it."""
+        loss.correction = spec.correction
+        loss.usual_entropies = self.trainer.entropies.usual()
+        if sums_level(spec.objective) is not None:
+            return _of_sums(spec, self.trainer, given, batch, loss)
+        loss.objective = spec.objective
+        if spans_passes(spec, batch):
+            show = partial(self.trainer.show, batch.segments, temperature=spec.temperature)
+            loss.whole = loss.over_whole_batch(batch.segments, show)
+        return {}
+
+
+def batch_columns(spec: LearningSpec, trainer: ModelTrainer | None, held: Sequence[Held]) -> Columns:
+    """The columns of trajectories in this run."""
+    step = trainer.optimizers.done if trainer is not None else 0
+    return Columns(
+        held,
+        learner=trainer,
+        scorer=trainer.process.learner if trainer is not None and trainer.process is not None else None,
+        temperature=spec.temperature,
+        chat=spec.chat,
+        roles=spec.roles,
+        draw=torch.Generator().manual_seed(derive_seed(spec.seed, "columns", step) % 2**63),
+    )
+
+
+def _follow(critic: Critic | None, settings: CriticSettings | None) -> None:
+    if critic is not None and settings is not None:
+        critic.follow(settings.slow_rate)
+
+
+def _add(entropies: dict[int, tuple[float, int]], found: Mapping[int, tuple[float, int]]) -> None:
+    for turn, (total, count) in found.items():
+        before = entropies.get(turn, (0.0, 0))
+        entropies[turn] = (before[0] + total, before[1] + count)
+
+
+def _recorded(advantage: PerTrajectory) -> PerTrajectory:
+    return advantage
+
+
+def _over_updates(reports: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """What the updates of a step came to: means over the policy's tokens, or over updates where a number is of one.
+
+    Args:
+        reports: (tokens of the policy, metrics) of each.
+    """
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(chain.from_iterable(report for _, report in reports)):
+        said = [(tokens, report[name]) for tokens, report in reports if name in report]
+        weights = [0 if name.startswith(_OF_AN_UPDATE) else tokens for tokens, _ in said]
+        values = [value for _, value in said]
+        found[name] = fmean(values, weights) if any(weights) else fmean(values)
+    return found
+
+
+def _of_sums(
+    spec: LearningSpec, trainer: ModelTrainer, given: Given, batch: Minibatch, loss: UpdateLoss
+) -> dict[str, float]:
+    """Make an objective on sums one on tokens, at the present weights. Returns what to report."""
+    now = trainer.logprobs(batch.segments, temperature=spec.temperature)
+    count = len(batch.placed)
+    logprobs = {"learner": now[:count], "old": batch.old[:count]}
+    if batch.reference is not None:
+        logprobs["reference"] = batch.reference[:count]
+    level = sums_level(spec.objective)
+    per_token, value, metrics = coefficients(spec.objective, sums_of(given.columns, batch.placed, level), logprobs)
+    nothing = [torch.zeros(len(old)) for old in batch.old[count:]]
+    of_each = value * batch.divisor / max(1, sum(map(len, per_token)))
+    shares = [torch.full((len(of),), of_each) for of in per_token]
+    loss.extra = {
+        **loss.extra,
+        "coefficients": [*(of * batch.divisor for of in per_token), *nothing],
+        "shares": [*shares, *nothing],
+    }
+    loss.objective = _by_coefficients
+    return metrics
+
+
+def _by_coefficients(learner_logprobs: Tensor, coefficients: Tensor, shares: Tensor) -> TokenLoss:
+    """A loss of sums at its tokens: in value an equal share each, in gradient what each sum is pushed by."""
+    return TokenLoss(shares + coefficients * (learner_logprobs - learner_logprobs.detach()), {})

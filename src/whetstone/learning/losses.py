@@ -1,0 +1,286 @@
+"""What is an update of reinforcement made of? The objective, and beside it what the recipe asks for.
+
+    loss = w · objective  +  β · pull to the reference  −  e · entropy  +  w · critic's error  +  v · imitation
+
+Easy to get wrong: the objective is a mean over the policy's tokens, the critic's error one over its predictions, and
+imitation one over the expert's tokens. All go through one backward pass with one divisor, so the others are scaled to
+it, with counts over the whole update. And a trajectory whose context was rewritten lies in several segments, in as many
+passes: what is one number for all of it is computed over the whole batch first (`WholeBatch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whetstone.algorithms import (
+    TokenLoss,
+    clipped_value,
+    columns_of,
+    entropy_bonus,
+    entropy_smoothing,
+    importance_weights,
+    reference_kl,
+    squared_value,
+    success_value,
+    supervised,
+)
+from whetstone.errors import CreditError
+from whetstone.learning.packing import MicroBatch
+from whetstone.learning.token_outputs import TokenOutputs
+from whetstone.recipe import CriticSettings, EntropySettings
+from whetstone.trajectory import Segment
+
+PerSegment = Sequence[Tensor]
+"""[A] of each segment, in the order of the segments that are updated on."""
+OF_A_PASS = frozenset({
+    "learner_logprobs", "old_logprobs", "sampler_logprobs", "advantages", "entropies", "sequence", "turn",
+})  # fmt: skip
+"""Columns an objective may read that the pass itself gives; a trajectory is a sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBatch:
+    """The policy's part of an update's loss, taken over all of its tokens at once: its value at each token, and its
+    slopes there at the present weights, by which it is differentiated pass by pass.
+
+    Each is [A] per segment; weights, corrections and aggregation are in them.
+    """
+
+    losses: PerSegment
+    by_logprob: PerSegment
+    by_entropy: PerSegment | None = None
+    """None where the loss does not depend on entropies."""
+    metrics: Mapping[str, PerSegment] = field(default_factory=dict)
+
+    def of(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
+        """Its part in a micro-batch: that value, with that gradient."""
+        logprobs, entropies = outputs.logprobs, outputs.entropies
+        loss = _of(self.losses, micro).to(logprobs)
+        loss = loss + _of(self.by_logprob, micro).to(logprobs) * (logprobs - logprobs.detach())
+        if self.by_entropy is not None:
+            loss = loss + _of(self.by_entropy, micro).to(entropies) * (entropies - entropies.detach())
+        return TokenLoss(loss, {name: _of(values, micro).to(logprobs) for name, values in self.metrics.items()})
+
+
+@dataclass(slots=True)
+class UpdateLoss:
+    """The loss of one update."""
+
+    objective: Callable[..., Any]
+    """Columns, each [T], by the names of its parameters → TokenLoss"""
+    old: list[Tensor]
+    """Per segment, [A] log-probs before this step's updates."""
+    first: bool = False
+    """Nothing was updated since: `old` is what the pass itself finds, and is written here."""
+    weights: Sequence[float] | None = None
+    """Per segment, what its tokens' losses are multiplied by, so that divided by the update's divisor they are
+    aggregated as the recipe says; None: all the same."""
+    extra: Mapping[str, PerSegment] = field(default_factory=dict)
+    """More columns the objective reads."""
+    policy_weight: float = 1.0
+    reference: PerSegment | None = None
+    """Log-probs under the reference."""
+    kept: PerSegment | None = None
+    """[A] where the log-probs kept from when tokens were drawn take the place of the old policy's; None: nowhere."""
+    reference_weight: float = 0.0
+    reference_estimator: Any = "k2"
+    entropy: EntropySettings | None = None
+    usual_entropies: Tensor | None = None
+    """[turns] of recent updates, NaN where there was none; read with a band."""
+    band_strength: float = 0.0
+    targets: PerSegment | None = None
+    """[A, heads] what critics should say, NaN where one is not asked."""
+    values: PerSegment | None = None
+    """[A, heads] what they said before this step's updates."""
+    critic: CriticSettings | None = None
+    value_weight: float = 0.0
+    """For each prediction, over the update's divisor."""
+    correction: Callable[..., Any] | None = None
+    """Columns → [T] what each token's objective counts for, where another policy may have drawn it."""
+    imitation_weight: float = 0.0
+    """For each of the expert's tokens, over the update's divisor."""
+    entropy_by_turn: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """(sum, tokens) of entropy at each turn, as the update found it."""
+    whole: WholeBatch | None = None
+    """The policy's part where it was computed over the whole batch; then neither objective nor correction is asked."""
+
+    def __call__(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
+        """The loss of each action token of a micro-batch."""
+        logprobs = outputs.logprobs
+        self.note_old(outputs, micro)
+        of_policy = self.whole.of(outputs, micro) if self.whole is not None else self._of_policy(outputs, micro)
+        loss, metrics = of_policy.loss, dict(of_policy.metrics)
+        policy_loss = loss.detach()
+        beside: list[Tensor] = []
+        if self.reference is not None and self.reference_weight > 0:
+            pull = reference_kl(logprobs, _of(self.reference, micro), estimator=self.reference_estimator)
+            beside.append(self.reference_weight * pull.loss)
+            metrics |= pull.metrics
+        if self.entropy is not None:
+            bonus = self._bonus(outputs.entropies, micro)
+            beside.append(self.entropy.weight * bonus.loss)
+            metrics |= bonus.metrics
+        weight = self._weight_of(micro)
+        for part in beside:
+            loss = loss + (part if weight is None else weight.to(part) * part)
+        if self.targets is not None and self.critic is not None:
+            error = self._error(outputs, micro)
+            loss, metrics = loss + self.value_weight * error.loss, metrics | error.metrics
+            metrics["loss/value"] = (self.value_weight * error.loss).detach()
+        if self.imitation_weight > 0:
+            shown = supervised(logprobs)
+            imitated = torch.where(micro.expert, self.imitation_weight * shown.loss, 0.0)
+            loss = torch.where(micro.expert, imitated, loss)
+            metrics["loss/imitation"] = imitated.detach()
+        metrics["loss/policy"] = torch.where(micro.expert, 0.0, policy_loss)
+        return TokenLoss(loss, metrics)
+
+    def note_old(self, outputs: TokenOutputs, micro: MicroBatch) -> None:
+        """Keep the log-probs before this step's updates, where this pass is what finds them."""
+        if self.first:
+            for i, part in micro.by_segment(outputs.logprobs.detach()):
+                self.old[i] = part
+
+    def over_whole_batch(
+        self, segments: Sequence[Segment], read: Callable[[Callable[[TokenOutputs, MicroBatch], None]], None]
+    ) -> WholeBatch:
+        """The policy's part over all tokens of the update, for what compares tokens of different passes.
+
+        Args:
+            segments: Of the update.
+            read: Hands every micro-batch of them, as the weights have it now, to what it is given.
+        """
+        parts: dict[str, list[Tensor]] = {}
+        weights = [torch.empty(0)] * len(segments)
+
+        def keep(outputs: TokenOutputs, micro: MicroBatch) -> None:
+            self.note_old(outputs, micro)
+            weight = self._weight_of(micro)
+            columns = self.columns(outputs, micro)
+            if weight is not None:
+                columns["weight"] = weight
+            for name, column in columns.items():
+                for i, part in micro.by_segment(column.detach()):
+                    parts.setdefault(name, [column.new_empty(0)] * len(segments))[i] = part
+
+        read(keep)
+        counts = [len(part) for part in parts.get("learner_logprobs", weights)]
+        columns = {name: torch.cat(of) for name, of in parts.items()}
+        numbers: dict[str, int] = {}
+        owner = torch.tensor([numbers.setdefault(s.trajectory_id, len(numbers)) for s in segments], dtype=torch.long)
+        columns["sequence"] = owner.repeat_interleave(torch.tensor(counts)).to(columns["sequence"])
+        leaves = {name: columns[name].requires_grad_() for name in ("learner_logprobs", "entropies")}
+        with torch.enable_grad():
+            found = self._weighted(columns, columns.pop("weight", None))
+            by_logprob, by_entropy = torch.autograd.grad(
+                found.loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+            )
+        return WholeBatch(
+            losses=torch.split(found.loss.detach(), counts),
+            by_logprob=torch.split(by_logprob, counts),
+            by_entropy=torch.split(by_entropy, counts) if bool(by_entropy.any()) else None,
+            metrics={name: torch.split(values.detach(), counts) for name, values in found.metrics.items()},
+        )
+
+    def _of_policy(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
+        """Objective, correction and weights, of a micro-batch whose trajectories lie in no other."""
+        return self._weighted(self.columns(outputs, micro), self._weight_of(micro))
+
+    def _weighted(self, columns: Mapping[str, Tensor], weight: Tensor | None) -> TokenLoss:
+        of_policy = _ask(self.objective, columns)
+        _check(of_policy, self.objective, columns["learner_logprobs"])
+        loss, metrics = of_policy.loss, dict(of_policy.metrics)
+        if self.correction is not None:
+            weights = _ask(self.correction, columns)
+            loss = weights * loss
+            plain = importance_weights(columns["old_logprobs"], columns["sampler_logprobs"])
+            metrics |= {
+                "correction/weight": weights,
+                "correction/weight_squared": weights.square(),
+                "correction/changed_fraction": (weights != plain).float(),
+            }
+        loss = self.policy_weight * loss
+        return TokenLoss(loss if weight is None else weight.to(loss) * loss, metrics)
+
+    def _weight_of(self, micro: MicroBatch) -> Tensor | None:
+        """[A] what aggregation multiplies each token by; None: all by 1."""
+        if self.weights is None:
+            return None
+        weight = _of([torch.tensor([w]) for w in self.weights], micro).to(micro.advantages)
+        return weight.repeat_interleave(torch.tensor(micro.counts, device=weight.device))
+
+    def columns(self, outputs: TokenOutputs, micro: MicroBatch) -> dict[str, Tensor]:
+        """[A] each, what objective and correction may read of a micro-batch."""
+        count = torch.tensor(micro.counts, device=outputs.logprobs.device)
+        old, drawn = _of(self.old, micro), micro.sampler_logprobs
+        drawn = torch.where(drawn.isnan(), old, drawn)  # what nobody drew has no ratio to whoever drew it
+        if self.kept is not None:
+            old = torch.where(_of(self.kept, micro).to(old.device), drawn, old)
+        columns = {
+            "learner_logprobs": outputs.logprobs,
+            "old_logprobs": old,
+            "sampler_logprobs": drawn,
+            "advantages": micro.advantages,
+            "entropies": outputs.entropies,
+            "sequence": torch.arange(len(count), device=count.device).repeat_interleave(count),
+            "turn": micro.turns,
+        }
+        for name, per_segment in self.extra.items():
+            columns[name] = _of(per_segment, micro).to(outputs.logprobs)
+        return columns
+
+    def _bonus(self, entropies: Tensor, micro: MicroBatch) -> TokenLoss:
+        assert self.entropy is not None
+        found = entropies.detach()
+        for turn in torch.unique(micro.turns).tolist():
+            of_turn = found[micro.turns == turn]
+            total, count = self.entropy_by_turn.get(turn, (0.0, 0))
+            self.entropy_by_turn[turn] = (total + of_turn.sum().item(), count + len(of_turn))
+        if self.entropy.band is None or self.usual_entropies is None:
+            return entropy_bonus(entropies)
+        known = torch.cat([self.usual_entropies, torch.tensor([torch.nan])])  # a turn no update had before
+        usual = known.to(found)[micro.turns.clamp(max=len(known) - 1)]
+        low, high = 1 - self.entropy.band, 1 + self.entropy.band
+        return entropy_smoothing(entropies, usual, low=low, high=high, size=1.0, strength=self.band_strength)
+
+    def _error(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
+        assert outputs.values is not None  # a critic is there where targets are
+        assert self.targets is not None
+        assert self.critic is not None
+        targets = _of(self.targets, micro).to(outputs.values)
+        values = outputs.values[:, : targets.shape[1]]  # behind them stand slow copies, which are not trained
+        if self.critic.loss == "success":
+            return success_value(values, targets)
+        if self.critic.clip is not None and self.values is not None:
+            return clipped_value(values, _of(self.values, micro).to(values), targets, clip=self.critic.clip)
+        return squared_value(values, targets)
+
+
+def _check(said: Any, objective: Callable[..., Any], logprobs: Tensor) -> None:
+    """See that an objective somebody wrote said what an objective says.
+
+    Raises:
+        CreditError: It is not one loss a token.
+    """
+    inner = getattr(objective, "func", objective)
+    who = f"objective ({getattr(inner, '__name__', type(inner).__name__)})"
+    if not isinstance(said, TokenLoss):
+        raise CreditError(f"{who} returned {type(said).__name__}, not TokenLoss(loss, metrics)")
+    for name, values in {"loss": said.loss, **said.metrics}.items():
+        if not isinstance(values, Tensor) or values.shape != logprobs.shape:
+            found = "×".join(map(str, values.shape)) or "a single one" if isinstance(values, Tensor) else repr(values)
+            what = "losses" if name == "loss" else f"values of the metric {name}"
+            raise CreditError(f"{who}: {len(logprobs)} {what} are asked for, one a token, got {found}")
+
+
+def _ask(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:
+    return function(*(columns[name] for name in columns_of(function)))
+
+
+def _of(per_segment: PerSegment, micro: MicroBatch) -> Tensor:
+    return torch.cat([per_segment[i] for i in micro.indices])

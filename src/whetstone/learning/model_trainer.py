@@ -1,0 +1,408 @@
+"""How does a policy learn from segments? Log-probs, a loss per token, one gradient, one step.
+
+The learner knows nothing of how a trajectory came to be.
+
+Easy to get wrong: the mean over the tokens of an update must not depend on how it was cut into micro-batches.
+The divisor is counted over the whole update before the first backward pass. And a token that several segments
+share is computed once but counts once for each: its log-prob is handed to the loss of every one of them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from whetstone.algorithms import TokenLoss, usual_entropy
+from whetstone.errors import NonFiniteError
+from whetstone.learning.optimizer import Optimizers
+from whetstone.learning.packing import MicroBatch, pack
+from whetstone.learning.resources import Flops, Movement, peak_memory_gib
+from whetstone.learning.token_outputs import TokenForward, TokenOutputs
+from whetstone.policies import Policy, adapters_off
+from whetstone.recipe import OptimizerSettings
+from whetstone.trajectory import Segment
+
+T = TypeVar("T")
+
+LossOf = Callable[[TokenOutputs, MicroBatch], TokenLoss]
+"""(what the policy says of the action tokens, with gradient; the micro-batch) → a loss per token."""
+
+_SMALLEST_BUDGET = 64
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Companion(Protocol):
+    """A model that learns beside the policy."""
+
+    @property
+    def learner(self) -> ModelTrainer:
+        """What computes it."""
+        ...
+
+    def learn(self, columns: Any) -> dict[str, float]:
+        """Learn from a step's columns; returns metrics."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its weights and optimiser."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        ...
+
+
+class PastEntropies:
+    """What entropy was at each turn in recent updates."""
+
+    def __init__(self, window: int = 10) -> None:
+        self.window = window
+        self.updates: list[dict[int, tuple[float, int]]] = []
+        """By turn, (sum, tokens), the oldest first."""
+
+    def add(self, found: dict[int, tuple[float, int]]) -> None:
+        """Remember one more update."""
+        self.updates = [*self.updates, found][-self.window :]
+
+    def usual(self) -> Tensor:
+        """[turns] the mean over the window; NaN for a turn no update had."""
+        turns = 1 + max((turn for update in self.updates for turn in update), default=-1)
+        past = torch.zeros(2, max(1, len(self.updates)), turns, dtype=torch.float64)
+        for k, update in enumerate(self.updates):
+            for turn, (total, count) in update.items():
+                past[0, k, turn], past[1, k, turn] = total, count
+        return usual_entropy(past[0], past[1])
+
+
+class ModelTrainer:
+    """The policy in training and its optimiser.
+
+    Args:
+        policy: Its weights are changed in place.
+        settings: Optimiser, schedule, and how a forward pass is computed.
+        reference: A frozen model to hold on to; None where there is none, or where it is the policy itself with
+            its adapters off.
+        teacher: A frozen model to learn from; None where there is none.
+        process: A model that learns to tell good turns from bad beside the policy; None where there is none.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        settings: OptimizerSettings,
+        *,
+        reference: torch.nn.Module | None = None,
+        teacher: torch.nn.Module | None = None,
+        process: Companion | None = None,
+    ) -> None:
+        self.policy, self.settings = policy, settings
+        self.optimizers = Optimizers(policy, settings)
+        self.nonfinite_in_a_row = 0
+        self.token_budget = settings.micro_batch_tokens
+        """Tokens of one forward pass; halved where memory did not suffice."""
+        self.out_of_memory = 0
+        """How often it did not."""
+        self._device = next(policy.model.parameters()).device
+        self._vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+        self._forward = self._forward_of(policy.model)
+        self._reference = self._forward_of(reference) if reference is not None else None
+        self._teacher = self._forward_of(teacher) if teacher is not None else None
+        self.process = process
+        self.watch: Callable[[Sequence[Segment], TokenOutputs, MicroBatch, TokenLoss], None] | None = None
+        """Shown every micro-batch of an update before its backward pass, for whoever explains it."""
+        self.entropies = PastEntropies()
+        self.shares = self._forward.shares
+        """Whether tokens that segments share are computed once."""
+        self._flops = Flops(policy.model, _DTYPES[settings.precision])
+
+    def step(
+        self,
+        segments: Sequence[Segment],
+        loss_of: LossOf,
+        *,
+        temperature: float = 1.0,
+        divisor: int | None = None,
+        flat: Collection[int] = (),
+        critic_only: bool = False,
+        agreed: Callable[[], None] = lambda: None,
+    ) -> dict[str, float]:
+        """One optimiser step on the mean loss of all action tokens in `segments`.
+
+        Without an action token, or where the gradient is 0 (all advantages 0), nothing is updated; where the
+        gradient is not finite, neither. `update/skipped` is then 1.
+
+        `loss` and what it is made of (`loss/…`) are what is optimised: sums over the tokens, over the divisor. All
+        else is a mean over the policy's own action tokens, whatever their credit; over an expert's where there are no
+        others.
+
+        Args:
+            temperature: What the sampler divided its logits by; the log-probs here are under the same.
+            divisor: Tokens the loss is divided by; by default those in `segments`.
+            flat: Which of the segments have no gradient, whatever the weights: they are computed once, for what is
+                reported, and not differentiated.
+            critic_only: Whether only critics take a step.
+            agreed: Called when the gradient is there and before it is applied; what it raises is raised, and nothing
+                is applied.
+
+        Where memory does not suffice, the update is made again in halves as large, and so are all that follow.
+
+        Raises:
+            NonFiniteError: The gradient was not finite so many updates in a row as the recipe bears.
+        """
+        total = sum(map(action_tokens, segments))
+        if total == 0:
+            return {"update/skipped": 1.0, "update/tokens": 0.0}
+        divisor = total if divisor is None else divisor
+        began = time.perf_counter()
+        metrics, standing, flops = self._within_memory(
+            lambda: self._gradient(segments, loss_of, temperature, divisor, flat)
+        )
+        self.optimizers.critic_only = critic_only
+        try:
+            agreed()
+        except BaseException:
+            self._forget_gradient()
+            raise
+        metrics |= self._apply_gradient()
+        seconds = time.perf_counter() - began
+        return metrics | {
+            "update/tokens": float(total),
+            "update/learning_rate": self.optimizers.rate(),
+            "throughput/update_tokens_per_second": standing / seconds,
+            "throughput/flops_utilisation": self._flops.utilisation(flops, seconds),
+            "memory/peak_gib": peak_memory_gib(self._device),
+            "memory/micro_batch_tokens": float(self.token_budget),
+        }
+
+    def _gradient(
+        self,
+        segments: Sequence[Segment],
+        loss_of: LossOf,
+        temperature: float,
+        divisor: int,
+        flat: Collection[int],
+    ) -> tuple[dict[str, float], int, int]:
+        """Forward and backward over all segments. (metrics, tokens of the segments, floating-point operations)"""
+        means = _Means()
+        losses: defaultdict[str, float] = defaultdict(float)
+        computed = standing = flops = over = 0
+        for micro, sloped in self._passes(segments, flat):
+            with torch.set_grad_enabled(sloped):
+                outputs = self._forward(micro, temperature)
+                per_token = loss_of(outputs, micro)
+                if self.watch is not None:
+                    self.watch(segments, outputs, micro, per_token)
+                if sloped:
+                    (per_token.loss.sum() / divisor).backward()  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                losses["loss"] += per_token.loss.sum().item() / divisor
+                means.add("policy/entropy", outputs.entropies, micro.expert)
+                for name, values in per_token.metrics.items():
+                    if name.startswith("loss/"):
+                        losses[name] += values.sum().item() / divisor
+                    else:
+                        means.add(name, values, micro.expert)
+            computed += len(micro.ids)
+            standing += micro.segment_tokens
+            flops += self._flops.of(micro, backward=sloped)
+            over += len(micro.ids) > self.token_budget
+        metrics = dict(losses) | means.found()
+        metrics |= {
+            "update/computed_tokens": float(computed),
+            "update/shared_fraction": 1 - computed / standing,
+            "update/over_budget": float(over),
+        }
+        return metrics, standing, flops
+
+    def _passes(self, segments: Sequence[Segment], flat: Collection[int]) -> Iterator[tuple[MicroBatch, bool]]:
+        """(a micro-batch, whether it has a gradient) of each, those that have one first."""
+        still = sorted(set(flat))
+        sloped = [i for i in range(len(segments)) if i not in set(still)]
+        for places, has_gradient in ((sloped, True), (still, False)):
+            for micro in self._packed([segments[i] for i in places]):
+                yield replace(micro, indices=tuple(places[i] for i in micro.indices)), has_gradient
+
+    @torch.no_grad()
+    def logprobs(
+        self,
+        segments: Sequence[Segment],
+        *,
+        temperature: float = 1.0,
+        of: Literal["policy", "reference", "teacher"] = "policy",
+    ) -> list[Tensor]:
+        """[A] log-probs of each segment's action tokens, in their order.
+
+        Args:
+            of: Under the policy in training, the one that is held on to, or the teacher.
+        """
+        other = {"policy": None, "reference": self._reference, "teacher": self._teacher}[of]
+        if of == "teacher" and other is None:
+            raise ValueError("there is no teacher")
+        forward = other if other is not None else self._forward
+        with adapters_off(forward.network, when=of == "reference" and other is None):
+            return self._read(segments, lambda micro: forward(micro, temperature).logprobs)
+
+    @torch.no_grad()
+    def values(self, segments: Sequence[Segment], *, temperature: float = 1.0) -> list[Tensor]:
+        """[A, heads] what the critic says of the state in front of each action token of each segment."""
+
+        def read(micro: MicroBatch) -> Tensor:
+            values = self._forward(micro, temperature).values
+            if values is None:
+                raise ValueError("the policy has no critic")
+            return values
+
+        return self._read(segments, read)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """What its critic foretells, column by column."""
+        return self.policy.critic.heads if self.policy.critic is not None else ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's state and what else is remembered; the weights are saved as a model folder."""
+        process = self.process.state_dict() if self.process is not None else None
+        return self.optimizers.state_dict() | {"entropies": self.entropies.updates, "process": process}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.optimizers.load_state_dict(state)
+        self.entropies.updates = list(state.get("entropies", ()))
+        if self.process is not None:
+            self.process.load_state_dict(state["process"])
+
+    def _forward_of(self, model: torch.nn.Module) -> TokenForward:
+        return TokenForward(
+            model,
+            logit_bytes=self.settings.logit_megabytes * 2**20,
+            dtype=_DTYPES[self.settings.precision],
+            checkpointing=self.settings.activation_checkpointing,
+            critic=self.policy.critic if model is self.policy.model else None,
+        )
+
+    def _packed(self, segments: Sequence[Segment]) -> Iterable[MicroBatch]:
+        for segment in segments:
+            largest = max(segment.tokens.ids, default=0)
+            if largest >= self._vocabulary:
+                raise ValueError(
+                    f"{segment.trajectory_id}: token {largest} is not among the {self._vocabulary} the model knows; "
+                    "tokenizer and model do not match"
+                )
+        return pack(
+            segments,
+            token_budget=self.token_budget,
+            device=self._device,
+            share=self.settings.share_prefixes and self.shares,
+        )
+
+    @torch.no_grad()
+    def show(
+        self,
+        segments: Sequence[Segment],
+        to: Callable[[TokenOutputs, MicroBatch], None],
+        *,
+        temperature: float = 1.0,
+    ) -> None:
+        """Show every micro-batch of the segments, as the weights have it now, to somebody; more than once where memory
+        did not suffice."""
+
+        def whole() -> None:
+            for micro in self._packed(segments):
+                to(self._forward(micro, temperature), micro)
+
+        self._within_memory(whole)
+
+    def _read(self, segments: Sequence[Segment], of: Callable[[MicroBatch], Tensor]) -> list[Tensor]:
+        """[A, …] of each segment, by what `of` says of a micro-batch."""
+
+        def whole() -> list[Tensor]:
+            found = [torch.empty(0, device=self._device)] * len(segments)
+            for micro in self._packed(segments):
+                for i, part in micro.by_segment(of(micro)):
+                    found[i] = part
+            return found
+
+        return self._within_memory(whole)
+
+    def _within_memory(self, work: Callable[[], T]) -> T:
+        """What `work` returns; again with half the tokens in a forward pass as often as memory does not suffice."""
+        while True:
+            try:
+                return work()
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                self._forget_gradient()
+                if not _is_out_of_memory(error) or self.token_budget <= _SMALLEST_BUDGET:
+                    raise
+                self.token_budget //= 2
+                self.out_of_memory += 1
+
+    def _forget_gradient(self) -> None:
+        for parameter in self.policy.trained():
+            parameter.grad = None
+
+    def _apply_gradient(self) -> dict[str, float]:
+        parameters = self.policy.trained()
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm).item()
+        moves = math.isfinite(norm) and norm > 0
+        found = {"update/gradient_norm": norm} if math.isfinite(norm) else {}
+        if moves:
+            movement = Movement(parameters)
+            self.optimizers.update()
+            found["update/weight_ratio"] = movement.ratio()
+        self._forget_gradient()
+        self.nonfinite_in_a_row = 0 if math.isfinite(norm) else self.nonfinite_in_a_row + 1
+        if self.nonfinite_in_a_row >= self.settings.max_nonfinite:
+            raise NonFiniteError(
+                f"the gradient was not finite {self.nonfinite_in_a_row} updates in a row; none of them was applied. "
+                "A lower learning_rate or max_gradient_norm, or precision: float32, is the usual cure"
+            )
+        return found | {"update/skipped": float(not moves), "update/nonfinite": float(not math.isfinite(norm))}
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether it is what a CPU's or GPU's allocator says when there is none left."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return "can't allocate memory" in str(error) or "out of memory" in str(error)
+
+
+class _Means:
+    """Means over tokens that lie in different passes; NaN where a token says nothing."""
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[tuple[str, bool], float] = defaultdict(float)
+        self._counts: defaultdict[tuple[str, bool], int] = defaultdict(int)
+
+    def add(self, name: str, values: Tensor, expert: Tensor) -> None:
+        """[A] numbers of a pass; the policy's own and an expert's are kept apart."""
+        says = ~values.isnan()
+        for by_expert in (False, True):
+            mine = values[says & (expert == by_expert)]
+            self._sums[name, by_expert] += mine.sum().item()
+            self._counts[name, by_expert] += len(mine)
+
+    def found(self) -> dict[str, float]:
+        """By name, over the policy's own tokens where there is one, else over an expert's."""
+        return {
+            name: self._sums[name, by_expert] / count
+            for (name, by_expert), count in self._counts.items()
+            if count and (not by_expert or not self._counts[name, False])
+        }
+
+
+def action_tokens(segment: Segment) -> int:
+    """How many tokens of a segment can be trained; its first cannot, since nothing predicts it."""
+    return sum(segment.action_mask[1:])
+
+
+def action_places(segment: Segment) -> list[int]:
+    """[A] where they stand."""
+    return [place for place, trained in enumerate(segment.action_mask) if trained and place > 0]

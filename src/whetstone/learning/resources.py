@@ -1,0 +1,97 @@
+"""What did an update cost, and how far did it move the weights?
+
+Easy to get wrong: utilisation counts the arithmetic that was needed for the tokens computed, not what was done
+twice to save memory; and what a machine can reach is measured on it, with one large matrix product.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whetstone.learning.packing import MicroBatch
+
+_LOOKED_AT = 4096
+"""Numbers of each tensor whose movement is measured; a copy of all of them would double the weights' memory."""
+
+
+class Flops:
+    """The arithmetic of forward and backward passes, two operations for a multiplication with its addition.
+
+    Args:
+        dtype: What the arithmetic is done in.
+
+    Source: Chowdhery et al. 2022, arXiv:2204.02311, appendix B (model FLOPs utilisation).
+    """
+
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
+        anything: Any = model
+        config = anything.config.get_text_config()
+        ends = {
+            id(p) for e in (anything.get_input_embeddings(), anything.get_output_embeddings()) for p in e.parameters()
+        }
+        self._body = sum(p.numel() for p in model.parameters() if p.ndim == 2 and id(p) not in ends)
+        self._head = anything.get_output_embeddings().weight.numel()
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._pair = config.num_hidden_layers * config.num_attention_heads * width
+        self._device, self._dtype = next(model.parameters()).device, dtype
+
+    def of(self, micro: MicroBatch, *, backward: bool = True) -> int:
+        """Of one micro-batch, forward and backward; or forward alone, which is a third of it."""
+        runs = zip(micro.branches.starts, micro.branches.lengths, strict=True)
+        pairs = sum(n * start + n * (n + 1) // 2 for start, n in runs)
+        found: int = 6 * (len(micro.ids) * self._body + len(micro.rows) * self._head) + 12 * pairs * self._pair
+        return found if backward else found // 3
+
+    def utilisation(self, flops: int, seconds: float) -> float:
+        """The share of what a large matrix product reaches on this machine."""
+        return flops / seconds / peak_flops(self._device.type, self._dtype)
+
+
+@functools.cache
+def peak_flops(device: str, dtype: torch.dtype) -> float:
+    """Operations a second of a large matrix product, measured once."""
+    size = 8192 if device == "cuda" else 1024
+    left = torch.ones(size, size, device=device, dtype=dtype)
+    best = math.inf
+    for _ in range(4):
+        began = time.perf_counter()
+        (left @ left)[0, 0].item()
+        best = min(best, time.perf_counter() - began)
+    return 2 * size**3 / best
+
+
+class Movement:
+    """How far an update moves the weights, as a share of them, from up to 4,096 numbers of each tensor."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._before = [self._some(p).clone() for p in parameters]
+
+    def ratio(self) -> float:
+        """‖Δw‖ / ‖w‖ since this was made."""
+        if not self._before:
+            return 0.0
+        moved = torch.stack([(self._some(p) - b).norm() for p, b in zip(self._parameters, self._before, strict=True)])
+        were = torch.stack([b.norm() for b in self._before])
+        return float((moved.norm() / were.norm().clamp_min(1e-12)).item())
+
+    @staticmethod
+    def _some(parameter: Tensor) -> Tensor:
+        return parameter.detach().flatten()[:_LOOKED_AT]
+
+
+def peak_memory_gib(device: torch.device) -> float:
+    """The most memory that was held so far: of the device where it has its own, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    unit = 1 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -1,0 +1,20 @@
+"""What does a run keep on disk? Its directory, its journal of trajectories, checkpoints, and who reads them."""
+
+from whetstone.record.checkpoint import Checkpoints, Position, checkpoint_path, latest_checkpoint, load_checkpoint
+from whetstone.record.reader import RunRecord
+from whetstone.record.run_directory import claimed, read_json, run_recipe, write_json
+from whetstone.record.store import RunStore
+
+__all__ = [
+    "Checkpoints",
+    "Position",
+    "RunRecord",
+    "RunStore",
+    "checkpoint_path",
+    "claimed",
+    "latest_checkpoint",
+    "load_checkpoint",
+    "read_json",
+    "run_recipe",
+    "write_json",
+]

@@ -1,0 +1,230 @@
+"""What must be kept to go on as if nothing had happened? Weights as a model folder, and the trainer's state beside.
+
+Every random choice of a run is derived from its seed and its place, so there is no generator to save; which groups
+were sampled and consumed is in the store.
+
+Easy to get wrong: a checkpoint is there or it is not. It is filled aside and renamed, so a folder without
+`.partial` in its name is whole. What a disk does to it later is told by its checksums, which are compared before
+anything of it is believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from whetstone.atomic_write import new_folder, saving
+from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.errors import RunDirectoryError
+from whetstone.policies import Policy, copy_of_trained, critic_from, load_policy, save_policy
+
+_NAME = re.compile(r"step-(\d{6,})")
+_CHECKSUMS = Path("trainer") / "checksums.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a run has come."""
+
+    stage: str
+    """The stage it is in."""
+    done: dict[str, int]
+    """Steps done of each stage begun."""
+    version: int
+    """Weight updates so far."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time spent in each stage."""
+    sampling: dict[str, Any] | None = None
+    """Which groups are alive and which comes next, where the recipe alone decides that."""
+    memory: dict[str, Any] | None = None
+    """What the parts of a method remember."""
+
+    @property
+    def steps(self) -> int:
+        """All steps so far; numbers the checkpoint."""
+        return sum(self.done.values())
+
+
+class Checkpoints:
+    """The checkpoints of a run, written beside training.
+
+    Args:
+        keep: Folders that are never deleted.
+    """
+
+    def __init__(self, run_dir: Path, *, keep: set[Path]) -> None:
+        self.run_dir, self.keep = run_dir, keep
+        self._writing: asyncio.Task[None] | None = None
+
+    async def save(
+        self, policy: Policy, optimizer: dict[str, Any], position: Position, *, last: int, every: int | None
+    ) -> Path:
+        """Take a copy of everything that decides what comes next; it is written while training goes on.
+
+        Args:
+            last: Checkpoints kept.
+            every: Those at multiples of so many steps are kept as well.
+
+        Raises:
+            SaveError: The one before could not be written.
+        """
+        await self.written()
+        copied = await in_arithmetic_thread(_copied, policy, optimizer)
+
+        def write() -> None:
+            save_checkpoint(self.run_dir, *copied, position)
+            prune_checkpoints(self.run_dir, keep=self.keep, last=last, every=every)
+
+        self._writing = asyncio.create_task(asyncio.to_thread(write))
+        return checkpoint_path(self.run_dir, position.steps)
+
+    async def written(self) -> None:
+        """Wait until what was saved is on disk.
+
+        Raises:
+            SaveError: It could not be written; earlier checkpoints are untouched.
+        """
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            await writing
+
+
+def _copied(policy: Policy, optimizer: dict[str, Any]) -> tuple[Policy, dict[str, Any]]:
+    critic = copy.deepcopy(policy.critic)
+    return replace(policy, model=copy_of_trained(policy.model), critic=critic), _cloned(optimizer)
+
+
+def _cloned(state: Any) -> Any:
+    if isinstance(state, torch.Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {key: _cloned(value) for key, value in state.items()}
+    return [_cloned(value) for value in state] if isinstance(state, list) else state
+
+
+def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], position: Position) -> Path:
+    """Save everything that decides what comes next. An existing checkpoint of this step is kept as it is.
+
+    Raises:
+        SaveError: It could not be written; earlier checkpoints are untouched.
+    """
+    path = checkpoint_path(run_dir, position.steps)
+    if path.is_dir():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(path) as folder:
+        save_policy(policy, folder, at=path)
+        (folder / "trainer").mkdir()
+        torch.save(optimizer, folder / "trainer" / "optimizer.pt")
+        if policy.critic is not None:
+            torch.save(policy.critic.saved(), folder / "trainer" / "critic.pt")
+        (folder / "trainer" / "position.json").write_text(json.dumps(asdict(position), indent=1))
+        (folder / _CHECKSUMS).write_text(json.dumps(_checksums(folder), indent=1))
+    return path
+
+
+def checkpoint_path(run_dir: Path, steps: int) -> Path:
+    """Where the checkpoint after so many steps is kept."""
+    return run_dir / "checkpoints" / f"step-{steps:06d}"
+
+
+def latest_checkpoint(
+    run_dir: Path, *, say: Callable[[str], None] = lambda line: None, set_aside: bool = False
+) -> Path | None:
+    """The folder of the last checkpoint that is sound; None where there is none.
+
+    Args:
+        say: Told of each damaged one.
+        set_aside: Whether damaged ones are renamed, so that another can be saved in their place.
+    """
+    for path in sorted(_checkpoints(run_dir), key=_number, reverse=True):
+        amiss = damage(path)
+        if amiss is None:
+            return path
+        say(f"{path}: a damaged checkpoint ({amiss}); the one before it is taken")
+        if set_aside:
+            aside = path.with_name(f"damaged-{path.name}")
+            with saving(aside):
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
+    return None
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint's files, in a line; None where they are as they were written."""
+    try:
+        told = json.loads((path / _CHECKSUMS).read_text())
+        found = _checksums(path)
+    except (OSError, ValueError) as error:
+        return f"{_CHECKSUMS}: {type(error).__name__}"
+    for name, digest in told.items():
+        if name not in found:
+            return f"{name} is missing"
+        if found[name] != digest:
+            return f"{name} is not what was written"
+    return None
+
+
+def load_checkpoint(path: Path) -> tuple[Policy, dict[str, Any], Position]:
+    """(policy, optimiser state, position)
+
+    Raises:
+        RunDirectoryError: Something in it is missing or damaged.
+    """
+    try:
+        position = Position(**json.loads((path / "trainer" / "position.json").read_text()))
+        optimizer = torch.load(path / "trainer" / "optimizer.pt", weights_only=True)
+        kept = path / "trainer" / "critic.pt"
+        critic = torch.load(kept, weights_only=True) if kept.is_file() else None
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError, EOFError, UnpicklingError) as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise RunDirectoryError(
+            f"{path}: a damaged checkpoint ({said}); delete it to go on from the one before"
+        ) from error
+    policy = load_policy(path)
+    if critic is not None:
+        try:
+            policy = replace(policy, critic=critic_from(policy.model, critic))
+        except (LookupError, TypeError, RuntimeError) as error:
+            raise RunDirectoryError(f"{path}: its critic is none of this version's ({error})") from error
+    return policy, optimizer, position
+
+
+def prune_checkpoints(run_dir: Path, *, keep: set[Path], last: int, every: int | None = None) -> None:
+    """Delete all but the `last` checkpoints, those to `keep`, and those at multiples of `every` steps."""
+    for path in sorted(_checkpoints(run_dir), key=_number)[:-last]:
+        if path not in keep and not (every is not None and _number(path) % every == 0):
+            shutil.rmtree(path)
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """Each file's, by its path in the folder."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and name != _CHECKSUMS:
+            with open(path, "rb") as file:
+                found[str(name)] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _checkpoints(run_dir: Path) -> list[Path]:
+    folder = run_dir / "checkpoints"
+    return [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
+
+
+def _number(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match.group(1))

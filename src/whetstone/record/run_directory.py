@@ -1,0 +1,116 @@
+"""What is in a run directory, and whose is it? One run, one recipe, one process at a time.
+
+Easy to get wrong: a directory that already holds another run must not be written into, and two processes
+must not write one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from whetstone.atomic_write import saving, write_text
+from whetstone.errors import RunDirectoryError, WhetstoneError
+from whetstone.plain_json import to_json
+from whetstone.plugins import search_also, searched
+from whetstone.recipe import Resolved, load_recipe
+
+_MODULES = "modules.json"
+"""Folders in which modules of a recipe were looked for."""
+_FIRST = (".lock", "recipe.yaml", _MODULES)
+
+
+@contextlib.contextmanager
+def claimed(run_dir: Path, resolved: Resolved, *, resume: bool) -> Iterator[None]:
+    """Make or reopen a run directory for this recipe, alone, for as long as the block lasts.
+
+    Raises:
+        RunDirectoryError: It holds another run, or a run and `resume` was not asked for, or it is in use.
+        SaveError: It cannot be made.
+    """
+    with saving(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+    with open(run_dir / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunDirectoryError(f"{run_dir}: another process is training here") from None
+        _check(run_dir, resolved, resume=resume)
+        try:
+            yield
+        except WhetstoneError:
+            if not any(path.stat().st_size for path in run_dir.iterdir() if path.name not in _FIRST):
+                for name in (
+                    "metrics.jsonl",
+                    "recipe.yaml",
+                    _MODULES,
+                ):  # refused before anything began: a better one may come
+                    (run_dir / name).unlink(missing_ok=True)
+            raise
+
+
+def run_recipe(run_dir: Path) -> Resolved:
+    """The recipe of the run in a directory. Modules it names are looked for where the run found them, too.
+
+    Raises:
+        RunDirectoryError: There is no run in it.
+    """
+    path = run_dir / "recipe.yaml"
+    if not path.is_file():
+        run = run_dir.resolve().parent.parent
+        if run_dir.resolve().parent.name == "checkpoints" and (run / "recipe.yaml").is_file():
+            said = f"is a checkpoint, not a run; name the run ({run}), or the recipe with --policy {run_dir}"
+            raise RunDirectoryError(f"{run_dir}: {said}")
+        raise RunDirectoryError(f"{run_dir}: holds no run (recipe.yaml is missing)")
+    for folder in read_json(run_dir / _MODULES) or ():
+        search_also(Path(folder))
+    return load_recipe(path)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None where there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a JSON file, whole or not at all; NaN becomes null.
+
+    Raises:
+        SaveError: It could not be written.
+    """
+    write_text(path, to_json(content, indent=1) + "\n")
+
+
+def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
+    recipe = run_dir / "recipe.yaml"
+    if not recipe.is_file():
+        # the partial ones are what a kill leaves of the very first writes
+        ours = (".lock", f".{recipe.name}.partial", _MODULES, f".{_MODULES}.partial")
+        others = [path.name for path in run_dir.iterdir() if path.name not in ours]
+        if others:
+            raise RunDirectoryError(
+                f"{run_dir}: is not empty and holds no run ({sorted(others)[0]} is in it); choose another"
+            )
+        write_json(run_dir / _MODULES, searched())
+        write_text(recipe, resolved.dump())
+        return
+    if not resume:
+        raise RunDirectoryError(
+            f"{run_dir}: holds a run already; add --resume to go on with it, or choose another --run-dir"
+        )
+    held, asked = run_recipe(run_dir).recipe.model_dump(), resolved.recipe.model_dump()
+    if held != asked:
+        key = next(_differences(held, asked, ""))
+        raise RunDirectoryError(f"{run_dir}: holds a run of another recipe: {key}; choose another --run-dir")
+
+
+def _differences(held: Any, asked: Any, key: str) -> Iterator[str]:
+    if isinstance(held, dict) and isinstance(asked, dict):
+        for name in {**held, **asked}:
+            yield from _differences(held.get(name, "absent"), asked.get(name, "absent"), f"{key}.{name}".lstrip("."))
+    elif held != asked:
+        yield f"{key} is {held!r} there and {asked!r} here"

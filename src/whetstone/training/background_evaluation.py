@@ -1,0 +1,95 @@
+"""How does an agent do while it learns? Evaluations beside training, each of a copy of the weights as they were.
+
+Easy to get wrong: an evaluation that waits for nothing may still be under way when a checkpoint is made. Before one is
+made those under way are waited for, so that a run which goes on from it has every number it would have had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from whetstone.assembly.assembly import Assembly
+from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.inference import LocalEngine
+from whetstone.policies import copy_of_trained
+from whetstone.record.run_directory import write_json
+from whetstone.reporting import write_trajectories
+from whetstone.training.evaluating import evaluate
+
+_MOST_AT_ONCE = 2
+
+
+class Beside:
+    """Evaluations under way.
+
+    Args:
+        run_dir: They are written to `evaluations/` there, as `STAGE-000010.json`.
+        say: Told what each came to.
+    """
+
+    def __init__(self, assembly: Assembly, run_dir: Path, *, say: Callable[[str], None]) -> None:
+        self.assembly, self.run_dir, self.say = assembly, run_dir, say
+        self._running: dict[int, asyncio.Task[None]] = {}
+
+    async def begin(self, stage: str, step: int) -> None:
+        """Evaluate the weights as they are now; returns at once unless two evaluations are behind already. One that was
+        made before is not made again."""
+        path = self.run_dir / "evaluations" / f"{stage}-{step:06d}.json"
+        if path.is_file():
+            return
+        while len(self._running) >= _MOST_AT_ONCE:
+            await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
+            self._collect()
+        model = await in_arithmetic_thread(copy_of_trained, self.assembly.policy.model)
+        policy = replace(self.assembly.policy, model=model)
+        self._running[step] = asyncio.create_task(self._made(replace(self.assembly, policy=policy), path, step))
+
+    async def settle(self) -> None:
+        """Wait for those under way.
+
+        Raises:
+            Exception: One failed.
+        """
+        if self._running:
+            await asyncio.wait(self._running.values())
+            self._collect()
+
+    async def close(self) -> None:
+        """Give up those under way."""
+        running, self._running = list(self._running.values()), {}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _collect(self) -> None:
+        for step in [step for step, task in self._running.items() if task.done()]:
+            self._running.pop(step).result()
+
+    async def _made(self, assembly: Assembly, path: Path, step: int) -> None:
+        recipe = assembly.resolved.recipe
+        settings = recipe.evaluation
+        engine = LocalEngine(
+            assembly.policy.model,
+            context_length=assembly.policy.context_length,
+            rows=recipe.rollout.max_in_flight,
+            version=step,
+            detokenize=assembly.policy.tokenizer.decode,
+        )
+        try:
+            came_to, groups = await evaluate(
+                assembly,
+                engine,
+                episodes=settings.during,
+                samples=settings.samples,
+                temperature=settings.temperature,
+                seed=recipe.seed,
+            )
+        finally:
+            await engine.close()
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        write_trajectories(self.run_dir / "trajectories" / f"evaluation-{path.stem}.jsonl", trajectories)
+        write_json(path, came_to.to_json())
+        self.say(f"after step {step}: success {came_to.success:.1%} of {came_to.episodes} episodes")

@@ -1,0 +1,170 @@
+"""What happens in a step of each stage?
+
+    supervised:     ask the expert for episodes → imitate the tokens it wrote
+    reinforcement:  groups from the stream → credit → objective → update (`reinforcement.py`)
+
+Easy to get wrong: groups come back in the order they finish, which depends on timing. They are put back into
+the order in which they were started before anything is computed, so that a run depends on its seed alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from whetstone.assembly.assembly import Assembly
+from whetstone.causes import Beginning, cause_of, counted_causes
+from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.evaluation import evaluation_of
+from whetstone.inference import Engine
+from whetstone.learning.protocol import Learner
+from whetstone.recipe import Recipe, SupervisedSettings, TrainingSettings
+from whetstone.rollout import Plan
+from whetstone.seeding import derive_seed
+from whetstone.trajectory import Costs, Group, Segment, Trajectory
+
+
+class Supervised:
+    """The warm-up, one update of fresh demonstrations a call."""
+
+    updating = True
+    """Whatever is under way is short."""
+    collector = None
+    state = None
+    memory = None
+
+    def __init__(
+        self, assembly: Assembly, learner: Learner, engine: Engine, settings: SupervisedSettings, *, done: int = 0
+    ) -> None:
+        self.assembly, self.learner, self.engine, self.settings, self.done = assembly, learner, engine, settings, done
+        self.causes: Mapping[str, int] = {}
+        """See `Work.causes`."""
+        self._beginning = Beginning("demonstrations", "solved its task")
+
+    @property
+    def version(self) -> int:
+        """Of the weights that are being trained."""
+        return self.engine.version
+
+    async def step(self, budget_share: float = 0.0) -> dict[str, float]:
+        """The next update, as metrics. A demonstration that does not reach the answer is left out and counted.
+
+        Raises:
+            NothingScoredError: None of the first few dozen reached it.
+        """
+        began = time.perf_counter()
+        count = self.settings.batch_size
+        shown = await demonstrated(self.assembly, self.done * count, count)
+        for trajectory in shown:
+            self._beginning.see(None if trajectory.solved else cause_of(trajectory))
+        self.causes = counted_causes(cause_of(trajectory) for trajectory in shown if not trajectory.solved)
+        segments = [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
+        sampled = time.perf_counter()
+        learner = self.learner
+        metrics = (await in_arithmetic_thread(learner.imitate, segments)).metrics
+        learner.end_step()
+        self.done += 1
+        await self.engine.load_weights(learner.weights(), self.engine.version + 1)
+        now = time.perf_counter()
+        metrics |= {"loss/supervised": metrics["loss"]} if "loss" in metrics else {}
+        metrics |= {
+            "demonstrations/left_out": 1 - fmean(trajectory.solved for trajectory in shown),
+            "time/rollout": sampled - began,
+            "time/update": now - sampled,
+            "throughput/tokens_per_second": sum(map(len, segments)) / (now - began),
+        }
+        return metrics
+
+    async def settle(self) -> None:
+        """Nothing is under way between two steps."""
+
+    def conclude(self) -> None:
+        """See `Work.conclude`."""
+        self._beginning.conclude()
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def waits(self) -> list[tuple[str, str, float]]:
+        """Nobody else is at work."""
+        return []
+
+
+async def demonstrated(assembly: Assembly, first: int, count: int) -> list[Trajectory]:
+    """The expert's episodes of so many tasks from `first` on."""
+    collector = assembly.collector(assembly.expert_actor())
+    seed = derive_seed(assembly.resolved.recipe.seed, "expert")
+    plans = [Plan(assembly.demonstrated.task(first + i), seed) for i in range(count)]
+    return list(await asyncio.gather(*map(collector.sample, plans)))
+
+
+def first_task(recipe: Recipe) -> int:
+    """The index of reinforcement's first training task, behind those the warm-up had."""
+    warm_up = recipe.supervised
+    return warm_up.steps * warm_up.batch_size if warm_up is not None else 0
+
+
+async def imitated(assembly: Assembly, settings: TrainingSettings, *, update: int) -> list[Segment]:
+    """The demonstrations imitated in an update of reinforcement; none where the recipe asks for none."""
+    if settings.imitation is None:
+        return []
+    count = settings.imitation.batch_size
+    shown = await demonstrated(assembly, first_task(assembly.resolved.recipe) + update * count, count)
+    return [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
+
+
+def costs_of(groups: Sequence[Group]) -> dict[str, float]:
+    """What was spent on a group in the mean, whatever became of it."""
+    each = [group.costs for group in groups] or [Costs()]
+    return {
+        "cost/sampled_tokens": fmean(costs.sampled_tokens for costs in each),
+        "cost/reused_tokens": fmean(costs.reused_tokens for costs in each),
+        "cost/tool_calls": fmean(costs.tool_calls for costs in each),
+        "cost/environment_steps": fmean(costs.environment_steps for costs in each),
+    }
+
+
+def spent_on(groups: Sequence[Group]) -> dict[str, float]:
+    """What was spent on all groups of a step, those that did not count among them; budgets are held against its sum."""
+    return {
+        "spent/episodes": float(sum(len(group.trajectories) for group in groups)),
+        "spent/sampled_tokens": float(sum(group.costs.sampled_tokens for group in groups)),
+        "spent/tool_calls": float(sum(group.costs.tool_calls for group in groups)),
+    }
+
+
+def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
+    """What the episodes of a step came to, as metrics; greedy ones are not of the policy as it is sampled."""
+    groups = [replace(group, trajectories=tuple(t for t in group.trajectories if not t.greedy)) for group in groups]
+    came_to = evaluation_of(groups, temperature=1.0, intervals=False)
+    rewards = [reward for group in groups for reward in group.rewards]
+    scored = [group.rewards for group in groups if group.rewards]
+    metrics = {
+        "episode/invalid": float(came_to.invalid),
+        "episode/invalid_fraction": came_to.invalid / max(1, came_to.episodes + came_to.invalid),
+        "group/without_tokens": float(sum(not any(t.action_tokens for t in group.trajectories) for group in groups)),
+    }
+    if rewards:  # else nothing is known of any of it
+        metrics |= {
+            "reward/mean": fmean(rewards),
+            "episode/success": came_to.success,
+            "episode/turns": came_to.turns,
+            "episode/tool_calls": came_to.tool_calls,
+            "episode/action_tokens": came_to.action_tokens,
+            "group/zero_variance_fraction": fmean(len(set(of)) <= 1 for of in scored),
+        }
+    if came_to.well_formed_calls is not None:
+        metrics["tools/well_formed_fraction"] = came_to.well_formed_calls
+    metrics |= {f"success/{kind}": rate.success for kind, rate in came_to.kinds.items() if rate.episodes}
+    metrics |= {f"ended/{reason}": share for reason, share in came_to.ended.items()}
+    metrics |= {f"reward/{name}": value for name, value in came_to.parts.items()}
+    if came_to.incomplete:
+        metrics["reward/incomplete"] = came_to.incomplete / max(1, came_to.episodes)
+    played = [t for group in groups for t in group.trajectories]
+    marks = Counter(mark for t in played for mark in set(t.marks))
+    metrics |= {f"marked/{mark}": count / len(played) for mark, count in sorted(marks.items())}
+    return metrics

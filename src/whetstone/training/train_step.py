@@ -1,0 +1,90 @@
+"""What happens in one step of reinforcement? Everything a method may do, in its order.
+
+    sampled:   task distribution → allocate → start → view → { sample, fork with stop, partner, view of each turn }
+               → score → rewrite → refill            (a group at a time, as they come: `rollout/`, `stream.py`)
+    learned:   inject → select → advantage → (what is only masked) → update → what is remembered
+
+Easy to get wrong: an update is made again after a kill, from the same groups. All chance here is a function of run and
+step, and what parts remember is in the checkpoint, so it comes to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from whetstone.learning.protocol import Learner
+from whetstone.learning.spec import UpdateBatch
+from whetstone.rollout import Heard, Method
+from whetstone.seeding import derive_random
+from whetstone.trajectory import Group
+
+
+@dataclass(frozen=True, slots=True)
+class TrainStepResult:
+    """A step that was made."""
+
+    metrics: dict[str, float]
+    """Those of parts say what they remembered in it."""
+    heard: Heard
+
+
+def train_step(
+    method: Method,
+    learner: Learner,
+    batch: UpdateBatch,
+    passed_over: Sequence[Group],
+    *,
+    seed: int,
+    update: int,
+) -> TrainStepResult:
+    """Learn from the groups of a step. What parts are to remember of it they are told by `Method.hear`, once nothing is
+    planned any more that must not know.
+
+    Args:
+        batch: What was sampled for it, and the demonstrations to imitate beside it.
+        passed_over: Groups that were sampled for it and did not count.
+        seed: Of the recipe.
+        update: Its number, from 0.
+    """
+    groups = as_learned(method, batch.groups, seed=seed, update=update)
+    learned = learner.update(replace(batch, groups=tuple(groups)))
+    metrics = learned.metrics | _removed(batch.groups, groups)
+    for name, inject in (method.inject or {}).items():
+        if hasattr(inject, "again"):
+            stored = inject.again(update, derive_random(seed, "again", name, update))
+            metrics |= _second_pass(learner, stored, batch.budget_share) if stored else {}
+    metrics |= method.metrics()
+    played = (*batch.groups, *passed_over)
+    return TrainStepResult(metrics, Heard(update + 1, played, learned.advantages, derive_random(seed, "hear", update)))
+
+
+def as_learned(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:
+    """The groups of an update with what is injected, and what is not selected removed."""
+    groups = sampled
+    for name, inject in (method.inject or {}).items():
+        groups = [
+            inject(group, derive_random(seed, "inject", name, update, place)) for place, group in enumerate(groups)
+        ]
+    for name, select in (method.select or {}).items():
+        groups = select(groups, derive_random(seed, "select", name, update))
+    return groups
+
+
+def _second_pass(learner: Learner, stored: Sequence[Group], budget_share: float) -> dict[str, float]:
+    """An update of its own, of stored trajectories whose advantage is the part of their score of that name."""
+    batch = UpdateBatch(tuple(stored), budget_share=budget_share, recorded_advantages=True)
+    metrics = learner.update(batch).metrics
+    kept = ("loss", "update/tokens", "update/gradient_norm", "policy/clip_fraction")
+    return {f"second_pass/{name}": metrics[name] for name in kept if name in metrics}
+
+
+def _removed(before: Sequence[Group], after: Sequence[Group]) -> dict[str, float]:
+    """What injection and selection came to; nothing where there was none."""
+    if before is after:
+        return {}
+    old = {trajectory.id: trajectory.removal for group in before for trajectory in group.trajectories}
+    now = [trajectory for group in after for trajectory in group.trajectories]
+    injected = sum(trajectory.id not in old for trajectory in now)
+    removed = sum(t.removal is not None and old.get(t.id, t.removal) is None for t in now)
+    return {"select/injected": float(injected), "select/removed_fraction": removed / max(1, len(now))}

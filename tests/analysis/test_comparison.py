@@ -1,0 +1,267 @@
+"""Contenders on the same tasks and budget; what was run is not run again; a page for people."""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests_cli import whetstone
+from tests_small import SMALL, TEACHING
+from whetstone.analysis import comparison
+from whetstone.analysis.comparison import compare, contenders_of, key_of, learning_curve, spent, swept
+from whetstone.analysis.replay import Replay
+from whetstone.assembly import assemble
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.reporting.comparison import band_of, differences, table_lines, verdict_of
+from whetstone.training import train
+
+GIVEN = [*SMALL, TEACHING, "training.steps=4"]
+QUIET = Progress(quiet=True)
+
+
+def test_sweeps():
+    assert swept("a,b") == ["a", "b"]
+    assert swept("[a,b]") == ["[a,b]"]
+    assert swept("{name: x, y: [1, 2]}, z") == ["{name: x, y: [1, 2]}", "z"]
+    assert swept('"a,b",c') == ['"a,b"', "c"]
+    names = [c.name for c in contenders_of(["demo"], [*GIVEN, "advantage=opo,gpg"], budget={})]
+    assert names == ["advantage=opo", "advantage=gpg"]
+    names = [c.name for c in contenders_of(["demo", "ppo"], [*GIVEN, "rollout.temperature=0.9,1.0"], budget={})]
+    assert names == ["demo temperature=0.9", "demo temperature=1.0", "ppo temperature=0.9", "ppo temperature=1.0"]
+
+
+def assembled(recipes, overrides):
+    given = [*GIVEN, *overrides] if "frozen-lake" not in recipes else []
+    for contender in contenders_of(recipes, given, budget={}):
+        assemble(contender.resolved)
+
+
+@pytest.mark.parametrize(
+    ("recipes", "overrides", "said"),
+    [
+        (["demo"], [], "compare two or more"),
+        (["demo", "frozen-lake"], [], "demo and frozen-lake are evaluated on other tasks"),
+        (["demo"], ["advantage=opo,opo"], "is named twice"),
+        (["demo"], ["evaluation.temperature=0.0,1.0"], "differ in evaluation.samples or evaluation.temperature"),
+        (["demo"], ["advantage=opo,gpgg"], "gpgg"),
+        (["demo", "dmeo"], [], 'did you mean "demo"'),
+    ],
+)
+def test_what_cannot_be_compared(recipes, overrides, said):
+    with pytest.raises(RecipeError, match=said):
+        assembled(recipes, overrides)
+
+
+def test_a_budget_ends_the_stage_and_a_run_that_goes_on_knows_it(tmp_path):
+    recipe = load_recipe("demo", [*GIVEN, "training.budget.episodes=7", "ablations=null"])
+    train(recipe, tmp_path, progress=QUIET)
+    assert spent(tmp_path)["episodes"] == 8  # whole updates of 4
+    weights = (tmp_path / "checkpoints").glob("*")
+    before = sorted(path.name for path in weights)
+    (tmp_path / "summary.json").unlink()
+    train(recipe, tmp_path, resume=True, progress=QUIET)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("*")) == before
+    assert spent(tmp_path)["episodes"] == 8
+
+
+@pytest.mark.parametrize("unit", ["sampled_tokens", "seconds"])
+def test_other_units(unit, tmp_path):
+    most = 0.001 if unit == "seconds" else 1
+    recipe = load_recipe("demo", [*GIVEN, f"training.budget.{unit}={most}", "ablations=null"])
+    train(recipe, tmp_path, progress=QUIET)
+    x, y = learning_curve(tmp_path, unit)
+    assert len(x) == len(y) == 1
+
+
+async def replayed_updates(folder):
+    found = [each async for each in Replay(folder).everything(updates=True)]
+    return next(each for each in found if each.what.startswith("updates"))
+
+
+def rates(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row["update/learning_rate"] for row in rows if row["stage"] == "reinforcement"]
+
+
+@pytest.mark.parametrize("unit", ["sampled_tokens", "episodes"])
+def test_schedules_are_laid_out_over_what_ends_the_stage(unit, tmp_path):
+    plan = ["training.warmup_fraction=0", "training.decay_fraction=1", "training.learning_rate=0.001"]
+    whole = load_recipe("demo", [*GIVEN, *plan, "ablations=null", "training.steps=6"])
+    train(whole, tmp_path / "whole", progress=QUIET)
+    most = int(spent(tmp_path / "whole")[unit])
+    budget = load_recipe(
+        "demo", [*GIVEN, *plan, "ablations=null", "training.steps=5000", f"training.budget.{unit}={most}"]
+    )
+    train(budget, tmp_path / "budget", progress=QUIET)
+    by_steps, by_budget = rates(tmp_path / "whole"), rates(tmp_path / "budget")
+    # six updates either way, and the rate comes down over them
+    assert by_steps == pytest.approx([0.001 * (6 - k) / 7 for k in range(6)])
+    assert len(by_budget) in (5, 6, 7)
+    assert by_budget[0] == pytest.approx(0.001, rel=1e-3)
+    assert by_budget == sorted(by_budget, reverse=True)
+    assert by_budget[-1] < 0.35 * by_budget[0]
+    replayed = asyncio.run(replayed_updates(tmp_path / "budget"))
+    assert (replayed.changed, replayed.count > 0) == (0, True)
+
+
+def test_what_is_laid_out_over_steps_is_laid_out_over_those_a_budget_pays_for():
+    # two tasks of two episodes a step
+    contenders = contenders_of(["demo"], [*GIVEN, "advantage=opo,gpg", "training.steps=100"], budget={"episodes": 18})
+    assert [c.resolved.recipe.training.steps for c in contenders] == [5, 5]
+    few = contenders_of(["demo"], [*GIVEN, "advantage=opo,gpg", "training.steps=3"], budget={"episodes": 18})
+    assert [c.resolved.recipe.training.steps for c in few] == [3, 3]
+
+
+def test_every_contender_is_tried_before_the_first_is_run(tmp_path):
+    done = whetstone(
+        "compare", "demo", *GIVEN, "advantage=group_relative,turn_gae", "--into", tmp_path / "page", "--seeds", 1
+    )
+    assert done.returncode == 2
+    assert "advantage=turn_gae: " in done.stderr
+    assert not (tmp_path / "page").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["seed=1,2"], "seed: every contender is run with each of several seeds; --seeds says how many"),
+        (["demo"], "demo is named twice"),
+        (["advantage=opo,gpg", "--budget", "sampled_tokens"], "say how much, such as sampled_tokens=100000"),
+        (["advantage=opo,gpg", "--budget", "sampled_token=3"], 'did you mean "sampled_tokens"'),
+        (["advantage=opo,gpg", "--budget", "episodes=1.5"], "episodes are counted whole"),
+        (["advantage=opo,gpg", "--budget", "episodes=many"], '"many" is not a number'),
+        (["advantage=opo,gpg", "--budget", "seconds=-1"], "must be greater than 0"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_at_once(given, said, tmp_path):
+    done = whetstone("compare", "demo", *GIVEN, *given, "--into", tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_where_the_budget_did_not_decide_that_is_said(tmp_path):
+    given = ["compare", "demo", *GIVEN, "advantage=opo,gpg", "--seeds", 1, "--into", tmp_path]
+    done = whetstone(*given, "--budget", "sampled_tokens=100000000")
+    assert "advantage=opo: ended by training.steps, with 0% of the budget (sampled_tokens) spent" in done.stdout
+    done = whetstone(*given, "--budget", "sampled_tokens=1")
+    assert "times the budget (sampled_tokens): one update takes more" in done.stdout
+
+
+def test_only_what_is_new_is_run(tmp_path, monkeypatch):
+    made = []
+
+    def counted(resolved, there, **more):
+        made.append(there.name)
+        return train(resolved, there, **more)
+
+    monkeypatch.setattr(comparison, "train", counted)
+
+    def compared(*values, seeds=(0, 1)):
+        contenders = contenders_of(["demo"], [*GIVEN, f"advantage={','.join(values)}"], budget={"episodes": 8})
+        return compare(contenders, seeds=seeds, folder=tmp_path, budget={"episodes": 8}, progress=QUIET)
+
+    first = compared("group_relative", "opo")
+    assert len(made) == 4
+    more = compared("group_relative", "opo", "gpg")
+    assert len(made) == 6
+    told = more.to_json()
+    assert [row["reused"] for row in told["contenders"]] == [2, 2, 0]
+    assert {row["spent"]["episodes"] for row in told["contenders"]} == {8}
+    assert len(told["pairs"]) == 3
+    assert json.loads(json.dumps(told)) is not None
+    assert first.to_json()["contenders"][0]["success"] == told["contenders"][0]["success"]
+
+
+def test_a_run_is_named_by_what_decides_it(tmp_path, monkeypatch):
+    def key(*more):
+        return key_of(load_recipe("demo", [*GIVEN, *more]))
+
+    assert key() == key()
+    assert key() != key("seed=1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_reward.py").write_text("async def mine(trajectory, task): ...\n")
+    named = key("reward=own_reward:mine")
+    (tmp_path / "own_reward.py").write_text("async def mine(trajectory, task): return 1\n")
+    assert key("reward=own_reward:mine") != named
+
+
+def test_bands_go_as_far_as_all_curves_do():
+    x, middle, low, high = band_of([([0, 10], [0.0, 1.0]), ([0, 5], [0.0, 0.0]), ([], [])])
+    assert (x[0], x[-1]) == (0, 5)
+    assert (low[-1], high[-1]) == (0, pytest.approx(0.5))
+    assert middle[-1] == pytest.approx(0.25)
+    assert band_of([]) == ([], [], [], [])
+
+
+def test_what_differs():
+    found = differences({"a": "x: 1\ny: 2", "b": "x: 1\ny: 3", "c": "x: 1\ny: 2"})
+    assert found == {"a": "x: 1\ny: 2", "b": "- y: 2\n+ y: 3", "c": "the same"}
+
+
+def pair(one, other, p):
+    return {
+        "one": one,
+        "other": other,
+        "p_seeds": p,
+        "difference": 0.1,
+        "interval": (0.0, 0.2),
+        "p_tasks": p,
+        "effect": 0.1,
+        "tasks": 9,
+    }
+
+
+def row(name, mean):
+    return {"name": name, "mean": mean, "success": [mean] * 3, "seeds": [0, 1, 2], "tool_calls": 1.0, "tokens": 9.0,
+            "spent": dict.fromkeys(comparison.UNITS, 1.0)}  # fmt: skip
+
+
+def test_the_sentence_says_no_more_than_the_intervals():
+    told = {
+        "contenders": [row("a", 0.9), row("b", 0.5), row("c", 0.4)],
+        "pairs": [pair("a", "b", 0.2), pair("a", "c", 0.01), pair("b", "c", 0.9)],
+    }
+    assert (
+        verdict_of(told) == "a has the highest success, 90.0 %; over seeds it can be told from c, from the others not."
+    )
+    assert "cannot be told from any" in verdict_of({**told, "pairs": [pair("a", "b", 0.2), pair("a", "c", 0.2)]})
+    assert "from every other" in verdict_of({**told, "pairs": [pair("a", "b", 0.01), pair("a", "c", 0.01)]})
+    assert any("a − c" in line for line in table_lines(told))
+
+
+def test_the_command(tmp_path):
+    command = [sys.executable, "-m", "whetstone.cli.main", "compare"]
+    given = [
+        "demo",
+        *SMALL,
+        "training.steps=2",
+        "advantage=opo,gpg",
+        "--seeds",
+        "2",
+        "--budget",
+        "episodes=4",
+        "--into",
+        str(tmp_path),
+    ]
+    found = subprocess.run([*command, *given, "--json"], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    told = json.loads(found.stdout)
+    assert [one["name"] for one in told["contenders"]] == ["advantage=opo", "advantage=gpg"]
+    page = (tmp_path / "comparison.html").read_text()
+    assert "<svg" in page
+    assert "advantage=gpg" in page
+    assert "Holm" in page
+    again = subprocess.run([*command, *given], capture_output=True, text=True)
+    assert "4 of 4 runs were there" in again.stdout
+    for wrong, said in (
+        (["demo", "gspo", "--budget", "tokens=3"], 'did you mean "sampled_tokens"'),
+        (["demo", "gspo", "--budget", "episodes=many"], "is not a number"),
+        (["advantage=a,b"], "name a recipe to compare"),
+    ):
+        refused = subprocess.run([*command, *wrong], capture_output=True, text=True)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert said in refused.stderr

@@ -1,0 +1,83 @@
+"""A recipe that names what its run does not produce is refused, saying which part would provide it."""
+
+import re
+
+import pytest
+
+from tests_small import SMALL
+from whetstone.assembly import PROVIDERS, assemble
+from whetstone.assembly.column_requirements import Offer, missing
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe
+from whetstone.trajectory import Task
+
+
+def refused(*overrides):
+    with pytest.raises(RecipeError) as failure:
+        assemble(load_recipe("demo", [*SMALL, "ablations=null", *overrides]))
+    return str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["advantage=turn_gae"], "turn_gae reads values, which this run does not produce; a critic would say it"),
+        (["advantage=tree_ps"], "tree_ps reads nodes, which this run does not produce; a strategy that forks"),
+        (["advantage=remax"], "remax reads greedy_rewards.* rollout.strategy: greedy_baseline"),
+        (
+            ["advantage=matchtir"],
+            'process_rewards.* reward "exact_number" does not provide rewards of turns.*matched_calls',
+        ),
+        (["advantage=rlvmr", "reward=matched_calls"], "rlvmr reads tags.*meta_reasoning"),
+        (["advantage=mars"], "mars reads roles.*set roles: TAG"),
+        (["advantage=mars", "roles=kin"], 'no tag "kin" on tasks of "arithmetic", which have difficulty, kind'),
+        (["advantage=oprl"], "oprl reads implicit.*process_model"),
+        (["objective=distilled"], "distilled reads teacher_logprobs.*teacher: {path"),
+        (["shaping=[gated]"], "shaping.0.*gated reads process_rewards"),
+        (["modulation=[entropy_modulated]", "advantage=reinforce_plus_plus"], "one advantage a turn.* one a token"),
+        (["critic={}"], 'critic: advantage "group_relative" asks for no values'),
+        (["aggregation=constant"], "aggregation.tokens: .* set it"),
+        (["aggregation.tokens=5"], "aggregation.tokens: has no effect.*constant"),
+        (["objective=probability_difference", "correction=truncated"], "correction.*carries"),
+        (["objective=dpo", "advantage=null", "correction=truncated"], "correction.*sums"),
+        (["filters=[void_turn]"], 'no filters named "void_turn"; did you mean "void_turns"'),
+        (["advantage=group_relativ"], 'did you mean "group_relative"'),
+        (["teacher.path=x"], "teacher: has no effect"),
+        (["process_model={}"], "process_model: has no effect"),
+        (["roles=kind"], "roles: has no effect"),
+        (
+            ["advantage={name: gigpo, discount: 1.5}"],
+            "advantage.discount: input should be less than or equal to 1",
+        ),
+        (["advantage={name: gigpo, discout: 1}"], 'advantage.discout: no such option; did you mean "discount"'),
+        (["objective={name: clipped, dual_clip: 1.1}", "training.epochs=2"], "objective: dual_clip is above 1"),
+        (["correction={name: masked, high: -1}"], "correction: low is zero or more and below high"),
+        (
+            ["shaping={name: overlong, buffer: 0}"],
+            "shaping.0.buffer: input should be greater than or equal to 1",
+        ),
+        (["filters=void_turn"], 'did you mean "void_turns"'),
+        (["objective=dpo"], 'advantage: has no effect.*objective "dpo" reads no advantages'),
+    ],
+)
+def test_it_says_what_is_read_and_who_would_provide_it(overrides, said):
+    assert re.search(said, refused(*overrides)), refused(*overrides)
+
+
+class Unknowing:
+    """A source whose tasks have no answer."""
+
+    def task(self, index):
+        return Task("t", "?")
+
+
+def test_a_source_without_gold_answers_has_no_beliefs_and_none_without_difficulty_a_hardness():
+    offer = Offer(load_recipe("demo").recipe, Unknowing(), frozenset(), frozenset())
+    said = dict(missing(["answer_beliefs", "hardness", "rewards"], offer))
+    assert "knows no gold answer" in said["answer_beliefs"]
+    assert "tags no task with a difficulty" in said["hardness"]
+    assert "rewards" not in said
+
+
+def test_every_provider_is_named_for_the_documentation():
+    assert all(PROVIDERS.values())

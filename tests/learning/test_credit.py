@@ -1,0 +1,290 @@
+"""Rewards reach the tokens they are meant for: by comparison, and from a critic over turns or tokens."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from tests_segments import segment
+from tests_small import TEACHING
+from whetstone.algorithms import PerTrajectory, PerTurn, group_relative
+from whetstone.algorithms.advantages import dr_mas, mars, reinforce_plus_plus, role_normalised, token_gae, turn_gae
+from whetstone.algorithms.levels import BeforeBaseline, LossOnly, Weight
+from whetstone.algorithms.returns import last_of
+from whetstone.chat import assistant, user
+from whetstone.errors import CreditError
+from whetstone.learning.columns import Columns
+from whetstone.learning.credit import CreditParts, give_credit
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.token_index import held_of
+from whetstone.policies import build_tiny, critic_for
+from whetstone.recipe import OptimizerSettings
+from whetstone.record.checkpoint import load_checkpoint
+from whetstone.reporting import Progress
+from whetstone.training import train
+from whetstone.trajectory import Author, EndReason, Group, Removal, Score, Task, Tokens, Trajectory, Turn
+
+
+def turn(number, context, action):
+    sampled = Tokens.sampled(
+        action, logprobs=[-1.0] * len(action), versions=[0] * len(action), entropies=[0.0] * len(action)
+    )
+    return Turn(Tokens.written(context, Author.ENVIRONMENT), sampled, assistant("x"), opens_segment=number == 0)
+
+
+def trajectory(name, score, **changes):
+    turns = (turn(0, [1, 2, 3], [4, 5]), turn(1, [6], [7, 8, 9]))
+    made = Trajectory(name, "t", (user("x"),), turns, EndReason.TERMINATED, score=score)
+    return replace(made, **changes)
+
+
+def group(*scores, **changes):
+    made = tuple(trajectory(str(k), score, **changes) for k, score in enumerate(scores))
+    return Group(Task("t", "x"), made)
+
+
+class Foretelling(ModelTrainer):
+    """A learner whose critic says what it is told."""
+
+    def values(self, segments, *, temperature=1.0):
+        told = torch.tensor([0.5, 9.0, 0.6, 9.0, 9.0])
+        return [(told if len(s) == 9 else torch.tensor([0.7])).unsqueeze(1) for s in segments]
+
+
+def learner(kind=ModelTrainer, heads=("values",)):
+    policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
+    return kind(replace(policy, critic=critic_for(policy.model, heads)), OptimizerSettings())
+
+
+def given(groups, estimator, *, heads=("values",), kind=Foretelling, **parts):
+    made = learner(kind, heads)
+    columns = partial(Columns, learner=made)
+    return give_credit(CreditParts(estimator, **parts), held_of(groups), len(groups), columns)
+
+
+def by_turns(**options):
+    return partial(turn_gae, **{"discount": 0.95, "trace": 0.9, "whiten": False, **options})
+
+
+def test_a_turns_critic_is_asked_at_its_first_token_and_credit_goes_to_all_of_them():
+    (((made,),)) = given([group(Score(1.0, turns=(0.1, 0.0)))], by_turns()).by_group
+    # δ₂ = 1 − 0.6;  δ₁ = 0.1 + 0.95 · 0.6 − 0.5
+    last = 0.4
+    first = 0.17 + 0.95 * 0.9 * last
+    assert made.segment.advantages == pytest.approx([0, 0, 0, first, first, 0, last, last, last])
+    assert made.target[[0, 2], 0].tolist() == pytest.approx([first + 0.5, 1.0])
+    assert made.target[[1, 3, 4]].isnan().all()
+    assert made.value[[0, 2], 0].tolist() == pytest.approx([0.5, 0.6])
+
+
+def test_an_episode_that_was_cut_short_is_worth_what_the_critic_says_behind_it():
+    closing = Tokens.written([10, 11], Author.ENVIRONMENT)
+    cut = group(Score(0.0), ended=EndReason.MAX_TURNS, closing=closing)
+    ((made,),) = given([cut], by_turns(trace=0.0)).by_group
+    # the critic, asked behind what would have been read next, says 0.7
+    assert made.segment.advantages[-1] == pytest.approx(0.95 * 0.7 - 0.6)
+    ((over,),) = given([group(Score(0.0))], by_turns(trace=0.0)).by_group
+    assert over.segment.advantages[-1] == pytest.approx(-0.6)
+
+
+def test_a_tokens_critic_is_asked_at_every_token():
+    estimator = partial(token_gae, whiten=False)
+    ((made,),) = given([group(Score(1.0))], estimator, heads=("token_values",)).by_group
+    assert [made.segment.advantages[k] for k in (3, 4, 6, 7, 8)] == pytest.approx([0.5, -8.0, 0.4, -8.0, -8.0])
+    assert made.target[:, 0].tolist() == pytest.approx([1.0] * 5)
+
+
+def test_whitening_is_over_the_turns_of_all_trajectories():
+    (made,) = given([group(Score(1.0), Score(0.0))], by_turns(whiten=True)).by_group
+    per_turn = torch.tensor([each.segment.advantages[k] for each in made for k in (3, 6)])
+    assert per_turn.mean().item() == pytest.approx(0, abs=1e-6)
+    assert per_turn.std().item() == pytest.approx(1, abs=1e-4)
+
+
+def test_what_is_removed_from_the_loss_counts_in_the_baseline_and_trains_nothing():
+    counted = replace(group(Score(1.0), Score(0.0)).trajectories[0], removal=Removal.LOSS_ONLY)
+    groups = [Group(Task("t", "x"), (counted, group(Score(1.0), Score(0.0)).trajectories[1])), group()]
+    said = given(groups, partial(group_relative, scale=False))
+    assert [len(of) for of in said.by_group] == [1, 0]
+    assert said.by_group[0][0].segment.advantages[3] == -0.5
+
+
+def keeps_the_first(rewards) -> BeforeBaseline:
+    return torch.tensor([1.0] + [0.0] * (len(rewards) - 1))
+
+
+def halves(rewards) -> Weight:
+    return torch.full_like(rewards, 0.5)
+
+
+def keeps_winners(rewards) -> LossOnly:
+    return (rewards > 0).double()
+
+
+def test_a_filter_bites_where_it_says():
+    three = [group(Score(1.0), Score(0.0), Score(0.5))]
+    centred = partial(group_relative, scale=False)
+
+    def said(filters):
+        found = given(three, centred, filters=filters)
+        return [each.segment.advantages[3] for each in found.by_group[0]], found.metrics
+
+    assert said({})[0] == [0.5, -0.5, 0.0]
+    assert said({"first": keeps_the_first})[0] == [0.0]  # alone, it has nothing to be compared with
+    assert said({"winners": keeps_winners})[0] == [0.5, 0.0]
+    assert said({"halves": halves})[0] == [0.25, -0.25, 0.0]
+    assert said({"winners": keeps_winners})[1]["filter/winners"] == pytest.approx(1 / 3)
+
+
+def doubled(outcomes: PerTrajectory) -> PerTrajectory:
+    return 2 * outcomes
+
+
+def one_a_turn(turn_index: PerTurn) -> PerTurn:
+    return torch.ones(len(turn_index)).double()
+
+
+def only_the_last(advantages: PerTurn, trajectory: PerTurn) -> PerTurn:
+    return torch.where(last_of(trajectory), advantages, 0.0)
+
+
+def everything(rewards: PerTrajectory) -> PerTrajectory:
+    return rewards
+
+
+def test_rewards_are_shaped_before_and_advantages_modulated_behind():
+    parts = {"shaping": (one_a_turn, doubled), "modulation": (only_the_last,)}
+    ((made,),) = given([group(Score(3.0))], everything, **parts).by_group
+    # twice 3, and 1 for each of two turns; only the last turn keeps it
+    assert made.segment.advantages == (0, 0, 0, 0, 0, 0, 8, 8, 8)
+
+
+def test_tokens_stand_turn_by_turn_whatever_segments_hold_them():
+    first, second = turn(0, [1, 2, 3], [4, 5]), turn(1, [6], [7, 8, 9])
+    rewritten = replace(first, training_context=Tokens.written([1], Author.ENVIRONMENT))
+    made = replace(trajectory("a", Score(0.0, turns=(1.0, 2.0))), turns=(rewritten, second))
+
+    def turn_by_turn(turn_rewards: PerTurn) -> PerTurn:
+        return turn_rewards
+
+    said = given([Group(Task("t", "x"), (made,))], turn_by_turn)
+    assert said.columns["turn"].tolist() == [0, 0, 1, 1, 1]
+    by_segment = [each.segment.advantages for each in said.by_group[0]]
+    assert by_segment == [(0, 0, 0, 0, 0, 0, 2, 2, 2), (0, 1, 1)]
+
+
+def test_an_excluded_trajectory_changes_nothing_for_the_others():
+    centred = partial(group_relative, scale=False)
+    excluded = replace(group(Score(9.0)).trajectories[0], id="x", removal=Removal.BEFORE_BASELINE)
+    plain = group(Score(1.0), Score(0.0))
+    with_it = replace(plain, trajectories=(*plain.trajectories, excluded))
+    said = [[each.segment.advantages for each in given([g], centred).by_group[0]] for g in (plain, with_it)]
+    assert said[0] == said[1]
+
+
+def test_what_the_environment_wrote_changes_no_credit():
+    one = trajectory("a", Score(1.0, turns=(0.5, 0.5)))
+    longer = replace(one, turns=(one.turns[0], turn(1, [6, 6, 6, 6, 6], [7, 8, 9])))
+    other = trajectory("b", Score(0.0, turns=(0.0, 0.1)))
+    estimator = partial(reinforce_plus_plus, discount=0.9)
+    found = []
+    for first in (one, longer):
+        made = given([Group(Task("t", "x"), (first, other))], estimator).by_group[0]
+        found.append([[a for a in each.segment.advantages if a] for each in made])
+    assert found[0] == found[1]
+
+
+def test_a_reward_that_keeps_its_word_of_turns_to_itself_is_said():
+    def of_turns(process_rewards: PerTurn) -> PerTurn:
+        return process_rewards
+
+    with pytest.raises(CreditError, match="process_rewards: 0: its reward says nothing of its turns"):
+        given([group(Score(1.0))], of_turns)
+
+
+def test_what_the_reward_says_of_turns_and_episodes_are_columns():
+    def novelty(surprise: PerTurn, politeness: PerTrajectory, trajectory: PerTurn) -> PerTurn:
+        return surprise + politeness[trajectory]
+
+    score = Score(0.0, parts={"politeness": 10.0}, signals={"surprise": (1.0, 2.0)})
+    ((made,),) = given([group(score)], novelty).by_group
+    assert [made.segment.advantages[k] for k in (3, 6)] == [11, 12]
+    with pytest.raises(CreditError, match="neither the run nor its reward gives surprise"):
+        given([group(Score(0.0))], novelty)
+
+
+def test_while_critics_warm_up_the_policy_stays_as_it_is(small_demo, tmp_path):
+    run = tmp_path / "run"
+    changes = ["advantage=turn_gae", "critic={warm_up: 2, epochs: 2}", "rollout.group_size=4", TEACHING]
+    train(small_demo(*changes), run, progress=Progress(quiet=True))
+    before, after = (load_checkpoint(path)[0] for path in sorted((run / "checkpoints").iterdir()))
+    assert all(map(torch.equal, before.model.state_dict().values(), after.model.state_dict().values()))
+    assert after.critic.value.weight.abs().sum() > 0
+
+
+def test_a_critic_that_is_trained_foretells_what_it_was_told():
+    made = learner()
+    with torch.no_grad():  # states that differ, as a trained model's do
+        made.policy.model.get_input_embeddings().weight.mul_(50)
+    batch = [segment([1, 2, 3], [0, 1, 1]), segment([7, 8, 9], [0, 1, 1])]
+    targets = torch.tensor([1.0, 1.0, -1.0, -1.0])
+
+    def loss(outputs, micro):
+        from whetstone.algorithms import squared_value
+
+        wanted = torch.cat([targets[2 * i : 2 * i + 2] for i in micro.indices])
+        return squared_value(outputs.values, wanted.unsqueeze(1))
+
+    before = [p.clone() for p in made.policy.model.parameters()]
+    made.settings = made.settings.model_copy(update={"max_gradient_norm": 100.0})
+    made.optimizers._peaks = [[0.05], [0.05]]
+    losses = [made.update(batch, loss)["loss"] for _ in range(60)]
+    assert losses[-1] < 0.1 * losses[0]
+    # its gradient stops in front of the policy's own layers
+    assert all(torch.equal(a, b) for a, b in zip(before, made.policy.model.parameters(), strict=True))
+    assert made.values(batch)[0][:, 0].tolist() == pytest.approx([1.0, 1.0], abs=0.5)
+
+
+def seats(*rewards):
+    """Two games of one task, two seats each: a trajectory a seat."""
+    names = [("buyer", 0), ("seller", 0), ("buyer", 1), ("seller", 1)]
+    made = [
+        trajectory(f"{role}{game}", Score(reward), role=role)
+        for (role, game), reward in zip(names, rewards, strict=True)
+    ]
+    return Group(Task("t", "x", tags={"kind": "deal"}), tuple(made))
+
+
+def by_trajectory(groups, estimator, **columns):
+    """The advantage of each trajectory's first token."""
+    made = give_credit(CreditParts(estimator), held_of(groups), len(groups), partial(Columns, **columns))
+    return [made.advantages[made.columns["token_trajectory"] == i][0].item() for i in range(len(made.columns.held))]
+
+
+@pytest.mark.parametrize("roles", [None, "kind"])
+def test_players_of_a_seat_are_compared_with_those_of_that_seat(roles):
+    groups = [seats(0.9, 0.3, 0.7, 0.5)]  # buyers .9 .7, sellers .3 .5; all together they would have .3 −.3 .1 −.1
+    assert by_trajectory(groups, mars, roles=roles) == pytest.approx([0.1, -0.1, -0.1, 0.1])
+    # by tokens: five each, those of a role have mean .8 or .4 and deviation .1
+    assert by_trajectory(groups, role_normalised, roles=roles) == pytest.approx([1, -1, -1, 1])
+    assert by_trajectory(groups, dr_mas, roles=roles) == pytest.approx(
+        [0.707102, -0.707102, -0.707102, 0.707102], abs=1e-5
+    )
+
+
+def test_a_seat_of_two_kinds_of_games_is_two_roles_where_the_recipe_says_so():
+    deal = seats(0.9, 0.3, 0.7, 0.5)
+    other = replace(
+        deal, task=Task("u", "x", tags={"kind": "duel"}), trajectories=seats(9.0, 3.0, 7.0, 5.0).trajectories
+    )
+    assert by_trajectory([deal, other], mars, roles="kind") == pytest.approx([0.1, -0.1, -0.1, 0.1, 1, -1, -1, 1])
+    together = by_trajectory([deal, other], mars)  # buyers: mean of .9 .7 9 7 is 4.4
+    assert together[0] == pytest.approx(0.9 - 4.4)
+
+
+def test_without_a_seat_or_a_tag_there_is_no_role():
+    with pytest.raises(CreditError, match="played no seat"):
+        by_trajectory([group(Score(1.0), Score(0.0))], mars)
+    with pytest.raises(CreditError, match='task t has no tag "team"'):
+        by_trajectory([seats(1.0, 0.0, 1.0, 0.0)], mars, roles="team")

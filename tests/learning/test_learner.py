@@ -1,0 +1,392 @@
+"""Loss and gradient are those of the naive computation: one sequence at a time, nothing shared, nothing cut."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests_models import CONFIGS, random_model
+from tests_segments import forked_segments, segment
+from whetstone.algorithms import clipped, reference_kl, squared_value, supervised
+from whetstone.errors import NonFiniteError
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.policies import Policy, add_adapters, build_tiny, critic_for, has_adapters
+from whetstone.recipe import OptimizerSettings
+
+FLOAT64 = 1e-6
+"""Models in float64 still normalise in float32."""
+SETTINGS = OptimizerSettings(steps=10, learning_rate=1e-3)
+
+
+def small_policy():
+    return build_tiny(["Compute 12"], hidden=16, heads=2, layers=2, intermediate=16, context_length=64, seed=3)
+
+
+def with_settings(**changes):
+    return SETTINGS.model_copy(update=changes)
+
+
+def surrogate(outputs, micro):
+    return clipped(outputs.logprobs, outputs.logprobs.detach(), micro.advantages)
+
+
+def off_policy(outputs, micro):
+    """As in a second update: the old policy is another one, and some tokens are beyond the clip."""
+    old = outputs.logprobs.detach() + 0.4 * torch.sin(micro.targets.to(outputs.logprobs.dtype))
+    return clipped(outputs.logprobs, old, micro.advantages)
+
+
+def imitation(outputs, micro):
+    return supervised(outputs.logprobs)
+
+
+def pull(outputs, micro):
+    return reference_kl(outputs.logprobs, torch.cos(micro.targets.to(outputs.logprobs.dtype)) - 5)
+
+
+def entropy(outputs, micro):
+    found = surrogate(outputs, micro)
+    return type(found)(found.loss - 0.3 * outputs.entropies, found.metrics)
+
+
+LOSSES = {"clipped": surrogate, "off_policy": off_policy, "supervised": imitation, "kl": pull, "entropy": entropy}
+
+
+class Recorder(ModelTrainer):
+    """A learner that keeps its gradient instead of stepping."""
+
+    def _apply_gradient(self):
+        self.kept = [None if p.grad is None else p.grad.clone() for p in self.policy.model.parameters()]
+        for parameter in self.policy.model.parameters():
+            parameter.grad = None
+        return {}
+
+
+class _Micro:
+    def __init__(self, targets, advantages):
+        self.targets, self.advantages = targets, advantages
+
+
+class _Outputs:
+    def __init__(self, logprobs, entropies):
+        self.logprobs, self.entropies = logprobs, entropies
+
+
+def naive(model, batch, loss_of, temperature=1.0):
+    """(loss, gradients) of a copy of the model by its own forward pass."""
+    model = copy.deepcopy(model)
+    total = sum(sum(s.action_mask[1:]) for s in batch)
+    loss = 0.0
+    for s in batch:
+        wanted = [i for i in range(1, len(s)) if s.action_mask[i]]
+        if not wanted:
+            continue
+        logits = model(torch.tensor([s.tokens.ids]), use_cache=False).logits[0, [i - 1 for i in wanted]]
+        logp = torch.log_softmax(logits / temperature, -1)
+        targets = torch.tensor([s.tokens.ids[i] for i in wanted])
+        outputs = _Outputs(logp[range(len(wanted)), targets], -(logp.exp() * logp).sum(-1))
+        micro = _Micro(targets, torch.tensor([s.advantages[i] for i in wanted], dtype=logp.dtype))
+        loss = loss + loss_of(outputs, micro).loss.sum() / total
+    loss.backward()
+    return loss.item(), [p.grad for p in model.parameters()]
+
+
+def assert_same(ours, expected, tolerance):
+    """Equal within a share of the whole gradient's size."""
+    size = torch.stack([g.norm() for g in expected if g is not None]).norm().item()
+    for one, other in zip(ours, expected, strict=True):
+        one = torch.zeros(()) if one is None else one
+        other = torch.zeros(()) if other is None else other
+        assert (one - other).norm().item() <= tolerance * size + 1e-12
+
+
+def trainable(batch):
+    return any(any(s.action_mask[1:]) for s in batch)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batch=forked_segments(),
+    budget=st.integers(1, 80),
+    share=st.booleans(),
+    loss=st.sampled_from(sorted(LOSSES)),
+    temperature=st.sampled_from([1.0, 0.7]),
+)
+def test_in_float64_loss_and_gradient_are_the_naive_ones(batch, budget, share, loss, temperature):
+    if not trainable(batch):
+        return
+    policy = small_policy()
+    policy.model.double()
+    learner = Recorder(policy, with_settings(micro_batch_tokens=budget, share_prefixes=share))
+    metrics = learner.step(batch, LOSSES[loss], temperature=temperature)
+    expected_loss, expected = naive(policy.model, batch, LOSSES[loss], temperature)
+    assert metrics["loss"] == pytest.approx(expected_loss, rel=FLOAT64, abs=1e-9)
+    assert_same(learner.kept, expected, FLOAT64)
+
+
+@settings(max_examples=20, deadline=None)
+@given(batch=forked_segments(), budget=st.integers(1, 80))
+def test_a_critics_gradient_reaches_the_policy_as_the_naive_one_does(batch, budget):
+    if not trainable(batch):
+        return
+    policy = small_policy()
+    policy.model.double()
+    critic = critic_for(policy.model, detached=False).double()
+    torch.nn.init.normal_(critic.value.weight, generator=torch.Generator().manual_seed(0))
+    learner = Recorder(replace(policy, critic=critic), with_settings(micro_batch_tokens=budget))
+
+    def squared(values, targets):
+        return squared_value(values, torch.cos(targets.to(values.dtype)).unsqueeze(1))
+
+    learner.step(batch, lambda outputs, micro: squared(outputs.values, micro.targets))
+    model, loss = copy.deepcopy(policy.model), 0.0
+    for s in batch:
+        wanted = [i for i in range(1, len(s)) if s.action_mask[i]]
+        states = model.model(torch.tensor([s.tokens.ids]), use_cache=False).last_hidden_state[0]
+        targets = torch.tensor([s.tokens.ids[i] for i in wanted], dtype=torch.long)
+        loss = loss + squared(critic(states[[i - 1 for i in wanted]]), targets).loss.sum()
+    (loss / sum(sum(s.action_mask[1:]) for s in batch)).backward()
+    assert_same(learner.kept, [p.grad for p in model.parameters()], FLOAT64)
+
+
+@settings(max_examples=30, deadline=None)
+@given(batch=forked_segments(), budget=st.integers(20, 200))
+def test_in_float32_shared_and_unshared_agree_to_five_digits(batch, budget):
+    if not trainable(batch):
+        return
+    found = []
+    for share in (True, False):
+        learner = Recorder(small_policy(), with_settings(micro_batch_tokens=budget, share_prefixes=share))
+        loss = learner.step(batch, imitation)["loss"]
+        found.append((loss, learner.kept))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    assert_same(found[0][1], found[1][1], 1e-5)
+
+
+def group(vocabulary=97):
+    """A prompt, three answers, and forks of one of them."""
+    stem = [(5 * k + 2) % vocabulary for k in range(20)]
+    first = [*stem, *((k * k + 1) % vocabulary for k in range(18))]
+    made = [segment(first, [0] * 20 + [1] * 18, 0.75)]
+    for k in range(2):
+        made.append(segment([*stem, *((k + 3 * i) % vocabulary for i in range(17))], [0] * 20 + [1] * 17, -0.5))
+    made.append(segment([*first[:36], 9, 8, 7], [0] * 30 + [1] * 9, 1.25))
+    return [*made, segment([1, 2, 3, 4], [0, 1, 0, 1], 0.25)]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_family_of_models_is_computed_as_trees(name):
+    model = random_model(name).double()
+    learner = Recorder(Policy(model, None), SETTINGS)
+    assert learner.shares
+    metrics = learner.step(group(), surrogate)
+    assert metrics["update/computed_tokens"] < 0.75 * sum(map(len, group()))
+    _, expected = naive(model, group(), surrogate)
+    assert_same(learner.kept, expected, FLOAT64)
+
+
+def test_a_model_that_knows_no_trees_is_computed_one_segment_at_a_time():
+    policy = small_policy()
+    policy.model.double()
+    policy.model.base_model_prefix = "nowhere"
+    learner = Recorder(policy, SETTINGS)
+    assert not learner.shares
+    learner.step(group(), surrogate)
+    _, expected = naive(policy.model, group(), surrogate)
+    assert_same(learner.kept, expected, FLOAT64)
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_adapters_are_trained_and_nothing_else(dora):
+    policy = small_policy()
+    policy.model.double()
+    add_adapters(policy.model, rank=4, alpha=8, targets=["q_proj", "down_proj"], dora=dora, seed=1)
+    with torch.no_grad():  # as after some training
+        for name, parameter in policy.model.named_parameters():
+            if "lora_B" in name:
+                parameter += 0.01 * torch.arange(parameter.numel(), dtype=torch.float64).reshape(parameter.shape).sin()
+    assert has_adapters(policy.model)
+    learner = Recorder(policy, SETTINGS)
+    learner.step(group(), surrogate)
+    _, expected = naive(policy.model, group(), surrogate)
+    assert_same(learner.kept, expected, FLOAT64)
+    names = [name for name, p in policy.model.named_parameters() if p.requires_grad]
+    assert names != []
+    assert all("lora_" in name for name in names)
+
+
+def test_with_its_adapters_off_the_policy_is_its_own_reference():
+    policy = small_policy()
+    plain = ModelTrainer(copy.deepcopy(policy), SETTINGS).logprobs(group())
+    add_adapters(policy.model, rank=4, alpha=8, targets="all-linear", dora=False, seed=1)
+    trained = {name for name, p in policy.model.named_parameters() if p.requires_grad}
+    learner = ModelTrainer(policy, with_settings(learning_rate=0.05))
+    learner.step(group(), surrogate)
+    apart = learner.logprobs(group())
+    reference = learner.logprobs(group(), of="reference")
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain, reference, strict=True))
+    assert any((a - b).abs().max() > 1e-3 for a, b in zip(apart, reference, strict=True))
+    assert {name for name, p in policy.model.named_parameters() if p.requires_grad} == trained
+
+
+@pytest.mark.parametrize("change", [{"activation_checkpointing": True}, {"logit_megabytes": 1}])
+def test_what_saves_memory_changes_no_gradient(change):
+    kept = []
+    for changes in ({}, change):
+        learner = Recorder(small_policy(), with_settings(**changes))
+        learner.step(group(), surrogate)
+        kept.append(learner.kept)
+    assert_same(*kept, 1e-6)
+
+
+def test_arithmetic_in_bfloat16_points_the_same_way():
+    kept = []
+    for precision in ("float32", "bfloat16"):
+        learner = Recorder(small_policy(), with_settings(precision=precision))
+        learner.step(group(), surrogate)
+        kept.append(torch.cat([g.flatten() for g in learner.kept]))
+    assert kept[1].dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(*kept, dim=0) > 0.99
+
+
+def test_leaving_out_what_has_no_credit_changes_nothing_when_it_is_counted():
+    learner = Recorder(small_policy(), SETTINGS)
+    with_credit, without = segment([1, 2, 3], [0, 1, 1]), segment([4, 5, 6, 7], [0, 1, 1, 1], advantage=0.0)
+    learner.step([with_credit, without], surrogate)
+    whole = learner.kept
+    learner.step([with_credit], surrogate, divisor=5)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(whole, learner.kept, strict=True))
+
+
+def test_logprobs_come_back_in_the_order_of_the_segments():
+    policy = small_policy()
+    batch = [segment(range(n), [i % 2 for i in range(n)]) for n in (3, 9, 2, 5)] + [segment([7], [1])]
+    found = ModelTrainer(policy, with_settings(micro_batch_tokens=12)).logprobs(batch, temperature=0.7)
+    for s, values in zip(batch, found, strict=True):
+        with torch.no_grad():
+            plain = torch.log_softmax(policy.model(torch.tensor([s.tokens.ids])).logits[0] / 0.7, -1)
+        expected = [plain[i - 1, s.tokens.ids[i]] for i in range(1, len(s)) if s.action_mask[i]]
+        assert torch.allclose(values, torch.stack(expected) if expected else torch.zeros(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_the_loss_falls_on_a_fixed_batch(optimizer, adapted):
+    policy = small_policy()
+    if adapted:
+        add_adapters(policy.model, rank=8, alpha=16, targets="all-linear", dora=False, seed=1)
+    learner = ModelTrainer(policy, OptimizerSettings(steps=40, optimizer=optimizer, learning_rate=1e-2))
+    batch = [segment([5, 9, 7, 3, 8], [0, 1, 1, 1, 1])]
+    losses = [learner.step(batch, imitation)["loss"] for _ in range(40)]
+    assert losses[-1] < losses[0] - (0.1 if adapted else 1.0)
+
+
+def test_nothing_to_train_is_counted_and_changes_nothing():
+    policy = small_policy()
+    before = [p.clone() for p in policy.model.parameters()]
+    learner = ModelTrainer(policy, SETTINGS)
+    assert learner.step([], surrogate)["update/skipped"] == 1.0
+    assert learner.step([segment([1, 2], [0, 0])], surrogate)["update/skipped"] == 1.0
+    zero = learner.step([segment([1, 2, 3], [0, 1, 1], advantage=0.0)], surrogate)
+    assert (zero["update/skipped"], zero["update/tokens"]) == (1.0, 2.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_after_some_in_a_row_it_is_over():
+    policy = small_policy()
+    before = [p.clone() for p in policy.model.parameters()]
+    learner = ModelTrainer(policy, with_settings(max_nonfinite=3))
+    broken = [segment([1, 2], [0, 1], advantage=math.inf)]
+    for _ in range(2):
+        metrics = learner.step(broken, surrogate)
+        assert (metrics["update/skipped"], metrics["update/nonfinite"]) == (1.0, 1.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    learner.step([segment([1, 2], [0, 1])], surrogate)  # one good update, and counting begins anew
+    learner.step(broken, surrogate)
+    learner.step(broken, surrogate)
+    with pytest.raises(NonFiniteError, match="3 updates in a row"):
+        learner.step(broken, surrogate)
+
+
+def test_the_same_seed_gives_the_same_weights_bit_for_bit():
+    def trained():
+        policy = small_policy()
+        learner = ModelTrainer(policy, SETTINGS)
+        for _ in range(3):
+            learner.step(group(), surrogate)
+        return list(policy.model.parameters())
+
+    assert all(torch.equal(a, b) for a, b in zip(trained(), trained(), strict=True))
+
+
+def test_an_update_tells_what_it_cost_and_how_far_it_moved():
+    metrics = ModelTrainer(small_policy(), with_settings(micro_batch_tokens=45)).update(group(), surrogate)
+    assert metrics["update/over_budget"] == 0
+    assert 0 < metrics["update/weight_ratio"] < 0.1
+    assert 0 < metrics["update/shared_fraction"] < 1
+    assert metrics["throughput/update_tokens_per_second"] > 0
+    assert 0 < metrics["throughput/flops_utilisation"] < 1
+    assert metrics["memory/peak_gib"] > 0
+    narrow = ModelTrainer(small_policy(), with_settings(micro_batch_tokens=30)).update(group(), surrogate)
+    assert narrow["update/over_budget"] == 4  # of five segments one has room, the others a pass each
+
+
+def test_a_token_the_model_does_not_know_names_its_trajectory():
+    with pytest.raises(ValueError, match="token 90000 is not among the"):
+        ModelTrainer(small_policy(), SETTINGS).update([segment([1, 90000], [0, 1])], surrogate)
+
+
+def test_a_policy_is_a_model_and_a_tokenizer():
+    assert isinstance(small_policy(), Policy)
+    assert small_policy().context_length == 64
+
+
+class _Little:
+    """A forward pass that needs more memory than there is, beyond so many tokens."""
+
+    def __init__(self, forward, most, error):
+        self.forward, self.most, self.error, self.refused = forward, most, error, 0
+
+    def __call__(self, micro, temperature):
+        if len(micro.ids) > self.most:
+            self.refused += 1
+            raise self.error
+        return self.forward(micro, temperature)
+
+    def __getattr__(self, name):
+        return getattr(self.forward, name)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+)
+def test_where_memory_does_not_suffice_the_update_is_made_in_smaller_pieces(error):
+    batch = [segment([1, 2, 3 + i, *range(5, 45)], [0] * 3 + [1] * 40, 0.5 - i) for i in range(8)]
+    plenty = Recorder(small_policy(), with_settings(micro_batch_tokens=512, share_prefixes=False))
+    plenty.update(batch, surrogate)
+    scarce = Recorder(small_policy(), with_settings(micro_batch_tokens=512, share_prefixes=False))
+    scarce._forward = _Little(scarce._forward, 130, error)
+    metrics = scarce.update(batch, surrogate)
+    assert scarce._forward.refused == 2
+    assert (scarce.token_budget, scarce.out_of_memory) == (128, 2)
+    assert metrics["memory/micro_batch_tokens"] == 128
+    for ours, theirs in zip(plenty.kept, scarce.kept, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+    assert [len(found) for found in scarce.logprobs(batch)] == [len(found) for found in plenty.logprobs(batch)]
+
+
+def test_what_is_no_lack_of_memory_is_raised_with_the_gradient_forgotten():
+    learner = ModelTrainer(small_policy(), SETTINGS)
+    learner._forward = _Little(learner._forward, 0, RuntimeError("shapes differ"))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        learner.step([segment([1, 2, 3, 4], [0, 0, 1, 1])], surrogate)
+    assert all(parameter.grad is None for parameter in learner.policy.model.parameters())

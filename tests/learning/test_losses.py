@@ -1,0 +1,96 @@
+"""An update of several losses is the sum of their means, however it is cut into micro-batches."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests_segments import segment
+from whetstone.algorithms import clipped
+from whetstone.algorithms.objectives import aggregated
+from whetstone.learning.credit import Credited
+from whetstone.learning.losses import UpdateLoss
+from whetstone.learning.minibatch import Minibatch, _lengths, _weights
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.policies import build_tiny
+from whetstone.recipe import CriticSettings, OptimizerSettings, load_recipe
+from whetstone.trajectory import Author
+
+EXPERT = [Author.ENVIRONMENT, *[Author.EXPERT] * 3]
+OWN = [
+    Credited(segment([1, 2, 3, 4], [0, 1, 1, 1], 0.5), torch.tensor([[0.25], [math.nan], [1.0]])),
+    Credited(segment([1, 2, 9], [0, 1, 1], -1.0), torch.tensor([[-1.0], [math.nan]])),
+]
+SHOWN = [segment([5, 6, 7, 8], [0, 1, 1, 1], 0.0, authors=EXPERT)]
+
+
+class Fixed(ModelTrainer):
+    """Keeps its weights, and a critic that says 0.5 everywhere."""
+
+    def _apply_gradient(self):
+        for parameter in self.policy.trained():
+            parameter.grad = None
+        return {}
+
+    def _forward_of(self, model):
+        forward = super()._forward_of(model)
+        forward.critic = lambda rows: torch.full((len(rows), 1), 0.5)
+        return forward
+
+
+@pytest.mark.parametrize("budget", [1, 5, 100])
+def test_each_loss_is_a_mean_over_what_it_is_about(budget):
+    policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
+    learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
+    batch = Minibatch.of(OWN, SHOWN, None)
+    batch.divisor = 5
+    old = [logprobs - 0.1 for logprobs in learner.logprobs(batch.segments)]
+    reference = [logprobs - 0.3 for logprobs in learner.logprobs(batch.segments)]
+    loss = UpdateLoss(
+        clipped,
+        old,
+        reference=reference,
+        reference_weight=0.2,
+        targets=batch._with_shown([each.target for each in OWN], math.nan),
+        critic=CriticSettings(),
+        value_weight=0.7 * batch.per(batch.predictions),
+        imitation_weight=0.4 * batch.per(batch.imitated),
+    )
+    found = learner.step(batch.segments, loss, divisor=batch.divisor)["loss"]
+    ratio = math.exp(0.1)
+    policy_part = (3 * -0.5 * ratio + 2 * 1.0 * ratio) / 5
+    pull = 0.2 * 0.5 * 0.3**2  # half its square, the same for each of the five tokens
+    value = 0.7 * 0.5 * (0.25**2 + 0.5**2 + 1.5**2) / 3
+    imitation = 0.4 * -learner.logprobs(SHOWN)[0].mean().item()
+    assert found == pytest.approx(policy_part + pull + value + imitation, rel=1e-5)
+
+
+def test_the_first_update_finds_the_old_log_probs_itself():
+    policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
+    learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=4))
+    segments = [each.segment for each in OWN]
+    old = [torch.empty(0)] * 2
+    metrics = learner.step(segments, UpdateLoss(clipped, old, first=True))
+    assert metrics["policy/ratio"] == pytest.approx(1.0)
+    for found, expected in zip(old, learner.logprobs(segments), strict=True):
+        assert torch.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("budget", [1, 5, 100])
+@pytest.mark.parametrize("mode", ["token_mean", "sequence_sum", "sequence_mean", "constant"])
+def test_each_way_to_aggregate_is_the_same_however_an_update_is_cut(mode, budget):
+    policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
+    learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
+    segments = [replace(each.segment, trajectory_id=str(k)) for k, each in enumerate(OWN)]
+    share = [Credited(segment) for segment in segments]
+    changes = ["aggregation.tokens=7"] if mode == "constant" else []
+    recipe = load_recipe("demo", [f"aggregation.mode={mode}", *changes]).recipe
+    lengths = _lengths(share)
+    divisor = sum(lengths.values())
+    batch = Minibatch.of(share, [], _weights(recipe.aggregation, lengths, divisor))
+    loss = UpdateLoss(clipped, list(learner.logprobs(segments)), weights=batch.weights)
+    found = learner.step(segments, loss, divisor=divisor)["loss"]
+    per_token = torch.tensor([-0.5] * 3 + [1.0] * 2, dtype=torch.float64)
+    expected = aggregated(per_token, torch.tensor([0, 0, 0, 1, 1]), mode, constant=7)
+    assert found == pytest.approx(expected.item(), rel=1e-5)

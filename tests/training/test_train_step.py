@@ -1,0 +1,230 @@
+"""A whole step with everything a method may do: what is learned from, what is remembered, and after a kill the same."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests_small import StopAfter, Stopped
+from whetstone.analysis import Explainer, Replay
+from whetstone.errors import QuotaError, RecipeError
+from whetstone.reporting import Progress, read_trajectories
+from whetstone.training import final_policy, train
+
+QUIET = Progress(quiet=True)
+BASE = ["reward=tests_small:odd", "training.steps=6", "rollout.group_size=4", "supervised.steps=1"]
+KINDS = "kinds: [product, product_then_sum, sum_then_product, product_of_sums, sum_product_sum]"
+METHODS = {
+    "bandit": [f"curriculum={{name: ucb, {KINDS}}}"],
+    "replay": [
+        "curriculum={name: pool, size: 3}",
+        "rollout.inject=[{name: success_replay, below: 0.6, spread: 1}]",
+    ],
+    "second pass": ["rollout.inject=[{name: self_imitation, size: 2, trigger: 0.5, ascent_steps: 2}]"],
+    "refilled": ["rollout.refill={name: informative, of: reward, max_tried: 20}"],
+    "selected": ["rollout.select=[{name: balanced, keep: 3}, {name: surprising, quantile: 0.3}]"],
+    "instructions": ["rollout.views=[{name: instructions, texts: [a, b, c]}]", "policy.tiny.context_length=384"],
+    "made tasks": ["curriculum={name: generated, generator: 'tests_small:harder', gates: ['tests_small:sensible']}"],
+    "own starts": ["curriculum={name: pool, size: 3}", "rollout.start={name: own_prefix, until: 50}"],
+    "allocated": ["rollout.allocate={name: by_success, by: kind, least_turns: 2}"],
+    "branching": ["rollout.strategy={name: entropy_branching, roots: 2}"],
+}
+BARE = ["tasks={source: 'tests_small:Bare'}", "supervised=null"]
+AHEAD = ["training.admit_ahead=1", "training.max_staleness=1", "training.deterministic=true"]
+
+
+def without_warm_up(changes):
+    """All of it, but what is said of a warm-up that there is none of."""
+    return [*(each for each in BASE if "supervised=null" not in changes or "supervised" not in each), *changes]
+
+
+def metrics(run_dir):
+    rows = map(json.loads, (Path(run_dir) / "metrics.jsonl").read_text().splitlines())
+    return [row for row in rows if row["stage"] == "reinforcement"]
+
+
+def untimed(rows):
+    timed = ("time/", "throughput/", "memory/", "group/buffered", "group/expired", "episode/retried")
+    return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in rows]
+
+
+def same(ours, theirs):
+    one, other = (final_policy(run_dir).model.state_dict() for run_dir in (ours, theirs))
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.parametrize("ahead", [[], AHEAD], ids=["synchronous", "deterministic"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_that_was_stopped_remembers_what_it_would_have(tmp_path, small_demo, name, ahead):
+    resolved = small_demo(*BASE, *METHODS[name], *ahead, "training.checkpoint_every=2")
+    train(resolved, tmp_path / "whole", progress=QUIET)
+    with pytest.raises(Stopped):
+        train(resolved, tmp_path / "stopped", progress=StopAfter(3, of="reinforcement"))
+    train(resolved, tmp_path / "stopped", resume=True, progress=QUIET)
+    assert untimed(metrics(tmp_path / "whole")) == untimed(metrics(tmp_path / "stopped"))
+    assert same(tmp_path / "whole", tmp_path / "stopped")
+
+
+@pytest.mark.parametrize("name", ["bandit", "refilled", "branching", "replay"])
+def test_whatever_is_faster_a_deterministic_run_is_the_same(tmp_path, small_demo, name):
+    for k, extra in enumerate((["rollout.max_in_flight=2"], ["rollout.max_in_flight=64"])):
+        train(small_demo(*BASE, *METHODS[name], *AHEAD, *extra), tmp_path / str(k), progress=QUIET)
+    assert same(tmp_path / "0", tmp_path / "1")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_updates_are_made_again_to_the_last_bit(tmp_path, small_demo, name):
+    train(small_demo(*BASE, *METHODS[name], "training.checkpoint_every=2"), tmp_path / "run", progress=QUIET)
+
+    async def replayed():
+        return [each async for each in Replay(tmp_path / "run").everything(updates=True)]
+
+    found = {each.what: each for each in asyncio.run(replayed())}
+    (updates,) = (each for what, each in found.items() if what.startswith("updates"))
+    assert updates.count > 20
+    assert (updates.changed, updates.examples) == (0, ())
+
+
+def test_a_bandit_hears_and_chooses(tmp_path, small_demo):
+    train(small_demo(*BASE, *METHODS["bandit"]), tmp_path / "run", progress=QUIET)
+    rows = metrics(tmp_path / "run")
+    weights = [[value for key, value in row.items() if key.startswith("curriculum/weight_")] for row in rows]
+    assert all(sum(row) == pytest.approx(1) for row in weights)
+    assert weights[0] != weights[-1]
+
+
+def test_what_is_replayed_is_learned_from_and_told(tmp_path, small_demo):
+    train(small_demo(*BASE, *METHODS["replay"]), tmp_path / "run", progress=QUIET)
+    rows = metrics(tmp_path / "run")
+    assert rows[0]["select/injected"] == 0
+    assert sum(row["select/injected"] for row in rows) > 0
+    assert rows[-1]["inject/success_replay/stored"] > 0
+
+
+def test_why_explains_a_replayed_trajectory_and_the_one_that_gave_way(tmp_path, small_demo):
+    train(small_demo(*BASE, *METHODS["replay"], "training.checkpoint_every=1"), tmp_path / "run", progress=QUIET)
+    update = next(k for k, row in enumerate(metrics(tmp_path / "run")) if row["select/injected"] == 2)
+    explainer = Explainer(tmp_path / "run")
+    for id, *_ in explainer.trajectories(update + 1):
+        if id.endswith("#0"):
+            gone = asyncio.run(explainer.explain(id))
+            break
+    assert any("a stored one took its place" in link.said for link in gone.chain)
+
+
+def test_a_second_pass_is_an_update_of_its_own(tmp_path, small_demo):
+    train(small_demo(*BASE, *METHODS["second pass"]), tmp_path / "run", progress=QUIET)
+    rows = metrics(tmp_path / "run")
+    passes = [row for row in rows if "second_pass/update/tokens" in row]
+    assert passes
+    assert rows[-1]["inject/self_imitation/passes"] >= len(passes) - 1
+    train(
+        small_demo(*BASE, METHODS["second pass"][0].replace("size", "weight: 0, size")), tmp_path / "no", progress=QUIET
+    )
+    train(small_demo(*BASE), tmp_path / "plain", progress=QUIET)
+    assert same(tmp_path / "no", tmp_path / "plain")
+    assert not same(tmp_path / "run", tmp_path / "plain")
+
+
+def test_groups_that_do_not_count_are_sampled_anew_and_on_record(tmp_path, small_demo):
+    train(small_demo(*BASE, *METHODS["refilled"]), tmp_path / "run", progress=QUIET)
+    events = [json.loads(line) for line in (tmp_path / "run" / "store" / "journal.jsonl").read_text().splitlines()]
+    consumed = [number for event in events if event["event"] == "consumed" for number in event["groups"]]
+    over = [number for event in events if event["event"] == "consumed" for number in event["passed_over"]]
+    assert len(consumed) == len(set(consumed)) == 12
+    assert len(over) == len(set(over)) > 0
+    assert not set(consumed) & set(over)
+    assert sum(row["group/passed_over"] for row in metrics(tmp_path / "run")) == len(over)
+    by_group = {}
+    for path in (tmp_path / "run" / "trajectories").glob("step-*.jsonl"):
+        for trajectory in read_trajectories(path):
+            by_group.setdefault(int(trajectory.id.split("/")[0].removeprefix("group-")), set()).add(
+                trajectory.score.value
+            )
+    assert all(len(by_group[number]) > 1 for number in consumed)
+    assert all(len(by_group[number]) == 1 for number in over)
+
+
+def test_a_quota_that_can_never_be_met_stops_with_a_reason(tmp_path, small_demo):
+    never = ["reward=tests_small:generous", "rollout.refill={name: informative, max_tried: 3}"]
+    with pytest.raises(QuotaError, match=r"5 that were sampled did not count \(mean reward 1\)"):
+        train(small_demo(*without_warm_up(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
+
+
+def test_or_the_update_does_with_what_there_is(tmp_path, small_demo):
+    never = ["reward=tests_small:generous", "rollout.refill={name: informative, max_tried: 3, on_exhaust: go_on}"]
+    train(small_demo(*without_warm_up(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
+    rows = metrics(tmp_path / "run")
+    assert [row["group/passed_over"] for row in rows] == [6.0] * 6
+    assert all(row["update/skipped"] == 1 for row in rows)
+
+
+def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
+    for name in ("independent", "forked", "entropy_branching", "balanced_branching", "frontier_tree", "probed"):
+        train(small_demo(*BASE, f"rollout.strategy={name}", "training.steps=1"), tmp_path / name, progress=QUIET)
+        (row,) = metrics(tmp_path / name)
+        sampled = row["episode/action_tokens"] * 4
+        assert {key for key in row if key.startswith("cost/")} == {
+            "cost/sampled_tokens", "cost/reused_tokens", "cost/tool_calls", "cost/environment_steps",
+        }  # fmt: skip
+        assert row["cost/sampled_tokens"] > 0
+        if name == "independent":
+            assert row["cost/sampled_tokens"] == pytest.approx(sampled)
+            assert row["cost/reused_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            ["environment={name: 'tests_small:Unrepeatable'}", "rollout.strategy=forked"],
+            'environment "tests_small:Unrepeatable" can neither be kept .* nor led through the same actions again',
+        ),
+        (
+            ["environment={name: 'tests_small:Unrepeatable'}", "rollout.start={name: expert_prefix, until: 5}"],
+            "so no episode can begin in its middle",
+        ),
+        (["rollout.strategy=forked", "rollout.rewrites=[{name: summary, tokens: 9}]"], "cannot be forked"),
+        (["rollout.rewrites=[rollback]", "environment={name: 'tests_small:Unrepeatable'}"], "takes calls back"),
+        (["rollout.stops=[lagging]", *AHEAD], "which training.deterministic forbids"),
+        (["rollout.refill={name: informative, on_exhaust: go_on}", *AHEAD], "which training.deterministic forbids"),
+        (["rollout.inject=[{name: success_replay, off_policy: truncated}]"], "so set correction: truncated"),
+        (["rollout.views=[{name: demonstrations, examples: [a], counts: [[5, 1]]}]"], "the steps before have no value"),
+        (["rollout.allocate={name: horizon_stages, turns: [99], every: 2}"], r"environment\.max_turns \(6\), got 99"),
+        (
+            ["rollout.views=[{name: budget_lin, budgets: [1]}]"],
+            'no view named "budget_lin"; did you mean "budget_line"',
+        ),
+        (
+            ["curriculum={name: ucb, kinds: [prodct]}"],
+            'none is of kind "prodct"; there are product, ',
+        ),
+        (["curriculum={name: stages, stages: [[product], [odd]], every: 1}"], 'none is of kind "odd"'),
+        (
+            ["rollout.select=[{name: surprising, by: colour}]"],
+            r'rollout\.select\.surprising: task .* has no tag "colour"',
+        ),
+        (["tasks={source: 'tests_small:Bare'}", "supervised=null", "rollout.strategy=guided_retry"], "has no hint"),
+        (
+            ["tasks={source: 'tests_small:Bare'}", "supervised=null", "rollout.views=[rubric]"],
+            "has no private `rubric`",
+        ),
+        (["filters=[void_turns, void_turns]"], '"void_turns" stands there twice'),
+        (["rollout.stops=[void_turn, void_turn]"], '"void_turn" stands there twice'),
+        (["rollout.on_view_overflow=refuse"], "has no effect: there are no views"),
+        (["rollout.partner={name: try_again, attempt: 3}"], "no such option"),
+        (["rollout.strategy={name: entropy_branching, roots: 9}"], "0 to group_size"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_sampled(tmp_path, small_demo, changes, said):
+    with pytest.raises(RecipeError, match=said):
+        train(small_demo(*without_warm_up(changes)), tmp_path / "run", progress=QUIET)
+
+
+def test_removals_by_selection_stay_where_they_are(tmp_path, small_demo):
+    train(small_demo(*BASE, "rollout.select=[{name: balanced, keep: 2}]"), tmp_path / "run", progress=QUIET)
+    assert {row["select/removed_fraction"] for row in metrics(tmp_path / "run")} == {0.5}
+    for path in (tmp_path / "run" / "trajectories").glob("step-*.jsonl"):
+        assert {t.removal for t in read_trajectories(path)} == {None}  # what was sampled is on record as it was
