@@ -31,7 +31,7 @@ from whetstone.record.store import RunStore
 from whetstone.reporting import Progress
 from whetstone.rollout import Action, Admission, Independent, Limits, Moment, Plan
 from whetstone.rollout import Collector as Collecting
-from whetstone.tools.calculator import pocket_calculator as exact_calculator
+from whetstone.tools.arithmetic import pocket_calculator as exact_calculator
 from whetstone.training import train
 from whetstone.training.stream import GroupStream
 from whetstone.trajectory import Author, Score, Task, Tokens, Trajectory

@@ -33,7 +33,7 @@ from whetstone.recipe import load_recipe
 from whetstone.record.checkpoint import latest_checkpoint
 from whetstone.record.store import RunStore
 from whetstone.reporting import Progress
-from whetstone.tools.calculator import pocket_calculator
+from whetstone.tools.arithmetic import pocket_calculator
 from whetstone.training import train
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.trajectory import Score, Task, Trajectory

@@ -31,7 +31,7 @@ from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.errors import InfrastructureError
 from whetstone.recipe import load_recipe
 from whetstone.record.store import RunStore
-from whetstone.tools.calculator import pocket_calculator as exact_calculator
+from whetstone.tools.arithmetic import pocket_calculator as exact_calculator
 from whetstone.training import evaluate
 from whetstone.training.reinforcement import Reinforcement
 

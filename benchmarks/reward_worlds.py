@@ -10,7 +10,7 @@ from typing import Any, Literal
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import ToolStop
 from whetstone.seeding import derive_random, derive_seed
-from whetstone.tools.calculator import evaluate, shown
+from whetstone.tools.arithmetic import evaluate, shown
 from whetstone.trajectory import Task
 
 _CITIES = ("Bergen", "Cadiz", "Delft", "Ghent", "Izmir", "Kyoto", "Lima", "Malmo", "Nantes", "Oslo", "Porto", "Quito")

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "whetstone"
 # a room may import the rooms before it, and the protocol.py of any room
 ORDER = [
-    "errors", "extras", "ranges", "plain_json", "stopping", "seeding", "compute_thread", "atomic_write",
+    "window", "errors", "extras", "ranges", "plain_json", "stopping", "seeding", "compute_thread", "atomic_write",
     "shortening", "plugins", "recipe", "sandbox", "chat", "trajectory", "trajectory_json", "causes", "tools", "tasks",
     "environments", "policies", "inference", "rewards", "rollout", "algorithms", "learning", "evaluation", "reporting",
     "record", "assembly", "training", "analysis", "scaling", "serving", "recipes", "cli",

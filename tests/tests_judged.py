@@ -3,7 +3,7 @@
 import itertools
 
 from whetstone.rewards import last_number
-from whetstone.tools.calculator import evaluate, shown
+from whetstone.tools.arithmetic import evaluate, shown
 
 
 def says_yes(question):

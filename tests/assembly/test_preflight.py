@@ -7,7 +7,7 @@ import torch
 
 from tests_small import SMALL
 from whetstone.assembly import assemble, preflight
-from whetstone.assembly.preflight import _Probe
+from whetstone.assembly.preflight_checks import _Probe
 from whetstone.evaluation.checks import Verdict
 from whetstone.recipe import load_recipe
 

@@ -324,20 +324,20 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit():
 
 
 def test_an_update_tells_what_it_cost_and_how_far_it_moved():
-    metrics = ModelTrainer(small_policy(), with_settings(micro_batch_tokens=45)).update(group(), surrogate)
+    metrics = ModelTrainer(small_policy(), with_settings(micro_batch_tokens=45)).step(group(), surrogate)
     assert metrics["update/over_budget"] == 0
     assert 0 < metrics["update/weight_ratio"] < 0.1
     assert 0 < metrics["update/shared_fraction"] < 1
     assert metrics["throughput/update_tokens_per_second"] > 0
     assert 0 < metrics["throughput/flops_utilisation"] < 1
     assert metrics["memory/peak_gib"] > 0
-    narrow = ModelTrainer(small_policy(), with_settings(micro_batch_tokens=30)).update(group(), surrogate)
+    narrow = ModelTrainer(small_policy(), with_settings(micro_batch_tokens=30)).step(group(), surrogate)
     assert narrow["update/over_budget"] == 4  # of five segments one has room, the others a pass each
 
 
 def test_a_token_the_model_does_not_know_names_its_trajectory():
     with pytest.raises(ValueError, match="token 90000 is not among the"):
-        ModelTrainer(small_policy(), SETTINGS).update([segment([1, 90000], [0, 1])], surrogate)
+        ModelTrainer(small_policy(), SETTINGS).step([segment([1, 90000], [0, 1])], surrogate)
 
 
 def test_a_policy_is_a_model_and_a_tokenizer():
@@ -372,10 +372,10 @@ class _Little:
 def test_where_memory_does_not_suffice_the_update_is_made_in_smaller_pieces(error):
     batch = [segment([1, 2, 3 + i, *range(5, 45)], [0] * 3 + [1] * 40, 0.5 - i) for i in range(8)]
     plenty = Recorder(small_policy(), with_settings(micro_batch_tokens=512, share_prefixes=False))
-    plenty.update(batch, surrogate)
+    plenty.step(batch, surrogate)
     scarce = Recorder(small_policy(), with_settings(micro_batch_tokens=512, share_prefixes=False))
     scarce._forward = _Little(scarce._forward, 130, error)
-    metrics = scarce.update(batch, surrogate)
+    metrics = scarce.step(batch, surrogate)
     assert scarce._forward.refused == 2
     assert (scarce.token_budget, scarce.out_of_memory) == (128, 2)
     assert metrics["memory/micro_batch_tokens"] == 128

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from whetstone.errors import ToolError
 from whetstone.tools import calculator, pocket_calculator
-from whetstone.tools.calculator import evaluate
+from whetstone.tools.arithmetic import evaluate
 
 NUMBERS = st.integers(0, 999)
 

@@ -79,14 +79,21 @@ def level_of(function: Callable[..., Any], column: str = "return") -> Level:
 
 def bite_of(function: Callable[..., Any]) -> Bite:
     """Where a filter takes out; only in the loss where it does not say."""
-    said = getattr(get_type_hints(_whole(function), include_extras=True).get("return"), "__metadata__", ())
-    return next((each for each in said if isinstance(each, Bite)), Bite.LOSS_ONLY)
+    return next((each for each in _said_of_return(function) if isinstance(each, Bite)), Bite.LOSS_ONLY)
 
 
 def is_flat_without_advantage(objective: Callable[..., Any]) -> bool:
     """Whether an objective says (`-> AdvantageLoss`) that its loss and gradient are 0 where the advantage is."""
-    said = getattr(get_type_hints(_whole(objective), include_extras=True).get("return"), "__metadata__", ())
-    return "flat_without_advantage" in said
+    return "flat_without_advantage" in _said_of_return(objective)
+
+
+def has_ratio_to_sampler(objective: Callable[..., Any]) -> bool:
+    """Whether an objective says (`-> SamplerRatioLoss`) that its ratio is to the sampler."""
+    return "ratio_to_sampler" in _said_of_return(objective)
+
+
+def _said_of_return(function: Callable[..., Any]) -> tuple[Any, ...]:
+    return getattr(get_type_hints(_whole(function), include_extras=True).get("return"), "__metadata__", ())
 
 
 def _whole(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,14 @@
 """How does a recipe become things that run? Every part is looked up, checked and made before anything is sampled."""
 
-from whetstone.assembly.assembly import Assembly, assemble, judged_parts
-from whetstone.assembly.column_requirements import PROVIDERS
-from whetstone.assembly.preflight import preflight
+from typing import TYPE_CHECKING
+
+from whetstone.window import window
+
+if TYPE_CHECKING:
+    from whetstone.assembly.assembly import Assembly, assemble, judged_parts
+    from whetstone.assembly.column_requirements import PROVIDERS
+    from whetstone.assembly.preflight_checks import preflight
+
+__getattr__, __dir__ = window(__name__)
 
 __all__ = ["PROVIDERS", "Assembly", "assemble", "judged_parts", "preflight"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from whetstone.algorithms import ADVANTAGES, columns_of, level_of
+from whetstone.algorithms import ADVANTAGES, columns_of, has_ratio_to_sampler, level_of
 from whetstone.assembly.column_requirements import Offer, missing
 from whetstone.environments import Environment
 from whetstone.errors import did_you_mean
@@ -96,7 +96,7 @@ def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:
     if sums_level(objective) is not None:
         said = f'objective "{name}" is on sums of log-probs, which have no weights'
         raise resolved.error("correction", said)
-    if "sampler_logprobs" in reads:
+    if has_ratio_to_sampler(objective):
         raise resolved.error("correction", f'the ratio of objective "{name}" carries the mismatch already')
 
 

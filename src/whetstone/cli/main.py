@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import sys
@@ -12,22 +13,27 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import click
 
-from whetstone.cli.compare import compare_command
-from whetstone.cli.doctor import doctor
-from whetstone.cli.evaluate import evaluate
-from whetstone.cli.host import host
-from whetstone.cli.mcp import mcp
 from whetstone.cli.own_code import line_of
-from whetstone.cli.recipes import recipes
-from whetstone.cli.replay import replay
-from whetstone.cli.rewards import rewards
-from whetstone.cli.rollout import rollout
-from whetstone.cli.tasks import tasks
-from whetstone.cli.train import train
-from whetstone.cli.why import why
-from whetstone.errors import WhetstoneError
+from whetstone.errors import WhetstoneError, did_you_mean
 from whetstone.extras import release
-from whetstone.training import Interrupted
+from whetstone.training.interruption import Interrupted
+
+COMMANDS = {
+    "compare": ("compare:compare_command", "Compare recipes: same tasks, same budget, several seeds."),
+    "doctor": ("doctor:doctor", "Look at this machine, or try every part of a recipe."),
+    "evaluate": ("evaluate:evaluate", "Evaluate a run, or a recipe's policy as it stands."),
+    "host": ("host:host", "Serve an environment and its tasks over HTTP until stopped."),
+    "mcp": ("mcp:mcp", "Serve tools by the Model Context Protocol."),
+    "recipes": ("recipes:recipes", "List every recipe, its paper and its parts."),
+    "replay": ("replay:replay", "Compute again what a run has on record."),
+    "rewards": ("rewards:rewards", "Try a reward; list rewards."),
+    "rollout": ("rollout:rollout", "Play episodes and show them as conversations."),
+    "tasks": ("tasks:tasks", "Look at tasks; try an environment."),
+    "train": ("train:train", "Train a recipe."),
+    "why": ("why:why", "Explain one number of a run."),
+}
+"""By name, the file and object of each command, and what the list of commands says of it. A command is loaded when it
+is called: what most of them stand on takes seconds."""
 
 
 class _ReaderLeft(Exception):
@@ -43,7 +49,25 @@ class _Broken(Exception):
 
 
 class _Commands(click.Group):
-    """A group that lets a broken pipe through, which click would end without a word whoever's pipe it was."""
+    """Commands that are loaded when they are called; a broken pipe is let through, which click would end without a word
+    whoever's pipe it was."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """The command of this name, loaded."""
+        if cmd_name not in COMMANDS:
+            ctx.fail(f'no command "{cmd_name}"{did_you_mean(cmd_name, COMMANDS)}')
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"whetstone.cli.{module}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, without loading one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, said) for name, (_, said) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand."""
@@ -62,10 +86,6 @@ class _Commands(click.Group):
 def cli(ctx: click.Context, traceback: bool) -> None:
     """Train language-model agents that use tools, by reinforcement learning."""
     ctx.ensure_object(dict)["traceback"] = traceback
-
-
-for command in (train, evaluate, compare_command, rollout, replay, why, recipes, rewards, tasks, host, mcp, doctor):
-    cli.add_command(command)
 
 
 def main() -> None:

@@ -1,11 +1,18 @@
 """Where episodes happen."""
 
-from whetstone.environments.catalogue import ENVIRONMENTS, TASKS_OF_WORLDS
-from whetstone.environments.game_environment import GameEnvironment, is_game, played
-from whetstone.environments.noisy import Noisy
-from whetstone.environments.protocol import Environment, Game, Observation, Reply, Shown, StepResult, User
-from whetstone.environments.tool_environment import ToolEnvironment
-from whetstone.environments.users import USERS
+from typing import TYPE_CHECKING
+
+from whetstone.window import window
+
+if TYPE_CHECKING:
+    from whetstone.environments.catalogue import ENVIRONMENTS, TASKS_OF_WORLDS
+    from whetstone.environments.game_environment import GameEnvironment, is_game, played
+    from whetstone.environments.noisy import Noisy
+    from whetstone.environments.protocol import Environment, Game, Observation, Reply, Shown, StepResult, User
+    from whetstone.environments.tool_environment import ToolEnvironment
+    from whetstone.environments.users import USERS
+
+__getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "ENVIRONMENTS",

@@ -1,9 +1,16 @@
 """Engines: tokens in, tokens out."""
 
-from whetstone.inference.forward import rows_are_summed_alike
-from whetstone.inference.local import LocalEngine
-from whetstone.inference.protocol import Engine, EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
-from whetstone.inference.restarting import RestartingEngine
+from typing import TYPE_CHECKING
+
+from whetstone.window import window
+
+if TYPE_CHECKING:
+    from whetstone.inference.forward import rows_are_summed_alike
+    from whetstone.inference.local import LocalEngine
+    from whetstone.inference.protocol import Engine, EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
+    from whetstone.inference.restarting import RestartingEngine
+
+__getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "Engine",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-Weights = Mapping[str, Tensor]
+Weights: TypeAlias = "Mapping[str, Tensor]"
 """Parameters by name."""
 
 Spans = Sequence[tuple[int, int]]

@@ -22,7 +22,7 @@ from whetstone.trajectory import Author
 
 
 def disagreement(batches: Sequence[Minibatch], version: int | None) -> dict[str, float]:
-    """Of sampler and trainer on all tokens of a step that the present weights drew behind what is trained, before any
+    """Of sampler and learner on all tokens of a step that the present weights drew behind what is trained, before any
     of its updates; and how far tokens of older weights, or behind something else, lie from them."""
     ours, theirs, fresh = [], [], []
     for batch in batches:
@@ -49,7 +49,7 @@ def disagreement(batches: Sequence[Minibatch], version: int | None) -> dict[str,
 def check_agreement(
     batches: Sequence[Minibatch], loss: UpdateLoss, version: int | None, settings: TrainingSettings
 ) -> None:
-    """See that sampler and trainer agree, when the first pass of a step has found what tokens are worth.
+    """See that sampler and learner agree, when the first pass of a step has found what tokens are worth.
 
     Raises:
         MismatchError: They do not.
@@ -58,7 +58,7 @@ def check_agreement(
     found = disagreement(batches, version).get("sampler/mismatch_kl", 0.0)
     if found > settings.max_mismatch:
         raise MismatchError(
-            f"sampler and trainer disagree by {found:.3g} nats a token on the tokens that were just sampled "
+            f"sampler and learner disagree by {found:.3g} nats a token on the tokens that were just sampled "
             f"(sampler/mismatch_kl), more than training.max_mismatch ({settings.max_mismatch:g}): they do not have the "
             "same weights, arithmetic, template or temperature, and what is learned from such ratios is noise. "
             "`whetstone doctor RECIPE` compares the two"

@@ -27,6 +27,7 @@ from whetstone.trajectory import Author, OffPolicy, Segment
 def minibatches_of(
     spec: LearningSpec, trainer: ModelTrainer, given: Given, shown: Sequence[Segment], count: int
 ) -> list[Minibatch]:
+    """The minibatches of a step: the groups dealt out in turn, each with what its update reads beside its segments."""
     settings, temperature = spec.settings, spec.temperature
     asked = set(columns_of(spec.objective))
     shares = [[each for group in given.by_group[i::count] for each in group] for i in range(count)]

@@ -1,20 +1,27 @@
 """What is a recipe? Everything that decides a run, as typed values declared once."""
 
-from whetstone.recipe.reading import built_in_recipes, yaml_value
-from whetstone.recipe.resolved import Resolved, load_recipe
-from whetstone.recipe.settings import (
-    AggregationSettings,
-    CriticSettings,
-    EntropySettings,
-    ImitationSettings,
-    OptimizerSettings,
-    Part,
-    ProcessModelSettings,
-    Recipe,
-    SupervisedSettings,
-    TinySettings,
-    TrainingSettings,
-)
+from typing import TYPE_CHECKING
+
+from whetstone.window import window
+
+if TYPE_CHECKING:
+    from whetstone.recipe.reading import built_in_recipes, yaml_value
+    from whetstone.recipe.resolved import Resolved, load_recipe
+    from whetstone.recipe.settings import (
+        AggregationSettings,
+        CriticSettings,
+        EntropySettings,
+        ImitationSettings,
+        OptimizerSettings,
+        Part,
+        ProcessModelSettings,
+        Recipe,
+        SupervisedSettings,
+        TinySettings,
+        TrainingSettings,
+    )
+
+__getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "AggregationSettings",

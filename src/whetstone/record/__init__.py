@@ -1,9 +1,16 @@
 """What does a run keep on disk? Its directory, its journal of trajectories, checkpoints, and who reads them."""
 
-from whetstone.record.checkpoint import Checkpoints, Position, checkpoint_path, latest_checkpoint, load_checkpoint
-from whetstone.record.reader import RunRecord
-from whetstone.record.run_directory import claimed, read_json, run_recipe, write_json
-from whetstone.record.store import RunStore
+from typing import TYPE_CHECKING
+
+from whetstone.window import window
+
+if TYPE_CHECKING:
+    from whetstone.record.checkpoint import Checkpoints, Position, checkpoint_path, latest_checkpoint, load_checkpoint
+    from whetstone.record.reader import RunRecord
+    from whetstone.record.run_directory import claimed, read_json, run_recipe, write_json
+    from whetstone.record.store import RunStore
+
+__getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "Checkpoints",

@@ -1,10 +1,17 @@
 """What a run leaves behind for people: metrics, progress, trajectories on disk, a report."""
 
-from whetstone.reporting.learning import learned_from, learning_rows
-from whetstone.reporting.metrics import Journal
-from whetstone.reporting.progress import Progress, Stage
-from whetstone.reporting.report import write_report
-from whetstone.reporting.trajectories import read_trajectories, write_trajectories
+from typing import TYPE_CHECKING
+
+from whetstone.window import window
+
+if TYPE_CHECKING:
+    from whetstone.reporting.learning import learned_from, learning_rows
+    from whetstone.reporting.metrics import Journal
+    from whetstone.reporting.progress import Progress, Stage
+    from whetstone.reporting.report import write_report
+    from whetstone.reporting.trajectories import read_trajectories, write_trajectories
+
+__getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "Journal",

@@ -1,26 +1,33 @@
 """Episodes: one, many at once, and who acts in them."""
 
-from whetstone.rollout.actors import EndpointActor, ExpertActor, FrozenActor, PolicyActor
-from whetstone.rollout.admission import Admission
-from whetstone.rollout.batch_scheduling import next_batch
-from whetstone.rollout.collector import Collector, plans_of
-from whetstone.rollout.method import Method
-from whetstone.rollout.protocol import (
-    Action,
-    Actor,
-    EpisodeRecord,
-    Heard,
-    Moment,
-    Numbered,
-    Occasion,
-    Plan,
-    Roller,
-    SoFar,
-    Strategy,
-)
-from whetstone.rollout.runner import Limits, run_episode
-from whetstone.rollout.status import RolloutStatus
-from whetstone.rollout.strategies import NOT_CHOSEN, SEARCHES, STRATEGIES, Independent
+from typing import TYPE_CHECKING
+
+from whetstone.window import window
+
+if TYPE_CHECKING:
+    from whetstone.rollout.actors import EndpointActor, ExpertActor, FrozenActor, PolicyActor
+    from whetstone.rollout.admission import Admission
+    from whetstone.rollout.batch_scheduling import next_batch
+    from whetstone.rollout.collector import Collector, plans_of
+    from whetstone.rollout.method import Method
+    from whetstone.rollout.protocol import (
+        Action,
+        Actor,
+        EpisodeRecord,
+        Heard,
+        Moment,
+        Numbered,
+        Occasion,
+        Plan,
+        Roller,
+        SoFar,
+        Strategy,
+    )
+    from whetstone.rollout.runner import Limits, run_episode
+    from whetstone.rollout.status import RolloutStatus
+    from whetstone.rollout.strategies import NOT_CHOSEN, SEARCHES, STRATEGIES, Independent
+
+__getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "NOT_CHOSEN",

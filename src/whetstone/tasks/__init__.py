@@ -1,24 +1,22 @@
 """Where tasks come from."""
 
-from whetstone.tasks.arithmetic import Arithmetic
-from whetstone.tasks.curricula import CURRICULA, tag_of
-from whetstone.tasks.function_calls import FunctionCalls
-from whetstone.tasks.generated import Generated
-from whetstone.tasks.gsm8k import GSM8K
-from whetstone.tasks.humaneval import HumanEval
-from whetstone.tasks.jsonl import Jsonl, read_tasks
-from whetstone.tasks.protocol import Curriculum, Expert, Source
-from whetstone.tasks.rows import HuggingFace, Parquet
+from typing import TYPE_CHECKING
 
-SOURCES = {
-    "arithmetic": Arithmetic,
-    "function_calls": FunctionCalls,
-    "gsm8k": GSM8K,
-    "huggingface": HuggingFace,
-    "humaneval": HumanEval,
-    "jsonl": Jsonl,
-    "parquet": Parquet,
-}
+from whetstone.window import window
+
+if TYPE_CHECKING:
+    from whetstone.tasks.arithmetic import Arithmetic
+    from whetstone.tasks.built_in import SOURCES
+    from whetstone.tasks.curricula import CURRICULA, tag_of
+    from whetstone.tasks.function_calls import FunctionCalls
+    from whetstone.tasks.generated import Generated
+    from whetstone.tasks.gsm8k import GSM8K
+    from whetstone.tasks.humaneval import HumanEval
+    from whetstone.tasks.jsonl import Jsonl, read_tasks
+    from whetstone.tasks.protocol import Curriculum, Expert, Source
+    from whetstone.tasks.rows import HuggingFace, Parquet
+
+__getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "CURRICULA",

@@ -19,7 +19,7 @@ from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import did_you_mean
 from whetstone.plugins import OptionError
 from whetstone.seeding import derive_random, derive_seed
-from whetstone.tools.calculator import evaluate, shown
+from whetstone.tools.arithmetic import evaluate, shown
 from whetstone.trajectory import Task
 
 

@@ -29,7 +29,7 @@ from whetstone.algorithms.objectives.stored import (
     simulation_penalty,
 )
 from whetstone.algorithms.objectives.supervised import supervised
-from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss
+from whetstone.algorithms.objectives.token_loss import AdvantageLoss, SamplerRatioLoss, TokenLoss
 from whetstone.algorithms.objectives.trust_region import probability_difference
 from whetstone.algorithms.objectives.value import clipped_value, squared_value, success_value
 
@@ -40,7 +40,7 @@ _OBJECTIVES = (
 OBJECTIVES = {objective.__name__: objective for objective in _OBJECTIVES}
 
 __all__ = [
-    "OBJECTIVES", "AdvantageLoss", "Aggregation", "SumLoss", "TokenLoss", "advantage_regression",
+    "OBJECTIVES", "AdvantageLoss", "Aggregation", "SamplerRatioLoss", "SumLoss", "TokenLoss", "advantage_regression",
     "advantage_weighted", "aggregated", "balanced_weights", "bradley_terry", "cispo", "clipped", "clipped_value",
     "distilled", "distilled_now", "dpo", "entropy_balanced", "entropy_bonus", "entropy_smoothing", "entropy_weights",
     "gmpo", "gspo", "hybrid_critic", "interpolated", "kl_cov", "kto", "mixed", "pairs_of", "pessimistic",

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.clipped import clipped
-from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.algorithms.objectives.token_loss import (
+    SamplerRatioLoss,
+    TokenLoss,
+    log_ratio,
+    ratio_metrics,
+    same_length,
+)
 from whetstone.ranges import NotNegative, Positive, Share
 
 
@@ -78,7 +84,7 @@ def distilled_now(
     low: NotNegative = 0.2,
     pull: NotNegative = 1e-3,
     bound: Positive = 10.0,
-) -> TokenLoss:
+) -> SamplerRatioLoss:
     """Importance-weighted distillation by the present policy's distance to the teacher.
 
         a = sg[ℓ_T − ℓ];   L = −a exp(ℓ − ℓ_sampler) + τ (ℓ − ℓ_sampler)²

@@ -28,6 +28,10 @@ AdvantageLoss = Annotated[TokenLoss, "flat_without_advantage"]
 """A loss whose value and gradient are exactly 0 where the advantage is: such tokens need no backward pass."""
 
 
+SamplerRatioLoss = Annotated[TokenLoss, "ratio_to_sampler"]
+"""A loss whose ratio is to the sampler itself, so that no correction may be used with it."""
+
+
 def log_ratio(learner_logprobs: Tensor, other_logprobs: Tensor) -> Tensor:
     """[T] ℓ − ℓ_other, within ±20; gradient through the first alone.
 

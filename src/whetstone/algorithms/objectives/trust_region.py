@@ -9,7 +9,13 @@ from __future__ import annotations
 import torch
 
 from whetstone.algorithms.levels import PerToken
-from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
+from whetstone.algorithms.objectives.token_loss import (
+    SamplerRatioLoss,
+    TokenLoss,
+    log_ratio,
+    ratio_metrics,
+    same_length,
+)
 from whetstone.ranges import NotNegative
 
 
@@ -21,7 +27,7 @@ def probability_difference(
     low: NotNegative = 0.2,
     high: NotNegative = 0.2,
     pull: NotNegative = 1e-3,
-) -> TokenLoss:
+) -> SamplerRatioLoss:
     """Importance-weighted surrogate without tokens whose probability moved too far the way they are pushed.
 
         u = π − μ;   dropped: u > δ_hi with A > 0, u < −δ_lo with A < 0;   else −A exp(ℓ − ℓ_sampler)

@@ -31,7 +31,7 @@ from whetstone.environments.game_tasks import said_as_command
 from whetstone.environments.protocol import Isolation, Shown
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.tasks.generated import Generated
-from whetstone.tools.calculator import evaluate
+from whetstone.tools.arithmetic import evaluate
 from whetstone.trajectory import Task
 
 _NEEDS = (package("reasoning_gym", "reasoning"),)

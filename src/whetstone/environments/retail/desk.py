@@ -14,7 +14,7 @@ from typing import Any
 
 from whetstone.environments.retail.store import Store, read_database
 from whetstone.errors import ToolError
-from whetstone.tools.calculator import evaluate
+from whetstone.tools.arithmetic import evaluate
 from whetstone.tools.protocol import Episode
 
 

@@ -14,7 +14,7 @@ from whetstone.rewards.answers.exact_match import same_answer
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.rewards.judged.material import without_thoughts
 from whetstone.rewards.judges import Judge, Question
-from whetstone.tools.calculator import calculator
+from whetstone.tools.arithmetic import calculator
 from whetstone.trajectory import Score, Task, Trajectory
 
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?\s*")
