@@ -15,7 +15,8 @@ import pytest
 
 from tests_tools import played
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
-from whetstone.tools import Toolset, sql
+from whetstone.tools import Toolset
+from whetstone.tools.database import process
 from whetstone.tools.sql import Sql, as_table
 from whetstone.trajectory import Task
 
@@ -224,7 +225,7 @@ def test_a_postgresql_server_that_is_not_there_is_infrastructure():
     ],
 )
 def test_a_tasks_statements_make_its_database_and_nothing_else(tmp_path, statements, monkeypatch):
-    monkeypatch.setattr(sql, "_MAKING_SECONDS", 0.2)
+    monkeypatch.setattr(process, "_MAKING_SECONDS", 0.2)
     reached = tmp_path / "reached"
     asked = Task("t", "?", {"database": statements.replace("{}", str(reached))})
     with pytest.raises(TaskError, match="its database cannot be made"):
