@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests_tools import played
-from whetstone.errors import InfrastructureError, RecipeError, TaskError
+from whetstone.errors import InfrastructureError, RecipeError, TaskError, ToolError
 from whetstone.tools import Toolset
 from whetstone.tools.database import process
 from whetstone.tools.sql import Sql, as_table
@@ -206,6 +206,22 @@ def test_what_an_episode_changes_in_postgresql_is_taken_back(postgresql):
     assert answers[0].text == "done"
     assert answers[2].text.startswith("n\n1")
     assert asked(sql, count)[0].text.startswith("n\n3")
+
+
+def test_a_postgresql_query_is_left_at_once_and_the_loop_goes_on(postgresql):
+    async def episode():
+        toolset = Toolset([sql := Sql(url=postgresql, timeout_seconds=300)])
+        await toolset.open(Task("t", "?"), seed=0)
+        running = asyncio.ensure_future(sql.sql("SELECT pg_sleep(300)"))
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert not running.done()
+        async with asyncio.timeout(30):
+            await toolset.close()
+            with pytest.raises((ToolError, InfrastructureError)):
+                await running
+
+    asyncio.run(episode())
 
 
 def test_a_postgresql_server_that_is_not_there_is_infrastructure():

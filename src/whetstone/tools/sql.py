@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from whetstone.errors import InfrastructureError, RecipeError, TaskError, ToolError
+from whetstone.errors import DatabaseError, InfrastructureError, RecipeError, TaskError, ToolError
 from whetstone.extras import install_command
-from whetstone.tools.database import Database, DatabaseProcess, OpeningError, Origin, PostgreSQL
+from whetstone.tools.database import Database, DatabaseProcess, Origin, PostgreSQL
 from whetstone.tools.protocol import Episode
 
 _MOST_CELL_CHARACTERS = 200
@@ -84,7 +84,7 @@ class Sql:
         process = DatabaseProcess(origin, memory_mb=self.memory_mb)
         try:
             await process.open()
-        except OpeningError as error:
+        except DatabaseError as error:
             if self.url == "task":
                 raise TaskError(f"task {episode.task.id}: its database cannot be made: {error}") from None
             raise InfrastructureError(f"sql: {self.url} cannot be opened: {error}") from None

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from whetstone.errors import ToolError
+from whetstone.errors import DatabaseError, ToolError
 from whetstone.rewards.answers.final_answer import final_answer
-from whetstone.tools.database import DatabaseProcess, OpeningError, Origin
+from whetstone.tools.database import DatabaseProcess, Origin
 from whetstone.trajectory import Score, Task, Trajectory
 
 _FENCED = re.compile(r"```(?:sql)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
@@ -53,7 +53,7 @@ async def sql_result(
         if gold is None:
             raise ValueError(f"the task's own query does not run: {failure}")
         rows = None if query is None else (await _rows(process, query, seconds, most_rows))[0]
-    except OpeningError as error:
+    except DatabaseError as error:
         raise ValueError(f"the task's database cannot be opened: {error}") from None
     finally:
         await process.close()

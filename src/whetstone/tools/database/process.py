@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from whetstone.errors import InfrastructureError, ToolError, WhetstoneError
+from whetstone.errors import DatabaseError, InfrastructureError, ToolError
 from whetstone.tools.database.protocol import Result
 from whetstone.tools.database.server import ResultTooLargeError, Worker, server_of
 from whetstone.tools.threads import run_in_thread
@@ -29,10 +29,6 @@ _MAKING_SECONDS, _OPENING_SECONDS, _COPYING_SECONDS = 10.0, 5.0, 600.0
 _START_SECONDS = 30.0
 """Until a process that has just been asked for is there; the first one waits for its server's imports."""
 _MOST_RESULT_BYTES = 64 * _MEBIBYTE
-
-
-class OpeningError(WhetstoneError):
-    """A database cannot be made, copied or opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ class DatabaseProcess:
         """Begin with what it is at the beginning.
 
         Raises:
-            OpeningError: It cannot be had; the message says why.
+            DatabaseError: It cannot be had; the message says why.
             InfrastructureError: There is no process for it.
         """
         try:
@@ -94,7 +90,10 @@ class DatabaseProcess:
         heard = await self._asked(message, seconds)
         try:
             columns = [_text(name) for name in heard[0]["columns"]]
-            rows = [[_value(cell) for cell in row] for one in heard[1:] for row in one["rows"]]
+            rows: list[list[Any]] = []
+            for one in heard[1:]:
+                rows += [[_value(cell) for cell in row] for row in one["rows"]]
+                await asyncio.sleep(0)  # others have their turn in between
             if len(rows) > most or any(len(row) != len(columns) for row in rows):
                 raise ValueError("no table")
         except (LookupError, TypeError, ValueError):
@@ -136,7 +135,10 @@ class DatabaseProcess:
         if not self._of_its_own:
             await self._start(self._path, _OPENING_SECONDS)
             return
-        self._folder = tempfile.TemporaryDirectory(prefix="whetstone-sql-", ignore_cleanup_errors=True)
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="whetstone-sql-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise InfrastructureError(f"there is no folder for a database: {error}") from None
         if origin.statements is not None:
             await self._start(self._own_file, _MAKING_SECONDS, statements=origin.statements)
         else:
@@ -146,7 +148,7 @@ class DatabaseProcess:
         """Have a process with this file open.
 
         Raises:
-            OpeningError: It cannot be.
+            DatabaseError: It cannot be.
             InfrastructureError: There is none.
         """
         if self._worker is not None:
@@ -166,17 +168,22 @@ class DatabaseProcess:
         }
         self._worker = server_of(self.origin.kind).start()
         try:
-            async with asyncio.timeout(seconds + _START_SECONDS):
+            async with asyncio.timeout(_START_SECONDS):
+                await self._worker.ask({"do": "begin"}, most_bytes=_MEBIBYTE)
+        except (TimeoutError, EOFError, ResultTooLargeError):
+            raise InfrastructureError("a process for a database does not start") from None
+        try:
+            async with asyncio.timeout(seconds + _GRACE_SECONDS):
                 heard = await self._worker.ask(message, most_bytes=_MEBIBYTE)
         except TimeoutError:
-            raise OpeningError(f"it took longer than {seconds:g} s") from None
+            raise DatabaseError(f"it took longer than {seconds:g} s") from None
         except (EOFError, ResultTooLargeError):
-            raise OpeningError("the process that opens it came to an end") from None
+            raise DatabaseError("the process that opens it came to an end") from None
         end = heard[-1]
         if end["end"] != "ok":
             self._worker.kill()
             said = {"time": f"it took longer than {seconds:g} s", "memory": f"it took more than {self.memory_mb} MiB"}
-            raise OpeningError(said.get(str(end["end"]), str(end.get("said"))))
+            raise DatabaseError(said.get(str(end["end"]), str(end.get("said"))))
 
     async def _asked(self, message: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
         """All that was answered but how it ended."""
@@ -215,18 +222,18 @@ class DatabaseProcess:
         try:
             await self._start(self._path if self._folder is None else self._own_file, _OPENING_SECONDS)
             return
-        except OpeningError as error:
+        except DatabaseError as error:
             why = str(error)
             if not self._of_its_own:
                 raise InfrastructureError(f"the database could not be opened again: {why}") from None
         await self._leave()
         try:
             await self._begin()
-        except OpeningError as error:
+        except DatabaseError as error:
             raise InfrastructureError(f"the database could not be opened again: {why}; {error}") from None
         if not self.origin.read_only:
             raise ToolError(
-                f"the database could not be opened again ({why}): it is as at first, and its changes are lost"
+                f"the database could not be opened again ({why}): it is as at first; what was changed is lost"
             )
 
     @property

@@ -138,7 +138,10 @@ class Server:
         Raises:
             InfrastructureError: There is none to be had.
         """
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise InfrastructureError(f"no process for a database can be started: {error}") from None
         number = next(self._numbers)
         with theirs, self._lock:
             for last in (False, True):

@@ -35,7 +35,7 @@ class DuckDB:
         if os.path.isfile(f"{source}.wal"):  # what has not become part of the file yet
             shutil.copyfile(f"{source}.wal", f"{path}.wal")
 
-    def open(self, path: str, *, read_only: bool, memory: int) -> None:
+    def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
         """See `Engine`."""
         # statements could otherwise read any file of the machine, and load code
         settings = {"enable_external_access": "false", "autoinstall_known_extensions": "false"}

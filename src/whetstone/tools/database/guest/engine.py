@@ -34,8 +34,15 @@ class Engine(Protocol):
         """Make a file with what another holds."""
         ...
 
-    def open(self, path: str, *, read_only: bool, memory: int) -> None:
-        """Open a file, and all it needs beside it, so that the rest of the machine may be closed."""
+    def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
+        """Open a file, and all it needs beside it, so that the rest of the machine may be closed.
+
+        Args:
+            path: Where it is.
+            read_only: Whether nothing can be changed.
+            memory: Bytes there are for it.
+            file: Bytes it may grow to.
+        """
         ...
 
     def execute(self, query: str) -> Cursor:

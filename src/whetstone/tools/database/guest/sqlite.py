@@ -47,12 +47,14 @@ class SQLite:
         ):
             there.backup(here)
 
-    def open(self, path: str, *, read_only: bool, memory: int) -> None:
+    def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
         """See `Engine`."""
         self._connection = self._connected(path, "ro" if read_only else "rw")
         if read_only:
             self._connection.execute("PRAGMA query_only = ON")
         self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens what lies beside it
+        (page,) = self._connection.execute("PRAGMA page_size").fetchone()
+        self._connection.execute(f"PRAGMA max_page_count = {max(1, file // page)}")  # a clearer word than the kernel's
         self._guard(_allowed)
 
     def execute(self, query: str) -> Cursor:
