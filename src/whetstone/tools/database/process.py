@@ -154,6 +154,8 @@ class DatabaseProcess:
         if self._worker is not None:
             await self._worker.ended()
             self._worker = None
+        if self._closed:
+            raise InfrastructureError("the database was asked when its episode was over")
         memory = self.memory_mb * _MEBIBYTE
         message = {
             "kind": self.origin.kind,
