@@ -67,6 +67,10 @@ class SandboxError(WhetstoneError):
     """Foreign code cannot be run here as it was asked for: no isolation, or one this machine does not offer."""
 
 
+class DatabaseError(WhetstoneError):
+    """A file of SQLite or DuckDB cannot be made, copied or opened."""
+
+
 class ToolError(Exception):
     """Raised by a tool when the model asked for something impossible; the model reads the text."""
 
