@@ -17,7 +17,7 @@ def asked_to_stop() -> bool:
 
 
 def pressed(error: BaseException) -> bool:
-    """Whether it is a person's second Ctrl-C, which asyncio raises wherever the program is just then; the first cancels.
+    """Whether it is a person's second Ctrl-C, raised by asyncio wherever the program is just then; the first cancels.
 
     A `KeyboardInterrupt` from anywhere else was raised by the code that was running.
     """
