@@ -151,6 +151,26 @@ def test_filling_the_disk_ends_at_the_folders_size(isolation):
         assert any(w in outcome.error for w in ("No space left", "Permission denied", "Read-only file system"))
 
 
+@pytest.mark.parametrize("level", levels(NAMESPACES, Isolation.LANDLOCK, Isolation.UNSAFE))
+@pytest.mark.parametrize("in_a_child", [False, True], ids=["itself", "a child of a thread"])
+def test_files_without_a_name_are_files(level, in_a_child):
+    held = (
+        "import os, time\nheld = []\nfor i in range(12):\n    held.append(open('f', 'wb'))\n"
+        "    os.unlink('f')\n    held[-1].write(bytes(4 << 20))\n    held[-1].flush()\ntime.sleep(1.5)\n"
+    )
+    thread = (
+        "import subprocess, sys, threading\n"
+        f"run = lambda: subprocess.run([sys.executable, '-c', {held!r}], check=True)\n"
+        "t = threading.Thread(target=run)\nt.start()\nt.join()\nraise OSError('No space left, perhaps')"
+    )
+    outcome = run(level, thread if in_a_child else held, limits=replace(QUICK, wall_seconds=20.0))
+    if level is NAMESPACES:
+        assert outcome.ending is Ending.ERROR
+        assert "No space left" in outcome.error
+    else:
+        assert outcome.ending is Ending.DISK
+
+
 def test_one_big_file_ends_at_its_size(isolation):
     outcome = run(isolation, "f = open('f', 'wb')\nwhile True:\n    f.write(bytes(1 << 20))")
     assert outcome.ending is Ending.ERROR

@@ -99,7 +99,7 @@ class Jail:
     @property
     def too_full(self) -> bool:
         """Whether there are too many files, or too large ones, where nothing but looking at them tells."""
-        return bool(self.folder) and too_full(self.folder, self.limits)
+        return bool(self.folder) and too_full(self.folder, self.limits, self.process)
 
     async def server_is_gone(self) -> bool:
         """Whether it was not the world alone that ended, but the server with all its worlds."""

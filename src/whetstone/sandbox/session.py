@@ -17,18 +17,16 @@ import base64
 import binascii
 import contextlib
 import os
-import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
 from whetstone.errors import InfrastructureError
 from whetstone.sandbox.guest.supervisor import NOT_STARTED
 from whetstone.sandbox.guest.wire import LENGTH, PACKET_BYTES, frame, send_packet
+from whetstone.sandbox.heard import count_of, object_of, outcome_of, why_it_ended
 from whetstone.sandbox.jail import Jail
 from whetstone.sandbox.limits import Limits
 from whetstone.sandbox.printed import Printed
@@ -261,7 +259,7 @@ class Session:
             raise _WorldLost("has too many processes to start an interpreter")
         self._lived = True
         if happened == "answer":
-            outcome = _outcome(what)
+            outcome = outcome_of(what)
             if outcome is not None:
                 return outcome
             happened = "nonsense"
@@ -271,7 +269,7 @@ class Session:
             await self._end_all()
         self._drop_interpreter(keep_output=True)
         restarted = "the interpreter was started again and its variables are gone" if self.persistent else ""
-        ending, words = _why_it_ended(happened, what, self.limits)
+        ending, words = why_it_ended(happened, what, self.limits)
         if self._jail is not None and (killed := self._jail.out_of_memory) > self._killed_for_memory:
             self._killed_for_memory = killed
             if happened == "died":
@@ -313,7 +311,7 @@ class Session:
             if said.get("clean") is not True:
                 self._end(clean=False)
             return
-        self.swept += _count(said["swept"])
+        self.swept += count_of(said["swept"])
         if said.get("survived") is not True:
             self._drop_interpreter()
             self._lost = (
@@ -373,9 +371,8 @@ class Session:
             raise InfrastructureError(f"no interpreter can be started: {error.strerror}") from None
         os.set_blocking(end, True)
         try:
-            send_packet(self._jail.control, {"do": "start", "seed": self.seed}, [theirs.fileno(), end])
-        except OSError:  # the next that is listened for is its end
-            pass
+            with contextlib.suppress(OSError):  # of one that is gone the next that is heard is its end
+                send_packet(self._jail.control, {"do": "start", "seed": self.seed}, [theirs.fileno(), end])
         finally:
             theirs.close()
             os.close(end)
@@ -424,11 +421,8 @@ class Session:
             self._deaf_to(self._jail.control)
             self._tell("gone", None)
             return
-        try:
-            message = orjson.loads(data)
-        except ValueError:
-            message = None
-        if not isinstance(message, dict):
+        message = object_of(data)
+        if message is None:
             self._deaf_to(self._jail.control)
             self._tell("gone", None)
         elif "died" in message:
@@ -461,11 +455,8 @@ class Session:
             self._hear(body)
 
     def _hear(self, body: bytes) -> None:
-        try:
-            answer = orjson.loads(body)
-        except ValueError:
-            answer = None
-        if isinstance(answer, dict) and answer.get("number") == self._number and self._waiting is not None:
+        answer = object_of(body)
+        if answer is not None and answer.get("number") == self._number and self._waiting is not None:
             self._tell("answer", answer)
         elif self._channel is not None:  # an answer to a question nobody asked: only foreign code can have sent it
             self._deaf_to(self._channel)
@@ -500,53 +491,3 @@ class Session:
             return 0
         self._printed.add(data)
         return len(data)
-
-
-def _outcome(answer: dict[str, Any]) -> Outcome | None:
-    """An answer that is one; None for anything else."""
-    value, error, kind = answer.get("value", answer.get("data")), answer.get("error"), answer.get("kind", "error")
-    images, exit_code = answer.get("images", []), answer.get("exit_code")
-    if not (isinstance(value, str | None) and isinstance(error, str | None) and isinstance(exit_code, int | None)):
-        return None
-    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
-        return None
-    try:
-        pictures = tuple(base64.b64decode(image, validate=True) for image in images)
-    except binascii.Error:
-        return None
-    cpu = answer.get("cpu")
-    ending = Ending.OK if error is None else Ending.MEMORY if kind == "memory" else Ending.ERROR
-    return Outcome(
-        ending,
-        value=value,
-        error=error,
-        images=pictures,
-        exit_code=exit_code,
-        cpu_seconds=_seconds(cpu),
-    )
-
-
-def _seconds(said: Any) -> float:
-    """A number of seconds that foreign code has said; 0 for anything else, and for more than anybody has computed."""
-    return float(said) if isinstance(said, int | float) and 0 <= said < 1e9 else 0.0
-
-
-def _count(said: Any) -> int:
-    return said if isinstance(said, int) and said >= 0 else 0
-
-
-def _why_it_ended(happened: str, what: Any, limits: Limits) -> tuple[Ending, str]:
-    if happened == "timeout":
-        return Ending.TIMEOUT, f"it ran longer than {what:g} s and was ended"
-    if happened == "output":
-        return Ending.OUTPUT, f"it printed more than {limits.output_bytes} bytes and was ended"
-    if happened == "disk":
-        return Ending.DISK, f"its files were more than {limits.folder_mb} MiB or {limits.files} and it was ended"
-    if happened == "nonsense":
-        return Ending.CRASHED, "the interpreter answered nonsense and was ended"
-    if what == -signal.SIGXCPU:
-        return Ending.CPU, f"it computed longer than {limits.cpu_seconds:g} s and was ended"
-    if isinstance(what, int) and what < 0:
-        with contextlib.suppress(ValueError):
-            return Ending.CRASHED, f"the interpreter was ended by {signal.Signals(-what).name}"
-    return Ending.CRASHED, f"the interpreter ended itself with exit code {what}"
