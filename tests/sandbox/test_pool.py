@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests_sandbox import MISSING, QUICK, levels
+from tests_sandbox import MISSING, QUICK, levels, server
 from whetstone.errors import InfrastructureError, SandboxError
 from whetstone.sandbox import Ending, Isolation, Limits, Sandbox, offers
 from whetstone.sandbox.cgroups import parents
@@ -125,7 +125,7 @@ def test_a_server_that_dies_breaks_the_calls_under_way_and_is_started_again(isol
     assert asyncio.run(crash()) == ("2", 1)
 
 
-def test_a_supervisor_that_dies_is_an_infrastructure_error_and_the_next_call_has_a_new_one(isolation):
+def test_a_supervisor_that_dies_in_a_call_is_what_the_call_did_and_the_next_has_a_new_one(isolation):
     async def crash():
         sandbox = Sandbox(isolation=isolation, limits=QUICK)
         session = sandbox.session()
@@ -133,13 +133,27 @@ def test_a_supervisor_that_dies_is_an_infrastructure_error_and_the_next_call_has
         call = asyncio.create_task(session.python("import time\ntime.sleep(30)", wall_seconds=40))
         await asyncio.sleep(0.2)
         os.kill(session.process, signal.SIGKILL)
-        with pytest.raises(InfrastructureError):
-            await call
+        outcome = await call
         value = (await session.python("3")).value
         sandbox.close()
-        return value
+        return outcome, value
 
-    assert asyncio.run(crash()) == "3"
+    outcome, value = asyncio.run(crash())
+    assert (outcome.ending, outcome.restarted, value) == (Ending.CRASHED, True, "3")
+    assert "files too, are gone" in outcome.error
+
+
+def test_a_session_closed_in_a_call_says_nothing_of_its_code(isolation):
+    async def closed():
+        session = server(isolation).session()
+        await session.start()
+        call = asyncio.create_task(session.python("import time\ntime.sleep(30)", wall_seconds=40))
+        await asyncio.sleep(0.5)
+        session.close()
+        with pytest.raises(InfrastructureError, match="closed"):
+            await call
+
+    asyncio.run(closed())
 
 
 def test_nothing_is_left_when_the_host_is_killed(isolation, tmp_path):

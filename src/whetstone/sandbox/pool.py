@@ -152,6 +152,9 @@ class Sandbox:
                         )
                         jail.group.admit(jail.process)  # it has started nothing yet
                     return jail
+            except OSError as error:
+                self._thrown_away(jail)
+                raise InfrastructureError(f"the sandbox could not start a session: {error}") from None
             except BaseException:
                 self._thrown_away(jail)
                 raise
@@ -179,6 +182,7 @@ class Sandbox:
         bounds = asdict(jail.limits.bounds) | {"processes": most}
         folder = WORK if self.isolation is Isolation.NAMESPACES else jail.folder  # in a container it finds one inside
         await self._open({"bounds": bounds, "user": user, "folder": folder}, theirs)
+        jail.server_alive = functools.partial(_alive, self._server, self._control)
 
     def _given_back(self, session: Session, jail: Jail, clean: bool) -> None:
         """Keep a world for the next session, if it may be."""
@@ -311,6 +315,18 @@ def _end(server: subprocess.Popen[bytes] | None, control: socket.socket | None) 
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+
+
+def _alive(server: subprocess.Popen[bytes] | None, control: socket.socket | None) -> bool:
+    """Whether a server is there: its process, and its end of the socket, which goes before the process does."""
+    if server is None or control is None or server.poll() is not None:
+        return False
+    try:
+        return bool(control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def _allow_descriptors() -> None:

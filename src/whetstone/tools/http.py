@@ -13,7 +13,8 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 
 from whetstone.chat.message import Text
-from whetstone.errors import RecipeError, ToolError
+from whetstone.errors import RecipeError, ToolError, explained
+from whetstone.tools.blame import UNSAID
 from whetstone.tools.protocol import Result
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -73,11 +74,11 @@ class Http:
                     return _refused(f"{url[:200]} is not on the list of hosts: {', '.join(self.allow)}")
                 try:
                     answer = await self._asked(client, does, url, body)
-                except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                    raise ToolError(f"{type(error).__name__}: {error}") from None
-                if isinstance(answer, str):
-                    return answer
-                url = urljoin(url, answer.headers["location"])
+                    if isinstance(answer, str):
+                        return answer
+                    url = urljoin(url, answer.headers["location"])
+                except (httpx2.HTTPError, *UNSAID) as error:
+                    raise ToolError(explained(error)) from None
                 does, body = _carried_on(answer.status_code, does, body)
         raise ToolError(f"more than {_MOST_STEPS} redirections")
 
@@ -91,7 +92,7 @@ class Http:
                 if len(data) > self.max_bytes:
                     break
             cut = f"\n[… cut at {self.max_bytes} bytes …]" if len(data) > self.max_bytes else ""
-            text = data[: self.max_bytes].decode(answer.encoding or "utf-8", errors="replace")
+            text = _decoded(data[: self.max_bytes], answer.encoding)
             said = text + cut if answer.status_code < 400 else f"[status {answer.status_code}]\n{text}{cut}"
             return said or f"[status {answer.status_code}, nothing was said]"
 
@@ -113,6 +114,14 @@ def permits(allow: Sequence[str], url: str) -> bool:
         if same_port and (name == host or (name.startswith("*.") and host.endswith(name[1:]))):
             return True
     return False
+
+
+def _decoded(data: bytes, encoding: str | None) -> str:
+    """A body as text; a server may name an encoding that is none, or none of text."""
+    try:
+        return data.decode(encoding or "utf-8", errors="replace")
+    except LookupError:
+        return data.decode(errors="replace")
 
 
 def _carried_on(status: int, method: str, body: str) -> tuple[str, str]:

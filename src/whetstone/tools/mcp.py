@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TextIO
 
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
-from whetstone.errors import InfrastructureError, RecipeError
+from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
 from whetstone.extras import install_command, release
 from whetstone.tools.described import tool_from_schema
 from whetstone.tools.protocol import Episode, Result
@@ -79,6 +79,18 @@ class Mcp:
             InfrastructureError: The server does not answer.
             RecipeError: It has no tool of a name in `only`.
         """
+        listed = await self._connect()
+        missing = set(self.only or ()) - {tool.name for tool in listed}
+        if missing:
+            raise RecipeError(f"{self._named()} has no tool {', '.join(sorted(missing))}")
+        self._tools = [self._tool(tool) for tool in listed if self.only is None or tool.name in self.only]
+
+    async def _connect(self) -> list[Any]:
+        """Its tools, over a connection that is there.
+
+        Raises:
+            InfrastructureError: The server does not answer.
+        """
         if self.connection == "shared":
             known = _shared.setdefault(asyncio.get_running_loop(), {})
             key = json.dumps([self.command and list(self.command), self.url, self.environment])
@@ -89,15 +101,11 @@ class Mcp:
             self._connected = _Connection(self._server())
         try:
             async with asyncio.timeout(self.timeout_seconds):
-                listed = await self._connected.listed()
-        except InfrastructureError as error:
+                return await self._connected.listed()
+        except (InfrastructureError, ToolError) as error:
             raise InfrastructureError(f"{self._named()}: {error}") from None
         except TimeoutError:
             raise InfrastructureError(f"{self._named()} did not answer within {self.timeout_seconds:g} s") from None
-        missing = set(self.only or ()) - {tool.name for tool in listed}
-        if missing:
-            raise RecipeError(f"{self._named()} has no tool {', '.join(sorted(missing))}")
-        self._tools = [self._tool(tool) for tool in listed if self.only is None or tool.name in self.only]
 
     async def close(self) -> None:
         """Hang up, where the connection is the episode's own."""
@@ -126,7 +134,14 @@ class Mcp:
         async def answer(arguments: dict[str, Any]) -> Result:
             if self._connected is None:
                 raise InfrastructureError(f"{self._named()} was called before its episode began")
-            return as_result(await self._connected.called(listed.name, arguments))
+            try:
+                return as_result(await self._connected.called(listed.name, arguments))
+            except InfrastructureError:
+                await self._connected.end()
+                await self._connect()  # one that comes up again has ended by what it was asked
+            raise ToolError(
+                "the server ended in the middle of the call; it was started again, and what it knew is gone"
+            )
 
         return tool_from_schema(spec, answer)
 
@@ -150,7 +165,7 @@ class _Connection:
                 await self._over.wait()
         except Exception as error:
             if not self._client.done():
-                self._client.set_exception(InfrastructureError(f"no connection: {_innermost(error)}"))
+                self._client.set_exception(InfrastructureError(f"no connection: {explained(error)}"))
                 self._client.exception()  # whoever waits is told; where nobody does, it is no news
 
     async def listed(self) -> list[Any]:
@@ -180,9 +195,9 @@ class _Connection:
                 raise InfrastructureError("MCP: the server ended in the middle of a call")
             return asking.result()
         except sdk().MCPError as error:
-            if error.code in (-32602, -32601, -32600):  # what was asked is wrong, and the model may ask better
-                return sdk().types.CallToolResult(content=[_text_part(error.message)], is_error=True)
-            raise InfrastructureError(f"MCP: {error.message}") from None
+            if self.over or error.code == sdk().types.CONNECTION_CLOSED:
+                raise InfrastructureError(f"MCP: {error.message}") from None
+            raise ToolError(error.message) from None  # it is there, and says why it would not
         except (OSError, RuntimeError) as error:
             raise InfrastructureError(f"MCP: {type(error).__name__}: {error}") from None
         except Exception as error:
@@ -262,13 +277,6 @@ def _part(part: Text | Image) -> Any:
         return _text_part(part.text)
     kind, _, data = part.url.removeprefix("data:").partition(";base64,")
     return sdk().types.ImageContent(type="image", data=data, mime_type=kind)
-
-
-def _innermost(error: BaseException) -> str:
-    """What groups of exceptions are about."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
 
 
 def _what_it_complains() -> TextIO:

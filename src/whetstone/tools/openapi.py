@@ -19,7 +19,8 @@ import httpx2
 from ruamel.yaml import YAML
 
 from whetstone.chat.message import Text, ToolSpec
-from whetstone.errors import InfrastructureError, RecipeError, ToolError
+from whetstone.errors import RecipeError, ToolError, explained
+from whetstone.tools.blame import UNSAID, blamed
 from whetstone.tools.described import tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
@@ -53,6 +54,8 @@ class OpenApi:
         only: Names of the operations wanted; null: all.
         headers: Sent with each request, such as credentials; the model does not see them.
         timeout_seconds: How long a request may take.
+
+    A request that fails is the model's outcome where the service's address still answers, with anything below 500.
 
     Raises:
         RecipeError: The file cannot be read, has no operation of a name in `only`, or there is no address.
@@ -115,18 +118,21 @@ class OpenApi:
                 body[name] = value  # a field of it, or a file in it
         if cookies:
             headers["Cookie"] = "; ".join(cookies)
-        sent = _sent(operation, whole, body)
-        if "content" in sent:
-            headers["Content-Type"] = operation.media
-        try:
-            async with httpx2.AsyncClient(timeout=self.timeout_seconds, trust_env=False) as client:
+        async with httpx2.AsyncClient(timeout=self.timeout_seconds, trust_env=False) as client:
+            try:
+                sent = _sent(operation, whole, body)
+                if "content" in sent:
+                    headers["Content-Type"] = operation.media
                 said = await client.request(
                     operation.method, f"{self.url}{path}", params=query, headers=headers, **sent
                 )
-        except httpx2.HTTPError as error:
-            raise InfrastructureError(f"{self.url}: {type(error).__name__}: {error}") from None
-        if said.status_code >= 500:
-            raise InfrastructureError(f"{self.url}: status {said.status_code}")
+                failure = f"status {said.status_code}: {said.text}" if said.status_code >= 500 else ""
+            except UNSAID as error:
+                raise ToolError(explained(error)) from None
+            except httpx2.HTTPError as error:
+                failure = explained(error)
+            if failure:
+                raise await blamed(failure, lambda: client.get(self.url))
         text = said.text or f"[status {said.status_code}, nothing was said]"
         if said.status_code >= 400:
             return Result((Text(f"error: status {said.status_code}: {text}"),), "tool_error")

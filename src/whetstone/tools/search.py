@@ -8,8 +8,9 @@ from typing import Literal
 
 import httpx2
 
-from whetstone.errors import InfrastructureError, RecipeError, ToolError
+from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
 from whetstone.parts import find_part
+from whetstone.tools.blame import blamed
 from whetstone.tools.index import Embedding, Hit, Index, built_index
 from whetstone.tools.schema import Tool, tool_from_function
 
@@ -108,15 +109,28 @@ class HttpSearch:
             count: How many results, up to 20.
         """
         asked = {"query": query, "count": max(1, min(count, _MOST_RESULTS))}
-        try:
-            async with httpx2.AsyncClient(timeout=self.timeout_seconds) as client:
+        async with httpx2.AsyncClient(timeout=self.timeout_seconds) as client:
+            try:
                 answer = await client.post(self.url, json=asked)
                 answer.raise_for_status()
-                said = answer.json()
+            except httpx2.HTTPError as error:
+                failure = f"the search server {self.url}: {explained(error)}"
+                raise await blamed(failure, lambda: _plain(client, self.url)) from None
+        try:
+            said = answer.json()
             results = said["results"] if "results" in said else said["result"][0]
             return "\n\n".join(_as_text(result) for result in results) or "nothing found"
-        except (httpx2.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise InfrastructureError(f"the search server {self.url}: {type(error).__name__}: {error}") from None
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise InfrastructureError(f"the search server {self.url}: {explained(error)}") from None
+
+
+async def _plain(client: httpx2.AsyncClient, url: str) -> httpx2.Response:
+    """A search for one word.
+
+    Raises:
+        httpx2.HTTPError: It is not answered.
+    """
+    return (await client.post(url, json={"query": "word", "count": 1})).raise_for_status()
 
 
 def _as_text(result: object) -> str:
