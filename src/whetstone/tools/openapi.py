@@ -20,6 +20,7 @@ from ruamel.yaml import YAML
 
 from whetstone.chat.message import Text, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError, ToolError
+from whetstone.network import NotPublicError, PublicTransport, asked
 from whetstone.tools.described import tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
@@ -49,7 +50,7 @@ class OpenApi:
 
     Args:
         file: The specification, JSON or YAML.
-        url: Where the service is; null: the specification's first server.
+        url: Where the service is; null: the specification's first server, which is then at a public address.
         only: Names of the operations wanted; null: all.
         headers: Sent with each request, such as credentials; the model does not see them.
         timeout_seconds: How long a request may take.
@@ -74,6 +75,7 @@ class OpenApi:
         self.url = (url or servers[0].get("url", "")).rstrip("/")
         if not self.url.startswith(("http://", "https://")):
             raise RecipeError(f"openapi: {file} names no address; give one as `url`")
+        self._said = url is not None
         self.headers, self.timeout_seconds = headers or {}, timeout_seconds
         self.operations = {operation.spec.name: operation for operation in operations_of(document)}
         if only is not None:
@@ -119,17 +121,28 @@ class OpenApi:
         if "content" in sent:
             headers["Content-Type"] = operation.media
         try:
-            async with httpx2.AsyncClient(timeout=self.timeout_seconds, trust_env=False) as client:
-                said = await client.request(
-                    operation.method, f"{self.url}{path}", params=query, headers=headers, **sent
+            transport = PublicTransport(also=lambda host: self._said)
+            async with httpx2.AsyncClient(timeout=self.timeout_seconds, transport=transport, trust_env=False) as client:
+                said = await asked(
+                    client,
+                    operation.method,
+                    f"{self.url}{path}",
+                    seconds=self.timeout_seconds,
+                    params=query,
+                    headers=headers,
+                    **sent,
                 )
+        except (httpx2.LocalProtocolError, httpx2.InvalidURL, UnicodeError) as error:  # what the agent wrote into it
+            raise ToolError(f"{type(error).__name__}: {error}") from None
+        except NotPublicError as error:
+            raise InfrastructureError(f"{error}; where that is right, give the address as `url`") from None
         except httpx2.HTTPError as error:
             raise InfrastructureError(f"{self.url}: {type(error).__name__}: {error}") from None
-        if said.status_code >= 500:
-            raise InfrastructureError(f"{self.url}: status {said.status_code}")
-        text = said.text or f"[status {said.status_code}, nothing was said]"
-        if said.status_code >= 400:
-            return Result((Text(f"error: status {said.status_code}: {text}"),), "tool_error")
+        if said.status >= 500:
+            raise InfrastructureError(f"{self.url}: status {said.status}")
+        text = said.text or f"[status {said.status}, nothing was said]"
+        if said.status >= 400:
+            return Result((Text(f"error: status {said.status}: {text}"),), "tool_error")
         return Result((Text(text),))
 
 
@@ -137,6 +150,8 @@ def operations_of(document: Mapping[str, Any]) -> list[Operation]:
     """Every operation, named by its `operationId`, or by what it does where."""
     found = []
     for path, item in (document.get("paths") or {}).items():
+        if not path.startswith("/"):  # behind an address it would be another host's: `https://shop.org` `@evil.net/`
+            raise RecipeError(f"openapi: a path begins with /, got {path[:60]!r}")
         for method in _METHODS:
             if method in item:
                 found.append(_operation(document, path, method, item))

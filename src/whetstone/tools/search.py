@@ -9,6 +9,7 @@ from typing import Literal
 import httpx2
 
 from whetstone.errors import InfrastructureError, RecipeError, ToolError
+from whetstone.network import asked
 from whetstone.parts import find_part
 from whetstone.tools.index import Embedding, Hit, Index, built_index
 from whetstone.tools.schema import Tool, tool_from_function
@@ -107,12 +108,13 @@ class HttpSearch:
             query: What to look for, in a few words.
             count: How many results, up to 20.
         """
-        asked = {"query": query, "count": max(1, min(count, _MOST_RESULTS))}
+        question = {"query": query, "count": max(1, min(count, _MOST_RESULTS))}
         try:
             async with httpx2.AsyncClient(timeout=self.timeout_seconds) as client:
-                answer = await client.post(self.url, json=asked)
-                answer.raise_for_status()
-                said = answer.json()
+                answer = await asked(client, "POST", self.url, seconds=self.timeout_seconds, json=question)
+            if answer.status >= 300:
+                raise InfrastructureError(f"the search server {self.url}: status {answer.status}")
+            said = answer.json()
             results = said["results"] if "results" in said else said["result"][0]
             return "\n\n".join(_as_text(result) for result in results) or "nothing found"
         except (httpx2.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:

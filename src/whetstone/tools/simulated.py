@@ -17,6 +17,7 @@ import orjson
 
 from whetstone.chat.message import Text
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
+from whetstone.network import asked
 from whetstone.tools.described import spec_of, tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
@@ -77,7 +78,7 @@ class Simulated:
     async def _modelled(self, name: str, arguments: dict[str, Any]) -> Result:
         spec = next(spec for spec in self.specs if spec.name == name)
         call = json.dumps({"tool": spec.to_openai()["function"], "arguments": arguments}, ensure_ascii=False)
-        asked = {
+        question = {
             "model": self.model,
             "temperature": 0,
             "messages": [{"role": "system", "content": _ASKED}, {"role": "user", "content": call}],
@@ -86,9 +87,17 @@ class Simulated:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
             async with httpx2.AsyncClient(timeout=self.timeout_seconds) as client:
-                answer = await client.post(f"{self.url}/chat/completions", json=asked, headers=headers)
-                answer.raise_for_status()
-                said = str(answer.json()["choices"][0]["message"]["content"])
+                answer = await asked(
+                    client,
+                    "POST",
+                    f"{self.url}/chat/completions",
+                    seconds=self.timeout_seconds,
+                    json=question,
+                    headers=headers,
+                )
+            if answer.status >= 300:
+                raise InfrastructureError(f"the model at {self.url}: status {answer.status}")
+            said = str(answer.json()["choices"][0]["message"]["content"])
         except (httpx2.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
             raise InfrastructureError(f"the model at {self.url}: {type(error).__name__}: {error}") from None
         return Result((Text(said),), "tool_error" if said.startswith("error:") else "ok")
