@@ -1,6 +1,7 @@
 """How does a name in a recipe become a function or class? A short name for ours, `package.module:name` for yours.
 
-There is no other registration: extending Whetstone means writing something and naming it.
+There is no other registration: extending Whetstone means writing something and naming it. Names come from recipes and
+the command line, never from tasks or runs' records: what a task names is looked up among what its recipe lists.
 
 Easy to get wrong: options of a part are the keyword arguments of its signature, so a misspelt or mistyped
 one is found before anything runs, and an option cannot exist that the part does not read.
