@@ -16,17 +16,20 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx2
-from ruamel.yaml import YAML
 
 from whetstone.chat.message import Text, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError, ToolError
 from whetstone.network import NotPublicError, PublicTransport, asked
+from whetstone.recipe.yaml_text import yaml_document
 from whetstone.tools.described import tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _MOST_DEPTH = 12
+_MOST_RESOLVED = 1_000_000
+"""Values of an operation once references are written out."""
+_LONGEST = 16 << 20
 _JSON, _FORM, _PARTS = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 _WITH_FIELDS = frozenset({_JSON, _FORM, _PARTS})
 
@@ -146,6 +149,23 @@ class OpenApi:
         return Result((Text(text),))
 
 
+class _Written:
+    """How much is written out so far."""
+
+    def __init__(self) -> None:
+        self.values = 0
+
+    def more(self) -> None:
+        """One value more.
+
+        Raises:
+            RecipeError: There are too many.
+        """
+        self.values += 1
+        if self.values > _MOST_RESOLVED:
+            raise RecipeError(f"openapi: more than {_MOST_RESOLVED} values, references written out")
+
+
 def operations_of(document: Mapping[str, Any]) -> list[Operation]:
     """Every operation, named by its `operationId`, or by what it does where."""
     found = []
@@ -227,8 +247,10 @@ def _about(parameter: Mapping[str, Any]) -> dict[str, str]:
     return {"description": parameter["description"]} if parameter.get("description") else {}
 
 
-def _resolved(document: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
+def _resolved(document: Mapping[str, Any], value: Any, depth: int = 0, written: _Written | None = None) -> Any:
     """A value without references; a schema that holds itself ends as anything."""
+    written = written or _Written()
+    written.more()
     if isinstance(value, Mapping):
         if depth > _MOST_DEPTH:
             return {}
@@ -239,10 +261,10 @@ def _resolved(document: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
                 if not isinstance(target, Mapping) or key not in target:
                     raise RecipeError(f"openapi: {value['$ref']} leads nowhere")
                 target = target[key]
-            return _resolved(document, target, depth + 1)
-        return _as_now({key: _resolved(document, inner, depth + 1) for key, inner in value.items()})
+            return _resolved(document, target, depth + 1, written)
+        return _as_now({key: _resolved(document, inner, depth + 1, written) for key, inner in value.items()})
     if isinstance(value, list):
-        return [_resolved(document, inner, depth + 1) for inner in value]
+        return [_resolved(document, inner, depth + 1, written) for inner in value]
     return value
 
 
@@ -267,11 +289,13 @@ def _plain(value: Any) -> Any:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        document = YAML(typ="safe").load(path.read_text())
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_LONGEST + 1)
     except OSError as error:
         raise RecipeError(f"openapi: {path}: {error.strerror}") from None
-    except Exception as error:  # each kind of damage has an error of its own
-        raise RecipeError(f"openapi: {path}: {str(error).splitlines()[0]}") from None
+    except UnicodeDecodeError:
+        raise RecipeError(f"openapi: {path}: is not UTF-8") from None
+    document = yaml_document(text, f"openapi: {path}", plain=True, most_characters=_LONGEST, most_nodes=1_000_000)
     if not isinstance(document, Mapping) or not str(document.get("openapi", "")).startswith("3"):
         raise RecipeError(f"openapi: {path} is no specification of OpenAPI 3")
     return document
