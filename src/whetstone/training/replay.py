@@ -79,7 +79,7 @@ class Replay:
         self.run_dir = run_dir
         self.recorded = run_recipe(run_dir)
         self.changed: Resolved = self.recorded.with_overrides(changes)
-        self.record = RunRecord(run_dir, forgotten=_refuse)
+        self.record = RunRecord(run_dir, forgotten=refuse_damage)
         self.before, self.after = assemble(self.recorded), assemble(self.changed)
         warm_up = self.recorded.recipe.supervised
         self.warm_up_steps = warm_up.steps if warm_up else 0
@@ -276,8 +276,12 @@ def _without_models(assembly: Assembly) -> bool:
     return from_record({name for _, function in assembly.credit.every() for name in columns_of(function)})
 
 
-def _refuse(path: Path, content: bytes, good: int, line: int, torn: bool) -> None:
-    """Nothing is computed again of a record whose middle is damaged; a line torn by a kill never happened."""
+def refuse_damage(path: Path, content: bytes, good: int, line: int, torn: bool) -> None:
+    """Nothing is computed again of a record whose middle is damaged; a line torn by a kill never happened.
+
+    Raises:
+        RunDirectoryError: It is damaged elsewhere.
+    """
     if not torn:
         raise RunDirectoryError(f"{path}:{line}  is damaged, so what is behind it is not known")
 
