@@ -13,9 +13,9 @@ SOURCE = ROOT / "src" / "whetstone"
 # a room may import the rooms before it, and the protocol.py of any room
 ORDER = [
     "errors", "extras", "ranges", "plain_json", "stopping", "seeding", "arithmetic_thread", "atomic_write",
-    "shortening", "parts", "recipe", "sandbox", "chat", "trajectory", "trajectory_json", "causes", "tools", "tasks",
-    "environments", "policies", "inference", "rewards", "rollout", "algorithms", "evaluation", "reporting", "training",
-    "scaling", "serving", "recipes", "cli",
+    "shortening", "network", "parts", "recipe", "sandbox", "chat", "trajectory", "trajectory_json", "causes", "tools",
+    "tasks", "environments", "policies", "inference", "rewards", "rollout", "algorithms", "evaluation", "reporting",
+    "training", "scaling", "serving", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 OPTIONAL = {

@@ -7,24 +7,30 @@ episodes, whose tasks come and go, only send to it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shlex
 import shutil
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, TextIO
+
+import httpx2
 
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
 from whetstone.extras import install_command, release
+from whetstone.network import MOST_BYTES, no_more_than
 from whetstone.tools.described import tool_from_schema
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.schema import Tool
 from whetstone.tools.toolset import Toolset
 from whetstone.trajectory import Task
 
+_MOST_TOOLS = 2000
+"""Of a server; one that lists more pages than that does not end."""
 _shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Connection]] = weakref.WeakKeyDictionary()
 
 
@@ -119,7 +125,7 @@ class Mcp:
 
     def _server(self) -> Any:
         if self.url is not None:
-            return self.url
+            return _over_http(self.url)
         assert self.command is not None
         first, *rest = self.command
         server = sdk().StdioServerParameters(command=first, args=rest, env=self.environment)
@@ -176,6 +182,8 @@ class _Connection:
             page = await self._asked(client.list_tools(cursor=cursor))
             found += page.tools
             cursor = page.next_cursor
+            if len(found) > _MOST_TOOLS:
+                raise InfrastructureError(f"it lists more than {_MOST_TOOLS} tools")
             if cursor is None:
                 return found
 
@@ -279,6 +287,20 @@ def _part(part: Text | Image) -> Any:
     return sdk().types.ImageContent(type="image", data=data, mime_type=kind)
 
 
+@contextlib.asynccontextmanager
+async def _over_http(url: str) -> AsyncIterator[Any]:
+    """The SDK's way to a server, on which no answer is longer than it may be."""
+    async with (
+        httpx2.AsyncClient(
+            timeout=httpx2.Timeout(30.0, read=300.0),
+            headers={"Accept-Encoding": "identity"},
+            event_hooks={"response": [no_more_than(MOST_BYTES)]},
+        ) as client,
+        sdk().streamable_http_client(url, http_client=client) as streams,
+    ):
+        yield streams
+
+
 def _what_it_complains() -> TextIO:
     """Where a server's own complaints go: to ours, where that is a stream a process can write to."""
     try:
@@ -297,6 +319,7 @@ class _Sdk:
         try:
             import mcp
             import mcp.client.stdio
+            import mcp.client.streamable_http
             import mcp.server.stdio
             import mcp.shared.exceptions
             import mcp_types
@@ -305,6 +328,7 @@ class _Sdk:
         self.types, self.Client, self.Server = mcp_types, mcp.Client, mcp.server.Server
         self.StdioServerParameters, self.stdio_server = mcp.StdioServerParameters, mcp.server.stdio.stdio_server
         self.stdio_client = mcp.client.stdio.stdio_client
+        self.streamable_http_client = mcp.client.streamable_http.streamable_http_client
         self.MCPError = mcp.shared.exceptions.MCPError
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 import httpx2
 
 from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
+from whetstone.network import Answer, asked
 from whetstone.parts import find_part
 from whetstone.tools.blame import blamed
 from whetstone.tools.index import Embedding, Hit, Index, built_index
@@ -108,14 +109,16 @@ class HttpSearch:
             query: What to look for, in a few words.
             count: How many results, up to 20.
         """
-        asked = {"query": query, "count": max(1, min(count, _MOST_RESULTS))}
+        question = {"query": query, "count": max(1, min(count, _MOST_RESULTS))}
         async with httpx2.AsyncClient(timeout=self.timeout_seconds) as client:
             try:
-                answer = await client.post(self.url, json=asked)
-                answer.raise_for_status()
+                answer = await asked(client, "POST", self.url, seconds=self.timeout_seconds, json=question)
+                failure = f"status {answer.status}" if answer.status >= 300 else ""
             except httpx2.HTTPError as error:
-                failure = f"the search server {self.url}: {explained(error)}"
-                raise await blamed(failure, lambda: _plain(client, self.url)) from None
+                failure = explained(error)
+            if failure:
+                plain = functools.partial(_plain, client, self.url, self.timeout_seconds)
+                raise await blamed(f"the search server {self.url}: {failure}", plain, below=400)
         try:
             said = answer.json()
             results = said["results"] if "results" in said else said["result"][0]
@@ -124,13 +127,13 @@ class HttpSearch:
             raise InfrastructureError(f"the search server {self.url}: {explained(error)}") from None
 
 
-async def _plain(client: httpx2.AsyncClient, url: str) -> httpx2.Response:
+async def _plain(client: httpx2.AsyncClient, url: str, seconds: float) -> Answer:
     """A search for one word.
 
     Raises:
         httpx2.HTTPError: It is not answered.
     """
-    return (await client.post(url, json={"query": "word", "count": 1})).raise_for_status()
+    return await asked(client, "POST", url, seconds=seconds, json={"query": "word", "count": 1})
 
 
 def _as_text(result: object) -> str:

@@ -17,7 +17,7 @@ import orjson
 
 from whetstone.chat.message import Text
 from whetstone.errors import InfrastructureError, RecipeError, TaskError, explained
-from whetstone.tools.blame import blamed
+from whetstone.network import Answer, asked
 from whetstone.tools.described import spec_of, tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
@@ -83,24 +83,27 @@ class Simulated:
         async with httpx2.AsyncClient(timeout=self.timeout_seconds, headers=headers) as client:
             try:
                 answer = await self._said(client, _ASKED, call)
+                failure = f"status {answer.status}" if answer.status >= 300 else ""
             except httpx2.HTTPError as error:  # a call longer than the model can read is one, too
-                failure = f"the model at {self.url}: {explained(error)}"
-                raise await blamed(failure, lambda: self._said(client, "You are there.", "Are you?")) from None
+                failure = explained(error)
+            if failure:
+                plain = functools.partial(self._said, client, "You are there.", "Are you?")
+                raise await blamed(f"the model at {self.url}: {failure}", plain, below=400)
         try:
             said = str(answer.json()["choices"][0]["message"]["content"])
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise InfrastructureError(f"the model at {self.url}: {explained(error)}") from None
         return Result((Text(said),), "tool_error" if said.startswith("error:") else "ok")
 
-    async def _said(self, client: httpx2.AsyncClient, asked: str, call: str) -> httpx2.Response:
+    async def _said(self, client: httpx2.AsyncClient, system: str, call: str) -> Answer:
         """The model's answer.
 
         Raises:
             httpx2.HTTPError: There is none.
         """
-        messages = [{"role": "system", "content": asked}, {"role": "user", "content": call}]
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": call}]
         body = {"model": self.model, "temperature": 0, "messages": messages}
-        return (await client.post(f"{self.url}/chat/completions", json=body)).raise_for_status()
+        return await asked(client, "POST", f"{self.url}/chat/completions", seconds=self.timeout_seconds, json=body)
 
 
 class Answers:
