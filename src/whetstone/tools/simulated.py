@@ -18,6 +18,7 @@ import orjson
 from whetstone.chat.message import Text
 from whetstone.errors import InfrastructureError, RecipeError, TaskError, explained
 from whetstone.network import Answer, asked
+from whetstone.tools.blame import blamed
 from whetstone.tools.described import spec_of, tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
