@@ -13,8 +13,8 @@ is played by bubblewrap, with the system's Python in it.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import ast
+import asyncio
 import json
 import os
 import shutil
@@ -34,7 +34,7 @@ from attack_list import ATTACKS, HEADER, Attack
 from canaries import Canaries
 from circumstances import circumstances
 from whetstone.errors import InfrastructureError
-from whetstone.sandbox import Isolation, Limits, Outcome, Sandbox, Session, offers
+from whetstone.sandbox import Isolation, Limits, Outcome, Sandbox
 
 RESULTS = Path(__file__).parent / "results"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "security.md"
@@ -48,7 +48,7 @@ _LONGEST = 900
 _BEGINS, _ENDS = "<!-- what was tried -->\n", "<!-- end of what was tried -->\n"
 
 BATTERY = (Path(__file__).parent / "battery.txt").read_text()
-"""Honest code that looks at all an episode could have left to the next; its value is a mapping by what was looked at."""
+"""Honest code that looks at all an episode could have left to the next; its value is by what was looked at."""
 
 
 # ------------------------------------------------------------ one level
@@ -85,7 +85,8 @@ class Level:
         )
         endings: Counter[str] = Counter()
         found: dict[str, dict[str, list[str]]] = {}
-        left = [await self.left_over()]
+        await self.battery(self.sandbox)  # now there is a world that was left
+        left = [await self.settled()]
         again = 0
         for number, attack in enumerate(attacks, 1):
             outcome, lived = await self.attacked(canaries, attack)
@@ -93,15 +94,19 @@ class Level:
             changed = canaries.changed(self._said)
             following = await self.battery(self.sandbox)
             again += following.pop("process") == lived
-            differs = [name for name, value in first.items() if name != "process" and following.get(name) != value]
+            differs = [
+                f"{name}: {str(following.get(name))[:200]} for {str(value)[:200]}"
+                for name, value in first.items()
+                if name != "process" and following.get(name) != value
+            ]
             beside = await neighbour.python("x + 1, open('note').read()")
             if beside.value != "(42, 'mine')":
                 changed.append("the session beside it")
                 await neighbour.python("x = 41\nopen('note', 'w').write('mine')")
             if changed or differs:
                 found[f"{attack.family}: {attack.name}"] = {"escaped": changed, "next": differs}
-            if number * 3 % len(attacks) < 3:
-                left.append(await self.left_over())
+            if number * 3 // len(attacks) > (number - 1) * 3 // len(attacks):
+                left.append(await self.settled())
         neighbour.close()
         canaries.close()
         self.sandbox.close()
@@ -111,7 +116,7 @@ class Level:
             "found": found,
             "lived_in_again": again,
             "left": left,
-            "left_when_closed": await self.left_over(),
+            "left_when_closed": await self.settled(),
         }
 
     async def attacked(self, canaries: Canaries, attack: Attack) -> tuple[str, int]:
@@ -135,10 +140,13 @@ class Level:
         session = sandbox.session()
         try:
             outcome = await session.python(f"ALONE = {self.alone}\n{BATTERY}", wall_seconds=20)
-            found: dict[str, Any] = {"failed": str(outcome)} if outcome.value is None else ast.literal_eval(outcome.value)
+            found: dict[str, Any] = (
+                {"failed": str(outcome)} if outcome.value is None else ast.literal_eval(outcome.value)
+            )
             shell = await session.shell("echo honest; pwd; ulimit -a")
             where = found.get("where", "")
-            found |= {"process": session.process, "shell": (shell.output.replace(where, "."), shell.exit_code)}
+            lines = [line for line in shell.output.replace(where, ".").splitlines() if self.alone or "proc" not in line]
+            found |= {"process": session.process, "shell": (lines, shell.exit_code)}
         except InfrastructureError as error:
             found = {"process": -1, "failed": str(error)}
         found.pop("where", None)
@@ -147,9 +155,13 @@ class Level:
             sandbox.close()
         return found
 
-    async def left_over(self) -> dict[str, float]:
+    async def settled(self) -> dict[str, float]:
+        """What is left over when the last ones have had a moment to end."""
+        await asyncio.sleep(0.3)
+        return self.left_over()
+
+    def left_over(self) -> dict[str, float]:
         """Processes, descriptors, MiB and folders, with the session that goes on."""
-        await asyncio.sleep(0.3)  # the last ones take a moment to end
         here = psutil.Process()
         family = here.children(recursive=True)
         memory = 0
@@ -158,12 +170,10 @@ class Level:
                 memory += process.memory_info().rss
             except psutil.Error:
                 continue
-        server = self.sandbox._server
         return {
             "processes": len(family),
             "descriptors": here.num_fds(),
             "host_mib": round(here.memory_info().rss / 2**20, 1),
-            "server_mib": round(psutil.Process(server.pid).memory_info().rss / 2**20, 1) if server is not None else 0,
             "behind_mib": round(memory / 2**20, 1),
             "folders": len(list(Path(tempfile.gettempdir()).glob("whetstone-session-*"))),
             "groups": len(list(Path("/sys/fs/cgroup").glob(f"**/whetstone-{os.getpid()}-*"))),
@@ -193,7 +203,7 @@ def stand_in_runtime(folder: Path) -> list[str]:
     return [str(runtime), "{guest}", "{sockets}"]
 
 
-async def one_level(name: str, only: list[str]) -> dict[str, Any]:
+def one_level(name: str, only: list[str]) -> dict[str, Any]:
     """In this process, as this user."""
     home = Path(tempfile.mkdtemp(prefix="attacks-"))
     home.chmod(0o755)
@@ -204,7 +214,8 @@ async def one_level(name: str, only: list[str]) -> dict[str, Any]:
         chosen = [attack for attack in chosen if attack.control]
     python = Path(sys.prefix) / "share"
     try:
-        return await Level(sandbox, home, python if os.access(python, os.W_OK) and os.getuid() else None).tried(chosen)
+        own = python if os.access(python, os.W_OK) and os.getuid() else None
+        return asyncio.run(Level(sandbox, home, own).tried(chosen))
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -261,7 +272,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     """As Markdown: by level and user, what was tried and what came of it."""
     lines = [
         "| level | user | attacks | changed something outside | changed the next episode | processes, descriptors, "
-        "MiB of the server: at first → at the end |",
+        "MiB of the host, MiB behind it: at first → at the end |",
         "| --- | --- | --: | --- | --- | --- |",
     ]
     for key, row in rows.items():
@@ -270,7 +281,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
             lines.append(f"| `{level}` | {user} | – | not tried: {_cell(row['left_out'])} | | |")
             continue
         first, last = row["left"][0], row["left"][-1]
-        kinds = ("processes", "descriptors", "server_mib")
+        kinds = ("processes", "descriptors", "host_mib", "behind_mib")
         left = ", ".join(f"{first[kind]:g} → {last[kind]:g}" for kind in kinds)
         out, following = (_named(row["found"], kind) for kind in ("escaped", "next"))
         if level == "unsafe":
@@ -319,7 +330,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if arguments.level:
-        print(json.dumps(asyncio.run(one_level(arguments.level, arguments.only))))
+        print(json.dumps(one_level(arguments.level, arguments.only)))
         return
     began = time.perf_counter()
     kept = arguments.results / "attacks.json"
@@ -329,7 +340,7 @@ def main() -> None:
     for level in arguments.levels:
         for user in arguments.users:
             rows[f"{level}, {user}"] = apart(level, user, arguments.only)
-            print(f"{level}, {user}: {json.dumps(rows[f'{level}, {user}'])}", file=sys.stderr, flush=True)
+            print(f"{level}, {user}: {json.dumps(rows[f'{level}, {user}'])}"[:3000], file=sys.stderr, flush=True)
     order = [f"{level}, {user}" for level in Isolation for user in ("superuser", "ordinary")]
     rows = {key: rows[key] for key in order if key in rows}
     report = {"name": "attacks", "measured": rows, "ratios": {}, "goal": "nothing escapes, and the next finds nothing"}
@@ -338,7 +349,7 @@ def main() -> None:
         kept.write_text(text)
         (arguments.results / "attacks.md").write_text(page(rows))
         write_into(DOCUMENT, table(rows))
-    print(text if arguments.json else page(rows))
+    print(text if arguments.json else table(rows))
 
 
 def write_into(document: Path, rows: str) -> None:

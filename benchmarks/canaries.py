@@ -20,7 +20,7 @@ from attack_list import Reach
 
 _GET_FLAGS = 0x80086601
 _IOPRIO_GET = 252
-_SYSTEM = ("/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg", "/proc/sys/kernel/hostname", "/proc/mounts")
+_SYSTEM = ("/proc/sys/kernel/hostname", "/proc/sys/kernel/domainname")
 
 
 class Canaries:
@@ -164,7 +164,7 @@ def _of_files(folder: Path) -> list[Any]:
     found = []
     for path in [folder, *sorted(folder.iterdir())]:
         about = path.lstat()
-        facts = (about.st_mode, about.st_uid, about.st_gid, path.name)
+        facts: tuple[Any, ...] = (about.st_mode, about.st_uid, about.st_gid, path.name)
         if path.name in ("file", "secret", "canary"):  # a folder's times change when it is looked after
             facts += (about.st_mtime_ns, about.st_ctime_ns, about.st_nlink, path.read_bytes())
         if not path.is_symlink() and not path.is_fifo():

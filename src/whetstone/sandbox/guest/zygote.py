@@ -24,6 +24,7 @@ from typing import Any
 from whetstone.sandbox.guest import confine, emptying, kernel, supervisor, wire
 
 SHARED = "/dev/shm"
+_TERMINALS = "/dev/pts"
 _FOLDER = "session"
 _FIRST_USER, _USERS = 40000, 20000
 
@@ -159,6 +160,10 @@ def _enter_world_of_its_own(own: Sequence[str], bounds: confine.Bounds, user: in
     for folder in own:
         size = bounds.folder // 4 if folder == SHARED else bounds.folder
         kernel.mount("own", folder, "tmpfs", inside, f"size={size},nr_inodes={bounds.files},{owner}")
+    if os.path.isdir(_TERMINALS):  # of all sessions, and there are only so many on a machine
+        kernel.mount(
+            "none", _TERMINALS, "tmpfs", inside | kernel.NOEXEC | kernel.READ_ONLY, "size=4k,nr_inodes=1,mode=555"
+        )
 
 
 def rehearse(work: str, temporary: str, own_user: bool) -> None:
