@@ -12,35 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from attack_list import HEADER, family
 from tests_sandbox import levels, run, server
 from whetstone.sandbox import Ending, Isolation, Sandbox, jail
 from whetstone.sandbox.guest import confine, emptying
 from whetstone.sandbox.isolation import too_full
 
-LIBC = "import ctypes, os, resource\nlibc = ctypes.CDLL(None, use_errno=True)\n"
-TO_OTHERS = {
-    "limits": "resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (0, 0))",
-    "seconds": "resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
-    "limits by number": "assert libc.prlimit(os.getppid(), 1, ctypes.byref((ctypes.c_uint64 * 2)(0, 0)), None) == 0",
-    "nice": "os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
-    "nice of the group": "os.setpriority(os.PRIO_PGRP, 0, 19)",
-    "nice of the user": "os.setpriority(os.PRIO_USER, os.getuid(), 19)",
-    "policy": "os.sched_setscheduler(os.getppid(), os.SCHED_IDLE, os.sched_param(0))",
-    "cores": "os.sched_setaffinity(os.getppid(), [min(os.sched_getaffinity(0))])",
-    "input and output": "assert libc.syscall(251, 1, os.getppid(), 3 << 13) == 0",
-    "input and output of the user": "assert libc.syscall(251, 3, os.getuid(), 3 << 13) == 0",
-    "a group of processes": "os.setpgid(os.getppid(), 0)",
-}
-TO_ITSELF = {
-    "limits": "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
-    "nice": "os.nice(5)",
-    "group's nice": "open('/proc/self/autogroup', 'w').write('19')",
-    "policy": "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))",
-    "cores": "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])",
-    "mode": "os.chmod('.', 0o500)",
-    "times": "os.utime('.', (7, 7))",
-    "attributes": "os.setxattr('.', 'user.note', b'7')",
-}
+LIBC = f"MARK = 'it worked'\n{HEADER}"
+TO_OTHERS, TO_ITSELF = family("to its beside"), family("carried over")
 LOOK = LIBC + (
     "(resource.getrlimit(1), resource.getrlimit(0), os.getpriority(0, 0), os.getpriority(0, os.getppid()),"
     " os.sched_getscheduler(0), sorted(os.sched_getaffinity(0)), libc.syscall(252, 1, 0),"
