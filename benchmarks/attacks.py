@@ -285,7 +285,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
         left = ", ".join(f"{first[kind]:g} → {last[kind]:g}" for kind in kinds)
         out, following = (_named(row["found"], kind) for kind in ("escaped", "next"))
         if level == "unsafe":
-            out = f"{sum(bool(each['escaped']) for each in row['found'].values())}, as they should"
+            out, following = f"{sum(bool(each['escaped']) for each in row['found'].values())}, as they should", "–"
         lines.append(f"| `{level}` | {user} | {row['tried']} | {out} | {following} | {left} |")
     return "\n".join(lines) + "\n"
 
@@ -337,19 +337,23 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {}
     if kept.is_file() and not arguments.only:
         rows = json.loads(kept.read_text())["measured"]
+    order = [f"{level}, {user}" for level in Isolation for user in ("superuser", "ordinary")]
     for level in arguments.levels:
         for user in arguments.users:
-            rows[f"{level}, {user}"] = apart(level, user, arguments.only)
-            print(f"{level}, {user}: {json.dumps(rows[f'{level}, {user}'])}"[:3000], file=sys.stderr, flush=True)
-    order = [f"{level}, {user}" for level in Isolation for user in ("superuser", "ordinary")]
-    rows = {key: rows[key] for key in order if key in rows}
+            found = rows[f"{level}, {user}"] = apart(level, user, arguments.only)
+            print(f"{level}, {user}: {json.dumps(found)[:2000]}", file=sys.stderr, flush=True)
+            rows = {key: rows[key] for key in order if key in rows}
+            if not arguments.only:
+                keep(rows, arguments.results, began)
+    print(table(rows) if not arguments.json else json.dumps(rows))
+
+
+def keep(rows: dict[str, dict[str, Any]], folder: Path, began: float) -> None:
+    """Write what was found so far, here and in the document."""
     report = {"name": "attacks", "measured": rows, "ratios": {}, "goal": "nothing escapes, and the next finds nothing"}
-    text = json.dumps({**report, **circumstances(began)}, indent=1) + "\n"
-    if not arguments.only:
-        kept.write_text(text)
-        (arguments.results / "attacks.md").write_text(page(rows))
-        write_into(DOCUMENT, table(rows))
-    print(text if arguments.json else table(rows))
+    (folder / "attacks.json").write_text(json.dumps({**report, **circumstances(began)}, indent=1) + "\n")
+    (folder / "attacks.md").write_text(page(rows))
+    write_into(DOCUMENT, table(rows))
 
 
 def write_into(document: Path, rows: str) -> None:

@@ -57,6 +57,15 @@ def test_a_weaker_layer_is_said_loudly_and_once(monkeypatch, caplog):
     assert not caplog.records
 
 
+def test_what_a_container_lacks_is_said_once(caplog):
+    isolation_room.say_what_a_container_lacks.cache_clear()
+    for _ in range(2):
+        isolation_room.say_what_a_container_lacks(seccomp=False, landlock=True)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "system calls are not filtered" in said
+    assert "users alone" not in said
+
+
 @pytest.mark.skipif(bool(MISSING[NAMESPACES]), reason=f"bubblewrap plays the runtime: {MISSING[NAMESPACES]}")
 def test_a_container_runtime_that_is_named_holds_the_sessions(tmp_path):
     if not Path("/usr/bin/python3").exists():
@@ -74,18 +83,20 @@ def test_a_container_runtime_that_is_named_holds_the_sessions(tmp_path):
                 await second.python(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=1)"),
                 await second.python("while True: pass", wall_seconds=0.3),
                 await second.python("2"),
+                await second.python("import ctypes\nctypes.CDLL(None).shmget(0, 4096, 0o1600)"),
             ]
         finally:
             sandbox.close()
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        made, kept, reading, network, endless, again = asyncio.run(calls())
+        made, kept, reading, network, endless, again, shared = asyncio.run(calls())
     assert (made.ending, kept.value, again.value) == (Ending.OK, "42", "2")
     assert "session-" in made.value
     assert "No such file" in reading.error or "Permission denied" in reading.error
     assert network.ending is Ending.ERROR
     assert endless.ending is Ending.TIMEOUT
+    assert shared.value == "-1"  # calls are filtered though the image has no program that finds the library
 
 
 def test_a_container_without_its_mounts_is_refused():

@@ -134,6 +134,14 @@ def _say_once(isolation: Isolation, missing: str) -> None:
     )
 
 
+@functools.cache
+def say_what_a_container_lacks(*, seccomp: bool, landlock: bool) -> None:
+    """Log, once, what is not kept in inside of it, so that the runtime alone does it."""
+    lacks = [] if seccomp else ["system calls are not filtered (its image has no libseccomp.so.2)"]
+    lacks += [] if landlock else ["sessions are kept apart by their users alone (its kernel's Landlock is before 6.12)"]
+    logging.getLogger("whetstone").warning("whetstone: in the container %s", "; ".join(lacks))
+
+
 def own_users(isolation: Isolation) -> bool:
     """Whether each session can be a user of its own: only a superuser may become another."""
     if isolation in (Isolation.UNSAFE, Isolation.CONTAINER) or os.getuid() != 0:

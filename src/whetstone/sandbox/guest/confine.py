@@ -7,18 +7,32 @@ loaded first forbids what the rest needs.
 from __future__ import annotations
 
 import contextlib
+import ctypes.util
 import errno
 import os
 import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from whetstone.sandbox.guest import kernel
 
+
+@contextlib.contextmanager
+def _found_by_the_loader() -> Iterator[None]:
+    """`find_library` asks programs that a small image has not (ldconfig, gcc); the loader knows libraries by name."""
+    find = ctypes.util.find_library
+    ctypes.util.find_library = lambda name: find(name) or {"seccomp": "libseccomp.so.2"}.get(name)
+    try:
+        yield
+    finally:
+        ctypes.util.find_library = find
+
+
 try:
-    import pyseccomp
+    with _found_by_the_loader():
+        import pyseccomp
 except (ImportError, RuntimeError, OSError):  # an image without libseccomp; the runtime has a filter of its own
     pyseccomp = None
 

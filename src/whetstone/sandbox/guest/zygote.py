@@ -47,7 +47,8 @@ def main() -> None:
     calls = {own: confine.system_call_filters(own_files=own) if settings["seccomp"] else [] for own in (True, False)}
     gc.collect()
     gc.freeze()  # what is here now is shared by all; a collector that touches it would copy it
-    host.sendall(wire.frame({"ready": True, "missing": missing, "landlock": kernel.landlock_version()}))
+    kept = {"landlock": settings["landlock"], "seccomp": settings["seccomp"]}
+    host.sendall(wire.frame({"ready": True, "missing": missing, **kept}))
     poll = select.poll()
     poll.register(control, select.POLLIN)
     while True:
