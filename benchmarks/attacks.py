@@ -87,7 +87,7 @@ class Level:
         found: dict[str, dict[str, list[str]]] = {}
         await self.battery(self.sandbox)  # now there is a world that was left
         left = [await self.settled()]
-        again = 0
+        again, kept_in = 0, self.sandbox.isolation is not Isolation.UNSAFE
         for number, attack in enumerate(attacks, 1):
             outcome, lived = await self.attacked(canaries, attack)
             endings[outcome] += 1
@@ -104,7 +104,7 @@ class Level:
                 changed.append("the session beside it")
                 await neighbour.python("x = 41\nopen('note', 'w').write('mine')")
             if changed or differs:
-                found[f"{attack.family}: {attack.name}"] = {"escaped": changed, "next": differs}
+                found[f"{attack.family}: {attack.name}"] = {"escaped": changed, "next": differs if kept_in else []}
             if number * 3 // len(attacks) > (number - 1) * 3 // len(attacks):
                 left.append(await self.settled())
         neighbour.close()
@@ -143,9 +143,9 @@ class Level:
             found: dict[str, Any] = (
                 {"failed": str(outcome)} if outcome.value is None else ast.literal_eval(outcome.value)
             )
-            shell = await session.shell("echo honest; pwd; ulimit -a")
+            shell = await session.shell("echo honest; pwd")
             where = found.get("where", "")
-            lines = [line for line in shell.output.replace(where, ".").splitlines() if self.alone or "proc" not in line]
+            lines = shell.output.replace(where, ".").splitlines()[:2]
             found |= {"process": session.process, "shell": (lines, shell.exit_code)}
         except InfrastructureError as error:
             found = {"process": -1, "failed": str(error)}
