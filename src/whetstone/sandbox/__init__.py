@@ -1,10 +1,21 @@
 """Processes that run untrusted code and cannot hurt the machine."""
 
-from whetstone.sandbox.isolation import Isolation, Offer, offers
+from whetstone.sandbox.isolation import Isolation, Offer, does_not_hold, offers
 from whetstone.sandbox.limits import Limits
 from whetstone.sandbox.pool import Sandbox
 from whetstone.sandbox.protocol import Ending, Outcome
 from whetstone.sandbox.session import Session
 from whetstone.sandbox.shared import shared_sandbox
 
-__all__ = ["Ending", "Isolation", "Limits", "Offer", "Outcome", "Sandbox", "Session", "offers", "shared_sandbox"]
+__all__ = [
+    "Ending",
+    "Isolation",
+    "Limits",
+    "Offer",
+    "Outcome",
+    "Sandbox",
+    "Session",
+    "does_not_hold",
+    "offers",
+    "shared_sandbox",
+]

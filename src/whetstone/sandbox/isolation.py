@@ -10,6 +10,7 @@ import contextlib
 import errno
 import functools
 import importlib.util
+import logging
 import os
 import shutil
 import stat
@@ -89,7 +90,8 @@ def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
     """The layer to use.
 
     Args:
-        wanted: `auto` for the strongest there is, or the name of one.
+        wanted: `auto` for the strongest there is, or the name of one. Where the strongest is less than namespaces, what
+            does not hold is logged, once.
         container: What starts a container; see `container_command`.
 
     Raises:
@@ -105,6 +107,8 @@ def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
     if wanted == "auto":
         for offer in offers():
             if not offer.missing and offer.isolation is not Isolation.UNSAFE:
+                if does_not_hold(offer.isolation):
+                    _say_once(offer.isolation, offers()[0].missing)
                 return offer.isolation
         reasons = "; ".join(f"{o.isolation}: {o.missing}" for o in offers() if o.missing)
         raise SandboxError(f"no isolation for foreign code here ({reasons}); `unsafe` runs it without")
@@ -114,6 +118,32 @@ def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
     if found.missing:
         raise SandboxError(f"isolation {wanted}: {found.missing}")
     return found.isolation
+
+
+def does_not_hold(isolation: Isolation) -> str:
+    """What of `namespaces` is not kept there; empty where all of it is."""
+    if isolation is Isolation.LANDLOCK:
+        same = "" if own_users(isolation) else "; all sessions are the same user, who is you"
+        return f"which files there are can be asked, process numbers are shared, folders are watched, not bounded{same}"
+    if isolation is Isolation.UNSAFE:
+        return "nothing is kept in: foreign code reads, writes, signals and connects as you do"
+    return ""  # what a container keeps in is said by who names its runtime
+
+
+@functools.cache
+def _say_once(isolation: Isolation, missing: str) -> None:
+    logging.getLogger("whetstone").warning(
+        "whetstone: foreign code runs behind %s, not %s (%s). What does not hold there: %s",
+        *(isolation, Isolation.NAMESPACES, missing, does_not_hold(isolation)),
+    )
+
+
+@functools.cache
+def say_what_a_container_lacks(*, seccomp: bool, landlock: bool) -> None:
+    """Log, once, what is not kept in inside of it, so that the runtime alone does it."""
+    lacks = [] if seccomp else ["system calls are not filtered (its image has no libseccomp.so.2)"]
+    lacks += [] if landlock else ["sessions are kept apart by their users alone (its kernel's Landlock is before 6.12)"]
+    logging.getLogger("whetstone").warning("whetstone: in the container %s", "; ".join(lacks))
 
 
 def own_users(isolation: Isolation) -> bool:

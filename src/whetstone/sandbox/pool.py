@@ -37,6 +37,7 @@ from whetstone.sandbox.isolation import (
     readable,
     remove_folder,
     remove_leftover_folders,
+    say_what_a_container_lacks,
     temporary,
 )
 from whetstone.sandbox.jail import Jail
@@ -268,6 +269,8 @@ class Sandbox:
             code = self._server.poll() if self._server is not None else None
             self._end_server()
             raise InfrastructureError(f"the sandbox's server does not start (exit code {code})")
+        if self.isolation is Isolation.CONTAINER and not (ready["seccomp"] and ready["landlock"]):
+            say_what_a_container_lacks(seccomp=ready["seccomp"], landlock=ready["landlock"])
 
     def _start_container(self) -> tuple[socket.socket, socket.socket]:
         """Both sockets, when the server inside has connected.

@@ -39,6 +39,8 @@ def serve(host: socket.socket, folders: Sequence[str], household: Household) -> 
 
 def _serve(host: socket.socket, folders: Sequence[str], household: Household) -> None:
     kernel.set_dumpable(False)  # what it started may not look into it
+    for folder in folders:  # so that a world somebody has lived in looks like a new one
+        emptying.as_new(folder)
     at_first = _condition(folders)
     awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
