@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ import psutil
 
 from circumstances import circumstances
 from whetstone.chat import ToolCall
-from whetstone.sandbox import Ending, Limits, Outcome, Sandbox
+from whetstone.sandbox import Ending, Limits, Outcome, Sandbox, Session
 from whetstone.tools import Sql, Toolset
 from whetstone.tools.corpus import Passage
 from whetstone.tools.index import build, opened
@@ -89,8 +89,11 @@ def fresh_milliseconds() -> float:
 
 
 async def starts(sandbox: Sandbox, rounds: int) -> dict[str, Any]:
-    """Milliseconds until a session is there, in a world that was left and in a new one, and until its first answer."""
-    until_there, until_answer, until_new = [], [], []
+    """Milliseconds until a session is there, in a world that was left and in a new one, and until its first answer.
+
+    A world that was just left has still to prove that it is as it was; one that was left for a while has done so.
+    """
+    until_there, until_answer, until_new, until_proven = [], [], [], []
     for number in range(rounds):
         new = sandbox.session(limits=Limits(open_files=200 + number))  # nobody has left one with such limits
         began = time.perf_counter()
@@ -104,15 +107,25 @@ async def starts(sandbox: Sandbox, rounds: int) -> dict[str, Any]:
         await session.python(CODE)
         until_answer.append((time.perf_counter() - began) * 1000)
         session.close()
+        following = sandbox.session()
+        began = time.perf_counter()
+        await following.start()
+        until_proven.append((time.perf_counter() - began) * 1000)
+        await following.python(CODE)
+        following.close()
+    proof = statistics.median(until_proven) - statistics.median(until_there)
     return {
         "session_start_ms": spread(until_there),
+        "session_start_in_a_world_just_left_ms": spread(until_proven),
+        "proof_ms": round(proof, 3),
         "new_world_ms": spread(until_new),
         "start_and_first_call_ms": spread(until_answer),
     }
 
 
 async def crowd(sandbox: Sandbox, sessions: int, seconds: float) -> dict[str, Any]:
-    """Calls of sessions that call without a pause, side by side: how many each gets done, how long each waits."""
+    """Calls of sessions that call without a pause, side by side: how many each gets done, how long each waits; and when
+    each is done with the same number of them."""
     open_sessions = [sandbox.session(seed=i) for i in range(sessions)]
     await asyncio.gather(*(session.python(CODE) for session in open_sessions))
     until = time.perf_counter() + seconds
@@ -123,6 +136,14 @@ async def crowd(sandbox: Sandbox, sessions: int, seconds: float) -> dict[str, An
             done[number].append(await timed(open_sessions[number].python))
 
     await asyncio.gather(*map(calling, range(sessions)))
+    began = time.perf_counter()
+
+    async def fifty(session: Session) -> float:
+        for _ in range(50):
+            await timed(session.python)
+        return time.perf_counter() - began
+
+    completions = await asyncio.gather(*map(fifty, open_sessions))
     for session in open_sessions:
         session.close()
     counts = [len(calls) for calls in done]
@@ -130,7 +151,15 @@ async def crowd(sandbox: Sandbox, sessions: int, seconds: float) -> dict[str, An
         "crowd_calls_per_second": round(sum(counts) / seconds),
         "crowd_ms": spread([ms for calls in done for ms in calls]),
         "crowd_calls_of_a_session": {"fewest": min(counts), "median": statistics.median(counts), "most": max(counts)},
+        "crowd_fairness": round(jain([float(count) for count in counts]), 4),
+        "completion_last_over_first": round(max(completions) / min(completions), 3),
+        "completion_fairness": round(jain(completions), 4),
     }
+
+
+def jain(shares: Sequence[float]) -> float:
+    """How alike shares are: (Σx)² / (n Σx²), 1 where all are equal, 1/n where one has everything."""
+    return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
 
 
 async def soak(sandbox: Sandbox, calls: int, hangs: float) -> dict[str, Any]:

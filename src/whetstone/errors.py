@@ -1,8 +1,13 @@
 """Every error Whetstone raises on purpose, on one page.
 
 A `WhetstoneError` is the user's to mend: it is shown as one line and the command exits with 2.
-A `ToolError` is the model's: it reads the text and may try again. Anything else is a bug of ours
-or of a plug-in, and inside an episode it ends that episode with a recorded reason.
+A `ToolError` is the model's: it reads the text and may try again. An `InfrastructureError` is nobody's in the episode,
+which is void then. Anything else is a bug of ours or of a plug-in, and inside an episode it ends that episode with a
+recorded reason; a bug of a tool is answered to the model, which may have found it.
+
+Easy to get wrong: a void episode leaves every statistic, so a model that can void one hides its failures. What a model
+can bring about, by any code or argument, is therefore the model's outcome, however much it looks like a broken server;
+`InfrastructureError` is for what would have failed whatever the model had said.
 """
 
 from __future__ import annotations
@@ -67,6 +72,10 @@ class SandboxError(WhetstoneError):
     """Foreign code cannot be run here as it was asked for: no isolation, or one this machine does not offer."""
 
 
+class DatabaseError(WhetstoneError):
+    """A file of SQLite or DuckDB cannot be made, copied or opened."""
+
+
 class ToolError(Exception):
     """Raised by a tool when the model asked for something impossible; the model reads the text."""
 
@@ -80,7 +89,34 @@ class EpisodeError(Exception):
 
 
 class InfrastructureError(Exception):
-    """A server, sandbox or engine failed: the trajectory is invalid, never an observation or a reward of 0."""
+    """A server, sandbox or engine failed, and no model can have brought it about: the trajectory is invalid, never an
+    observation or a reward of 0."""
+
+
+def innermost(error: BaseException) -> BaseException:
+    """What a group of exceptions is about: the first in it, and in that; any other exception itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def said_by(error: BaseException) -> str:
+    """An exception's text, which is foreign code where the exception is: one that raises says so."""
+    try:
+        return str(error)
+    except BaseException as another:  # whatever it is, it is only about a text
+        return f"[its text cannot be had: {type(another).__name__}]"
+
+
+def explained(error: BaseException, *, most_characters: int = 1000) -> str:
+    """What an exception is and says, cut off where it says too much.
+
+    >>> explained(KeyError("x")), explained(ExceptionGroup("both", [ValueError("odd")]))
+    ("KeyError: 'x'", 'ValueError: odd')
+    """
+    error = innermost(error)
+    text = f"{type(error).__name__}: {said_by(error)}"
+    return text if len(text) <= most_characters else f"{text[: most_characters - 1]}…"
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """How does a name in a recipe become a function or class? A short name for ours, `package.module:name` for yours.
 
-There is no other registration: extending Whetstone means writing something and naming it.
+There is no other registration: extending Whetstone means writing something and naming it. Names come from recipes and
+the command line, never from tasks or runs' records: what a task names is looked up among what its recipe lists.
 
 Easy to get wrong: options of a part are the keyword arguments of its signature, so a misspelt or mistyped
 one is found before anything runs, and an option cannot exist that the part does not read.
@@ -14,6 +15,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
@@ -33,9 +35,8 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
             raise RecipeError(f'no {kind} named "{name}"{did_you_mean(name, built_in)}')
         return built_in[name]
     module_name, _, attribute = name.partition(":")
-    search_also(Path.cwd())  # the `whetstone` command does not put it there, as `python -m` would
     try:
-        module = importlib.import_module(module_name)
+        module = module_named(module_name)
     except ImportError as error:
         raise RecipeError(f'{kind} "{name}": {error}') from error
     if not hasattr(module, attribute):
@@ -48,11 +49,25 @@ _searched: list[str] = []
 
 
 def search_also(folder: Path) -> None:
-    """Look for modules in this folder, too, before others."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    """Look for modules in this folder, too, before others, once one is asked for by name.
+
+    Reading a recipe or a run asks for none, so what lies beside it takes no library's place there.
+    """
     if str(folder) not in _searched:
         _searched.append(str(folder))
+
+
+def module_named(name: str) -> ModuleType:
+    """The module of this name, in the folders that are searched, in the working directory, or installed.
+
+    Raises:
+        ImportError: There is none.
+    """
+    search_also(Path.cwd())  # the `whetstone` command does not put it there, as `python -m` would
+    for folder in _searched:
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    return importlib.import_module(name)
 
 
 def searched() -> list[str]:

@@ -7,9 +7,22 @@ own timeout it looks like a person's wish to end everything, and passes every `e
 from __future__ import annotations
 
 import asyncio
+import asyncio.runners
 
 
 def asked_to_stop() -> bool:
     """Whether somebody cancelled the task that is running."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def pressed(error: BaseException) -> bool:
+    """Whether it is a person's second Ctrl-C, raised by asyncio wherever the program is just then; the first cancels.
+
+    A `KeyboardInterrupt` from anywhere else was raised by the code that was running.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_in = trace.tb_frame.f_code.co_filename if trace is not None else ""
+    return isinstance(error, KeyboardInterrupt) and raised_in == asyncio.runners.__file__

@@ -150,6 +150,9 @@ class Task:
     """What results are broken down by: `kind`, `difficulty`, `domain`, …"""
 
 
+_READ = frozenset({"ok", "tool_error", "tool_failed", "timeout", "stopped", "budget_exhausted", "refused_by_policy"})
+
+
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """One executed or refused tool call."""
@@ -157,8 +160,8 @@ class CallRecord:
     name: str
     """The tool asked for; empty where the call could not be read."""
     outcome: str
-    """`ok`, `tool_error`, `invalid_arguments`, `unknown_tool`, `malformed_call`, `too_many_calls`, `timeout`,
-    `stopped`, `budget_exhausted`, `refused_by_policy`."""
+    """`ok`, `tool_error`, `tool_failed` (by a bug of its own), `invalid_arguments`, `unknown_tool`, `malformed_call`,
+    `too_many_calls`, `timeout`, `stopped`, `budget_exhausted`, `refused_by_policy`."""
     seconds: float
     """How long the tool ran; 0 where it did not."""
     truncated: bool = False
@@ -169,7 +172,7 @@ class CallRecord:
     @property
     def well_formed(self) -> bool:
         """Whether the call named a tool on offer with arguments it accepts, whatever the tool then did."""
-        return self.outcome in ("ok", "tool_error", "timeout", "stopped", "budget_exhausted", "refused_by_policy")
+        return self.outcome in _READ
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,7 @@
 """What would go wrong in a run is found before it: each check is good where it should be, and bad where not."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from tests_small import SMALL
 from whetstone.assembly import assemble, preflight
 from whetstone.assembly.preflight_checks import _Probe
+from whetstone.chat import Chat
 from whetstone.evaluation.checks import Verdict
 from whetstone.recipe import load_recipe
 
@@ -92,12 +94,12 @@ def test_weights_that_are_not_the_samplers_are_found_out():
 
 def test_a_template_that_rewrites_history_is_worth_a_note():
     async def main():
-        probe = _Probe(assemble(load_recipe("demo", SMALL)))
-        tokenizer = probe.assembly.chat.tokenizer
+        assembly = assemble(load_recipe("demo", SMALL))
+        tokenizer = assembly.chat.tokenizer
         tokenizer.chat_template = tokenizer.chat_template.replace(
             "{% for message in messages %}", "{{ messages | length }}{% for message in messages %}"
         )
-        return await probe.template()
+        return await _Probe(replace(assembly, chat=Chat(tokenizer, assembly.chat.format))).template()
 
     found = asyncio.run(main())
     assert found.verdict is Verdict.NOTE

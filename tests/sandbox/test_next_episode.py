@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import resource
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -10,35 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from attack_list import HEADER, family
 from tests_sandbox import levels, run, server
 from whetstone.sandbox import Ending, Isolation, Sandbox, jail
-from whetstone.sandbox.guest import emptying
+from whetstone.sandbox.guest import confine, emptying
 from whetstone.sandbox.isolation import too_full
 
-LIBC = "import ctypes, os, resource\nlibc = ctypes.CDLL(None, use_errno=True)\n"
-TO_OTHERS = {
-    "limits": "resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (0, 0))",
-    "seconds": "resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
-    "limits by number": "assert libc.prlimit(os.getppid(), 1, ctypes.byref((ctypes.c_uint64 * 2)(0, 0)), None) == 0",
-    "nice": "os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
-    "nice of the group": "os.setpriority(os.PRIO_PGRP, 0, 19)",
-    "nice of the user": "os.setpriority(os.PRIO_USER, os.getuid(), 19)",
-    "policy": "os.sched_setscheduler(os.getppid(), os.SCHED_IDLE, os.sched_param(0))",
-    "cores": "os.sched_setaffinity(os.getppid(), [min(os.sched_getaffinity(0))])",
-    "input and output": "assert libc.syscall(251, 1, os.getppid(), 3 << 13) == 0",
-    "input and output of the user": "assert libc.syscall(251, 3, os.getuid(), 3 << 13) == 0",
-    "a group of processes": "os.setpgid(os.getppid(), 0)",
-}
-TO_ITSELF = {
-    "limits": "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
-    "nice": "os.nice(5)",
-    "group's nice": "open('/proc/self/autogroup', 'w').write('19')",
-    "policy": "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))",
-    "cores": "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])",
-    "mode": "os.chmod('.', 0o500)",
-    "times": "os.utime('.', (7, 7))",
-    "attributes": "os.setxattr('.', 'user.note', b'7')",
-}
+LIBC = f"MARK = 'it worked'\n{HEADER}"
+TO_OTHERS, TO_ITSELF = family("to its beside"), family("carried over")
 LOOK = LIBC + (
     "(resource.getrlimit(1), resource.getrlimit(0), os.getpriority(0, 0), os.getpriority(0, os.getppid()),"
     " os.sched_getscheduler(0), sorted(os.sched_getaffinity(0)), libc.syscall(252, 1, 0),"
@@ -247,3 +228,75 @@ def test_all_of_it_holds_for_an_ordinary_user(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def test_no_file_of_its_python_is_marked_or_held(isolation):
+    """What may be read is not what may be changed: flags, versions and leases ask for an open file alone."""
+    for name in ("flags", "version"):
+        number = {"flags": 0x40086602, "version": 0x40087602}[name]
+        outcome = run(isolation, LIBC + f"import fcntl\nfcntl.ioctl(open('f', 'w'), {number}, bytes(8))")
+        assert "Inappropriate ioctl" in (outcome.error or ""), (name, outcome)
+    for what in (1024, 1026):  # a lease, and being told of what becomes of a folder
+        outcome = run(isolation, LIBC + f"import fcntl\nfcntl.fcntl(os.open('.', os.O_RDONLY), {what}, 1)")
+        assert "Operation not permitted" in (outcome.error or ""), outcome
+
+
+def test_a_pair_of_sockets_sends_to_itself_alone(isolation, tmp_path):
+    path = "/var/tmp" if len(str(tmp_path)) > 80 else str(tmp_path)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        where = f"{path}/whetstone-{os.getpid()}-{isolation}"
+        listening.bind(where)
+        try:
+            os.chmod(where, 0o777)
+            listening.settimeout(0.2)
+            for kind in ("SOCK_DGRAM", "SOCK_RAW"):
+                pair = f"import socket\none, other = socket.socketpair(socket.AF_UNIX, socket.{kind})\n"
+                outcome = run(isolation, f"{pair}one.sendto(b'out', {where!r})")
+                assert outcome.ending is Ending.ERROR, outcome
+            with pytest.raises(TimeoutError):
+                listening.recv(1)
+        finally:
+            os.unlink(where)
+    assert run(isolation, "import socket\na, b = socket.socketpair()\na.send(b'in')\nb.recv(2)").value == "b'in'"
+
+
+def test_what_a_user_has_few_of_is_not_taken(isolation):
+    """Watchers, signals that wait, terminals: the kernel counts them for a user, or for the machine."""
+    assert run(isolation, LIBC + "libc.inotify_init()").value == "-1"
+    waiting = (
+        "import signal, struct\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(34, 65))\nn = 0\n"
+        "said = struct.pack('iii', 40, 0, -1) + bytes(116)\n"
+        "while n < 20000 and libc.syscall(129, os.getpid(), 40, said) == 0: n += 1\n"
+        "n <= 1024"
+    )
+    assert run(isolation, LIBC + waiting).value == "True"
+    assert run(isolation, "open('/dev/ptmx', 'rb')").ending is Ending.ERROR
+
+
+def test_nobody_runs_before_all_others_though_the_host_may(monkeypatch):
+    """Limits on priorities are inherited; where the host may have real time, foreign code may not."""
+    given = {}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, 40))
+    monkeypatch.setattr(resource, "setrlimit", given.__setitem__)
+    confine.limit(confine.Bounds(0, 8, 64, 1 << 20, 1 << 20, 64))
+    assert given[resource.RLIMIT_RTPRIO] == given[resource.RLIMIT_NICE] == (0, 0)
+
+
+def test_a_world_lived_in_again_looks_like_a_new_one(isolation):
+    look = "import os\nos.stat('.').st_mtime, oct(os.stat('.').st_mode)"
+
+    async def twice():
+        sandbox, said = Sandbox(isolation=isolation), []
+        for _ in range(2):
+            session = sandbox.session()
+            said.append((await session.python(look)).value)
+            session.close()
+        sandbox.close()
+        return said
+
+    first, second = asyncio.run(twice())
+    if isolation is Isolation.NAMESPACES:  # elsewhere an ordinary user's worlds are not lived in again
+        assert first == second

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests_sandbox import MISSING, QUICK, levels
+from attacks import stand_in_runtime
+from tests_sandbox import MISSING, QUICK, levels, server
+from whetstone.cli import doctor
 from whetstone.errors import InfrastructureError, SandboxError
-from whetstone.sandbox import Ending, Isolation, Limits, Sandbox, offers
+from whetstone.sandbox import Ending, Isolation, Limits, Offer, Sandbox, offers
+from whetstone.sandbox import isolation as isolation_room
 from whetstone.sandbox.cgroups import parents
 
 NAMESPACES = Isolation.NAMESPACES
@@ -38,25 +41,38 @@ def test_the_strongest_is_chosen_and_unsafe_only_where_it_is_written_out():
         Sandbox(isolation="docker-in-docker")
 
 
+def test_a_weaker_layer_is_said_loudly_and_once(monkeypatch, caplog):
+    weaker = (Offer(NAMESPACES, "bubblewrap is not installed"), Offer(Isolation.LANDLOCK), Offer(Isolation.UNSAFE))
+    monkeypatch.setattr(isolation_room, "offers", lambda: weaker)
+    monkeypatch.setattr(doctor, "offers", lambda: weaker)
+    isolation_room._say_once.cache_clear()
+    for _ in range(3):
+        assert isolation_room.choose("auto") is Isolation.LANDLOCK
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "behind landlock, not namespaces (bubblewrap is not installed)" in said
+    assert "which files there are can be asked" in said
+    assert "which files there are can be asked" in doctor.examine()["sandbox"]["does_not_hold"]
+    caplog.clear()
+    assert isolation_room.choose("landlock") is Isolation.LANDLOCK  # who writes it out knows
+    assert not caplog.records
+
+
+def test_what_a_container_lacks_is_said_once(caplog):
+    isolation_room.say_what_a_container_lacks.cache_clear()
+    for _ in range(2):
+        isolation_room.say_what_a_container_lacks(seccomp=False, landlock=True)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "system calls are not filtered" in said
+    assert "users alone" not in said
+
+
 @pytest.mark.skipif(bool(MISSING[NAMESPACES]), reason=f"bubblewrap plays the runtime: {MISSING[NAMESPACES]}")
 def test_a_container_runtime_that_is_named_holds_the_sessions(tmp_path):
-    # the system's own Python is what is in the image: no packages, another place
-    python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
-    runtime = tmp_path / "runtime"
-    runtime.write_text(
-        "#!/bin/sh\n"
-        'guest="$1"; sockets="$2"; shift 2\n'
-        "exec bwrap --unshare-pid --unshare-net --unshare-ipc --die-with-parent --tmpfs / --ro-bind /usr /usr "
-        "--ro-bind /bin /bin --ro-bind /lib /lib --ro-bind-try /lib64 /lib64 --ro-bind /etc /etc --dev /dev "
-        '--proc /proc --perms 1777 --tmpfs /tmp --perms 0755 --dir /run --ro-bind "$guest" /sandbox '
-        f'--bind "$sockets" /run/whetstone --setenv TMPDIR /tmp -- {python} "$@"\n'
-    )
-    runtime.chmod(0o755)
-    if not python.startswith("/usr/"):
+    if not Path("/usr/bin/python3").exists():
         pytest.skip("the image needs a Python under /usr: apt-get install python3")
 
     async def calls():
-        sandbox = Sandbox(container=[str(runtime), "{guest}", "{sockets}"], limits=QUICK, preload=["json"])
+        sandbox = Sandbox(container=stand_in_runtime(tmp_path), limits=QUICK, preload=["json"])
         assert sandbox.isolation is Isolation.CONTAINER
         first, second = sandbox.session(), sandbox.session()
         try:
@@ -67,18 +83,20 @@ def test_a_container_runtime_that_is_named_holds_the_sessions(tmp_path):
                 await second.python(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=1)"),
                 await second.python("while True: pass", wall_seconds=0.3),
                 await second.python("2"),
+                await second.python("import ctypes\nctypes.CDLL(None).shmget(0, 4096, 0o1600)"),
             ]
         finally:
             sandbox.close()
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        made, kept, reading, network, endless, again = asyncio.run(calls())
+        made, kept, reading, network, endless, again, shared = asyncio.run(calls())
     assert (made.ending, kept.value, again.value) == (Ending.OK, "42", "2")
     assert "session-" in made.value
     assert "No such file" in reading.error or "Permission denied" in reading.error
     assert network.ending is Ending.ERROR
     assert endless.ending is Ending.TIMEOUT
+    assert shared.value == "-1"  # calls are filtered though the image has no program that finds the library
 
 
 def test_a_container_without_its_mounts_is_refused():
@@ -125,7 +143,7 @@ def test_a_server_that_dies_breaks_the_calls_under_way_and_is_started_again(isol
     assert asyncio.run(crash()) == ("2", 1)
 
 
-def test_a_supervisor_that_dies_is_an_infrastructure_error_and_the_next_call_has_a_new_one(isolation):
+def test_a_supervisor_that_dies_in_a_call_is_what_the_call_did_and_the_next_has_a_new_one(isolation):
     async def crash():
         sandbox = Sandbox(isolation=isolation, limits=QUICK)
         session = sandbox.session()
@@ -133,13 +151,27 @@ def test_a_supervisor_that_dies_is_an_infrastructure_error_and_the_next_call_has
         call = asyncio.create_task(session.python("import time\ntime.sleep(30)", wall_seconds=40))
         await asyncio.sleep(0.2)
         os.kill(session.process, signal.SIGKILL)
-        with pytest.raises(InfrastructureError):
-            await call
+        outcome = await call
         value = (await session.python("3")).value
         sandbox.close()
-        return value
+        return outcome, value
 
-    assert asyncio.run(crash()) == "3"
+    outcome, value = asyncio.run(crash())
+    assert (outcome.ending, outcome.restarted, value) == (Ending.CRASHED, True, "3")
+    assert "files too, are gone" in outcome.error
+
+
+def test_a_session_closed_in_a_call_says_nothing_of_its_code(isolation):
+    async def closed():
+        session = server(isolation).session()
+        await session.start()
+        call = asyncio.create_task(session.python("import time\ntime.sleep(30)", wall_seconds=40))
+        await asyncio.sleep(0.5)
+        session.close()
+        with pytest.raises(InfrastructureError, match="closed"):
+            await call
+
+    asyncio.run(closed())
 
 
 def test_nothing_is_left_when_the_host_is_killed(isolation, tmp_path):

@@ -91,3 +91,22 @@ def test_what_cannot_be_split_is_refused(tmp_path):
         Jsonl(path=write(tmp_path / "two.jsonl", *rows(2)), held_out_share=1.0)
     with pytest.raises(TaskError, match="3 tasks share 1 ids"):
         Jsonl(path=write(tmp_path / "same.jsonl", *[{"id": "a", **row} for row in rows(3)]))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"prompt": "?", "answer": ' + "[" * 100_000 + "]" * 100_000 + "}", "too deep"),
+        ('{"prompt": "?", "answer": ' + "9" * 100_000 + "}", "digits"),
+        ('{"prompt": "?", ' + ", ".join(f'"k{i}": 1' for i in range(100_000)) + ', "k99999": 1}', "is there twice"),
+        ('{"prompt": "' + "x" * 2_000_000 + '", "answer": 1}', "longer than"),
+    ],
+    ids=["brackets", "a number", "a key twice", "a line"],
+)
+def test_a_line_that_is_too_much_is_refused_in_a_line(tmp_path, monkeypatch, line, said):
+    monkeypatch.setattr("whetstone.tasks.jsonl._LONGEST_LINE", 1_900_000)
+    (tmp_path / "tasks.jsonl").write_text(line + "\n" + '{"prompt": "1", "answer": 1}\n')
+    with pytest.raises(TaskError, match=said) as raised:
+        Jsonl(path=str(tmp_path / "tasks.jsonl"))
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 400

@@ -85,17 +85,20 @@ def test_a_server_that_is_not_there_or_dies_is_infrastructure():
         played(Toolset([Mcp(url="http://127.0.0.1:9/mcp", timeout_seconds=5)]))
 
 
-def test_a_server_that_dies_in_a_call_is_infrastructure(tmp_path):
+def test_a_server_that_dies_of_a_call_and_comes_again_is_the_calls_own_failure(tmp_path):
     (tmp_path / "dying.py").write_text(
         "import os\n"
         "def die() -> str:\n    '''Die.'''\n    os._exit(1)\n"
         "def live() -> str:\n    '''Live.'''\n    return 'yes'\n"
+        "def last() -> str:\n    '''Die for good.'''\n    os.remove('dying.py')\n    os._exit(1)\n"
     )
     code = f"import os; os.chdir({str(tmp_path)!r}); from whetstone.cli.mcp import mcp; mcp()"
-    toolset = Toolset([Mcp(command=[sys.executable, "-c", code, "dying:die", "dying:live"])])
-    assert played(toolset, ("live", {}))[0].text == "yes"
-    with pytest.raises(InfrastructureError):
-        played(toolset, ("die", {}))
+    toolset = Toolset([Mcp(command=[sys.executable, "-c", code, "dying:die", "dying:live", "dying:last"])])
+    died, lived = played(toolset, ("die", {}), ("live", {}))
+    assert (died.record.outcome, lived.text) == ("tool_error", "yes")
+    assert "ended in the middle of the call" in died.text
+    with pytest.raises(InfrastructureError, match=r"no connection|did not answer"):
+        played(toolset, ("last", {}))
 
 
 def test_what_mcp_needs_is_said():
@@ -238,8 +241,30 @@ def test_a_specification_is_a_tool_for_each_operation(shop, tmp_path):
     assert "'fr' is not one of ['de', 'en']" in answers[2].text
     assert "'name' is a required property" in answers[3].text
     assert answers[4].text == "error: status 404: no such thing"
-    with pytest.raises(InfrastructureError, match="status 500"):
-        played(toolset, ("broken", {}))
+    # one operation that fails is not a service that is down
+    assert played(toolset, ("broken", {}))[0].text.startswith("error: status 500")
+    gone = OpenApi(file=str(tmp_path / "shop.yaml"), url="http://127.0.0.1:9")
+    with pytest.raises(InfrastructureError, match="ConnectError"):
+        played(Toolset([gone]), ("broken", {}))
+
+
+@pytest.mark.parametrize("language", ["de\r\nX-Evil: 1", "de\0", "dé", "\n", "d" * 10**6])
+def test_a_header_that_cannot_be_sent_is_the_models(shop, tmp_path, language):
+    (tmp_path / "shop.yaml").write_text(
+        "openapi: 3.0.1\npaths:\n  /items/{item}:\n    get:\n      operationId: show\n      parameters:\n"
+        "      - {name: item, in: path, schema: {}}\n"
+        "      - {name: Accept-Language, in: header, schema: {type: string}}\n"
+        "      - {name: note, in: cookie, schema: {}}\n"
+    )
+    service = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    answers = played(
+        service,
+        ("show", {"item": "x", "Accept-Language": language}),
+        ("show", {"item": language}),
+        ("show", {"item": "x", "note": language}),
+    )
+    assert answers[0].record.outcome == "tool_error"
+    assert {answer.failure for answer in answers} == {None}
 
 
 BODIES = """

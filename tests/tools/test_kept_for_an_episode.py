@@ -163,3 +163,32 @@ def test_a_picture_that_unfolds_too_far_is_not_unfolded():
         played(Toolset([ImageTools]), task=Task("t", "?", private={"images": [as_url(huge)]}))
     with pytest.raises(ValueError, match="base64"):
         loaded("data:image/png;base64,%%%")
+
+
+def test_pictures_grow_no_further_than_they_may_however_often_they_are_turned():
+    task = Task("t", "?", private={"images": [as_url(Pictures.new("RGB", (3000, 3000)))]})
+    turns = [("rotate", {"image": 1 + n, "degrees": 45.0}) for n in range(3)]
+    answers = played(Toolset([ImageTools]), *turns, task=task)
+    assert "would be 4243×4243 pixels" in answers[0].text
+    odd = [("rotate", {"image": 1, "degrees": degrees}) for degrees in (1e308, -1e308, 720.5)]
+    assert {a.record.outcome for a in played(Toolset([ImageTools]), *odd, task=task)} <= {"ok", "tool_error"}
+    whole = {"image": 1, "left": 0, "top": 0, "right": 3000, "bottom": 3000}
+    wide = played(Toolset([ImageTools]), ("zoom", {**whole, "factor": 1.36}), task=task)  # 4080 a side, 16.6 million
+    assert "are possible" in wide[0].text
+    many = played(Toolset([ImageTools]), *[("crop", whole)] * 16, task=task)
+    assert [a.record.outcome for a in many] == ["ok"] * 13 + ["tool_error"] * 3
+    assert "all pictures together" in many[-1].text
+
+
+@pytest.mark.parametrize("name", ["draw", "measure"])
+def test_points_without_end_are_refused(picture, name):
+    given = {"image": 1, "x1": 10**400, "y1": 1, "x2": 5, "y2": -(10**30)}
+    given |= {"shape": "line"} if name == "draw" else {}
+    assert "pixels away" in texts(Toolset([ImageTools]), (name, given), task=picture)[0]
+
+
+def test_a_file_that_only_begins_like_a_picture_is_refused():
+    whole = as_url(Pictures.new("RGB", (300, 300), "red"))
+    for damaged in (whole[:80], whole[: len(whole) * 3 // 4 // 4 * 4], "data:image/png;base64,iVBORw0KGgo="):
+        with pytest.raises((ValueError, OSError)):
+            loaded(damaged)

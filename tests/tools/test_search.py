@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests_tools import played
 from whetstone.chat import ToolCall
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
 from whetstone.policies import build_tiny
@@ -174,7 +175,21 @@ def test_a_search_server_is_asked_and_one_that_is_gone_is_no_observation(answer)
     server.shutdown()
     server.server_close()
     with pytest.raises(InfrastructureError, match="search server"):
-        called(search, ("search", {"query": "tea"}))
+        played(Toolset([search]), ("search", {"query": "tea"}))
+
+
+def test_a_search_server_that_chokes_on_one_query_is_no_server_that_is_gone():
+    def answer(asked):
+        return {"results": []} if asked["query"] == "word" else 1 / 0
+
+    server = HTTPServer(("127.0.0.1", 0), type("Its", (Server,), {"answer": staticmethod(answer)}))
+    server.handle_error = lambda *_: None
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    search = HttpSearch(url=f"http://127.0.0.1:{server.server_port}/")
+    (choked,) = played(Toolset([search]), ("search", {"query": "tea"}))
+    assert (choked.record.outcome, choked.failure) == ("tool_error", None)
+    server.shutdown()
+    server.server_close()
 
 
 def test_an_encoder_in_a_folder_makes_vectors_of_length_one(tmp_path):

@@ -14,8 +14,9 @@ import psycopg
 import pytest
 
 from tests_tools import played
-from whetstone.errors import InfrastructureError, RecipeError, TaskError
-from whetstone.tools import Toolset, sql
+from whetstone.errors import InfrastructureError, RecipeError, TaskError, ToolError
+from whetstone.tools import Toolset
+from whetstone.tools.database import process
 from whetstone.tools.sql import Sql, as_table
 from whetstone.trajectory import Task
 
@@ -207,6 +208,22 @@ def test_what_an_episode_changes_in_postgresql_is_taken_back(postgresql):
     assert asked(sql, count)[0].text.startswith("n\n3")
 
 
+def test_a_postgresql_query_is_left_at_once_and_the_loop_goes_on(postgresql):
+    async def episode():
+        toolset = Toolset([sql := Sql(url=postgresql, timeout_seconds=300)])
+        await toolset.open(Task("t", "?"), seed=0)
+        running = asyncio.ensure_future(sql.sql("SELECT pg_sleep(300)"))
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert not running.done()
+        async with asyncio.timeout(30):
+            await toolset.close()
+            with pytest.raises((ToolError, InfrastructureError)):
+                await running
+
+    asyncio.run(episode())
+
+
 def test_a_postgresql_server_that_is_not_there_is_infrastructure():
     with pytest.raises(InfrastructureError, match="PostgreSQL"):
         asked(Sql(url="postgresql://tester@127.0.0.1:9/postgres"), ("sql", {"query": "SELECT 1"}))
@@ -224,7 +241,7 @@ def test_a_postgresql_server_that_is_not_there_is_infrastructure():
     ],
 )
 def test_a_tasks_statements_make_its_database_and_nothing_else(tmp_path, statements, monkeypatch):
-    monkeypatch.setattr(sql, "_MAKING_SECONDS", 0.2)
+    monkeypatch.setattr(process, "_MAKING_SECONDS", 0.2)
     reached = tmp_path / "reached"
     asked = Task("t", "?", {"database": statements.replace("{}", str(reached))})
     with pytest.raises(TaskError, match="its database cannot be made"):

@@ -1,12 +1,16 @@
 import asyncio
+import contextlib
 import json
 import time
 
 import pytest
 
-from whetstone.chat import ToolCall
+from whetstone.chat import Text, ToolCall, assistant
+from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.errors import InfrastructureError, RecipeError, ToolError, ToolStop
 from whetstone.tools import Toolset
+from whetstone.tools.protocol import Result
+from whetstone.trajectory import Task
 
 
 def double(x: int) -> int:
@@ -61,9 +65,9 @@ def test_sync_and_async_tools_answer_as_text():
         ("refuse", "tool_error", "error: not like this"),
         ("stop", "stopped", "enough"),
         ("hang", "timeout", "error: broken did not answer within 1 s"),
-        ("iteration", "tool_error", "error: RuntimeError: StopIteration: odd"),
-        ("own timeout", "tool_error", "error: of its own"),
-        ("raise", "tool_error", "error: KeyError: 'raise'"),
+        ("iteration", "tool_failed", "error: RuntimeError: StopIteration: odd"),
+        ("own timeout", "tool_failed", "error: TimeoutError: of its own"),
+        ("raise", "tool_failed", "error: KeyError: 'raise'"),
     ],
 )
 def test_whatever_a_tool_does_is_answered_and_recorded(how, outcome, said):
@@ -82,9 +86,18 @@ def test_a_megabyte_keeps_its_head_and_tail():
     assert answer.record.truncated
 
 
-def test_a_failure_of_infrastructure_is_not_an_answer():
+def test_a_failure_of_infrastructure_is_a_value_and_ends_the_episode():
+    answer = call("broken", how="infrastructure")
+    assert isinstance(answer.failure, InfrastructureError)
+    assert (answer.text, answer.record.outcome) == ("error: the server is gone", "tool_failed")
+
+    async def played():
+        environment = ToolEnvironment(tools=[broken])
+        await environment.reset(Task("t", "?"), seed=0)
+        await environment.step(assistant("", ToolCall("broken", '{"how": "infrastructure"}')))
+
     with pytest.raises(InfrastructureError, match="the server is gone"):
-        call("broken", how="infrastructure")
+        asyncio.run(played())
 
 
 def test_a_wrong_name_gets_the_nearest_and_a_wrong_argument_its_reason():
@@ -111,3 +124,179 @@ def test_a_hung_tool_does_not_keep_others_from_running():
 def test_two_tools_of_one_name_are_refused():
     with pytest.raises(RecipeError, match='two tools are named "double"'):
         Toolset([double, double])
+
+
+class Unspeakable(Exception):
+    """Cannot even say what it is."""
+
+    def __str__(self):
+        raise SystemExit("no words")
+
+
+class Recursive:
+    def __str__(self):
+        return str(self)
+
+
+def deep():
+    inner = []
+    for _ in range(100_000):
+        inner = [inner]
+    return inner
+
+
+def itself():
+    ring = []
+    ring.append(ring)
+    return ring
+
+
+RAISED = {
+    "exit": SystemExit(3),
+    "interrupt": KeyboardInterrupt("mine"),
+    "exit of a generator": GeneratorExit("mine"),
+    "cancelled": asyncio.CancelledError("mine"),
+    "no text": Unspeakable(),
+    "a group": ExceptionGroup("both", [ValueError("first"), KeyError("second")]),
+    "a group of the base": BaseExceptionGroup("both", [SystemExit(4), KeyError("second")]),
+    "recursion": RecursionError("deep"),
+    "memory": MemoryError(),
+    "endless text": ValueError("x" * 10**6),
+    "one that ends loops": StopAsyncIteration("odd"),
+}
+RETURNED = {
+    "bytes that are no text": lambda: b"\xff",
+    "what it cannot be told from": object,
+    "a deep list": deep,
+    "a ring": itself,
+    "keys that are none": lambda: {(1, 2): 3},
+    "a number without end": lambda: 10**5000,
+    "a text that calls itself": Recursive,
+    "a result of anything": lambda: Result((5,)),
+    "a text that is a number": lambda: Result((Text(5),)),
+    "a result that is none": lambda: Result(None),
+}
+
+
+def raising(kind: str) -> str:
+    """Raise something."""
+    raise RAISED[kind]
+
+
+async def raising_later(kind: str) -> str:
+    """Raise something, in a coroutine."""
+    raise RAISED[kind]
+
+
+def returning(kind: str) -> object:
+    """Return something."""
+    return RETURNED[kind]()
+
+
+async def cancelling() -> str:
+    """Cancel the very task it runs in."""
+    asyncio.current_task().cancel()
+    await asyncio.sleep(0)
+    return "never"
+
+
+async def deaf() -> str:
+    """Hear nothing of being cut off, for a while."""
+    for _ in range(40):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(1)
+    return "late"
+
+
+@pytest.mark.parametrize("tool", [raising, raising_later], ids=["plain", "async"])
+@pytest.mark.parametrize("kind", list(RAISED))
+def test_an_exception_of_any_kind_is_the_tools_own_failure(tool, kind):
+    answer = call(tool.__name__, Toolset([tool]), kind=kind)
+    assert (answer.record.outcome, answer.failure) == ("tool_failed", None)
+    assert answer.text.startswith("error: ")
+    assert len(answer.text) < 1100
+
+
+@pytest.mark.parametrize("kind", list(RETURNED))
+def test_what_cannot_be_shown_is_the_tools_own_failure(kind):
+    answer = call("returning", Toolset([returning]), kind=kind)
+    assert (answer.record.outcome, answer.failure) == ("tool_failed", None)
+
+
+def test_a_tool_that_cancels_its_own_task_stops_nothing_else():
+    answer = call("cancelling", Toolset([cancelling]))
+    assert (answer.record.outcome, answer.text) == ("tool_failed", "error: CancelledError: ")
+
+
+def test_a_coroutine_that_will_not_stop_is_left_behind():
+    async def cut_off():
+        toolset = Toolset([deaf], timeout_seconds=0.1)
+        answer = await asyncio.wait_for(toolset.call(ToolCall("deaf", "{}")), 20)
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        while any(not task.done() for task in left):  # the test's own loop has to end
+            for task in left:
+                task.cancel()
+            await asyncio.sleep(0)
+        return answer
+
+    assert asyncio.run(cut_off()).record.outcome == "timeout"
+
+
+def test_who_is_stopped_from_outside_is_stopped_and_so_is_the_tool():
+    heard = []
+
+    async def waiting() -> str:
+        """Wait."""
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            heard.append("stopped")
+            raise
+        return "never"
+
+    async def stopped():
+        calling = asyncio.create_task(Toolset([waiting]).call(ToolCall("waiting", "{}")))
+        await asyncio.sleep(0.05)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+
+    asyncio.run(stopped())
+    assert heard == ["stopped"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        (5, "{}"),
+        (None, "{}"),
+        (["double"], "{}"),
+        ("double", 5),
+        ("double", None),
+        ("double", {"x": 1}),
+        ("double", b"{"),
+    ],
+)
+def test_a_call_that_is_no_text_is_refused(name, arguments):
+    answer = asyncio.run(Toolset([double]).call(ToolCall(name, arguments)))
+    assert answer.record.outcome in ("invalid_arguments", "unknown_tool")
+    assert isinstance(answer.record.name, str)
+
+
+def test_a_name_and_a_refusal_of_any_length_are_cut():
+    toolset = Toolset([double], max_result_characters=300)
+    unknown = asyncio.run(toolset.call(ToolCall("n" * 10**6, "{}")))
+    wrong = asyncio.run(toolset.call(ToolCall("double", json.dumps({f"k{i}" * 50: i for i in range(1000)}))))
+    assert max(len(unknown.text), len(unknown.record.name), len(wrong.text)) < 400
+
+
+class Dear:
+    """Asks for money in a way that fails."""
+
+    def charge(self, name):
+        raise SystemExit("no money")
+
+
+def test_what_stands_around_a_tool_cannot_raise_either():
+    answer = call("double", Toolset([double, Dear()]), x=1)
+    assert (answer.record.outcome, answer.text) == ("tool_failed", "error: SystemExit: no money")

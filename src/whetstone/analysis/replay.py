@@ -30,6 +30,7 @@ from whetstone.learning.credit import give_credit
 from whetstone.learning.learner import LocalLearner, batch_columns
 from whetstone.learning.spec import UpdateBatch
 from whetstone.learning.token_index import held_of
+from whetstone.policies import Policy
 from whetstone.recipe import Resolved, TrainingSettings
 from whetstone.record.checkpoint import Position, checkpoint_path, load_checkpoint
 from whetstone.record.reader import RunRecord
@@ -78,7 +79,7 @@ class Replay:
         self.run_dir = run_dir
         self.recorded = run_recipe(run_dir)
         self.changed: Resolved = self.recorded.with_overrides(changes)
-        self.record = RunRecord(run_dir, forgotten=_refuse)
+        self.record = RunRecord(run_dir, forgotten=refuse_damage)
         self.before, self.after = assemble(self.recorded), assemble(self.changed)
         warm_up = self.recorded.recipe.supervised
         self.warm_up_steps = warm_up.steps if warm_up else 0
@@ -174,10 +175,13 @@ class Replay:
         end = checkpoint_path(self.run_dir, self.warm_up_steps + last)
         if end.is_dir():
             count += 1
-            kept, ours = load_checkpoint(end)[0].model.state_dict(), again.assembly.policy.model.state_dict()
+            kept, ours = self._loaded(end)[0].model.state_dict(), again.assembly.policy.model.state_dict()
             if not all(torch.equal(value, kept[name]) for name, value in ours.items()):
                 different.append(f"the weights behind update {last} are not those in {end.name}")
         return Replayed(f"updates {done + 1} to {last}", count, len(different), tuple(different[:_SHOWN]))
+
+    def _loaded(self, path: Path) -> tuple[Policy, dict[str, Any], Position]:
+        return load_checkpoint(path, trust_remote_code=self.recorded.recipe.policy.trust_remote_code)
 
     async def from_checkpoint(self, *, before: int | None = None) -> MadeAgain:
         """Updates to be made again, from the earliest checkpoint, or the last with no more than `before` updates.
@@ -190,7 +194,7 @@ class Replay:
         policy, optimizer, position, done = None, None, Position("", {}, 0), 0
         if found is not None:
             path, done = found
-            policy, optimizer, position = await in_arithmetic_thread(load_checkpoint, path)
+            policy, optimizer, position = await in_arithmetic_thread(self._loaded, path)
         assembly = await in_arithmetic_thread(assemble, self.changed, policy, position.memory if done else None)
         settings = self.changed.recipe.training
         assert settings is not None  # there are updates
@@ -276,8 +280,12 @@ def _without_models(assembly: Assembly) -> bool:
     return from_record({name for _, function in assembly.credit.every() for name in columns_of(function)})
 
 
-def _refuse(path: Path, content: bytes, good: int, line: int, torn: bool) -> None:
-    """Nothing is computed again of a record whose middle is damaged; a line torn by a kill never happened."""
+def refuse_damage(path: Path, content: bytes, good: int, line: int, torn: bool) -> None:
+    """Nothing is computed again of a record whose middle is damaged; a line torn by a kill never happened.
+
+    Raises:
+        RunDirectoryError: It is damaged elsewhere.
+    """
     if not torn:
         raise RunDirectoryError(f"{path}:{line}  is damaged, so what is behind it is not known")
 

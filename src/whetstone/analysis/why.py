@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, bite_of, columns_of, level_of
-from whetstone.analysis.replay import MadeAgain, Replay
+from whetstone.analysis.replay import MadeAgain, Replay, refuse_damage
 from whetstone.assembly.assembly import Assembly
 from whetstone.causes import cause_of, counted_causes
 from whetstone.errors import RunDirectoryError, did_you_mean
@@ -32,8 +32,9 @@ from whetstone.learning.model_trainer import action_places
 from whetstone.learning.packing import MicroBatch
 from whetstone.learning.token_index import held_of
 from whetstone.learning.token_outputs import TokenOutputs
+from whetstone.record.reader import RunRecord
 from whetstone.training.train_step import as_learned
-from whetstone.trajectory import Group, Segment, Trajectory
+from whetstone.trajectory import Group, Segment, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,21 @@ class Explainer:
     """
 
     def __init__(self, run_dir: Path, *, say: Callable[[str], None] = lambda line: None) -> None:
-        self.replay, self.say = Replay(run_dir), say
-        self.run_dir = run_dir
+        self.run_dir, self.say = run_dir, say
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """What the run wrote down; reading it runs nothing of its recipe."""
+        return RunRecord(self.run_dir, forgotten=refuse_damage)
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The run with the parts its recipe names, for what is computed again."""
+        return Replay(self.run_dir)
 
     def causes(self) -> dict[str, int]:
         """Why episodes have no score: by cause, how many."""
-        return counted_causes(self.replay.record.causes)
+        return counted_causes(self.record.causes)
 
     def trajectories(self, update: int) -> list[tuple[str, float | None, str]]:
         """(id, reward, why there is none) of those an update took; updates count from 1.
@@ -103,7 +113,8 @@ class Explainer:
             (trajectory.id, None, cause_of(trajectory))
             if trajectory.score is None
             else (trajectory.id, trajectory.score.value, "")
-            for group in self._groups(update - 1)
+            for number in self._numbers(update - 1)
+            for group in (self.record.load(number, Task("", "")),)
             for trajectory in group.trajectories
         ]
 
@@ -142,16 +153,19 @@ class Explainer:
         return Explained(id, known[id].task_id, update + 1, tuple(chain), tuple(tokens), said)
 
     def _groups(self, update: int) -> list[Group]:
-        consumed = self.replay.record.consumed
+        return [self.replay.group(number) for number in self._numbers(update)]
+
+    def _numbers(self, update: int) -> list[int]:
+        consumed = self.record.consumed
         if update not in consumed:
             last = max(consumed, default=-1) + 1
             raise RunDirectoryError(f"{self.run_dir}: no update {update + 1} on record; there are 1 to {last}")
-        return [self.replay.group(number) for number in consumed[update]]
+        return consumed[update]
 
     def _update_of(self, id: str) -> int:
         """Which update took the group whose number a trajectory's id begins with."""
         number = id.partition("/")[0].removeprefix("group-")
-        for update, numbers in self.replay.record.consumed.items():
+        for update, numbers in self.record.consumed.items():
             if number in map(str, numbers):
                 return update
         raise RunDirectoryError(

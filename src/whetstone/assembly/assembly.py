@@ -316,7 +316,7 @@ def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) 
     rollout = resolved.recipe.rollout
     for role, folder in (getattr(strategy, "frozen", None) or {}).items():
         try:
-            other = load_policy(folder)
+            other = load_policy(folder, trust_remote_code=resolved.recipe.policy.trust_remote_code)
         except PolicyError as error:
             raise resolved.error("rollout.strategy", f"frozen.{role}: {error}") from None
         if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
@@ -428,7 +428,7 @@ def _policy(
 ) -> Policy:
     settings = resolved.recipe.policy
     if settings.path is not None:
-        policy = load_policy(settings.path)
+        policy = load_policy(settings.path, trust_remote_code=settings.trust_remote_code)
     else:
         assert settings.tiny is not None  # the recipe has one or the other
         texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]

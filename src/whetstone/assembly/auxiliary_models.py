@@ -6,6 +6,7 @@ middle holds.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from whetstone.assembly.assembly import Assembly, assemble
@@ -23,17 +24,18 @@ def learner_for(assembly: Assembly, settings: TrainingSettings, warmed_up: Path 
         warmed_up: The checkpoint reinforcement began with; None where it began with the untrained policy.
     """
     recipe, policy = assembly.resolved.recipe, assembly.policy
+    load = partial(load_policy, trust_remote_code=recipe.policy.trust_remote_code)
     reference = None
     wanted = settings.reference_kl > 0 or assembly.reads("reference_logprobs", "reference_sums")
     if wanted and not (has_adapters(policy.model) and warmed_up is None):
-        began = load_policy(warmed_up) if warmed_up is not None else assemble(assembly.resolved).policy
+        began = load(warmed_up) if warmed_up is not None else assemble(assembly.resolved).policy
         reference = began.model.requires_grad_(False)
     teacher, process = recipe.teacher, recipe.process_model
     trainer = ModelTrainer(
         policy,
         settings,
         reference=reference,
-        teacher=load_policy(teacher.path).model.requires_grad_(False) if teacher is not None else None,
+        teacher=load(teacher.path).model.requires_grad_(False) if teacher is not None else None,
         process=ProcessModel(policy, process, settings) if process is not None else None,
     )
     return LocalLearner(trainer, assembly.learning_spec(settings))

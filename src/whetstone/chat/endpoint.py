@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 
 from whetstone.errors import InfrastructureError
+from whetstone.network import asked
 
 _BUSY = (408, 409, 425, 429, 500, 502, 503, 504)
 _LONGEST_PAUSE = 30.0
@@ -110,13 +111,10 @@ class ChatEndpoint:
         """(the answer, if it is one; what was wrong; seconds to wait before asking again, None: it is no use)"""
         assert self._client is not None
         try:
-            async with asyncio.timeout(self._seconds):  # a server that sends a byte now and then is not answering
-                answer = await self._client.post(f"{self.url}/chat/completions", json=body)
-        except TimeoutError:
-            return None, f"no answer within {self._seconds:g} s", 0.0
+            answer = await asked(self._client, "POST", f"{self.url}/chat/completions", seconds=self._seconds, json=body)
         except httpx2.HTTPError as error:
             return None, f"{type(error).__name__}: {error}", 0.0
-        if answer.status_code == 200:
+        if answer.status == 200:
             try:
                 read = answer.json()
                 if isinstance(read["choices"][0]["message"], Mapping):
@@ -124,8 +122,8 @@ class ChatEndpoint:
             except (ValueError, KeyError, IndexError, TypeError):
                 pass
             return None, f"it answered {answer.text[:80]!r}, which is no chat completion", 0.0
-        said = f"status {answer.status_code}: {answer.text[:80]}"
-        if answer.status_code not in _BUSY:
+        said = f"status {answer.status}: {answer.text[:80]}"
+        if answer.status not in _BUSY:
             return None, said, None
         try:
             return None, said, float(answer.headers.get("retry-after", 0))

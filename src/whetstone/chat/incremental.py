@@ -24,6 +24,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 
 from whetstone.chat.message import Image, Message, Text, ToolSpec, system
 from whetstone.chat.protocol import ToolCallFormat
+from whetstone.chat.template import ChatTemplate
 from whetstone.errors import PolicyError
 
 Spoken = tuple[dict[str, str], ...]
@@ -49,8 +50,8 @@ class Chat:
     """One tokenizer's template and one tool-call format: messages ⇄ tokens.
 
     Raises:
-        PolicyError: The tokenizer has no chat template, or one that cannot be used: it fails, drops what the user says,
-            has no generation prompt, or never closes the model's turn.
+        PolicyError: The tokenizer has no chat template, or one that cannot be used: it fails, takes more time or memory
+            than it may, drops what the user says, has no generation prompt, or never closes the model's turn.
     """
 
     def __init__(self, tokenizer: Any, format: ToolCallFormat) -> None:
@@ -60,6 +61,11 @@ class Chat:
             raise PolicyError(
                 f"{self._named}: the tokenizer has no chat template; set `chat_template` in its tokenizer_config.json"
             )
+        try:
+            self._template = ChatTemplate(tokenizer.get_chat_template())
+        except (TemplateError, ValueError) as error:
+            where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
+            raise PolicyError(f"{self._named}: its chat template fails: {where}{_short(error)}") from None
         special = [str(token.content) for token in tokenizer.added_tokens_decoder.values()]
         look_alikes = sorted({*special, *format.markers}, key=len, reverse=True)
         # words are in there, too, where a tokenizer was made with some of its own: those are text
@@ -130,9 +136,8 @@ class Chat:
         said = ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE})
         try:
             opened, unopened, whole = self._render(asked, True), self._render(asked, False), self._render(said, False)
-        except (TemplateError, ValueError, TypeError, KeyError) as error:
-            where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
-            raise PolicyError(f"{self._named}: its chat template fails: {where}{error}") from error
+        except TemplateError as error:
+            raise PolicyError(f"{self._named}: its chat template fails: {_short(error)}") from None
         if _PROBE not in opened:
             raise PolicyError(f"{self._named}: its chat template does not show what the user says")
         before, _, behind = whole.partition(_PROBE)
@@ -151,10 +156,9 @@ class Chat:
         return (replace_content(spoken[1], f"{spoken[0]['content']}\n\n{spoken[1]['content']}"), *spoken[2:])
 
     def _render(self, spoken: Spoken, generation_prompt: bool) -> str:
-        rendered = self.tokenizer.apply_chat_template(
-            list(spoken), tokenize=False, add_generation_prompt=generation_prompt
+        return self._template.render(
+            spoken, add_generation_prompt=generation_prompt, special=self.tokenizer.special_tokens_map
         )
-        return str(rendered)
 
     def _foreign(self, messages: Sequence[Message]) -> Spoken:
         """Messages from outside, as the format shows them, with every look-alike of a special token broken up."""
@@ -212,9 +216,13 @@ class Chat:
         """Some templates (Gemma) refuse or drop a system message; tools then go to the first user message."""
         try:
             shown = self._render(({"role": "system", "content": _PROBE}, {"role": "user", "content": "x"}), True)
-        except Exception:  # each template library raises its own; refusing is all it can mean here
+        except TemplateError:  # refusing is all it can mean here
             return False
         return _PROBE in shown
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _in_text(message: Message) -> str:

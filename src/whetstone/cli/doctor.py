@@ -25,7 +25,7 @@ from whetstone.extras import install_command
 from whetstone.inference import rows_are_summed_alike
 from whetstone.plain_json import to_json
 from whetstone.recipe import Resolved, load_recipe
-from whetstone.sandbox import Isolation, offers
+from whetstone.sandbox import Isolation, does_not_hold, offers
 from whetstone.sandbox.cgroups import parents
 
 
@@ -73,6 +73,7 @@ async def _try(resolved: Resolved, command: str, as_json: bool) -> bool:
 
 def examine() -> dict[str, dict[str, Any]]:
     """Facts by area."""
+    chosen = next((o.isolation for o in offers() if not o.missing and o.isolation is not Isolation.UNSAFE), None)
     return {
         "machine": {
             "python": platform.python_version(),
@@ -89,10 +90,8 @@ def examine() -> dict[str, dict[str, Any]]:
         "packages": {name: _package(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
         "sandbox": {
             **{offer.isolation.value: offer.missing or "yes" for offer in offers()},
-            "chosen": next(
-                (o.isolation.value for o in offers() if not o.missing and o.isolation is not Isolation.UNSAFE),
-                "none; `unsafe` has to be written out",
-            ),
+            "chosen": chosen.value if chosen is not None else "none; `unsafe` has to be written out",
+            "does_not_hold": (does_not_hold(chosen) if chosen is not None else "") or "nothing is left out",
             "control_groups": "yes" if parents() else "not writable: memory is limited for each process by itself",
         },
         "environments": {

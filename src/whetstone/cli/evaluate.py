@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,13 @@ def evaluate(
 def _agent(run_or_recipe: str, overrides: tuple[str, ...], policy: str | None) -> tuple[Resolved, Any, Any]:
     """(recipe, weights if not the recipe's own, what parts remember)"""
     resolved, is_run = recipe_of(run_or_recipe, overrides)
-    own, memory = training.final_agent(Path(run_or_recipe)) if is_run else (None, None)
+    final_agent = partial(training.final_agent, trust_remote_code=resolved.recipe.policy.trust_remote_code)
+    own, memory = final_agent(Path(run_or_recipe)) if is_run else (None, None)
     if policy is None or policy.startswith(("http://", "https://")):
         return resolved, own, memory
     folder = Path(policy)
     if (folder / "recipe.yaml").is_file():
-        own, memory = training.final_agent(folder)
+        own, memory = final_agent(folder)
         return resolved, own, memory
     return resolved.with_changes({"policy": {"path": policy}}), None, None
 

@@ -37,7 +37,8 @@ def rollout(run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: 
     say_unread([each for each in overrides if not expert or not each.startswith("supervised.")], unread,
                "episodes are played one by one and not learned from")  # fmt: skip
     resolved, is_run = recipe_of(run_or_recipe, overrides)
-    policy, memory = training.final_agent(run_dir) if is_run else (None, None)
+    trusted = resolved.recipe.policy.trust_remote_code
+    policy, memory = training.final_agent(run_dir, trust_remote_code=trusted) if is_run else (None, None)
     assembly = assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))
     if expert and not isinstance(assembly.demonstrated, Expert):
         raise RecipeError(f'--expert: the source "{resolved.recipe.tasks.source}" has no expert')

@@ -100,7 +100,11 @@ class ToolEnvironment:
         return Observation(opening, self._offered, tuple(self.toolset.declared.items()), author)
 
     async def step(self, action: Message) -> StepResult:
-        """Execute the calls at once, side by side; answer each, in order."""
+        """Execute the calls at once, side by side; answer each, in order.
+
+        Raises:
+            InfrastructureError: What a tool stands on has failed, whatever was asked.
+        """
         if not action.tool_calls and not action.malformed:
             if self._user is not None:
                 reply = await awaited(self._user.answer(action.text))
@@ -122,6 +126,9 @@ class ToolEnvironment:
             records = tuple(CallRecord(plain(call.name), "too_many_calls", 0.0) for call in action.tool_calls)
             return StepResult(Observation((tool_result(refusal),)), calls=records)
         results: list[Answer] = await asyncio.gather(*map(self.toolset.call, action.tool_calls))
+        for answer in results:
+            if answer.failure is not None:
+                raise answer.failure  # what a tool stands on is gone: nothing that comes after says anything
         messages = tuple(
             Message("tool", answer.content, tool_call_id=call.id)
             for call, answer in zip(action.tool_calls, results, strict=True)

@@ -79,11 +79,15 @@ def freeze(policy: Policy, patterns: Sequence[str]) -> None:
         raise PolicyError(f"{', '.join(patterns)}: leaves nothing to train")
 
 
-def load_policy(folder: Path | str) -> Policy:
+def load_policy(folder: Path | str, *, trust_remote_code: bool = False) -> Policy:
     """The policy in a local Hugging Face folder, or of adapters and the folder they name; nothing is fetched.
 
+    Args:
+        trust_remote_code: Whether code that comes with the model is run.
+
     Raises:
-        PolicyError: The folder is missing or incomplete, or model and tokenizer do not belong together.
+        PolicyError: The folder is missing or incomplete, model and tokenizer do not belong together, or they are code
+            and it is not trusted.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -98,19 +102,31 @@ def load_policy(folder: Path | str) -> Policy:
         of_run = f"; it holds a run, whose last checkpoint is {run[-1]}" if run else ""
         raise PolicyError(f"{base}: not a model folder: config.json is missing{of_run}")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        config = AutoConfig.from_pretrained(base, local_files_only=True)
+        # where nothing is said, Transformers asks on the terminal
+        given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+        tokenizer = AutoTokenizer.from_pretrained(folder, **given)
+        config = AutoConfig.from_pretrained(base, **given)
         _check_kind(folder, config)
+        if not trust_remote_code:
+            _check_attention(folder, config)
         model, told = AutoModelForCausalLM.from_pretrained(
             base,
             config=config,
-            local_files_only=True,
+            **given,
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below, in a line instead of in a table
         )
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RuntimeError, SafetensorError) as error:
+    except (
+        OSError, ValueError, KeyError, AttributeError, TypeError, RuntimeError, ImportError, RecursionError,
+        SafetensorError,
+    ) as error:  # fmt: skip
         said = " ".join(str(error).split())
+        if "trust_remote_code" in said:
+            raise PolicyError(
+                f"{folder}: its model or tokenizer is code that comes with it (auto_map), which is run only where "
+                "`trust_remote_code: true` says so"
+            ) from None
         if isinstance(error, KeyError | AttributeError | TypeError):  # whose text alone says little
             said = f"{type(error).__name__}: {said}"
         raise PolicyError(f"{folder}: could not be loaded: {said[:300]}") from error
@@ -180,6 +196,21 @@ def _check_kind(folder: Path, config: Any) -> None:
             f"{folder}: models of type {text.model_type} have layers of type {others[0]}, whose state none of the "
             "engines here keeps"
         )
+
+
+def _check_attention(folder: Path, config: Any) -> None:
+    """See that the configuration names no attention that would be fetched and run.
+
+    Raises:
+        PolicyError: It does.
+    """
+    for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))):
+        named = getattr(part, "_attn_implementation", None)
+        if named not in (None, "eager", "sdpa", "flex_attention"):
+            raise PolicyError(
+                f"{folder}: config.json names attention {str(named)[:80]!r}, which may be others' code: it is used "
+                "only where `trust_remote_code: true` says so"
+            )
 
 
 def _base(folder: Path) -> Path:

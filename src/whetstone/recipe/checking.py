@@ -72,6 +72,11 @@ def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"objective.{key}", reason
 
 
+def _trust_needs_a_folder(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.policy.path is None and recipe.teacher is None and "frozen" not in recipe.rollout.strategy.options:
+        yield "policy.trust_remote_code", "no model of the recipe comes from a folder"
+
+
 def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.training is not None and recipe.training.reference_kl == 0:
         yield "training.reference_estimator", "training.reference_kl is 0, so no divergence is estimated"
@@ -118,6 +123,7 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _adapters_need_layers,
     _decay_needs_a_share,
     _clip_needs_minibatches,
+    _trust_needs_a_folder,
     _reference_needs_weight,
     _overflow_needs_views,
     _samples_need_temperature,

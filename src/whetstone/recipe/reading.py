@@ -11,14 +11,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.error import MarkedYAMLError
 
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plugins import search_also
 from whetstone.recipe.locating import located
+from whetstone.recipe.yaml_text import yaml_document
 
+_MOST_BYTES = 1 << 20
 Keys = dict[str, Any]
 """What was written, nested as in the file."""
 Places = dict[str, str]
@@ -39,11 +39,7 @@ def read(name: str | Path, seen: tuple[str, ...] = ()) -> tuple[Keys, Places]:
         raise RecipeError(f"{seen[-1]}  extends: {error}" if seen else str(error)) from None
     if label in seen:
         raise RecipeError(f"{label}: extends itself: {' → '.join((*seen, label))}")
-    try:
-        document = YAML(typ="rt").load(text)
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise RecipeError(f"{label}:{line}  not YAML: {error.problem}") from None
+    document = yaml_document(text, label)
     if not isinstance(document, CommentedMap):
         raise RecipeError(f"{label}:1  a recipe is a mapping of keys to values")
     places = {dotted: f"{label}:{line}" for dotted, line in _lines(document, "")}
@@ -64,6 +60,8 @@ def _text(name: str | Path) -> tuple[str, str]:
     path = Path(name)
     if path.is_file():
         try:
+            if path.stat().st_size > _MOST_BYTES:
+                raise RecipeError(f"{path.name}: longer than {_MOST_BYTES} bytes, which no recipe is")
             return path.name, path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             line = path.read_bytes()[: error.start].count(b"\n") + 1
@@ -102,9 +100,9 @@ def yaml_value(text: str, override: str) -> Any:
         RecipeError: It is no YAML.
     """
     try:
-        return _plain(YAML(typ="safe").load(text))
-    except MarkedYAMLError:
-        raise RecipeError(f"{override}: the value is not YAML") from None
+        return _plain(yaml_document(text, override, plain=True))
+    except RecipeError:
+        raise RecipeError(f"{shortened(override)[1:-1]}: the value is not YAML") from None
 
 
 def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,6 +78,9 @@ class PolicySettings(_Settings):
 
     path: str | None = None
     """A Hugging Face folder."""
+    trust_remote_code: bool = False
+    """Whether code that comes with the models of this recipe is run: the policy's, its checkpoints', the teacher's and
+    those of other seats. Judges and reward models have an option of their own."""
     tiny: TinySettings | None = None
     lora: LoraSettings | None = None
     """Train adapters beside the weights instead of the weights; null trains the weights."""

@@ -176,8 +176,11 @@ def damage(path: Path) -> str | None:
     return None
 
 
-def load_checkpoint(path: Path) -> tuple[Policy, dict[str, Any], Position]:
+def load_checkpoint(path: Path, *, trust_remote_code: bool = False) -> tuple[Policy, dict[str, Any], Position]:
     """(policy, optimiser state, position)
+
+    Args:
+        trust_remote_code: As of `load_policy`.
 
     Raises:
         RunDirectoryError: Something in it is missing or damaged.
@@ -192,7 +195,7 @@ def load_checkpoint(path: Path) -> tuple[Policy, dict[str, Any], Position]:
         raise RunDirectoryError(
             f"{path}: a damaged checkpoint ({said}); delete it to go on from the one before"
         ) from error
-    policy = load_policy(path)
+    policy = load_policy(path, trust_remote_code=trust_remote_code)
     if critic is not None:
         try:
             policy = replace(policy, critic=critic_from(policy.model, critic))

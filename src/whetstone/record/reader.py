@@ -102,7 +102,10 @@ class RunRecord:
             raise RunDirectoryError(f"{path}: group {number} cannot be read: {error.strerror}") from error
         if len(lines) != place.length or zlib.crc32(lines) != place.checksum:
             raise RunDirectoryError(f"{path}: group {number} is damaged (its checksum does not match the journal's)")
-        return Group(task, tuple(decoded_trajectories(lines.splitlines())), number, place.costs)
+        try:
+            return Group(task, tuple(decoded_trajectories(lines.splitlines())), number, place.costs)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise RunDirectoryError(f"{path}: group {number} is no group: {str(error)[:160]}") from None
 
     def waiting(self) -> list[int]:
         """Groups that were let in and neither consumed nor lost."""
@@ -126,12 +129,21 @@ class RunRecord:
             "fault": self._heard_fault,
         }
         for event in self._lines(self.journal_path):
-            heard[event["event"]](event)
+            try:
+                heard[event["event"]](event)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise RunDirectoryError(f"{self.journal_path}: holds what no run writes: {str(error)[:160]}") from None
         for row in self._lines(self.turns_path):
-            for episode in row.get("over", ()):
-                self._turns.pop(episode, None)
-            if "turn" in row:
-                self._turns.setdefault(row["episode"], []).append(orjson.dumps(row) + b"\n")
+            try:
+                self._heard_turn(row)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise RunDirectoryError(f"{self.turns_path}: holds what no run writes: {str(error)[:160]}") from None
+
+    def _heard_turn(self, row: dict[str, Any]) -> None:
+        for episode in row.get("over", ()):
+            self._turns.pop(episode, None)
+        if "turn" in row:
+            self._turns.setdefault(row["episode"], []).append(orjson.dumps(row) + b"\n")
 
     def _heard_admitted(self, event: dict[str, Any]) -> None:
         self.admitted[event["group"]] = event["version"]
@@ -147,6 +159,8 @@ class RunRecord:
         place = Place(
             event["file"], event["offset"], event["length"], event["checksum"], Costs(*event.get("costs", ()))
         )
+        if Path(place.file).name != place.file or place.file in ("", ".", "..") or min(place.offset, place.length) < 0:
+            raise ValueError(f"{place.file!r} is no file of trajectories")
         self._kept[event["group"]] = place
         self._ends[place.file] = max(self._ends.get(place.file, 0), place.offset + place.length)
 

@@ -66,14 +66,24 @@ def run_recipe(run_dir: Path) -> Resolved:
             said = f"is a checkpoint, not a run; name the run ({run}), or the recipe with --policy {run_dir}"
             raise RunDirectoryError(f"{run_dir}: {said}")
         raise RunDirectoryError(f"{run_dir}: holds no run (recipe.yaml is missing)")
-    for folder in read_json(run_dir / _MODULES) or ():
+    folders = read_json(run_dir / _MODULES) or []
+    if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
+        raise RunDirectoryError(f"{run_dir / _MODULES}: is no list of folders")
+    for folder in folders:
         search_also(Path(folder))
     return load_recipe(path)
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None where there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    """The content of a JSON file; None where there is none.
+
+    Raises:
+        RunDirectoryError: It is damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (ValueError, RecursionError) as error:
+        raise RunDirectoryError(f"{path}: is damaged: {str(error)[:160]}") from None
 
 
 def write_json(path: Path, content: Any) -> None:

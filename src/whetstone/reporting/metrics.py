@@ -38,9 +38,12 @@ class Journal:
         rows = []
         for line in self.path.read_text(encoding="utf-8").splitlines():
             try:
-                rows.append(json.loads(line))
-            except ValueError:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
                 break
+            if not isinstance(row, dict):
+                break
+            rows.append(row)
         return rows
 
     def rewind(self, done: Mapping[str, int]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from whetstone.errors import InfrastructureError, WhetstoneError
+from whetstone.errors import InfrastructureError, WhetstoneError, explained, said_by
 from whetstone.rewards.protocol import Compares, Reward
 from whetstone.trajectory import EndReason, Removal, Score, Task, Trajectory
 
@@ -147,7 +147,7 @@ def _short(value: Any) -> str:
 
 def _failed(trajectory: Trajectory, failure: BaseException, more: str = "") -> Trajectory:
     server = isinstance(failure, InfrastructureError)
-    said = str(failure) if server else f"{type(failure).__name__}: {failure}"
+    said = said_by(failure) if server else explained(failure)
     return replace(
         trajectory,
         ended=EndReason.INFRASTRUCTURE if server else EndReason.ERROR,

@@ -21,7 +21,7 @@ from typing import Any
 
 from whetstone.chat import Chat, Message, ToolSpec, user
 from whetstone.environments.protocol import Environment
-from whetstone.errors import InfrastructureError, PromptTooLong
+from whetstone.errors import InfrastructureError, PromptTooLong, explained
 from whetstone.plain_json import plain
 from whetstone.rollout.drawn import drawn_spans
 from whetstone.rollout.protocol import (
@@ -149,7 +149,7 @@ async def run_episode(
             raise
         ended, error = EndReason.ERROR, "CancelledError: raised by the environment, nobody had cancelled it"
     except (Exception, SystemExit) as failure:  # the episode boundary: whatever a plug-in raises ends this alone
-        ended, error = EndReason.ERROR, f"{type(failure).__name__}: {failure}"
+        ended, error = EndReason.ERROR, explained(failure)
     finally:
         actor.leave(id)
         around.siblings.under_way.pop(id, None)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
-    from whetstone.sandbox.isolation import Isolation, Offer, offers
+    from whetstone.sandbox.isolation import Isolation, Offer, does_not_hold, offers
     from whetstone.sandbox.limits import Limits
     from whetstone.sandbox.pool import Sandbox
     from whetstone.sandbox.protocol import Ending, Outcome
@@ -14,4 +14,15 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__ = window(__name__)
 
-__all__ = ["Ending", "Isolation", "Limits", "Offer", "Outcome", "Sandbox", "Session", "offers", "shared_sandbox"]
+__all__ = [
+    "Ending",
+    "Isolation",
+    "Limits",
+    "Offer",
+    "Outcome",
+    "Sandbox",
+    "Session",
+    "does_not_hold",
+    "offers",
+    "shared_sandbox",
+]

@@ -9,14 +9,31 @@ from __future__ import annotations
 
 import ast
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from whetstone.sandbox.protocol import Ending
 from whetstone.sandbox.session import Session
 
+_MOST_CHARACTERS = 110_000
+"""Of a literal: more than an honest value is shown with. A mebibyte of brackets takes gigabytes and seconds to read."""
 
-async def called_there(session: Session, entry: str, arguments: str, *, seconds: float) -> tuple[str, str]:
-    """("value", a literal), ("raised", the name of an exception) or ("unusable", why)
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What came of a call."""
+
+    kind: Literal["value", "raised", "unusable"]
+    said: str
+    """A literal, the name of an exception, or why there is neither."""
+    left: str = ""
+    """The literal `(positional, keyword)` of its arguments as the call left them, where it changed them in place."""
+    seconds: float = 0.0
+    """How long it took, waiting for a place not counted."""
+
+
+async def called_there(session: Session, entry: str, arguments: str, *, seconds: float) -> Called:
+    """Call a function where it lives. Whatever it does, it is its own doing.
 
     Args:
         session: Where the function is.
@@ -28,26 +45,33 @@ async def called_there(session: Session, entry: str, arguments: str, *, seconds:
         InfrastructureError: The sandbox itself has failed; nothing is known of the code.
     """
     outcome = await session.python(
-        f"(lambda asked: ({entry}(*asked[0], **asked[1]),))({arguments})", wall_seconds=seconds
+        f"(lambda _asked: (lambda _before: ({entry}(*_asked[0], **_asked[1]), "
+        f"None if repr(_asked) == _before else _asked))(repr(_asked)))({arguments})",
+        wall_seconds=seconds,
     )
     if outcome.restarted or outcome.ending not in (Ending.OK, Ending.ERROR):
-        return "unusable", outcome.error or str(outcome.ending)
+        return Called("unusable", outcome.error or str(outcome.ending), seconds=outcome.seconds)
     if outcome.ending is Ending.ERROR:
         last = (outcome.error or "").strip().splitlines()[-1:] or [""]
-        return "raised", last[0].partition(":")[0].strip() or "Exception"
+        return Called("raised", last[0].partition(":")[0].strip() or "Exception", seconds=outcome.seconds)
     try:
-        (value,) = read_literal(outcome.value or "")
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return "unusable", "the result is no plain value"
-    return "value", repr(value)
+        value, left = read_literal(outcome.value or "")
+        if left is not None:
+            positional, keyword = left
+            left = (tuple(positional), dict(keyword))
+        return Called("value", repr(value), "" if left is None else repr(left), outcome.seconds)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # a long number is read, and not written
+        return Called("unusable", "the result is no plain value", seconds=outcome.seconds)
 
 
 def read_literal(text: str) -> Any:
     """A plain value from its `repr`: texts, numbers (inf and nan among them), lists, tuples, mappings, sets.
 
     Raises:
-        ValueError, SyntaxError: It is something else.
+        ValueError, SyntaxError, TypeError, MemoryError, RecursionError: It is something else, or too long or deep.
     """
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"a literal of {len(text)} characters is not read")
     tree = ast.parse(text.strip(), mode="eval")
     return ast.literal_eval(_Numbers().visit(tree))
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import functools
 import importlib.util
+import logging
 import os
 import shutil
 import stat
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from whetstone.errors import SandboxError
 from whetstone.sandbox.guest import confine, emptying, kernel
+from whetstone.sandbox.guest.supervisor import family
 from whetstone.sandbox.limits import Limits
 
 GUEST = Path(__file__).parent / "guest"
@@ -52,8 +54,11 @@ class Isolation(StrEnum):
     LANDLOCK = "landlock"
     """Landlock, a list of the system calls there are, and limits: the machine's processes can be neither signalled nor
     slowed, files neither read nor written, sockets not opened. What holds less than with namespaces: which files there
-    are can be asked; process numbers are shared; folders are watched, not bounded; an ordinary user's sessions are all
-    the same user, and cannot set modes and times of files."""
+    are can be asked; process numbers are shared; folders, and files that are open and have no name any more, are
+    watched five times a second, not bounded, and those of a process that hides from its own user are not seen; an
+    ordinary user's sessions are all the same user, and cannot set modes and times of files. What holds less without
+    control groups, here and with namespaces: memory is bounded for each process, not for all together, and what the
+    kernel keeps for open pipes and sockets by their number alone."""
     CONTAINER = "container"
     """A container runtime you name (`container:`): what it keeps in, and inside of it Landlock, the list of system
     calls and limits, as far as it lets them. How much a session may write is the container's own limit."""
@@ -85,7 +90,8 @@ def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
     """The layer to use.
 
     Args:
-        wanted: `auto` for the strongest there is, or the name of one.
+        wanted: `auto` for the strongest there is, or the name of one. Where the strongest is less than namespaces, what
+            does not hold is logged, once.
         container: What starts a container; see `container_command`.
 
     Raises:
@@ -101,6 +107,8 @@ def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
     if wanted == "auto":
         for offer in offers():
             if not offer.missing and offer.isolation is not Isolation.UNSAFE:
+                if does_not_hold(offer.isolation):
+                    _say_once(offer.isolation, offers()[0].missing)
                 return offer.isolation
         reasons = "; ".join(f"{o.isolation}: {o.missing}" for o in offers() if o.missing)
         raise SandboxError(f"no isolation for foreign code here ({reasons}); `unsafe` runs it without")
@@ -110,6 +118,32 @@ def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
     if found.missing:
         raise SandboxError(f"isolation {wanted}: {found.missing}")
     return found.isolation
+
+
+def does_not_hold(isolation: Isolation) -> str:
+    """What of `namespaces` is not kept there; empty where all of it is."""
+    if isolation is Isolation.LANDLOCK:
+        same = "" if own_users(isolation) else "; all sessions are the same user, who is you"
+        return f"which files there are can be asked, process numbers are shared, folders are watched, not bounded{same}"
+    if isolation is Isolation.UNSAFE:
+        return "nothing is kept in: foreign code reads, writes, signals and connects as you do"
+    return ""  # what a container keeps in is said by who names its runtime
+
+
+@functools.cache
+def _say_once(isolation: Isolation, missing: str) -> None:
+    logging.getLogger("whetstone").warning(
+        "whetstone: foreign code runs behind %s, not %s (%s). What does not hold there: %s",
+        *(isolation, Isolation.NAMESPACES, missing, does_not_hold(isolation)),
+    )
+
+
+@functools.cache
+def say_what_a_container_lacks(*, seccomp: bool, landlock: bool) -> None:
+    """Log, once, what is not kept in inside of it, so that the runtime alone does it."""
+    lacks = [] if seccomp else ["system calls are not filtered (its image has no libseccomp.so.2)"]
+    lacks += [] if landlock else ["sessions are kept apart by their users alone (its kernel's Landlock is before 6.12)"]
+    logging.getLogger("whetstone").warning("whetstone: in the container %s", "; ".join(lacks))
 
 
 def own_users(isolation: Isolation) -> bool:
@@ -299,9 +333,15 @@ def private_folder() -> str:
     return tempfile.mkdtemp(prefix=f"{_FOLDERS}-{os.getpid()}-")
 
 
-def too_full(folder: str, limits: Limits) -> bool:
-    """Whether there is more in a folder than may be, or it is deeper than anybody needs."""
-    size = count = 0
+def too_full(folder: str, limits: Limits, process: int = 0) -> bool:
+    """Whether there is more in a folder than may be, or it is deeper than anybody needs.
+
+    Args:
+        process: The first of those that write to it; what they hold open and have unlinked counts, too. 0 for none.
+    """
+    size, count = (_unlinked(process) if process else 0), 0
+    if size > limits.bounds.folder:
+        return True
     try:
         for depth, entry in _below(folder):
             count += 1
@@ -312,6 +352,19 @@ def too_full(folder: str, limits: Limits) -> bool:
     except OSError as error:  # a way too long to name, or what it was looking at is gone
         return error.errno == errno.ENAMETOOLONG
     return False
+
+
+def _unlinked(process: int) -> int:
+    """Bytes on disk of files without a name that a process and its descendants hold open, each counted once."""
+    held: dict[tuple[int, int], int] = {}
+    for pid in family(process):
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
+            for file in files:
+                with contextlib.suppress(OSError):
+                    state = file.stat()
+                    if stat.S_ISREG(state.st_mode) and state.st_nlink == 0:
+                        held[state.st_dev, state.st_ino] = state.st_blocks * 512
+    return sum(held.values())
 
 
 def _below(folder: str) -> Iterator[tuple[int, os.DirEntry[str]]]:

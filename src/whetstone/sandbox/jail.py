@@ -22,6 +22,8 @@ from whetstone.sandbox.limits import Limits
 
 _START_SECONDS = 30.0
 _CREDENTIALS = struct.Struct("3i")
+_LOOK_SECONDS, _LOOKS = 0.02, 25
+"""When a server ends all its worlds do, and which of them is noticed first is chance."""
 
 
 class Jail:
@@ -40,6 +42,8 @@ class Jail:
         """Whether somebody has lived in it, and its first process has still to say that nothing is left of that."""
         self.asked = 0
         """How often that was asked; an answer names the question, since one before may have been heard by somebody."""
+        self.server_alive: Callable[[], bool] = lambda: True
+        """Whether the server that started it is there."""
         self.group: ControlGroup | None = None
         self.control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.setblocking(False)
@@ -95,7 +99,15 @@ class Jail:
     @property
     def too_full(self) -> bool:
         """Whether there are too many files, or too large ones, where nothing but looking at them tells."""
-        return bool(self.folder) and too_full(self.folder, self.limits)
+        return bool(self.folder) and too_full(self.folder, self.limits, self.process)
+
+    async def server_is_gone(self) -> bool:
+        """Whether it was not the world alone that ended, but the server with all its worlds."""
+        for _ in range(_LOOKS):
+            if not self.server_alive():
+                return True
+            await asyncio.sleep(_LOOK_SECONDS)
+        return False
 
     def clear(self) -> None:
         """Have everything in it ended and emptied; whoever takes it next waits for that.

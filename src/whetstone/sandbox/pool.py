@@ -37,6 +37,7 @@ from whetstone.sandbox.isolation import (
     readable,
     remove_folder,
     remove_leftover_folders,
+    say_what_a_container_lacks,
     temporary,
 )
 from whetstone.sandbox.jail import Jail
@@ -152,6 +153,9 @@ class Sandbox:
                         )
                         jail.group.admit(jail.process)  # it has started nothing yet
                     return jail
+            except OSError as error:
+                self._thrown_away(jail)
+                raise InfrastructureError(f"the sandbox could not start a session: {error}") from None
             except BaseException:
                 self._thrown_away(jail)
                 raise
@@ -179,6 +183,7 @@ class Sandbox:
         bounds = asdict(jail.limits.bounds) | {"processes": most}
         folder = WORK if self.isolation is Isolation.NAMESPACES else jail.folder  # in a container it finds one inside
         await self._open({"bounds": bounds, "user": user, "folder": folder}, theirs)
+        jail.server_alive = functools.partial(_alive, self._server, self._control)
 
     def _given_back(self, session: Session, jail: Jail, clean: bool) -> None:
         """Keep a world for the next session, if it may be."""
@@ -264,6 +269,8 @@ class Sandbox:
             code = self._server.poll() if self._server is not None else None
             self._end_server()
             raise InfrastructureError(f"the sandbox's server does not start (exit code {code})")
+        if self.isolation is Isolation.CONTAINER and not (ready["seccomp"] and ready["landlock"]):
+            say_what_a_container_lacks(seccomp=ready["seccomp"], landlock=ready["landlock"])
 
     def _start_container(self) -> tuple[socket.socket, socket.socket]:
         """Both sockets, when the server inside has connected.
@@ -311,6 +318,18 @@ def _end(server: subprocess.Popen[bytes] | None, control: socket.socket | None) 
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+
+
+def _alive(server: subprocess.Popen[bytes] | None, control: socket.socket | None) -> bool:
+    """Whether a server is there: its process, and its end of the socket, which goes before the process does."""
+    if server is None or control is None or server.poll() is not None:
+        return False
+    try:
+        return bool(control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def _allow_descriptors() -> None:

@@ -5,7 +5,9 @@ interpreter (answers), and what is printed. Each call ends with the first of: an
 the end of its time.
 
 Easy to get wrong: the interpreter is not trusted. Its frames may be forged, endless or no JSON; they are checked, and
-whatever they say is at most the text of this call.
+whatever they say is at most the text of this call. Nor is a world in which foreign code has run: where it goes to
+pieces, its supervisor dead, dumb or talking nonsense, that is what the code did, a crash like any other. The sandbox
+itself has failed where the server of all worlds is gone, or a world falls apart that nobody has lived in.
 """
 
 from __future__ import annotations
@@ -15,19 +17,17 @@ import base64
 import binascii
 import contextlib
 import os
-import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
 from whetstone.errors import InfrastructureError
 from whetstone.sandbox.captured_output import Printed
 from whetstone.sandbox.guest.supervisor import NOT_STARTED
 from whetstone.sandbox.guest.wire import LENGTH, PACKET_BYTES, frame, send_packet
+from whetstone.sandbox.heard import count_of, object_of, outcome_of, why_it_ended
 from whetstone.sandbox.jail import Jail
 from whetstone.sandbox.limits import Limits
 from whetstone.sandbox.protocol import Ending, Outcome
@@ -38,6 +38,11 @@ _LOOK_SECONDS = 0.2
 _MOST_FRAME_BYTES = 16 << 20
 _CHUNK = 1 << 16
 _Happened = tuple[str, Any]
+_ALL_GONE = "it and all that belonged to it, files too, are gone; there is a new one"
+
+
+class _WorldLost(Exception):
+    """A world does no more as it is told; the text says in what way."""
 
 
 class Session:
@@ -82,6 +87,8 @@ class Session:
         self._early: list[_Happened] = []
         self._number = 0
         self._killed_for_memory = 0
+        self._lived = False
+        """Whether code of this session has run in its present world."""
         self._files_due = True
         self._owed = ""
         """What the supervisor has still to say of the last call's leftovers."""
@@ -155,18 +162,45 @@ class Session:
         asked = time.perf_counter()
         async with self._one_at_a_time, self._place:
             try:
-                await self._cleared()
-                if self._lost:
-                    outcome, self._lost = Outcome(Ending.CRASHED, error=self._lost, restarted=True), ""
-                    return outcome
+                if (lost := await self._lost_between()) is not None:
+                    return lost
                 await self._ready()
                 queued = time.perf_counter() - asked
                 outcome = await self._answered(do, arguments, wall_seconds or self.limits.wall_seconds)
-                self._clear()
                 return replace(outcome, queue_seconds=queued)
             except BaseException:
                 self._end(clean=False)  # cancelled or broken in the middle: nobody knows what it is doing
                 raise
+
+    async def _lost_between(self) -> Outcome | None:
+        """What a call is told instead of being made, where what an earlier one had left behind took its interpreter."""
+        try:
+            await self._cleared()
+        except _WorldLost as lost:
+            outcome = await self._crashed(lost)
+            return outcome if self.persistent else None  # nothing was to last
+        if not self._lost:
+            return None
+        outcome, self._lost = Outcome(Ending.CRASHED, error=self._lost, restarted=True), ""
+        return outcome
+
+    async def _crashed(self, lost: _WorldLost) -> Outcome:
+        """A call that cost the world it was made in.
+
+        Raises:
+            InfrastructureError: It was not the call that did.
+        """
+        jail = self._jail
+        if jail is None:
+            raise InfrastructureError("the session was closed in the middle of a call")
+        out_of_memory = jail.out_of_memory > self._killed_for_memory
+        at_fault = self._lived and not await jail.server_is_gone()
+        printed = self._printed.text()
+        self._end(clean=False)
+        if not at_fault:
+            raise InfrastructureError(f"the sandbox {lost}")
+        ending = Ending.MEMORY if out_of_memory else Ending.CRASHED
+        return Outcome(ending, output=printed, error=f"the session {lost}: {_ALL_GONE}", restarted=True)
 
     async def _answered(self, do: str, arguments: dict[str, Any], wall_seconds: float) -> Outcome:
         self._number += 1
@@ -192,12 +226,16 @@ class Session:
         finally:
             if watching is not None:
                 watching.cancel()
-        outcome = await self._settled(happened, what)
+        try:
+            outcome = await self._settled(happened, what)
+            self._clear()
+        except _WorldLost as lost:
+            outcome = await self._crashed(lost)
         self._drain()
         value, most = outcome.value, self.limits.output_characters
         return replace(
             outcome,
-            output=self._printed.text(),
+            output=outcome.output or self._printed.text(),
             value=value if value is None or do == "read" else shortened(value, most)[0],
             error=outcome.error and shortened(outcome.error, most)[0],
             seconds=time.perf_counter() - began,
@@ -212,21 +250,26 @@ class Session:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _settled(self, happened: str, what: Any) -> Outcome:
-        """What an event means; whatever is not an answer costs the interpreter."""
+        """What an event means; whatever is not an answer costs the interpreter.
+
+        Raises:
+            _WorldLost: It costs the world, too.
+        """
+        if happened == "died" and what == NOT_STARTED:
+            raise _WorldLost("has too many processes to start an interpreter")
+        self._lived = True
         if happened == "answer":
-            outcome = _outcome(what)
+            outcome = outcome_of(what)
             if outcome is not None:
                 return outcome
             happened = "nonsense"
         if happened == "gone":
-            raise InfrastructureError("the sandbox ended in the middle of a call")
-        if happened == "died" and what == NOT_STARTED:
-            raise InfrastructureError("there are too many processes to start an interpreter")
+            raise _WorldLost("ended in the middle of a call")
         if happened != "died":
             await self._end_all()
         self._drop_interpreter(keep_output=True)
         restarted = "the interpreter was started again and its variables are gone" if self.persistent else ""
-        ending, words = _why_it_ended(happened, what, self.limits)
+        ending, words = why_it_ended(happened, what, self.limits)
         if self._jail is not None and (killed := self._jail.out_of_memory) > self._killed_for_memory:
             self._killed_for_memory = killed
             if happened == "died":
@@ -245,13 +288,16 @@ class Session:
             return
         if not self.persistent:
             self._owed = "ended"
-            self._jail.clear()
+            try:
+                self._jail.clear()
+            except InfrastructureError:
+                raise _WorldLost("is gone") from None
         elif self._channel is not None:  # otherwise everything was ended with the interpreter
             self._owed = "swept"
             try:
                 send_packet(self._jail.control, {"do": "sweep"})
             except OSError:
-                raise InfrastructureError("the sandbox is gone") from None
+                raise _WorldLost("is gone") from None
 
     async def _cleared(self) -> None:
         """Until that is done."""
@@ -262,11 +308,11 @@ class Session:
         if owed == "ended":
             self._drop_interpreter()
             self._jail.used = False
-            if said["clean"] is not True:
+            if said.get("clean") is not True:
                 self._end(clean=False)
             return
-        self.swept += int(said["swept"])
-        if said["survived"] is not True:
+        self.swept += count_of(said["swept"])
+        if said.get("survived") is not True:
             self._drop_interpreter()
             self._lost = (
                 "what an earlier call had started could not be ended without the interpreter; it was started again and "
@@ -283,7 +329,7 @@ class Session:
         """What the supervisor says to a question, of this number; deaths it tells of meanwhile are expected.
 
         Raises:
-            InfrastructureError: It does not answer.
+            _WorldLost: It does not answer.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
@@ -295,7 +341,7 @@ class Session:
                         return dict(what)
         if self._jail is not None:
             self._jail.kill()
-        raise InfrastructureError("the sandbox did not answer")
+        raise _WorldLost("does not answer")
 
     # starting
 
@@ -303,24 +349,30 @@ class Session:
         while self._jail is None:
             jail = self._jail = await self._take(self.limits)
             self._early, self._killed_for_memory, self._files_due = [], jail.out_of_memory, True
+            self._lived = False
             self._loop.add_reader(jail.control, self._on_packet)
             if jail.used:
                 self._owed = "ended"
-                await self._cleared()  # if it is not as it was at first, there is none again
+                try:
+                    await self._cleared()  # if it is not as it was at first, there is none again
+                except _WorldLost:  # by those who lived in it before
+                    self._end(clean=False)
         if self._channel is None:
             self._start_interpreter()
 
     def _start_interpreter(self) -> None:
         """It starts while its first request is under way."""
         assert self._jail is not None
-        self._channel, theirs = socket.socketpair()
-        self._channel.setblocking(False)
-        self._output, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self._channel, theirs = socket.socketpair()
+            self._channel.setblocking(False)
+            self._output, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:  # of this process's own
+            raise InfrastructureError(f"no interpreter can be started: {error.strerror}") from None
         os.set_blocking(end, True)
         try:
-            send_packet(self._jail.control, {"do": "start", "seed": self.seed}, [theirs.fileno(), end])
-        except OSError:
-            raise InfrastructureError("the sandbox is gone") from None
+            with contextlib.suppress(OSError):  # of one that is gone the next that is heard is its end
+                send_packet(self._jail.control, {"do": "start", "seed": self.seed}, [theirs.fileno(), end])
         finally:
             theirs.close()
             os.close(end)
@@ -369,8 +421,11 @@ class Session:
             self._deaf_to(self._jail.control)
             self._tell("gone", None)
             return
-        message = orjson.loads(data)
-        if "died" in message:
+        message = object_of(data)
+        if message is None:
+            self._deaf_to(self._jail.control)
+            self._tell("gone", None)
+        elif "died" in message:
             self._tell("died", message["died"])
         else:
             self._tell("told", message)
@@ -400,11 +455,8 @@ class Session:
             self._hear(body)
 
     def _hear(self, body: bytes) -> None:
-        try:
-            answer = orjson.loads(body)
-        except ValueError:
-            answer = None
-        if isinstance(answer, dict) and answer.get("number") == self._number and self._waiting is not None:
+        answer = object_of(body)
+        if answer is not None and answer.get("number") == self._number and self._waiting is not None:
             self._tell("answer", answer)
         elif self._channel is not None:  # an answer to a question nobody asked: only foreign code can have sent it
             self._deaf_to(self._channel)
@@ -439,44 +491,3 @@ class Session:
             return 0
         self._printed.add(data)
         return len(data)
-
-
-def _outcome(answer: dict[str, Any]) -> Outcome | None:
-    """An answer that is one; None for anything else."""
-    value, error, kind = answer.get("value", answer.get("data")), answer.get("error"), answer.get("kind", "error")
-    images, exit_code = answer.get("images", []), answer.get("exit_code")
-    if not (isinstance(value, str | None) and isinstance(error, str | None) and isinstance(exit_code, int | None)):
-        return None
-    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
-        return None
-    try:
-        pictures = tuple(base64.b64decode(image, validate=True) for image in images)
-    except binascii.Error:
-        return None
-    cpu = answer.get("cpu")
-    ending = Ending.OK if error is None else Ending.MEMORY if kind == "memory" else Ending.ERROR
-    return Outcome(
-        ending,
-        value=value,
-        error=error,
-        images=pictures,
-        exit_code=exit_code,
-        cpu_seconds=float(cpu) if isinstance(cpu, int | float) else 0.0,
-    )
-
-
-def _why_it_ended(happened: str, what: Any, limits: Limits) -> tuple[Ending, str]:
-    if happened == "timeout":
-        return Ending.TIMEOUT, f"it ran longer than {what:g} s and was ended"
-    if happened == "output":
-        return Ending.OUTPUT, f"it printed more than {limits.output_bytes} bytes and was ended"
-    if happened == "disk":
-        return Ending.DISK, f"its files were more than {limits.folder_mb} MiB or {limits.files} and it was ended"
-    if happened == "nonsense":
-        return Ending.CRASHED, "the interpreter answered nonsense and was ended"
-    if what == -signal.SIGXCPU:
-        return Ending.CPU, f"it computed longer than {limits.cpu_seconds:g} s and was ended"
-    if isinstance(what, int) and what < 0:
-        with contextlib.suppress(ValueError):
-            return Ending.CRASHED, f"the interpreter was ended by {signal.Signals(-what).name}"
-    return Ending.CRASHED, f"the interpreter ended itself with exit code {what}"

@@ -15,6 +15,7 @@ from whetstone.tasks.splits import split
 from whetstone.trajectory import Task
 
 OnBadTask = Literal["error", "skip"]
+_LONGEST_LINE = 64 << 20
 
 
 def read_tasks(
@@ -35,7 +36,9 @@ def read_tasks(
     tasks: list[Task] = []
     skipped = 0
     with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), start=1):
+            if len(line) > _LONGEST_LINE:
+                raise TaskError(f"{path}:{number}  longer than {_LONGEST_LINE} bytes, which no task is")
             if not line.strip():
                 continue
             try:
@@ -71,7 +74,8 @@ def _no_json(word: str) -> Any:
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = next(key for k, (key, _) in enumerate(pairs) if key in dict(pairs[:k]))
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f'the key "{twice}" is there twice')
     return found
 

@@ -30,16 +30,21 @@ class Encoder:
         folder: With a tokenizer and a model; nothing is fetched.
 
     Raises:
-        RecipeError: There is no such folder, or no encoder in it.
+        RecipeError: There is no such folder, no encoder in it, or one that is code.
     """
 
     def __init__(self, folder: str) -> None:
         if not Path(folder).is_dir():
             raise RecipeError(f"embedding: {folder}: no such model folder; nothing is fetched")
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            self.model = AutoModel.from_pretrained(folder, local_files_only=True).eval()
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            # what comes as code is run by a function of one's own, which may be named instead of a folder
+            given = {"local_files_only": True, "trust_remote_code": False}
+            self.tokenizer = AutoTokenizer.from_pretrained(folder, **given)
+            self.model = AutoModel.from_pretrained(folder, attn_implementation="sdpa", **given).eval()
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            if "trust_remote_code" in str(error):
+                said = "comes as code, which is not run for a folder; name a function that makes vectors instead"
+                raise RecipeError(f"embedding: {folder}: {said}") from None
             raise RecipeError(f"embedding: {folder}: {' '.join(str(error).split())[:300]}") from error
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token

@@ -3,7 +3,8 @@
 Pictures of a task are under `images` in its private data: `data:` URLs or files. Every picture a tool makes can be
 worked on in turn.
 
-Easy to get wrong: a picture of a few bytes that unfolds to gigabytes. Sizes are read before pixels are.
+Easy to get wrong: a picture of a few bytes that unfolds to gigabytes, and one that grows with each turn. Sizes are
+looked at before pixels are read or made, and all pictures of an episode have a sum.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from PIL import Image as Pictures
 from PIL import ImageDraw
 
 from whetstone.chat.message import Image, Text
-from whetstone.errors import InfrastructureError, ToolError
+from whetstone.errors import InfrastructureError, ToolError, explained
 from whetstone.tools.protocol import Episode, Result
 
 _MOST_SIDE, _MOST_PIXELS, _MOST_PICTURES = 4096, 16_000_000, 64
+_MOST_PIXELS_TOGETHER = 8 * _MOST_PIXELS
+"""Of all pictures of an episode; three bytes each."""
+_MOST_AWAY = 100_000
+"""Pixels from the edge a point may lie that is drawn or measured from."""
 Colour = Literal["red", "green", "blue", "yellow", "black", "white"]
 
 
@@ -79,8 +84,7 @@ class ImageTools:
             raise ToolError(f"the factor is from 1 to 16, got {factor:g}")
         part = self._part(image, left, top, right, bottom)
         size = (round(part.width * factor), round(part.height * factor))
-        if max(size) > _MOST_SIDE:
-            raise ToolError(f"the part would be {size[0]}×{size[1]} pixels, up to {_MOST_SIDE} a side are possible")
+        _may_be(*size)
         return self._kept(part.resize(size, Pictures.Resampling.LANCZOS))
 
     def rotate(self, image: int, degrees: float) -> Result:
@@ -90,8 +94,13 @@ class ImageTools:
             image: The picture's number, from 1.
             degrees: How far, against the clock.
         """
-        turned = self._numbered(image).rotate(degrees, expand=True, fillcolor="white")
-        return self._kept(turned)
+        picture = self._numbered(image)
+        if not math.isfinite(degrees):
+            raise ToolError(f"the degrees are a number, got {degrees:g}")
+        across, up = (abs(f(math.radians(degrees % 360))) for f in (math.cos, math.sin))
+        width, height = picture.size
+        _may_be(math.ceil(width * across + height * up), math.ceil(width * up + height * across))
+        return self._kept(picture.rotate(degrees % 360, expand=True, fillcolor="white"))
 
     def draw(
         self, image: int, shape: Literal["box", "line", "point"], x1: int, y1: int, x2: int = 0, y2: int = 0,
@@ -108,7 +117,9 @@ class ImageTools:
             y2: The second point, in pixels from the upper edge; not for a point.
             colour: The colour.
         """
-        copy = self._numbered(image).convert("RGB").copy()
+        copy = self._numbered(image).copy()
+        if max(map(abs, (x1, y1, x2, y2))) > _MOST_AWAY:
+            raise ToolError(f"a point is up to {_MOST_AWAY} pixels away from the picture")
         pen = ImageDraw.Draw(copy)
         if shape == "point":
             pen.ellipse((x1 - 3, y1 - 3, x1 + 3, y1 + 3), fill=colour)
@@ -129,13 +140,15 @@ class ImageTools:
             y2: A second point, in pixels from the upper edge.
         """
         picture = self._numbered(image)
+        if max(map(abs, (x1, y1, x2, y2))) > _MOST_AWAY:
+            raise ToolError(f"a point is up to {_MOST_AWAY} pixels away from the picture")
         if x1 < 0:
             return f"{picture.width}×{picture.height} pixels"
         if x2 >= 0:
             return f"{math.dist((x1, y1), (x2, y2)):.1f} pixels"
         if not (x1 < picture.width and 0 <= y1 < picture.height):
             raise ToolError(f"({x1}, {y1}) is outside of {picture.width}×{picture.height} pixels")
-        red, green, blue = picture.convert("RGB").getpixel((x1, y1))  # type: ignore[misc]
+        red, green, blue = picture.getpixel((x1, y1))  # type: ignore[misc]
         return f"#{red:02x}{green:02x}{blue:02x}"
 
     def _part(self, image: int, left: int, top: int, right: int, bottom: int) -> Pictures.Image:
@@ -156,12 +169,26 @@ class ImageTools:
         with self._lock:  # calls of one turn run side by side
             if len(self.pictures) >= _MOST_PICTURES:
                 raise ToolError(f"there are {_MOST_PICTURES} pictures already")
+            if sum(one.width * one.height for one in (*self.pictures, picture)) > _MOST_PIXELS_TOGETHER:
+                raise ToolError(f"all pictures together have up to {_MOST_PIXELS_TOGETHER} pixels; take smaller parts")
             self.pictures.append(picture)
             number = len(self.pictures)
         shown = picture.copy()
         shown.thumbnail((self.most_side, self.most_side))
         words = f"picture {number}: {picture.width}×{picture.height} pixels"
         return Result((Text(words), Image(as_url(shown))))
+
+
+def _may_be(width: int, height: int) -> None:
+    """See that a picture of this size may be made.
+
+    Raises:
+        ToolError: It would be too large.
+    """
+    if max(width, height) > _MOST_SIDE or width * height > _MOST_PIXELS:
+        raise ToolError(
+            f"the picture would be {width}×{height} pixels, up to {_MOST_SIDE} a side and {_MOST_PIXELS} are possible"
+        )
 
 
 def loaded(source: str) -> Pictures.Image:
@@ -178,11 +205,14 @@ def loaded(source: str) -> Pictures.Image:
             raise ValueError("a data: URL holds base64") from None
     else:
         data = Path(source).read_bytes()
-    picture = Pictures.open(io.BytesIO(data))
-    if picture.width * picture.height > _MOST_PIXELS:
-        raise ValueError(f"{picture.width}×{picture.height} pixels are too many")
-    picture.load()
-    return picture.convert("RGB")
+    try:
+        picture = Pictures.open(io.BytesIO(data))
+        if picture.width * picture.height > _MOST_PIXELS:
+            raise ValueError(f"{picture.width}×{picture.height} pixels are too many")
+        picture.load()
+        return picture.convert("RGB")
+    except (Pictures.DecompressionBombError, SyntaxError, EOFError) as error:  # as files that are damaged have them
+        raise ValueError(explained(error)) from None
 
 
 def as_url(picture: Pictures.Image) -> str:

@@ -7,24 +7,30 @@ episodes, whose tasks come and go, only send to it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shlex
 import shutil
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, TextIO
 
+import httpx2
+
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
-from whetstone.errors import InfrastructureError, RecipeError
+from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
 from whetstone.extras import install_command, release
+from whetstone.network import MOST_BYTES, no_more_than
 from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.schema import Tool
 from whetstone.tools.toolset import Toolset
 from whetstone.trajectory import Task
 
+_MOST_TOOLS = 2000
+"""Of a server; one that lists more pages than that does not end."""
 _shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Connection]] = weakref.WeakKeyDictionary()
 
 
@@ -79,6 +85,18 @@ class Mcp:
             InfrastructureError: The server does not answer.
             RecipeError: It has no tool of a name in `only`.
         """
+        listed = await self._connect()
+        missing = set(self.only or ()) - {tool.name for tool in listed}
+        if missing:
+            raise RecipeError(f"{self._named()} has no tool {', '.join(sorted(missing))}")
+        self._tools = [self._tool(tool) for tool in listed if self.only is None or tool.name in self.only]
+
+    async def _connect(self) -> list[Any]:
+        """Its tools, over a connection that is there.
+
+        Raises:
+            InfrastructureError: The server does not answer.
+        """
         if self.connection == "shared":
             known = _shared.setdefault(asyncio.get_running_loop(), {})
             key = json.dumps([self.command and list(self.command), self.url, self.environment])
@@ -89,15 +107,11 @@ class Mcp:
             self._connected = _Connection(self._server())
         try:
             async with asyncio.timeout(self.timeout_seconds):
-                listed = await self._connected.listed()
-        except InfrastructureError as error:
+                return await self._connected.listed()
+        except (InfrastructureError, ToolError) as error:
             raise InfrastructureError(f"{self._named()}: {error}") from None
         except TimeoutError:
             raise InfrastructureError(f"{self._named()} did not answer within {self.timeout_seconds:g} s") from None
-        missing = set(self.only or ()) - {tool.name for tool in listed}
-        if missing:
-            raise RecipeError(f"{self._named()} has no tool {', '.join(sorted(missing))}")
-        self._tools = [self._tool(tool) for tool in listed if self.only is None or tool.name in self.only]
 
     async def close(self) -> None:
         """Hang up, where the connection is the episode's own."""
@@ -111,7 +125,7 @@ class Mcp:
 
     def _server(self) -> Any:
         if self.url is not None:
-            return self.url
+            return _over_http(self.url)
         assert self.command is not None
         first, *rest = self.command
         server = sdk().StdioServerParameters(command=first, args=rest, env=self.environment)
@@ -126,7 +140,14 @@ class Mcp:
         async def answer(arguments: dict[str, Any]) -> Result:
             if self._connected is None:
                 raise InfrastructureError(f"{self._named()} was called before its episode began")
-            return as_result(await self._connected.called(listed.name, arguments))
+            try:
+                return as_result(await self._connected.called(listed.name, arguments))
+            except InfrastructureError:
+                await self._connected.end()
+                await self._connect()  # one that comes up again has ended by what it was asked
+            raise ToolError(
+                "the server ended in the middle of the call; it was started again, and what it knew is gone"
+            )
 
         return tool_from_schema(spec, answer)
 
@@ -150,7 +171,7 @@ class _Connection:
                 await self._over.wait()
         except Exception as error:
             if not self._client.done():
-                self._client.set_exception(InfrastructureError(f"no connection: {_innermost(error)}"))
+                self._client.set_exception(InfrastructureError(f"no connection: {explained(error)}"))
                 self._client.exception()  # whoever waits is told; where nobody does, it is no news
 
     async def listed(self) -> list[Any]:
@@ -161,6 +182,8 @@ class _Connection:
             page = await self._asked(client.list_tools(cursor=cursor))
             found += page.tools
             cursor = page.next_cursor
+            if len(found) > _MOST_TOOLS:
+                raise InfrastructureError(f"it lists more than {_MOST_TOOLS} tools")
             if cursor is None:
                 return found
 
@@ -180,9 +203,9 @@ class _Connection:
                 raise InfrastructureError("MCP: the server ended in the middle of a call")
             return asking.result()
         except sdk().MCPError as error:
-            if error.code in (-32602, -32601, -32600):  # what was asked is wrong, and the model may ask better
-                return sdk().types.CallToolResult(content=[_text_part(error.message)], is_error=True)
-            raise InfrastructureError(f"MCP: {error.message}") from None
+            if self.over or error.code == sdk().types.CONNECTION_CLOSED:
+                raise InfrastructureError(f"MCP: {error.message}") from None
+            raise ToolError(error.message) from None  # it is there, and says why it would not
         except (OSError, RuntimeError) as error:
             raise InfrastructureError(f"MCP: {type(error).__name__}: {error}") from None
         except Exception as error:
@@ -264,11 +287,18 @@ def _part(part: Text | Image) -> Any:
     return sdk().types.ImageContent(type="image", data=data, mime_type=kind)
 
 
-def _innermost(error: BaseException) -> str:
-    """What groups of exceptions are about."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+@contextlib.asynccontextmanager
+async def _over_http(url: str) -> AsyncIterator[Any]:
+    """The SDK's way to a server, on which no answer is longer than it may be."""
+    async with (
+        httpx2.AsyncClient(
+            timeout=httpx2.Timeout(30.0, read=300.0),
+            headers={"Accept-Encoding": "identity"},
+            event_hooks={"response": [no_more_than(MOST_BYTES)]},
+        ) as client,
+        sdk().streamable_http_client(url, http_client=client) as streams,
+    ):
+        yield streams
 
 
 def _what_it_complains() -> TextIO:
@@ -289,6 +319,7 @@ class _Sdk:
         try:
             import mcp
             import mcp.client.stdio
+            import mcp.client.streamable_http
             import mcp.server.stdio
             import mcp.shared.exceptions
             import mcp_types
@@ -297,6 +328,7 @@ class _Sdk:
         self.types, self.Client, self.Server = mcp_types, mcp.Client, mcp.server.Server
         self.StdioServerParameters, self.stdio_server = mcp.StdioServerParameters, mcp.server.stdio.stdio_server
         self.stdio_client = mcp.client.stdio.stdio_client
+        self.streamable_http_client = mcp.client.streamable_http.streamable_http_client
         self.MCPError = mcp.shared.exceptions.MCPError
 
 

@@ -7,6 +7,7 @@ as JSON, as a form, in parts, or as the text it is.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -16,16 +17,21 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx2
-from ruamel.yaml import YAML
 
 from whetstone.chat.message import Text, ToolSpec
-from whetstone.errors import InfrastructureError, RecipeError, ToolError
+from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
+from whetstone.network import NotPublicError, PublicTransport, asked
+from whetstone.recipe.yaml_text import yaml_document
+from whetstone.tools.blame import UNSAID, blamed
 from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _MOST_DEPTH = 12
+_MOST_RESOLVED = 1_000_000
+"""Values of an operation once references are written out."""
+_LONGEST = 16 << 20
 _JSON, _FORM, _PARTS = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 _WITH_FIELDS = frozenset({_JSON, _FORM, _PARTS})
 
@@ -49,10 +55,12 @@ class OpenApi:
 
     Args:
         file: The specification, JSON or YAML.
-        url: Where the service is; null: the specification's first server.
+        url: Where the service is; null: the specification's first server, which is then at a public address.
         only: Names of the operations wanted; null: all.
         headers: Sent with each request, such as credentials; the model does not see them.
         timeout_seconds: How long a request may take.
+
+    A request that fails is the model's outcome where the service's address still answers, with anything below 500.
 
     Raises:
         RecipeError: The file cannot be read, has no operation of a name in `only`, or there is no address.
@@ -74,6 +82,7 @@ class OpenApi:
         self.url = (url or servers[0].get("url", "")).rstrip("/")
         if not self.url.startswith(("http://", "https://")):
             raise RecipeError(f"openapi: {file} names no address; give one as `url`")
+        self._said = url is not None
         self.headers, self.timeout_seconds = headers or {}, timeout_seconds
         self.operations = {operation.spec.name: operation for operation in operations_of(document)}
         if only is not None:
@@ -115,28 +124,60 @@ class OpenApi:
                 body[name] = value  # a field of it, or a file in it
         if cookies:
             headers["Cookie"] = "; ".join(cookies)
-        sent = _sent(operation, whole, body)
-        if "content" in sent:
-            headers["Content-Type"] = operation.media
-        try:
-            async with httpx2.AsyncClient(timeout=self.timeout_seconds, trust_env=False) as client:
-                said = await client.request(
-                    operation.method, f"{self.url}{path}", params=query, headers=headers, **sent
+        transport = PublicTransport(also=lambda host: self._said)
+        async with httpx2.AsyncClient(timeout=self.timeout_seconds, transport=transport, trust_env=False) as client:
+            try:
+                sent = _sent(operation, whole, body)
+                if "content" in sent:
+                    headers["Content-Type"] = operation.media
+                said = await asked(
+                    client,
+                    operation.method,
+                    f"{self.url}{path}",
+                    seconds=self.timeout_seconds,
+                    params=query,
+                    headers=headers,
+                    **sent,
                 )
-        except httpx2.HTTPError as error:
-            raise InfrastructureError(f"{self.url}: {type(error).__name__}: {error}") from None
-        if said.status_code >= 500:
-            raise InfrastructureError(f"{self.url}: status {said.status_code}")
-        text = said.text or f"[status {said.status_code}, nothing was said]"
-        if said.status_code >= 400:
-            return Result((Text(f"error: status {said.status_code}: {text}"),), "tool_error")
+                failure = f"status {said.status}: {said.text}" if said.status >= 500 else ""
+            except NotPublicError as error:
+                raise InfrastructureError(f"{error}; where that is right, give the address as `url`") from None
+            except UNSAID as error:
+                raise ToolError(explained(error)) from None
+            except httpx2.HTTPError as error:
+                failure = explained(error)
+            if failure:
+                plain = functools.partial(asked, client, "GET", self.url, seconds=self.timeout_seconds)
+                raise await blamed(failure, plain)
+        text = said.text or f"[status {said.status}, nothing was said]"
+        if said.status >= 400:
+            return Result((Text(f"error: status {said.status}: {text}"),), "tool_error")
         return Result((Text(text),))
+
+
+class _Written:
+    """How much is written out so far."""
+
+    def __init__(self) -> None:
+        self.values = 0
+
+    def more(self) -> None:
+        """One value more.
+
+        Raises:
+            RecipeError: There are too many.
+        """
+        self.values += 1
+        if self.values > _MOST_RESOLVED:
+            raise RecipeError(f"openapi: more than {_MOST_RESOLVED} values, references written out")
 
 
 def operations_of(document: Mapping[str, Any]) -> list[Operation]:
     """Every operation, named by its `operationId`, or by what it does where."""
     found = []
     for path, item in (document.get("paths") or {}).items():
+        if not path.startswith("/"):  # behind an address it would be another host's: `https://shop.org` `@evil.net/`
+            raise RecipeError(f"openapi: a path begins with /, got {path[:60]!r}")
         for method in _METHODS:
             if method in item:
                 found.append(_operation(document, path, method, item))
@@ -212,8 +253,10 @@ def _about(parameter: Mapping[str, Any]) -> dict[str, str]:
     return {"description": parameter["description"]} if parameter.get("description") else {}
 
 
-def _resolved(document: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
+def _resolved(document: Mapping[str, Any], value: Any, depth: int = 0, written: _Written | None = None) -> Any:
     """A value without references; a schema that holds itself ends as anything."""
+    written = written or _Written()
+    written.more()
     if isinstance(value, Mapping):
         if depth > _MOST_DEPTH:
             return {}
@@ -224,10 +267,10 @@ def _resolved(document: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
                 if not isinstance(target, Mapping) or key not in target:
                     raise RecipeError(f"openapi: {value['$ref']} leads nowhere")
                 target = target[key]
-            return _resolved(document, target, depth + 1)
-        return _as_now({key: _resolved(document, inner, depth + 1) for key, inner in value.items()})
+            return _resolved(document, target, depth + 1, written)
+        return _as_now({key: _resolved(document, inner, depth + 1, written) for key, inner in value.items()})
     if isinstance(value, list):
-        return [_resolved(document, inner, depth + 1) for inner in value]
+        return [_resolved(document, inner, depth + 1, written) for inner in value]
     return value
 
 
@@ -252,11 +295,13 @@ def _plain(value: Any) -> Any:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        document = YAML(typ="safe").load(path.read_text())
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_LONGEST + 1)
     except OSError as error:
         raise RecipeError(f"openapi: {path}: {error.strerror}") from None
-    except Exception as error:  # each kind of damage has an error of its own
-        raise RecipeError(f"openapi: {path}: {str(error).splitlines()[0]}") from None
+    except UnicodeDecodeError:
+        raise RecipeError(f"openapi: {path}: is not UTF-8") from None
+    document = yaml_document(text, f"openapi: {path}", plain=True, most_characters=_LONGEST, most_nodes=1_000_000)
     if not isinstance(document, Mapping) or not str(document.get("openapi", "")).startswith("3"):
         raise RecipeError(f"openapi: {path} is no specification of OpenAPI 3")
     return document

@@ -28,7 +28,7 @@ from typing import Any, Literal
 from whetstone.chat.message import Image, Text
 from whetstone.trajectory import Task
 
-Outcome = Literal["ok", "tool_error", "timeout", "stopped", "budget_exhausted", "refused_by_policy"]
+Outcome = Literal["ok", "tool_error", "tool_failed", "timeout", "stopped", "budget_exhausted", "refused_by_policy"]
 LIFETIME = frozenset({"open", "close", "tools", "charge", "verdict"})
 """Public methods of a class of tools that are none."""
 

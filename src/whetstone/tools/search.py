@@ -8,8 +8,10 @@ from typing import Literal
 
 import httpx2
 
-from whetstone.errors import InfrastructureError, RecipeError, ToolError
+from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
+from whetstone.network import Answer, asked
 from whetstone.plugins import find_part
+from whetstone.tools.blame import blamed
 from whetstone.tools.index import Embedding, Hit, Index, built_index
 from whetstone.tools.schema import Tool, tool_from_function
 
@@ -107,16 +109,31 @@ class HttpSearch:
             query: What to look for, in a few words.
             count: How many results, up to 20.
         """
-        asked = {"query": query, "count": max(1, min(count, _MOST_RESULTS))}
+        question = {"query": query, "count": max(1, min(count, _MOST_RESULTS))}
+        async with httpx2.AsyncClient(timeout=self.timeout_seconds) as client:
+            try:
+                answer = await asked(client, "POST", self.url, seconds=self.timeout_seconds, json=question)
+                failure = f"status {answer.status}" if answer.status >= 300 else ""
+            except httpx2.HTTPError as error:
+                failure = explained(error)
+            if failure:
+                plain = functools.partial(_plain, client, self.url, self.timeout_seconds)
+                raise await blamed(f"the search server {self.url}: {failure}", plain, below=400)
         try:
-            async with httpx2.AsyncClient(timeout=self.timeout_seconds) as client:
-                answer = await client.post(self.url, json=asked)
-                answer.raise_for_status()
-                said = answer.json()
+            said = answer.json()
             results = said["results"] if "results" in said else said["result"][0]
             return "\n\n".join(_as_text(result) for result in results) or "nothing found"
-        except (httpx2.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise InfrastructureError(f"the search server {self.url}: {type(error).__name__}: {error}") from None
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise InfrastructureError(f"the search server {self.url}: {explained(error)}") from None
+
+
+async def _plain(client: httpx2.AsyncClient, url: str, seconds: float) -> Answer:
+    """A search for one word.
+
+    Raises:
+        httpx2.HTTPError: It is not answered.
+    """
+    return await asked(client, "POST", url, seconds=seconds, json={"query": "word", "count": 1})
 
 
 def _as_text(result: object) -> str:

@@ -16,7 +16,9 @@ import httpx2
 import orjson
 
 from whetstone.chat.message import Text
-from whetstone.errors import InfrastructureError, RecipeError, TaskError
+from whetstone.errors import InfrastructureError, RecipeError, TaskError, explained
+from whetstone.network import Answer, asked
+from whetstone.tools.blame import blamed
 from whetstone.tools.json_schema_tools import spec_of, tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
@@ -77,21 +79,32 @@ class Simulated:
     async def _modelled(self, name: str, arguments: dict[str, Any]) -> Result:
         spec = next(spec for spec in self.specs if spec.name == name)
         call = json.dumps({"tool": spec.to_openai()["function"], "arguments": arguments}, ensure_ascii=False)
-        asked = {
-            "model": self.model,
-            "temperature": 0,
-            "messages": [{"role": "system", "content": _ASKED}, {"role": "user", "content": call}],
-        }
         key = os.environ.get("OPENAI_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
+        async with httpx2.AsyncClient(timeout=self.timeout_seconds, headers=headers) as client:
+            try:
+                answer = await self._said(client, _ASKED, call)
+                failure = f"status {answer.status}" if answer.status >= 300 else ""
+            except httpx2.HTTPError as error:  # a call longer than the model can read is one, too
+                failure = explained(error)
+            if failure:
+                plain = functools.partial(self._said, client, "You are there.", "Are you?")
+                raise await blamed(f"the model at {self.url}: {failure}", plain, below=400)
         try:
-            async with httpx2.AsyncClient(timeout=self.timeout_seconds) as client:
-                answer = await client.post(f"{self.url}/chat/completions", json=asked, headers=headers)
-                answer.raise_for_status()
-                said = str(answer.json()["choices"][0]["message"]["content"])
-        except (httpx2.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise InfrastructureError(f"the model at {self.url}: {type(error).__name__}: {error}") from None
+            said = str(answer.json()["choices"][0]["message"]["content"])
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise InfrastructureError(f"the model at {self.url}: {explained(error)}") from None
         return Result((Text(said),), "tool_error" if said.startswith("error:") else "ok")
+
+    async def _said(self, client: httpx2.AsyncClient, system: str, call: str) -> Answer:
+        """The model's answer.
+
+        Raises:
+            httpx2.HTTPError: There is none.
+        """
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": call}]
+        body = {"model": self.model, "temperature": 0, "messages": messages}
+        return await asked(client, "POST", f"{self.url}/chat/completions", seconds=self.timeout_seconds, json=body)
 
 
 class Answers:

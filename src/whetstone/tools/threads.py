@@ -12,6 +12,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+from whetstone.errors import explained
+
 _Work = Callable[[], None]
 _idle: list[SimpleQueue[_Work]] = []
 """The inboxes of threads with nothing to do; appending and popping are atomic."""
@@ -37,9 +39,9 @@ def answered(call: Callable[[], Any]) -> tuple[Callable[[], None], asyncio.Futur
             result = call()
         except Exception as error:
             # a future refuses to carry the first
-            failure = RuntimeError(f"StopIteration: {error}") if isinstance(error, StopIteration) else error
+            failure = RuntimeError(explained(error)) if isinstance(error, StopIteration) else error
         except BaseException as error:  # in another thread it would stop the program, or look like a wish to stop it
-            failure = RuntimeError(f"{type(error).__name__}: {error}")
+            failure = RuntimeError(explained(error))
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, failure)
 

@@ -1,10 +1,17 @@
 """How is a tool call executed? Looked up, checked, run within a deadline, and answered, always.
 
 Whatever a tool does (raise, hang, return a megabyte, speak in escape sequences), the call comes back as short content
-and a `CallRecord` that says what happened.
+and a `CallRecord` that says what happened. Whose a failure is:
 
-Easy to get wrong: an async deadline cannot interrupt a plain function, so those run in a thread.
-A hung one is left behind in it (`threads.py`).
+    the model's        what cannot be read or is not on offer, and `ToolError`: it asked for something impossible
+    the tool's own     any other exception, `SystemExit` and the like among them, and a result that cannot be shown:
+                       `tool_failed` in the record; the model reads it too, since its arguments may have led there
+    infrastructure's   `InfrastructureError`, which a tool raises where it would have failed whatever it was asked:
+                       `Answer.failure`, and whoever plays the episode ends it
+
+Easy to get wrong: an async deadline cannot interrupt a plain function, so those run in a thread, where a hung one is
+left behind (`threads.py`). Nor need a coroutine heed it, or it may cancel the task it runs in; so each call is a task
+of its own, which is waited for and can be left behind, too.
 """
 
 from __future__ import annotations
@@ -22,9 +29,19 @@ from typing import Any
 from pydantic import BaseModel
 
 from whetstone.chat import Image, Text, ToolCall, ToolSpec
-from whetstone.errors import InfrastructureError, RecipeError, ToolError, ToolStop, WhetstoneError, did_you_mean
+from whetstone.errors import (
+    InfrastructureError,
+    RecipeError,
+    ToolError,
+    ToolStop,
+    WhetstoneError,
+    did_you_mean,
+    explained,
+    innermost,
+    said_by,
+)
 from whetstone.shortening import shortened
-from whetstone.stopping import asked_to_stop
+from whetstone.stopping import asked_to_stop, pressed
 from whetstone.tools.plain_text import plain
 from whetstone.tools.protocol import LIFETIME, Episode, Result
 from whetstone.tools.schema import Tool, tool_from_function
@@ -32,6 +49,9 @@ from whetstone.tools.threads import run_in_thread
 from whetstone.trajectory import CallRecord, Task
 
 _MOST_IMAGES = 8
+_MOST_NAME_CHARACTERS = 200
+_LETTING_GO_SECONDS = 1.0
+"""A call that is cut off may take this long to put things in order."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -41,6 +61,8 @@ class Answer:
 
     content: tuple[Text | Image, ...]
     record: CallRecord
+    failure: InfrastructureError | None = None
+    """What the tool stands on has failed, whatever was asked: the episode it happened in says nothing."""
 
     @property
     def text(self) -> str:
@@ -143,35 +165,44 @@ class Toolset:
             raise failures[0]
 
     async def call(self, call: ToolCall) -> Answer:
-        """Execute one call. Never raises for what the model or the tool did wrong.
+        """Execute one call. Whatever comes of it is an answer: never raises but where the caller itself is stopped."""
+        try:
+            return await self._called(call)
+        except BaseException as error:  # of code around a tool: what it charges, reads arguments with, or lists
+            if asked_to_stop() or pressed(error):
+                raise
+            return self._answer(call, _attributed(error))
 
-        Raises:
-            InfrastructureError: The tool says that what it stands on has failed.
-        """
+    async def _called(self, call: ToolCall) -> Answer:
+        if not isinstance(call.name, str) or not isinstance(call.arguments, str):
+            return self._answer(
+                call, _failed("invalid_arguments", "a call has a name and arguments, both of them texts")
+            )
         tool = self._tools.get(call.name)
         if tool is None:
-            near = did_you_mean(call.name, self._tools)
-            return _refused(call, "unknown_tool", f'there is no tool "{call.name}"{near}')
+            name = _short_name(call.name)
+            return self._answer(
+                call, _failed("unknown_tool", f'there is no tool "{name}"{did_you_mean(name, self._tools)}')
+            )
         try:
             if tool.binds_slowly:
                 arguments = await run_in_thread(tool.bind, {"arguments": call.arguments})
             else:
                 arguments = tool.bind(call.arguments)
         except ToolError as error:
-            return _refused(call, "invalid_arguments", str(error))
+            return self._answer(call, _failed("invalid_arguments", said_by(error)))
         cost = 0.0
         for holder in self.holders:
             if hasattr(holder, "charge"):
                 said, cost = holder.charge(call.name)
                 if said:
-                    return _refused(call, "budget_exhausted", said)
+                    return self._answer(call, _failed("budget_exhausted", said))
         started = time.perf_counter()
-        result = await self._run(tool, arguments)
-        content, truncated = self._within(result.content)
+        came = await self._run(tool, arguments)
         seconds = time.perf_counter() - started
         if any(getattr(holder, "changing", False) for holder in self.holders):
             self._list()
-        return Answer(content, CallRecord(call.name, result.outcome, seconds, truncated, cost))
+        return self._answer(call, came, seconds=seconds, cost=cost)
 
     async def verdict(self) -> dict[str, Any]:
         """What became of what tools hold; a success where all of them call it one, and the least of their scores."""
@@ -211,34 +242,29 @@ class Toolset:
                 raise RecipeError(f'two tools are named "{tool.spec.name}"; the model could not tell them apart')
             self._tools[tool.spec.name] = tool
 
-    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> Result:
-        seconds = None if tool.keeps_time else self.timeout_seconds
+    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> _Came:
+        work = asyncio.ensure_future(_came_of(tool, arguments))
         try:
-            async with asyncio.timeout(seconds) as deadline:
-                if inspect.iscoroutinefunction(tool.function):
-                    result = await tool.function(**arguments)
-                else:
-                    result = await run_in_thread(tool.function, arguments)
-                    if inspect.isawaitable(result):
-                        result = await result
-            return _as_result(result)
-        except TimeoutError as error:
-            if deadline.expired():
-                return _failed("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
-            return _failed("tool_error", str(error) or "TimeoutError")
-        except ToolStop as stop:
-            return Result((Text(str(stop)),), "stopped")
-        except ToolError as error:
-            return _failed("tool_error", str(error))
-        except InfrastructureError:
-            raise
+            done, _ = await asyncio.wait({work}, timeout=None if tool.keeps_time else self.timeout_seconds)
         except asyncio.CancelledError:
-            if asked_to_stop():
-                raise
-            return _failed("tool_error", "CancelledError")
-        except (Exception, SystemExit) as error:
-            # a tool is foreign code: its failure is the model's to read, and is recorded
-            return _failed("tool_error", f"{type(error).__name__}: {error}")
+            await _let_go(work)
+            raise
+        if done:
+            return work.result()
+        await _let_go(work)
+        return _failed("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
+
+    def _answer(self, call: ToolCall, came: _Came, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
+        """What came of a call, as it is shown and recorded."""
+        failure = came if isinstance(came, InfrastructureError) else None
+        result = _failed("tool_failed", said_by(came)) if isinstance(came, InfrastructureError) else came
+        try:
+            content, truncated = self._within(result.content)
+        except Exception as error:  # a tool made the result, and may have put anything into it
+            result = _failed("tool_failed", f"what the tool returned cannot be shown: {explained(error)}")
+            content, truncated = self._within(result.content)
+        record = CallRecord(_short_name(call.name), result.outcome, seconds, truncated, cost)
+        return Answer(content, record, failure)
 
     def _within(self, content: tuple[Text | Image, ...]) -> tuple[tuple[Text | Image, ...], bool]:
         """The content with as much text as may be, all of it plain, and no more images than anybody looks at."""
@@ -282,7 +308,7 @@ def _holder(item: Any) -> Any:
     except (WhetstoneError, InfrastructureError):
         raise
     except (Exception, SystemExit) as error:
-        raise RecipeError(f'tool "{kind.__name__}" cannot be made: {type(error).__name__}: {error}') from error
+        raise RecipeError(f'tool "{kind.__name__}" cannot be made: {explained(error)}') from error
     if not _holds_something(made):
         raise RecipeError(f'tool "{kind.__name__}" has no public method, so there is nothing a model could call')
     return made
@@ -332,12 +358,51 @@ def _described(value: Any) -> str:
     return text
 
 
+_Came = Result | InfrastructureError
+"""What comes of a call: something to be shown, or nothing that says anything."""
+
+
+async def _came_of(tool: Tool, arguments: dict[str, Any]) -> _Came:
+    """What a tool's function returns, or whose failure it is. Never raises but for a person's second Ctrl-C."""
+    try:
+        if inspect.iscoroutinefunction(tool.function):
+            result = await tool.function(**arguments)
+        else:
+            result = await run_in_thread(tool.function, arguments)
+            if inspect.isawaitable(result):
+                result = await result
+        return _as_result(result)
+    except BaseException as error:  # a tool is foreign code, and may raise anything
+        if pressed(error):
+            raise
+        return _attributed(error)
+
+
+def _attributed(error: BaseException) -> _Came:
+    """Whose failure an exception is; see the head of this file."""
+    error = innermost(error)
+    if isinstance(error, InfrastructureError):
+        return error
+    if isinstance(error, ToolStop):
+        return Result((Text(said_by(error)),), "stopped")
+    if isinstance(error, ToolError):
+        return _failed("tool_error", said_by(error))
+    return _failed("tool_failed", explained(error))
+
+
+async def _let_go(work: asyncio.Task[Any]) -> None:
+    """Stop a call, and wait a moment for it; one that will not stop is left behind."""
+    work.cancel()
+    await asyncio.wait({work}, timeout=_LETTING_GO_SECONDS)
+
+
 def _failed(outcome: Any, reason: str) -> Result:
     return Result((Text(f"error: {reason}"),), outcome)
 
 
-def _refused(call: ToolCall, outcome: str, reason: str) -> Answer:
-    return Answer((Text(plain(f"error: {reason}")),), CallRecord(plain(call.name), outcome, 0.0))
+def _short_name(name: Any) -> str:
+    """The name of the tool a model asked for, which may be of any length, and of any kind."""
+    return plain(shortened(name, _MOST_NAME_CHARACTERS)[0] if isinstance(name, str) else type(name).__name__)
 
 
 async def _awaited(value: Any) -> Any:

@@ -172,7 +172,9 @@ class _Run:
         path = latest_checkpoint(self.run_dir, say=self.progress.say, set_aside=True)
         policy = None
         if path is not None:
-            policy, self.optimizer, self.position = load_checkpoint(path)
+            policy, self.optimizer, self.position = load_checkpoint(
+                path, trust_remote_code=self.recipe.policy.trust_remote_code
+            )
             self.progress.say(f"going on after step {self.position.steps} ({path})")
         self.journal.rewind(self.position.done)
         return policy
@@ -444,8 +446,11 @@ def _throughput(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {stage: sum(values) / len(values) for stage, values in rates.items()}
 
 
-def final_agent(run_dir: Path) -> tuple[Policy, Mapping[str, Any] | None]:
+def final_agent(run_dir: Path, *, trust_remote_code: bool = False) -> tuple[Policy, Mapping[str, Any] | None]:
     """(the policy, what parts of the method remember) of a run's last checkpoint.
+
+    Args:
+        trust_remote_code: As of `load_policy`; what the run's own recipe says of it is not asked.
 
     Raises:
         RunDirectoryError: It has none, or none that is sound.
@@ -455,14 +460,17 @@ def final_agent(run_dir: Path) -> tuple[Policy, Mapping[str, Any] | None]:
     if path is None:
         why = f": {amiss[0].partition(';')[0]}" if amiss else ""
         raise RunDirectoryError(f"{run_dir}: no checkpoint that can be read{why}")
-    policy, _, position = load_checkpoint(path)
+    policy, _, position = load_checkpoint(path, trust_remote_code=trust_remote_code)
     return policy, position.memory
 
 
-def final_policy(run_dir: Path) -> Policy:
+def final_policy(run_dir: Path, *, trust_remote_code: bool = False) -> Policy:
     """The policy of a run's last checkpoint.
+
+    Args:
+        trust_remote_code: As of `final_agent`.
 
     Raises:
         RunDirectoryError: It has none, or none that is sound.
     """
-    return final_agent(run_dir)[0]
+    return final_agent(run_dir, trust_remote_code=trust_remote_code)[0]

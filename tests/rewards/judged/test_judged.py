@@ -6,7 +6,7 @@ import pytest
 
 from tests_rewards import episode, group, score, task, turn
 from whetstone.chat import user
-from whetstone.errors import InfrastructureError
+from whetstone.errors import InfrastructureError, TaskError
 from whetstone.rewards.judged.evidence import named_steps
 from whetstone.rewards.judged.material import transcript
 from whetstone.rewards.judged.preferred import prefer
@@ -55,12 +55,25 @@ def test_criteria_by_judge_and_by_rule():
         {"text": 'It says "sorry".', "points": -4},
         {"criterion": "It is short.", "points": 2, "rule": "tests_judged:short"},
     ]
-    found = score("rubric", episode("Rome"), task("?", rubric=rubric), judge=READS)
+    found = score("rubric", episode("Rome"), task("?", rubric=rubric), judge=READS, rules=["tests_judged:short"])
     assert (found.value, found.success) == (pytest.approx(0.7), False)
     assert score(
-        "rubric", episode("Rome, sorry for that"), task("?", rubric=rubric), judge=READS
+        "rubric", episode("Rome, sorry for that"), task("?", rubric=rubric), judge=READS, rules=["tests_judged:short"]
     ).value == pytest.approx(0.1)
+    ours = [{"criterion": "It is short.", "points": 2, "rule": "tests_judged:short"}]
+    assert score("rubric", episode("Rome"), task("?"), judge=READS, criteria=ours).success
     assert score("rubric", episode("Rome and Oslo"), task("?"), judge=READS, criteria=['It says "Rome".']).success
+
+
+@pytest.mark.parametrize("rule", ["planted:rule", "os:system", "short"])
+def test_a_rule_of_a_task_that_the_recipe_does_not_list_is_no_code(tmp_path, monkeypatch, rule):
+    (tmp_path / "planted.py").write_text("import pathlib\npathlib.Path('ran').touch()\nrule = print\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    rubric = [{"criterion": "It is good.", "rule": rule}]
+    with pytest.raises(TaskError, match=r"task .*: the rule .* is not among those the recipe lists"):
+        score("rubric", episode("Rome"), task("?", rubric=rubric), judge=READS, rules=["tests_judged:short"])
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_judge_without_an_answer_is_no_zero():

@@ -201,10 +201,10 @@ def test_points_of_a_rubric():
         with pytest.raises(ValueError, match="points above 0"):
             points([True] * len(each), each)
     given = task("?", rubric=[{"criterion": "a", "points": 3}, {"criterion": "b", "rule": "tests_judged:short"}])
-    found = score("rubric", episode("a long answer"), given, judge=yes(), success_at=0.75)
+    found = score("rubric", episode("a long answer"), given, judge=yes(), success_at=0.75, rules=["tests_judged:short"])
     assert (found.value, found.parts, found.success) == (0.75, {"rubric": 0.75, "criteria_met": 0.5}, True)
     with pytest.raises(RecipeError, match=r"^rule \"tests_judged:none\""):
-        score("rubric", episode("x"), task("?", rubric=[{"criterion": "a", "rule": "tests_judged:none"}]), judge=yes())
+        score("rubric", episode("x"), task("?", rubric=["a"]), judge=yes(), rules=["tests_judged:none"])
 
 
 def test_a_share_of_rules():

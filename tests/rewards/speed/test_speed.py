@@ -3,8 +3,9 @@
 import pytest
 
 from tests_rewards import episode, score, task
+from whetstone.errors import InfrastructureError
 from whetstone.rewards.speed.kernel import broken_rule
-from whetstone.rewards.speed.speedup import smoothed, unsteadiness
+from whetstone.rewards.speed.speedup import Speedup, Timed, smoothed, unsteadiness
 
 SLOW = """
 def total(xs):
@@ -140,3 +141,20 @@ def test_a_kernel_by_its_parts():
     assert score("kernel", episode(unused), given, decorator=None).value == 1
     assert score("kernel", episode(unused), task("?"), decorator="triton.jit").value == 1  # anything may be the entry
     assert score("kernel", episode("no code"), given).value == 0
+
+
+def unsteady(reference):
+    """A measurement whose ratios lie far apart, with these times of the reference."""
+
+    class Measured(Speedup):
+        async def _pairs(self, code, task, attempt):
+            return Timed((4.0, 0.5, 4.0, 0.5, 4.0, 0.5, 4.0), tuple(reference))
+
+    return score(Measured(), episode(FAST), task("?", entry_point="total"))
+
+
+def test_a_solution_that_is_unsteady_by_itself_counts_as_slow_as_it_may_be():
+    found = unsteady([1.0, 1.01, 1.02, 1.0, 1.01, 1.0, 1.0])
+    assert (found.value, found.parts["faster"]) == (0.5, 0.0)
+    with pytest.raises(InfrastructureError, match="too unsteady"):  # the machine is
+        unsteady([1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0])

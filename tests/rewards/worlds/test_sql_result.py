@@ -52,6 +52,10 @@ def test_the_query_may_be_that_of_a_call(database):
         "SELECT 1; SELECT 2",
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n) SELECT SUM(i) FROM n",
         "SELECT zeroblob(1000000000)",
+        "SELECT instr(hex(zeroblob(8000000)), hex(zeroblob(3000000)) || '1')",
+        f"SELECT {', '.join(['randomblob(16000000)'] * 90)}",
+        "SELECT randomblob(900000) FROM sold a, sold b, sold c, sold d",
+        "BEGIN",
     ],
 )
 def test_what_does_not_run_is_wrong_and_changes_nothing(database, query):
@@ -66,6 +70,11 @@ def test_a_broken_task_says_nothing_of_the_agent(database):
         right(database, "SELECT nothing", "SELECT 1")
     with pytest.raises(FileNotFoundError):
         right(database + "x", "SELECT 1", "SELECT 1")
+
+
+def test_bytes_are_compared_whole(database):
+    assert right(database, "SELECT x'00ff'", "```sql\nSELECT x'00ff'\n```")
+    assert not right(database, "SELECT x'00ff'", "```sql\nSELECT x'00fe'\n```")
 
 
 def test_values():

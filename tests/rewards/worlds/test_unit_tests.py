@@ -1,8 +1,10 @@
 """Code is judged by what it does, whatever it does to those who judge."""
 
 import json
+import random
 from pathlib import Path
 
+import numpy
 import pytest
 
 from tests_rewards import episode, score, task
@@ -56,6 +58,35 @@ CHEATS = {
     ),
     "runs for ever": ("def double(x):\n    while True: pass"),
     "takes all the memory": ("def double(x):\n    return [0] * 10**12"),
+    "shows a number nobody can write": (
+        "class Odd:\n    def __repr__(self): return '0x' + 'f' * 50000\ndef double(x):\n    return Odd()"
+    ),
+    "shows brackets without end": (
+        "class Odd:\n    def __repr__(self): return '[' * 90000\ndef double(x):\n    return Odd()"
+    ),
+    "shows a mebibyte": (
+        "import os, json, struct\n"
+        "def double(x):\n"
+        "    for n in range(9):\n"
+        "        b = json.dumps({'number': n, 'value': '([' + '[],' * 340000 + '],None)'}).encode()\n"
+        "        for fd in range(3, 12):\n"
+        "            try: os.write(fd, struct.pack('!I', len(b)) + b)\n"
+        "            except OSError: pass\n"
+        "    return 0"
+    ),
+    "hands over arguments of another shape": (
+        "class Odd:\n    def __repr__(self): return '0, ({1: 2}, [3])), ((4'\ndef double(x):\n    return Odd()"
+    ),
+    "raises what nobody knows": (
+        "class Odd(BaseException):\n    def __str__(self): raise SystemExit\ndef double(x):\n    raise Odd"
+    ),
+    "takes its session with it": (
+        "import os, signal\ndef double(x):\n    os.kill(-1, signal.SIGKILL)\n    os.kill(os.getppid(), signal.SIGKILL)"
+    ),
+    "takes all the memory little by little": (
+        "kept = []\ndef double(x):\n    while True: kept.append(bytearray(10**6))"
+    ),
+    "says what cannot be handed on": ("def double(x):\n    return 'x' * 99000 + '\\\\' * 900"),
     "is no Python": ("def double(x) return x"),
     "is another function": ("def triple(x):\n    return x * 3"),
 }
@@ -119,3 +150,52 @@ def test_humanevals_own_solutions_pass_and_others_do_not(number):
     given = task(row["prompt"], entry_point=row["entry_point"], test=row["test"], prelude=row["prompt"])
     assert score("unit_tests", episode(f"```python\n{row['prompt']}{row['canonical_solution']}\n```"), given).success
     assert not score("unit_tests", episode(f"```python\n{row['prompt']}    return None\n```"), given).success
+
+
+IN_PLACE = {
+    "a list": ("x = [3, 1, 2]\n    y = x\n    f(x)\n    assert y == [1, 2, 3]", "def f(x):\n    x.sort()"),
+    "by name": ("x = [3, 1]\n    f(x=x)\n    assert x == [1, 3]", "def f(x):\n    x.sort()"),
+    "a mapping": ("x = {'a': [1]}\n    inner = x['a']\n    f(x)\n    assert inner == [1, 5] and x['b'] == 2",
+                  "def f(x):\n    x['a'].append(5)\n    x['b'] = 2"),
+    "a set": ("x = {1}\n    f(x)\n    assert x == {1, 2}", "def f(x):\n    x.add(2)"),
+    "lists that change places": ("a, b = [2], [1]\n    x = [a, b]\n    f(x)\n    assert x[0] is b and a == [2]",
+                                 "def f(x):\n    x.sort()"),
+    "twice": ("x = []\n    f(x)\n    f(x)\n    assert x == [0, 1]", "def f(x):\n    x.append(len(x))"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", list(IN_PLACE))
+def test_what_a_call_changes_in_place_is_changed_for_the_tests(what):
+    test, solution = IN_PLACE[what]
+    given = task("?", entry_point="f", test=f"def check(f):\n    {test}\n")
+    assert score("unit_tests", episode(solution), given).success
+    assert not score("unit_tests", episode("def f(x):\n    return None"), given).success
+
+
+def test_chance_is_the_same_at_each_attempt_of_the_tests_and_for_the_solution():
+    drawn = "random.random(), float(numpy.random.rand()), float(numpy.random.default_rng().random())"
+    given = task(
+        "?",
+        entry_point="f",
+        test=(
+            "import random, numpy\ndef check(f):\n    for _ in range(4):\n"
+            f"        n = [{drawn}]\n        assert f(n) == n[::-1]\n"
+        ),
+    )
+    assert score("unit_tests", episode("def f(n):\n    return n[::-1]"), given).success
+    wanted = [random.Random(0).random(), float(numpy.random.RandomState(0).rand())]
+    solution = "import random, numpy\ndef f():\n    return [random.random(), float(numpy.random.rand())]"
+    assert score("unit_tests", episode(solution), task("?", entry_point="f", cases=[[[], wanted]])).success
+
+
+def test_a_solution_that_is_slow_at_every_case_has_had_its_time():
+    slow = task("?", entry_point="double", cases=[[[n], 2 * n] for n in range(400)])
+    code = "import time\ndef double(x):\n    time.sleep(0.2)\n    return 2 * x"
+    found = score("unit_tests", episode(code), slow, total_seconds=1.0, share=True)
+    assert 0 < found.value < 0.1
+    assert not found.success
+
+
+def test_a_result_too_long_to_be_asked_with_is_a_solution_that_fails():
+    given = task("?", entry_point="f", test="def check(f):\n    assert f(f('x')) == 'x'\n")
+    assert score("unit_tests", episode("def f(x):\n    return 'y' * 99_990"), given).value == 0

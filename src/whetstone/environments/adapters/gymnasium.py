@@ -16,7 +16,6 @@ import importlib
 import io
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
@@ -25,7 +24,7 @@ import numpy
 from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.protocol import Shown
 from whetstone.errors import RecipeError, TaskError, did_you_mean
-from whetstone.plugins import search_also
+from whetstone.plugins import module_named
 from whetstone.tasks.generated import Generated
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Task
@@ -198,9 +197,8 @@ def make(id: str, options: Mapping[str, Any]) -> Any:
 
     module, _, name = id.rpartition(":")
     if module:
-        search_also(Path.cwd())
         try:
-            importlib.import_module(module)
+            module_named(module)
         except ImportError as error:
             raise RecipeError(f"gymnasium: {id}: {error}") from None
     elif id.startswith(("MiniGrid-", "BabyAI-")):

@@ -153,8 +153,8 @@ class HiddenTests(BesideFolder):
                 return frozenset()
             found = []
             for place, (name, arguments, wanted) in enumerate(tests):
-                kind, said = await called_there(session, name, repr((tuple(arguments), {})), seconds=_SECONDS)
-                if kind == "value" and _same(listed(read_literal(said)), wanted):
+                came = await called_there(session, name, repr((tuple(arguments), {})), seconds=_SECONDS)
+                if came.kind == "value" and _same(listed(read_literal(came.said)), wanted):
                     found.append(place)
             return frozenset(found)
         finally:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 
 from whetstone.errors import EpisodeError, InfrastructureError, TaskError
+from whetstone.network import Answer, asked
 from whetstone.trajectory_json import writable
 
 _BUSY = (408, 425, 429, 502, 503, 504)
@@ -65,12 +66,12 @@ class Asking:
             if attempt:
                 await asyncio.sleep(min(5.0, 0.1 * 4**attempt))
             try:
-                answer = await self._client.request(method, path, **sent)
+                answer = await asked(self._client, method, path, seconds=self.seconds, **sent)
             except httpx2.HTTPError as error:
                 said = f"{type(error).__name__}: {error}"
                 continue
-            said = f"{answer.status_code} {answer.text[:120]}"
-            if answer.status_code in _BUSY:
+            said = f"{answer.status} {answer.text[:120]}"
+            if answer.status in _BUSY:
                 continue
             return _read(answer, f"{self.url}{path}", acting)
         raise InfrastructureError(f"{self.url}{path}: asked {self.tries} times: {said}")
@@ -95,11 +96,11 @@ def reward_of(value: Any, where: str) -> float:
     return float(value)
 
 
-def _read(answer: Any, where: str, acting: bool) -> Any:
-    status = answer.status_code
+def _read(answer: Answer, where: str, acting: bool) -> Any:
+    status = answer.status
     try:
         value = answer.json() if answer.content else None
-    except (ValueError, RecursionError):
+    except ValueError:
         value = None
         if status < 400:
             raise InfrastructureError(f"{where}: its answer is no JSON: {answer.text[:80]!r}") from None

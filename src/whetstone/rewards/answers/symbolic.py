@@ -20,6 +20,7 @@ from whetstone.sandbox import Ending, Session, shared_sandbox
 from whetstone.trajectory import Score, Task, Trajectory
 
 _LONGEST = 2000
+_LIBRARY = "import math_verify"
 _CODE = """
 import json, logging
 logging.disable(logging.CRITICAL)
@@ -70,8 +71,11 @@ class Symbolic:
         if len(said) > _LONGEST:
             return _score(False, undecided=True)
         pool = shared_sandbox(self.sandbox, preload=("math_verify",))
-        session: Session = pool.session(persistent=False)
+        session: Session = pool.session()
         try:
+            there = await session.python(_LIBRARY, wall_seconds=30.0)
+            if there.ending is not Ending.OK:  # before a word of the answer was read; an error behind it may quote it
+                raise InfrastructureError(f"Math-Verify cannot be used in the sandbox: {there.error}")
             outcome = await session.python(_CODE % json.dumps([said, wanted]), wall_seconds=self.seconds)
         finally:
             session.close()
@@ -80,8 +84,6 @@ class Symbolic:
             if not readable:
                 raise ValueError(f"the task's answer {wanted[:80]!r} is no mathematics")
             return _score(same)
-        if "No module named" in (outcome.error or ""):
-            raise InfrastructureError(f"Math-Verify cannot be used in the sandbox: {outcome.error}")
         return _score(False, undecided=True)
 
 

@@ -7,7 +7,6 @@ written in two ways in Unicode. Arguments that cannot be read are not no argumen
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +73,7 @@ def same_value(one: Any, other: Any) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
-        return one == other and not (math.isnan(one) or math.isnan(other))
+        return one == other
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same_value(one[key], other[key]) for key in one)
     if isinstance(one, str) or isinstance(other, str):

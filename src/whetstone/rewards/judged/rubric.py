@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from whetstone.errors import TaskError, did_you_mean
 from whetstone.plugins import find_part
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.rewards.judged.material import transcript, without_thoughts
@@ -22,7 +23,7 @@ class Criterion:
     points: float = 1.0
     """Below 0 for what is not to be there."""
     rule: str = ""
-    """A function `(answer, task) -> bool` that says so, as `package.module:function`; empty: the judge does."""
+    """A function `(answer, task) -> bool` that says so, by its name in the recipe; empty: the judge does."""
 
 
 class Rubric:
@@ -33,6 +34,8 @@ class Rubric:
     Args:
         judge: Asked of each criterion that has no rule.
         criteria: Those of every task, before the task's own.
+        rules: The rules that tasks may name, as `package.module:function`: what a task's file names is looked up among
+            these and never imported.
         key: Where a task has its own.
         answer_only: Whether the judge sees the final answer alone, or all that was said and done.
         success_at: The score from which on a task counts as solved.
@@ -45,12 +48,15 @@ class Rubric:
         *,
         judge: Judge,
         criteria: list[Any] | None = None,
+        rules: list[str] | None = None,
         key: str = "rubric",
         answer_only: bool = False,
         success_at: float = 1.0,
     ) -> None:
         self.judge, self.key, self.answer_only, self.success_at = judge, key, answer_only, success_at
         self.criteria = criteria_of(criteria or [])
+        named = [*(rules or ()), *(criterion.rule for criterion in self.criteria if criterion.rule)]
+        self.rules: dict[str, Callable[[str, Task], Any]] = {name: find_part("rule", name, {}) for name in named}
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """The points.
@@ -58,8 +64,14 @@ class Rubric:
         Raises:
             InfrastructureError: The judge gave no answer; nothing is known of the episode.
             ValueError: There is no criterion with points above 0.
+            TaskError: A criterion of the task has a rule that the recipe does not list.
         """
         criteria = [*self.criteria, *criteria_of(task.private.get(self.key, ()))]
+        for rule in sorted({criterion.rule for criterion in criteria if criterion.rule} - self.rules.keys()):
+            near = did_you_mean(rule, self.rules)
+            raise TaskError(
+                f'task {task.id}: the rule "{rule[:100]}" is not among those the recipe lists (reward.rules){near}'
+            )
         met = await asyncio.gather(*(self._met(criterion, trajectory, task) for criterion in criteria))
         value = points(met, [criterion.points for criterion in criteria])
         parts = {"rubric": value, "criteria_met": sum(met) / len(met)}
@@ -68,7 +80,7 @@ class Rubric:
     async def _met(self, criterion: Criterion, trajectory: Trajectory, task: Task) -> bool:
         answer = final_answer(trajectory) or ""
         if criterion.rule:
-            return bool(find_part("rule", criterion.rule, {})(answer, task))
+            return bool(self.rules[criterion.rule](answer, task))
         shown = without_thoughts(answer) if self.answer_only else transcript(trajectory)
         question = Question(
             f"Does the agent's work meet this criterion? {criterion.text}", {"task": task.prompt, "work": shown}

@@ -27,6 +27,7 @@ class LocalJudge:
 
     Args:
         path: A Hugging Face folder; a checkpoint is one.
+        trust_remote_code: Whether code that comes with the model is run.
         reason_tokens: How long a free text in an answer may be.
         concurrency: Questions under way at once.
         cache: A file that keeps answers by what was asked; null keeps the latest in memory.
@@ -35,9 +36,17 @@ class LocalJudge:
         PolicyError: There is no such model.
     """
 
-    def __init__(self, *, path: str, reason_tokens: int = 64, concurrency: int = 8, cache: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        path: str,
+        reason_tokens: int = 64,
+        concurrency: int = 8,
+        cache: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
         self.path, self.reason_tokens, self.concurrency, self.meter = path, reason_tokens, concurrency, Meter()
-        self._policy = load_policy(path)
+        self._policy = load_policy(path, trust_remote_code=trust_remote_code)
         self._chat = Chat(self._policy.tokenizer, Hermes())
         self._kept = Kept(cache)
         self._under_way: dict[str, asyncio.Future[Mapping[str, Any]]] = {}

@@ -45,14 +45,15 @@ class RewardModel:
 
     Args:
         path: A Hugging Face folder; a line that was fitted before is in it, as `reward_head.json`.
+        trust_remote_code: Whether code that comes with the model is run.
 
     Raises:
         PolicyError: There is no such model, or its line is of another one.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, trust_remote_code: bool = False) -> None:
         self.folder = Path(path)
-        self.policy: Policy = load_policy(path)
+        self.policy: Policy = load_policy(path, trust_remote_code=trust_remote_code)
         self.policy.model.requires_grad_(False).eval()
         width = int(self.policy.model.get_output_embeddings().weight.shape[1])  # type: ignore[operator]
         self.mean, self.scale = torch.zeros(width), torch.ones(width)

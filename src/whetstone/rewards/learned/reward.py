@@ -33,6 +33,7 @@ class Learned:
         refresh: Whether it learns on.
         memory: Pairs it learns from, the latest so many.
         steps: Of its optimiser, behind each step.
+        trust_remote_code: Whether code that comes with the model is run.
 
     Source: ARMAP 2025, arXiv:2502.12130; Cooper 2025, arXiv:2508.05613, for learning on from what a precise rule
         accepts
@@ -51,13 +52,15 @@ class Learned:
         refresh: bool = False,
         memory: int = 256,
         steps: int = 20,
+        trust_remote_code: bool = False,
     ) -> None:
         if memory < 1 or steps < 1:
             raise ValueError(f"memory and steps are 1 or more, got {memory} and {steps}")
         if not refresh and not (Path(path) / HEAD).is_file() and Path(path).is_dir():
             said = f"{path} has no {HEAD}: `whetstone rewards fit RECIPE --model {path}` makes one"
             raise OptionError("path", said)
-        self.model, self.outcome, self.beside, self.weight = RewardModel(path), outcome, beside, weight
+        self.model = RewardModel(path, trust_remote_code=trust_remote_code)
+        self.outcome, self.beside, self.weight = outcome, beside, weight
         self.refresh, self.steps = refresh, steps
         self._pairs: deque[Pair] = deque(maxlen=memory)
         self._said: dict[str, float] = {}

@@ -1,7 +1,9 @@
 """Does a query give the rows the right one gives? As a bag of rows, or in order where the right one orders them.
 
-Both run on the same SQLite file, opened for reading. Easy to get wrong: a query that fails is a wrong answer; a right
-query that fails is a broken task, and says nothing of the agent.
+Both run on the same SQLite file, opened for reading in a process of its own (`whetstone.tools.database`).
+
+Easy to get wrong: a query that fails is a wrong answer; a right query that fails is a broken task, and says nothing of
+the agent.
 """
 
 from __future__ import annotations
@@ -10,20 +12,18 @@ import asyncio
 import json
 import math
 import re
-import sqlite3
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from whetstone.errors import DatabaseError, ToolError
 from whetstone.rewards.answers.final_answer import final_answer
+from whetstone.tools.database import DatabaseProcess, Origin
 from whetstone.trajectory import Score, Task, Trajectory
 
 _FENCED = re.compile(r"```(?:sql)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _ORDERED = re.compile(r"\border\s+by\b[^()]*$", re.IGNORECASE)
-_ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
-_LONGEST_VALUE = 1 << 20
 
 
 async def sql_result(
@@ -40,17 +40,25 @@ async def sql_result(
         most_rows: A result with more is wrong.
 
     Raises:
-        ValueError: The right query does not run, so the task is broken.
+        ValueError: The right query does not run, or its database cannot be opened, so the task is broken.
+        FileNotFoundError: There is no such database.
+        InfrastructureError: There is no process for it.
     """
     query = _query_of(trajectory, tool)
     database, wanted = Path(str(task.private["database"])), str(task.private["query"])
-    gold, failure = await asyncio.to_thread(_rows, database, wanted, seconds, most_rows)
-    if gold is None:
-        raise ValueError(f"the task's own query does not run: {failure}")
-    rows = None
-    if query is not None:
-        rows, failure = await asyncio.to_thread(_rows, database, query, seconds, most_rows)
-    right = rows is not None and same_rows(rows, gold, ordered=_ORDERED.search(wanted.strip().rstrip(";")) is not None)
+    process = DatabaseProcess(Origin("sqlite", path=_there(database)))
+    try:
+        await process.open()
+        gold, failure = await _rows(process, wanted, seconds, most_rows)
+        if gold is None:
+            raise ValueError(f"the task's own query does not run: {failure}")
+        rows = None if query is None else (await _rows(process, query, seconds, most_rows))[0]
+    except DatabaseError as error:
+        raise ValueError(f"the task's database cannot be opened: {error}") from None
+    finally:
+        await process.close()
+    ordered = _ORDERED.search(wanted.strip().rstrip(";")) is not None
+    right = rows is not None and await asyncio.to_thread(same_rows, rows, gold, ordered=ordered)
     return Score(float(right), {"correct": float(right), "ran": float(rows is not None)}, success=right)
 
 
@@ -94,23 +102,20 @@ def _query_of(trajectory: Trajectory, tool: str) -> str | None:
     return None
 
 
-def _rows(database: Path, query: str, seconds: float, most: int) -> tuple[list[tuple[Any, ...]] | None, str]:
-    """(the rows, or None where it does not run; why)
-
-    Raises:
-        FileNotFoundError: There is no such database.
-    """
+def _there(database: Path) -> str:
     if not database.is_file():
         raise FileNotFoundError(f"{database}: no such database")
-    connection = sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)
+    return str(database)
+
+
+async def _rows(
+    database: DatabaseProcess, query: str, seconds: float, most: int
+) -> tuple[list[Sequence[Any]] | None, str]:
+    """(the rows, or None where it does not run; why)"""
     try:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
-        connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY)
-        end = time.monotonic() + seconds
-        connection.set_progress_handler(lambda: time.monotonic() > end, 1000)
-        rows = connection.execute(query).fetchmany(most + 1)
-        return (rows, "") if len(rows) <= most else (None, f"more than {most} rows")
-    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+        result = await database.rows(query, most=most + 1, seconds=seconds, cell_characters=0)
+    except ToolError as error:
         return None, str(error)
-    finally:
-        connection.close()
+    if not result.columns:
+        return None, "it asks for nothing"
+    return (list(result.rows), "") if len(result.rows) <= most else (None, f"more than {most} rows")

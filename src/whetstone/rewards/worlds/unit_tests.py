@@ -4,7 +4,11 @@
 
 So a solution cannot read the tests, replace `assert`, hook the test runner, end the process with success, or hand over
 an object that equals everything: all that comes across is a literal. Tests that are in need of the next result are run
-again from their start, with the results so far; their random numbers begin alike each time.
+again from their start, with the results so far; their random numbers begin alike each time, as the solution's do.
+Arguments that a call changes in place come back, too, and are changed where the tests hold them.
+
+Easy to get wrong: a failure of the tests that the solution has brought about, by a result that is too long to be handed
+on or by the time it takes, is a solution that fails. Only tests that fail before it has said anything say nothing.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ class UnitTests:
 
     Args:
         seconds: How long each call may take.
+        total_seconds: How long all of them may; those that are left then have failed.
         share: The share of cases that pass instead of whether all do: denser, and met by half an answer.
         sandbox: As of the tool `python`.
 
@@ -54,8 +59,10 @@ class UnitTests:
     Source: Chen et al. 2021, arXiv:2107.03374, for the tests of HumanEval.
     """
 
-    def __init__(self, *, seconds: float = 3.0, share: bool = False, sandbox: str = "auto") -> None:
-        self.seconds, self.share, self.sandbox = seconds, share, sandbox
+    def __init__(
+        self, *, seconds: float = 3.0, total_seconds: float = 30.0, share: bool = False, sandbox: str = "auto"
+    ) -> None:
+        self.seconds, self.total_seconds, self.share, self.sandbox = seconds, total_seconds, share, sandbox
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """Run them."""
@@ -84,17 +91,20 @@ class UnitTests:
         if loaded.ending is not Ending.OK or loaded.restarted:
             return Graded(0, of, loaded.error or str(loaded.ending))
         if cases is not None:
-            said = [
-                await called_there(theirs, entry, repr((tuple(arguments), {})), seconds=self.seconds)
-                for arguments, _ in cases
-            ]
-            passed = sum(
-                kind == "value" and same_value(listed(read_literal(text)), listed(wanted))
-                for (kind, text), (_, wanted) in zip(said, cases, strict=True)
-            )
+            passed, spent = 0, 0.0
+            for arguments, wanted in cases:
+                came = await called_there(theirs, entry, repr((tuple(arguments), {})), seconds=self.seconds)
+                spent += came.seconds
+                if spent > self.total_seconds:
+                    return Graded(passed, of, self._late)
+                passed += came.kind == "value" and same_value(listed(read_literal(came.said)), listed(wanted))
             return Graded(passed, of)
         assert ours is not None
         return await self._asserted(theirs, ours, entry, prelude, str(private["test"]))
+
+    @property
+    def _late(self) -> str:
+        return f"all calls together took longer than {self.total_seconds:g} s"
 
     async def _asserted(self, theirs: Session, ours: Session, entry: str, prelude: str, tests: str) -> Graded:
         """Play the tests against the solution, call by call.
@@ -102,25 +112,32 @@ class UnitTests:
         Raises:
             ValueError: The tests themselves cannot be run.
         """
+        spent = 0.0
         started = await ours.python(f"{_DRIVER}\nprepare({prelude!r}, {tests!r})", wall_seconds=10.0)
+        if started.ending is not Ending.OK:
+            raise ValueError(f"the task's tests cannot be run: {started.error}")
         for _ in range(_MOST_CALLS):
-            if started.ending is not Ending.OK:
-                raise ValueError(f"the task's tests cannot be run: {started.error}")
-            outcome = await ours.python(f"attempt({entry!r})", wall_seconds=10.0)
-            kind, said = _pair(outcome)
+            kind, said = _pair(await ours.python(f"attempt({entry!r})", wall_seconds=10.0))
             if kind == "passed":
                 return Graded(1, 1)
             if kind == "failed":
                 return Graded(0, 1, said)
-            result = await called_there(theirs, entry, said, seconds=self.seconds)
-            if result[0] == "unusable":
-                return Graded(0, 1, result[1])
-            started = await ours.python(f"results.append({result!r})\nNone", wall_seconds=10.0)
+            came = await called_there(theirs, entry, said, seconds=self.seconds)
+            spent += came.seconds
+            if came.kind == "unusable" or spent > self.total_seconds:
+                return Graded(0, 1, came.said if came.kind == "unusable" else self._late)
+            result = (came.kind, came.said, came.left)
+            handed = await ours.python(f"results.append({result!r})\nNone", wall_seconds=10.0)
+            if handed.ending is not Ending.OK:
+                return Graded(0, 1, f"its result cannot be handed on: {handed.error}")
         return Graded(0, 1, f"more than {_MOST_CALLS} calls")
 
 
 def _pair(outcome: Outcome) -> tuple[str, str]:
     if outcome.ending is not Ending.OK:
         return "failed", outcome.error or str(outcome.ending)
-    kind, said = ast.literal_eval(outcome.value or "")
+    try:
+        kind, said = ast.literal_eval(outcome.value or "")
+    except (ValueError, SyntaxError):  # cut off, since its arguments are longer than anybody hands over
+        return "failed", "the tests ask for a call with arguments that are too long"
     return str(kind), str(said)

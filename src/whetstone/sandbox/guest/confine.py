@@ -7,17 +7,32 @@ loaded first forbids what the rest needs.
 from __future__ import annotations
 
 import contextlib
+import ctypes.util
 import errno
 import os
 import resource
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from whetstone.sandbox.guest import kernel
 
+
+@contextlib.contextmanager
+def _found_by_the_loader() -> Iterator[None]:
+    """`find_library` asks programs that a small image has not (ldconfig, gcc); the loader knows libraries by name."""
+    find = ctypes.util.find_library
+    ctypes.util.find_library = lambda name: find(name) or {"seccomp": "libseccomp.so.2"}.get(name)
+    try:
+        yield
+    finally:
+        ctypes.util.find_library = find
+
+
 try:
-    import pyseccomp
+    with _found_by_the_loader():
+        import pyseccomp
 except (ImportError, RuntimeError, OSError):  # an image without libseccomp; the runtime has a filter of its own
     pyseccomp = None
 
@@ -38,8 +53,7 @@ ALLOWED = (
     # waiting
     "poll", "ppoll", "select", "pselect6", "_newselect", "epoll_create", "epoll_create1", "epoll_ctl", "epoll_wait",
     "epoll_pwait", "epoll_pwait2", "eventfd", "eventfd2", "signalfd", "signalfd4", "timerfd_create",
-    "timerfd_settime", "timerfd_gettime", "pause", "nanosleep", "clock_nanosleep", "inotify_init", "inotify_init1",
-    "inotify_add_watch", "inotify_rm_watch",
+    "timerfd_settime", "timerfd_gettime", "pause", "nanosleep", "clock_nanosleep",
     # memory
     "mmap", "mmap2", "munmap", "mremap", "mprotect", "madvise", "msync", "mincore", "brk", "mlock", "mlock2", "munlock",
     "mlockall", "munlockall", "pkey_alloc", "pkey_free", "pkey_mprotect", "membarrier", "get_mempolicy",
@@ -72,16 +86,23 @@ _MAY_NOT = (
     "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "memfd_create", "shmget", "semget", "msgget",
     "mq_open", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr", "bpf", "keyctl",
     "add_key", "request_key", "sync", "syncfs", "io_setup", "io_uring_setup", "personality", "sethostname",
+    "inotify_init", "inotify_init1",  # there are 128 for a user, of whom there may be more outside
 )  # fmt: skip
 """Of the others those that programs know how to be refused: with "not permitted" rather than "not there"."""
 _OF_ONESELF = ("prlimit64", "sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr")
 """Their first argument is a process; 0 is whoever asks."""
-_OTHERS_FILES = ("chown", "fchown", "lchown", "fchownat", "inotify_add_watch")
+_OTHERS_FILES = ("chown", "fchown", "lchown", "fchownat")
 _DONE_WITHOUT_EFFECT = (
     "chmod", "fchmod", "fchmodat", "fchmodat2", "utime", "utimes", "utimensat", "futimesat",
 )  # fmt: skip
 FILTERS = pyseccomp is not None
 """Whether system calls can be filtered here."""
+_FILE_SYSTEM_CONTROLS = (0x66, 0x58, 0x76, 0x94)
+"""The second byte of those that write on a file what is neither mode nor time (flags, versions, projects, seals), for
+which an open file is enough: that it may be read is not that it may be changed."""
+_SET_LEASE, _NOTIFY = 1024, 1026
+_CORE_SCHEDULING = 62
+_MOST_WAITING_SIGNALS = 1024
 _NEW_NAMESPACES = (0x00000080, 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 
 
@@ -133,6 +154,16 @@ def system_call_filters(*, own_files: bool) -> list[Any]:
     _add(bounded, pyseccomp.ERRNO(errno.ENOSYS), "clone3")
     for pushes_characters in (0x5412, 0x541C):  # into a terminal's input
         _add(bounded, refused, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, word, pushes_characters))
+    for kind in _FILE_SYSTEM_CONTROLS:
+        _add(bounded, pyseccomp.ERRNO(errno.ENOTTY), "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFF00, kind << 8))
+    for holds_up_others in (_SET_LEASE, _NOTIFY):
+        for name in ("fcntl", "fcntl64"):
+            _add(bounded, refused, name, pyseccomp.Arg(1, pyseccomp.MASKED_EQ, word, holds_up_others))
+    _add(bounded, refused, "prctl", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, word, _CORE_SCHEDULING))
+    # a pair for datagrams sends to any path or name it is told; a stream, and packets in order, to each other alone
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):
+        _add(bounded, refused, "socketpair", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xF, kind))
+    _add(bounded, refused, "socketpair", pyseccomp.Arg(0, pyseccomp.NE, socket.AF_UNIX))
     if not own_files:
         for name in _OTHERS_FILES:
             _add(bounded, refused, name)
@@ -155,6 +186,9 @@ def limit(bounds: Bounds) -> None:
         (resource.RLIMIT_NPROC, bounds.processes),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, _MOST_WAITING_SIGNALS),  # of the whole user, who may be somebody outside, too
+        (resource.RLIMIT_RTPRIO, 0),
+        (resource.RLIMIT_NICE, 0),
         (resource.RLIMIT_AS, _address_space() + bounds.memory if bounds.memory else resource.RLIM_INFINITY),
     ):
         hard = resource.getrlimit(what)[1]

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 _libc = ctypes.CDLL(None, use_errno=True)
 
 NEW_MOUNTS, NEW_HOSTNAME, NEW_IPC, NEW_USERS, NEW_PIDS = 0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000
-NOSUID, NODEV, NOEXEC, RECURSIVE, PRIVATE = 2, 4, 8, 0x4000, 1 << 18
-_SET_DUMPABLE, _DROP_BOUNDING, _ADOPT_ORPHANS, _NO_NEW_PRIVILEGES = 4, 24, 36, 38
+READ_ONLY, NOSUID, NODEV, NOEXEC, RECURSIVE, PRIVATE = 1, 2, 4, 8, 0x4000, 1 << 18
+_END_WITH_PARENT, _SET_DUMPABLE, _DROP_BOUNDING, _ADOPT_ORPHANS, _NO_NEW_PRIVILEGES = 1, 4, 24, 36, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
@@ -53,6 +53,11 @@ def set_dumpable(yes: bool) -> None:
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent has ended."""
     _checked(_libc.prctl(_ADOPT_ORPHANS, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
+
+
+def end_with_parent() -> None:
+    """Be killed when the thread that started this process ends; whoever may be gone already asks for its number."""
+    _checked(_libc.prctl(_END_WITH_PARENT, 9, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def gain_nothing() -> None:

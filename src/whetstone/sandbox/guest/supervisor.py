@@ -39,6 +39,8 @@ def serve(host: socket.socket, folders: Sequence[str], household: Household) -> 
 
 def _serve(host: socket.socket, folders: Sequence[str], household: Household) -> None:
     kernel.set_dumpable(False)  # what it started may not look into it
+    for folder in folders:  # so that a world somebody has lived in looks like a new one
+        emptying.as_new(folder)
     at_first = _condition(folders)
     awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -160,7 +162,7 @@ class Household:
             )
             return
         for word in os.pread(self._children, 1 << 16, 0).split():
-            yield from _family(int(word))
+            yield from family(int(word))
 
 
 def _lives(pid: str) -> bool:
@@ -173,12 +175,15 @@ def _lives(pid: str) -> bool:
     return False
 
 
-def _family(pid: int) -> Iterator[int]:
-    """A process and those it has started, as far as they can be seen."""
-    yield pid
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
-        for word in file.read().split():
-            yield from _family(int(word))
+def family(pid: int) -> Iterator[int]:
+    """A process and those it has started, from whichever of its threads, as far as they can be seen."""
+    left = [pid]
+    while left:
+        yield (parent := left.pop())
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                with contextlib.suppress(OSError), open(f"/proc/{parent}/task/{thread}/children") as file:
+                    left += map(int, file.read().split())
 
 
 def _reap(most: int) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 from whetstone.sandbox.guest import confine, emptying, kernel, supervisor, wire
 
 SHARED = "/dev/shm"
+_TERMINALS = "/dev/pts"
 _FOLDER = "session"
 _FIRST_USER, _USERS = 40000, 20000
 
@@ -46,7 +47,8 @@ def main() -> None:
     calls = {own: confine.system_call_filters(own_files=own) if settings["seccomp"] else [] for own in (True, False)}
     gc.collect()
     gc.freeze()  # what is here now is shared by all; a collector that touches it would copy it
-    host.sendall(wire.frame({"ready": True, "missing": missing, "landlock": kernel.landlock_version()}))
+    kept = {"landlock": settings["landlock"], "seccomp": settings["seccomp"]}
+    host.sendall(wire.frame({"ready": True, "missing": missing, **kept}))
     poll = select.poll()
     poll.register(control, select.POLLIN)
     while True:
@@ -159,6 +161,10 @@ def _enter_world_of_its_own(own: Sequence[str], bounds: confine.Bounds, user: in
     for folder in own:
         size = bounds.folder // 4 if folder == SHARED else bounds.folder
         kernel.mount("own", folder, "tmpfs", inside, f"size={size},nr_inodes={bounds.files},{owner}")
+    if os.path.isdir(_TERMINALS):  # of all sessions, and there are only so many on a machine
+        kernel.mount(
+            "none", _TERMINALS, "tmpfs", inside | kernel.NOEXEC | kernel.READ_ONLY, "size=4k,nr_inodes=1,mode=555"
+        )
 
 
 def rehearse(work: str, temporary: str, own_user: bool) -> None:

@@ -1,0 +1,314 @@
+"""How is a model's chat template rendered, when whoever wrote the model folder may mean harm?
+
+A template is a program. Jinja's sandbox keeps it away from Python's insides, and lets it take all the time and memory
+there are: `range` in `range`, a text doubled forty times, `{{ 'a' * 10**10 }}`. Here what it makes is measured before
+and behind each operation, and its time at each turn of a loop, each call and each piece it shows.
+
+Easy to get wrong: what is shown must be, to the letter, what Transformers shows for a template that means well; so the
+environment is set up as theirs is.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+_MOST_SECONDS = 5.0
+"""Of processor time for one rendering; those of the field take some thousandths."""
+_MOST_MADE = 256 << 20
+"""Characters and elements made in one rendering."""
+_LARGEST = 16 << 20
+"""Of one value: its characters, and its elements by their weight."""
+_WEIGHT = 64
+"""Of an element, or a bit of a number, in characters."""
+_LARGEST_NUMBER = 100_000
+"""As an argument: of a width, a count."""
+_LONGEST_TEMPLATE = 1 << 20
+_WIDE = re.compile(r"\d{6}|\*")
+"""Widths in formats, those taken from an argument among them."""
+
+
+class ChatTemplate:
+    """A template, ready to be rendered.
+
+    Args:
+        source: Jinja, as models of the field come with it.
+
+    Raises:
+        TemplateError: It is no Jinja.
+    """
+
+    def __init__(self, source: str) -> None:
+        if len(source) > _LONGEST_TEMPLATE:
+            raise TemplateError(f"it is longer than {_LONGEST_TEMPLATE} characters")
+        self._environment = _Measured()
+        with _as_template_errors():
+            tree = self._environment.parse(source)
+            measured = _Measuring().visit(tree)
+            measured.set_environment(self._environment)
+            code = self._environment.compile(measured)
+            shared = self._environment.make_globals(None)
+            self._template = self._environment.template_class.from_code(self._environment, code, shared)
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, special: Mapping[str, Any]
+    ) -> str:
+        """The text of a conversation.
+
+        Args:
+            special: Special tokens by their names, as templates read them.
+
+        Raises:
+            TemplateError: The template fails, or takes more time or memory than it may.
+        """
+        self._environment.begin()
+        with _as_template_errors():
+            return self._template.render(
+                **special,
+                messages=[dict(message) for message in messages],
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+            )
+
+
+class _as_template_errors:
+    """Whatever a template makes Python raise is the template's failure."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, TemplateError):
+            raise TemplateError(f"{type(error).__name__}: {error}") from error
+
+
+class _Measured(ImmutableSandboxedEnvironment):
+    """Transformers' environment for templates, in which each operation is measured."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[_Generation, loopcontrols])
+        self.filters["tojson"] = _to_json
+        self.filters = {name: self._measured_filter(function) for name, function in self.filters.items()}
+        self.globals["raise_exception"] = _raised
+        self.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+        self.globals["dict"] = lambda *args, **named: dict(*args, **named)
+        self.globals["namespace"] = _Names
+        del self.globals["lipsum"]
+        self._own = (self.shown, self.tick, self.joined, self.made)
+        self._spent = threading.local()
+
+    def begin(self) -> None:
+        """A rendering begins."""
+        self._spent.made, self._spent.until = 0, time.thread_time() + _MOST_SECONDS
+
+    def tick(self) -> bool:
+        """A turn of a loop, a call; always true."""
+        if time.thread_time() > getattr(self._spent, "until", float("inf")):
+            raise TemplateError(f"it takes longer than {_MOST_SECONDS:g} s")
+        return True
+
+    def made(self, value: Any) -> Any:
+        """A value the template made."""
+        self._spent.made = getattr(self._spent, "made", 0) + _size(value)
+        if self._spent.made > _MOST_MADE:
+            raise TemplateError(f"it makes more than {_MOST_MADE} characters")
+        return value
+
+    def shown(self, value: Any) -> str:
+        """A piece of what is shown."""
+        self.tick()
+        _size(value)
+        return str(self.made(str(value)))
+
+    def joined(self, *values: Any) -> str:
+        """`a ~ b`."""
+        return "".join(map(self.shown, values))
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **named: Any) -> Any:
+        """See `SandboxedEnvironment.call`."""
+        if __obj in __self._own:
+            return __obj(*args)
+        __self.tick()
+        subject = getattr(__obj, "__self__", None)
+        if isinstance(subject, str):
+            _check_growth(subject, (*args, *named.values()), formats=__obj.__name__ in ("format", "format_map"))
+        else:
+            _check_numbers((*args, *named.values()))
+        return __self.made(super().call(__context, __obj, *args, **named))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """See `SandboxedEnvironment.call_binop`."""
+        self.tick()
+        if operator == "*":
+            for one, other in ((left, right), (right, left)):
+                if isinstance(one, int) and not isinstance(other, int | float) and one * (_size(other) or 1) > _LARGEST:
+                    raise TemplateError("it makes a value that is too large")
+        elif operator == "**" and not (abs(left) <= _LARGEST_NUMBER and abs(right) <= 64):
+            raise TemplateError("it makes a number that is too large")
+        elif operator == "%" and isinstance(left, str):
+            _check_growth(left, right if isinstance(right, tuple) else (right,), formats=True)
+        return self.made(super().call_binop(context, operator, left, right))
+
+    def _measured_filter(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        passed = 1 if hasattr(function, "jinja_pass_arg") else 0  # context or environment come first
+
+        @functools.wraps(function)
+        def measured(*args: Any, **named: Any) -> Any:
+            self.tick()
+            subject, *others = (*args[passed:], *named.values())
+            _check_growth(subject, others, formats=function.__name__ == "do_format")
+            return self.made(function(*args, **named))
+
+        return measured
+
+
+class _Measuring(NodeTransformer):
+    """A template in which loops, texts and lists are measured."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.body.insert(0, nodes.ExprStmt(_measure("tick", node), lineno=node.lineno))
+        if node.test is not None:
+            node.test = nodes.And(_measure("tick", node), node.test, lineno=node.lineno)
+        return node
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
+        self.generic_visit(node)
+        node.body.insert(0, nodes.ExprStmt(_measure("tick", node), lineno=node.lineno))
+        return node
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:
+        self.generic_visit(node)
+        node.nodes = [
+            _measure("shown", each, nodes.Const(each.data) if isinstance(each, nodes.TemplateData) else each)
+            for each in node.nodes
+        ]
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _measure("joined", node, *node.nodes)
+
+    def _collection(self, node: Any) -> nodes.Node:
+        self.generic_visit(node)
+        return node if getattr(node, "ctx", "load") != "load" else _measure("made", node, node)
+
+    visit_List = visit_Tuple = visit_Dict = _collection
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what a model said, for training on masks; here it shows what is in it."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """What is in it."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Names(Namespace):
+    """A template's own variables, none of which reach into Python."""
+
+    def __init__(*args: Any, **named: Any) -> None:
+        own, *rest = args
+        values = dict(*rest, **named)
+        for name in values:
+            _check_name(name)
+        Namespace.__init__(own, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+    def __repr__(self) -> str:
+        return "<namespace>"
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise TemplateError(f"a variable is called {name[:60]!r}; names do not begin with an underscore")
+
+
+def _measure(what: str, at: nodes.Node, *values: Any) -> nodes.Call:
+    return nodes.Call(
+        nodes.EnvironmentAttribute(what, lineno=at.lineno), list(values), [], None, None, lineno=at.lineno
+    )
+
+
+def _raised(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _size(value: Any) -> int:
+    """Characters and weighed elements, those of shared parts as often as they are there.
+
+    Raises:
+        TemplateError: More than a value may have.
+    """
+    size, left = 0, [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            size += len(one)
+        elif isinstance(one, int):
+            size += one.bit_length() * _WEIGHT
+        elif isinstance(one, Mapping):
+            size += len(one) * _WEIGHT
+            left += (*one.keys(), *one.values())
+        elif isinstance(one, list | tuple | set):
+            size += len(one) * _WEIGHT
+            left += one
+        if size > _LARGEST or len(left) > _LARGEST:
+            raise TemplateError("it makes a value that is too large")
+    return size
+
+
+def _check_growth(subject: Any, others: Sequence[Any], *, formats: bool) -> None:
+    """See that a text or list cannot become too large by what it is combined with.
+
+    Raises:
+        TemplateError: It could.
+    """
+    _check_numbers(others)
+    if formats and isinstance(subject, str) and _WIDE.search(subject):
+        raise TemplateError(f"it formats by {subject[:40]!r}, which may be too wide")
+    if _extent(subject) * max((_extent(other) for other in others), default=1) > 12 * _LARGEST:
+        raise TemplateError("it makes a value that is too large")
+
+
+def _check_numbers(values: Sequence[Any]) -> None:
+    for value in values:
+        if isinstance(value, int | float) and abs(value) > _LARGEST_NUMBER:
+            raise TemplateError(f"it asks for {value:.6g} of something")
+
+
+def _extent(value: Any) -> int:
+    if isinstance(value, str | list | tuple | dict | range):
+        return len(value) + 1
+    if isinstance(value, Iterator):  # what `map` and `select` give: no longer than a range may be
+        return _LARGEST_NUMBER
+    return 1 + abs(int(value)) if isinstance(value, int) else 1

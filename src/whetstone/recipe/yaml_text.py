@@ -1,0 +1,86 @@
+"""How is YAML of any origin read? Measured before anything is made of it, and what is wrong is a line.
+
+Easy to get wrong: a page of aliases of aliases is more than all memory once it is written out, and a thousand brackets
+are deeper than Python goes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, NodeEvent, ScalarEvent
+
+from whetstone.errors import RecipeError
+
+_DEEPEST = 60
+_LONG_NUMBER = re.compile(r"[-+]?(0[xo][0-9a-fA-F_]{300,}|[0-9_:.]{300,})")
+_KINDS = ("str", "int", "float", "bool", "null", "map", "seq")
+_TAGS = frozenset({"!", *(f"tag:yaml.org,2002:{kind}" for kind in _KINDS)})
+_MOST_NODES = 200_000
+"""Values once aliases are written out."""
+
+
+def yaml_document(
+    text: str, label: str, *, plain: bool = False, most_characters: int = 1 << 20, most_nodes: int = _MOST_NODES
+) -> Any:
+    """What a text is as YAML.
+
+    Args:
+        label: Where it stands, for messages.
+        plain: Whether plain values are wanted, not ones that remember their lines.
+
+    Raises:
+        RecipeError: It is no YAML, or larger or deeper than it may be.
+    """
+    if len(text) > most_characters:
+        raise RecipeError(f"{label}: longer than {most_characters} characters")
+    kind: Literal["safe", "rt"] = "safe" if plain else "rt"
+    try:
+        _measure(text, label, kind, most_nodes)
+        return YAML(typ=kind).load(text)
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise RecipeError(f"{label}:{line}  not YAML: {error.problem}") from None
+    except RecursionError:
+        raise RecipeError(f"{label}: nested too deep") from None
+    except (YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        # what the library makes of dates, numbers and tags that are none
+        raise RecipeError(f"{label}: not YAML: {' '.join(str(error).split())[:160]}") from None
+
+
+def _measure(text: str, label: str, kind: Literal["safe", "rt"], most_nodes: int) -> None:
+    """See that a document is neither too deep nor, with its aliases written out, too large.
+
+    Raises:
+        RecipeError: It is.
+    """
+    nodes = 0
+    sizes: dict[str, int] = {}
+    open_at: list[tuple[str | None, int]] = []  # the anchor of each collection around, and the nodes in front of it
+    for event in YAML(typ=kind).parse(text):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if isinstance(event, CollectionEndEvent):
+            anchor, before = open_at.pop()
+            if anchor is not None:
+                sizes[anchor] = nodes - before
+            continue
+        if isinstance(event, AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in open_at):
+                raise RecipeError(f"{label}:{line}  *{event.anchor} holds itself")
+            nodes += sizes.get(event.anchor, 1)
+        elif isinstance(event, NodeEvent):
+            nodes += 1
+        tag = getattr(event, "tag", None)
+        if tag is not None and str(tag) not in _TAGS:
+            raise RecipeError(f"{label}:{line}  the tag {str(tag)[:60]}: values are written without one")
+        if isinstance(event, ScalarEvent) and event.style is None and _LONG_NUMBER.fullmatch(event.value):
+            raise RecipeError(f"{label}:{line}  a number of {len(event.value)} digits")
+        if isinstance(event, CollectionStartEvent):
+            open_at.append((event.anchor, nodes - 1))
+            if len(open_at) > _DEEPEST:
+                raise RecipeError(f"{label}:{line}  nested more than {_DEEPEST} deep")
+        if nodes > most_nodes:
+            raise RecipeError(f"{label}:{line}  more than {most_nodes} values, aliases written out")

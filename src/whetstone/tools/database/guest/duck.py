@@ -1,0 +1,76 @@
+"""DuckDB, kept to one file: it reads no other, writes no other, and loads no code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from whetstone.tools.database.guest.engine import Cursor
+
+
+class DuckDB:
+    """See `Engine`."""
+
+    opens_nothing_beside = True
+
+    def __init__(self) -> None:
+        import duckdb
+
+        self._duckdb = duckdb
+        self._connection: Any = None
+        self._usable = True
+
+    def make(self, path: str, statements: str, until: float) -> None:
+        """See `Engine`. A task's statements are those of SQLite."""
+        raise NotImplementedError
+
+    def copy(self, source: str, path: str) -> None:
+        """See `Engine`."""
+        shutil.copyfile(source, path)
+        if os.path.isfile(f"{source}.wal"):  # what has not become part of the file yet
+            shutil.copyfile(f"{source}.wal", f"{path}.wal")
+
+    def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
+        """See `Engine`."""
+        # statements could otherwise read any file of the machine, and load code
+        settings = {"enable_external_access": "false", "autoinstall_known_extensions": "false"}
+        # a half of the memory: it counts its buffers, and not all it asks the system for
+        settings |= {"threads": "1", "memory_limit": f"{memory // 2 >> 20}MiB", "temp_directory": ""}
+        self._connection = self._duckdb.connect(path, read_only=read_only, config=settings)
+        self._connection.execute("SET lock_configuration = true")
+
+    def execute(self, query: str) -> Cursor:
+        """See `Engine`."""
+        try:
+            return self._connection.execute(query)  # type: ignore[no-any-return]
+        except (self._duckdb.FatalException, self._duckdb.InternalException):
+            self._usable = False  # it refuses whatever is asked from here on
+            raise
+
+    def tables(self) -> list[tuple[str, str]]:
+        """See `Engine`."""
+        found = self._connection.execute(
+            "SELECT table_name, sql FROM duckdb_tables() UNION ALL "
+            "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1"
+        )
+        return list(found.fetchall())
+
+    @contextlib.contextmanager
+    def until(self, moment: float) -> Iterator[None]:
+        """See `Engine`."""
+        timer = threading.Timer(max(moment - time.monotonic(), 0), self._connection.interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def usable(self) -> bool:
+        """See `Engine`."""
+        return self._usable

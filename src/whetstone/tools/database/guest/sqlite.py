@@ -1,0 +1,111 @@
+"""SQLite, kept to one file: no other is attached, written, or read by a function."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import quote
+
+from whetstone.tools.database.guest.engine import Cursor
+
+_MOST_VALUE_BYTES = 16 << 20
+_STEPS_BETWEEN_LOOKS = 10_000
+_OF_A_DUMP = ("foreign_keys", "defer_foreign_keys", "user_version", "application_id", "encoding", "synchronous")
+"""Settings that dumps begin with, and that change nothing but the database that is made."""
+_REFUSED_FUNCTIONS = ("load_extension", "readfile", "writefile", "edit")
+
+
+class SQLite:
+    """See `Engine`."""
+
+    opens_nothing_beside = False  # a database in WAL mode has two files more
+
+    def __init__(self) -> None:
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The one that is open."""
+        assert self._connection is not None
+        return self._connection
+
+    def make(self, path: str, statements: str, until: float) -> None:
+        """See `Engine`."""
+        self._connection = self._connected(path, "rwc")
+        self._guard(_allowed_in_making)
+        with self.until(until):
+            self._connection.executescript(statements)
+        self._connection.close()
+
+    def copy(self, source: str, path: str) -> None:
+        """See `Engine`. By its own means, so that what another process is just writing is there or not, as a whole."""
+        with (
+            contextlib.closing(self._connected(source, "ro")) as there,
+            contextlib.closing(self._connected(path, "rwc")) as here,
+        ):
+            there.backup(here)
+
+    def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
+        """See `Engine`."""
+        self._connection = self._connected(path, "ro" if read_only else "rw")
+        if read_only:
+            self._connection.execute("PRAGMA query_only = ON")
+        self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens what lies beside it
+        (page,) = self._connection.execute("PRAGMA page_size").fetchone()
+        self._connection.execute(f"PRAGMA max_page_count = {max(1, file // page)}")  # a clearer word than the kernel's
+        self._guard(_allowed)
+
+    def execute(self, query: str) -> Cursor:
+        """See `Engine`."""
+        return self.connection.execute(query)
+
+    def tables(self) -> list[tuple[str, str]]:
+        """See `Engine`."""
+        found = self.connection.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
+        )
+        return [(name, sql) for name, sql in found if sql]
+
+    @contextlib.contextmanager
+    def until(self, moment: float) -> Iterator[None]:
+        """See `Engine`."""
+        connection = self.connection
+        connection.set_progress_handler(lambda: time.monotonic() > moment, _STEPS_BETWEEN_LOOKS)
+        try:
+            yield
+        finally:
+            connection.set_progress_handler(None, 0)
+
+    def usable(self) -> bool:
+        """See `Engine`."""
+        return True
+
+    @staticmethod
+    def _connected(path: str, mode: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(f"file:{quote(path)}?mode={mode}", uri=True)
+        connection.isolation_level = None
+        connection.execute("PRAGMA temp_store = MEMORY")  # what is sorted counts as memory, and never lies on the disk
+        # a process that ends in the middle leaves a whole file; only of the machine's end that is not so
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    def _guard(self, allowed: Callable[..., int]) -> None:
+        self.connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # no other file becomes part of this one
+        self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE_BYTES)
+        self.connection.set_authorizer(allowed)
+
+
+def _allowed(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+    if action == sqlite3.SQLITE_ATTACH or (action == sqlite3.SQLITE_PRAGMA and second is not None):
+        return sqlite3.SQLITE_DENY
+    if action == sqlite3.SQLITE_FUNCTION and second in _REFUSED_FUNCTIONS:
+        return sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK
+
+
+def _allowed_in_making(action: int, first: str | None, *rest: str | None) -> int:
+    if action == sqlite3.SQLITE_PRAGMA and str(first).lower() in _OF_A_DUMP:
+        return sqlite3.SQLITE_OK
+    return _allowed(action, first, *rest)

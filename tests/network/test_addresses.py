@@ -1,0 +1,164 @@
+"""Whoever owns a name says where it leads; not into the network of who asks."""
+
+import asyncio
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from tests_tools import played
+from whetstone.errors import InfrastructureError, RecipeError
+from whetstone.network import is_public
+from whetstone.tools import Http, OpenApi, Toolset
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "127.9.9.9", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
+        "100.100.100.200", "168.63.129.16", "224.0.0.1", "255.255.255.255", "192.0.2.1", "198.18.0.1", "::", "::1",
+        "fe80::1", "fe80::1%eth0", "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254",
+        "::127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2002:a9fe:a9fe::1",
+    ],
+)  # fmt: skip
+def test_addresses_inside_are_not_public(address):
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+def test_addresses_of_the_world_are(address):
+    assert is_public(address)
+
+
+class Secret(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.asked.append(self.headers["Host"])
+        self.send_response(200)
+        self.send_header("Content-Length", "6")
+        self.end_headers()
+        self.wfile.write(b"secret")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def inside():
+    """A server that only this machine is to reach."""
+    server = HTTPServer(("127.0.0.1", 0), Secret)
+    server.asked = []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """Names that lead where a test says: each question takes the next of its answers, the last one for ever."""
+    known = {}
+    really = socket.getaddrinfo
+
+    def looked_up(host, port, *arguments, **options):
+        host = host.decode() if isinstance(host, bytes) else host
+        if host not in known:
+            return really(host, port, *arguments, **options)
+        answers = known[host]
+        now = answers.pop(0) if len(answers) > 1 else answers[0]
+        return [found for address in now for found in really(address, port, type=socket.SOCK_STREAM)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    return known
+
+
+def said(http, url):
+    return played(Toolset([http]), ("http", {"url": url}))[0]
+
+
+@pytest.mark.parametrize(
+    "leads", [["127.0.0.1"], ["::ffff:127.0.0.1"], ["0.0.0.0"], ["169.254.169.254"], ["1.1.1.1", "127.0.0.1"]]
+)
+def test_a_name_that_leads_inside_is_refused(inside, names, leads):
+    names["listed.example"] = [leads]
+    host = f"listed.example:{inside.server_port}"
+    answer = said(Http(allow=[host]), f"http://{host}/")
+    assert answer.record.outcome == "refused_by_policy"
+    assert "not a public address" in answer.text
+    assert not inside.asked
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "0177.0.0.1", "127.1"])
+def test_another_way_to_write_an_address_is_a_name(inside, host):
+    answer = said(Http(allow=[f"{host}:{inside.server_port}"]), f"http://{host}:{inside.server_port}/")
+    assert "secret" not in answer.text
+    assert not inside.asked
+
+
+def test_a_redirection_to_a_name_that_leads_inside_is_refused(inside, names):
+    names["listed.example"] = [["127.0.0.1"]]
+    port = inside.server_port
+
+    class Away(Secret):
+        def do_GET(self):
+            self.send_response(302)
+            self.send_header("Location", f"http://listed.example:{port}/")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    server = HTTPServer(("127.0.0.1", 0), Away)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    here = f"127.0.0.1:{server.server_port}"
+    answer = said(Http(allow=[here, f"listed.example:{port}"]), f"http://{here}/")
+    server.shutdown()
+    server.server_close()
+    assert answer.record.outcome == "refused_by_policy"
+    assert not inside.asked
+
+
+def test_what_was_checked_is_what_is_connected_to(inside, names, monkeypatch):
+    """A name that leads outside when it is checked and inside when it is connected to."""
+    names["listed.example"] = [["192.88.99.1"], ["127.0.0.1"]]
+    monkeypatch.setattr("whetstone.network.addresses.is_public", lambda address: not address.startswith("127."))
+    host = f"listed.example:{inside.server_port}"
+    answer = said(Http(allow=[host], timeout_seconds=1.0), f"http://{host}/")
+    assert answer.record.outcome == "tool_error"
+    assert not inside.asked
+
+
+@pytest.mark.parametrize(
+    ("listed", "options"), [("127.0.0.1", {}), ("localhost", {}), ("listed.example", {"private": True})]
+)
+def test_what_the_recipe_wrote_itself_is_asked(inside, names, listed, options):
+    names["listed.example"] = [["127.0.0.1"]]
+    host = f"{listed}:{inside.server_port}"
+    assert said(Http(allow=[host], **options), f"http://{host}/").text == "secret"
+    assert inside.asked == [host]  # the server hears the name
+
+
+SPECIFICATION = """
+openapi: 3.0.1
+servers: [{{url: "{url}"}}]
+paths:
+  {path}: {{get: {{operationId: show}}}}
+"""
+
+
+def test_a_specification_leads_to_the_world_alone(inside, names, tmp_path):
+    names["shop.example"] = [["127.0.0.1"]]
+    file = tmp_path / "shop.yaml"
+    for host in ("127.0.0.1", "shop.example"):
+        url = f"http://{host}:{inside.server_port}"
+        file.write_text(SPECIFICATION.format(url=url, path="/a"))
+        ((operation,),) = ([*OpenApi(file=str(file)).operations.values()],)
+        with pytest.raises(InfrastructureError, match="not a public address; where that is right"):
+            asyncio.run(OpenApi(file=str(file))._asked(operation, {}))
+        assert not inside.asked
+    assert asyncio.run(OpenApi(file=str(file), url=url)._asked(operation, {})).content[0].text == "secret"
+
+
+@pytest.mark.parametrize("path", ["'@evil.example/a'", "'.evil.example/a'", "':80@evil.example/a'"])
+def test_a_path_of_a_specification_is_no_other_host(tmp_path, path):
+    (tmp_path / "shop.yaml").write_text(SPECIFICATION.format(url="http://shop.example", path=path))
+    with pytest.raises(RecipeError, match="a path begins with /"):
+        OpenApi(file=str(tmp_path / "shop.yaml"), url="https://shop.example", headers={"X-Key": "secret"})

@@ -1,0 +1,463 @@
+"""A query that takes too long or too much is ended, whatever it is, and the database is there for the next."""
+
+import ast
+import asyncio
+import os
+import signal
+import socket
+import sqlite3
+import struct
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests_tools import played
+from whetstone.chat import ToolCall
+from whetstone.errors import TaskError, ToolError
+from whetstone.tools import Sql, Toolset
+from whetstone.tools.database import DatabaseProcess, Origin, process, server
+from whetstone.tools.database.server import ResultTooLargeError, Worker, server_of
+from whetstone.trajectory import Task
+
+HERE = Path(__file__).parents[3] / "src" / "whetstone" / "tools" / "database"
+COUNT = "SELECT count(*) AS n FROM item"
+NEVER_INTERRUPTED = {
+    "sqlite": "SELECT instr(hex(zeroblob(8000000)), hex(zeroblob(3000000)) || '1')",
+    "duckdb": "SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))",
+}
+"""One step of the library that takes minutes, and never looks whether it should go on."""
+MADE = "CREATE TABLE item (name TEXT); INSERT INTO item VALUES ('tea'), ('rice');"
+
+
+def made(folder, kind):
+    path = folder / f"shop.{kind}"
+    library = pytest.importorskip("duckdb", reason="DuckDB is not installed") if kind == "duckdb" else sqlite3
+    connection = library.connect(str(path))
+    connection.execute("CREATE TABLE item (name TEXT)")
+    connection.execute("INSERT INTO item VALUES ('tea'), ('rice')")
+    connection.commit()
+    connection.close()
+    return path
+
+
+@pytest.fixture(params=["sqlite", "duckdb"])
+def kind(request):
+    if request.param == "duckdb":
+        pytest.importorskip("duckdb", reason="DuckDB is not installed")
+    return request.param
+
+
+@pytest.fixture
+def database(kind, tmp_path):
+    return made(tmp_path, kind)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(process, "_GRACE_SECONDS", 0.3)
+
+
+def asked(sql, *queries, task=None):
+    answers = played(Toolset([sql], timeout_seconds=60), *(("sql", {"query": one}) for one in queries), task=task)
+    return [answer.text for answer in answers]
+
+
+def workers(kind):
+    """The numbers of the databases' processes."""
+    started = server_of(kind)._process
+    if started is None:
+        return []
+    children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+def of_status(pid, name):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith(f"{name}:"))
+
+
+def limits_of(pid):
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    return {line[:25].strip(): line[25:].split()[0] for line in lines}
+
+
+def overwritten(path):
+    Path(path).write_bytes(b"x" * 8192)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_what_cannot_be_interrupted_is_killed_and_the_next_query_runs(kind, database, read_only):
+    sql = Sql(url=str(database), read_only=read_only, timeout_seconds=0.3)
+    ended, after = asked(sql, NEVER_INTERRUPTED[kind], COUNT)
+    assert "the query ran longer than 0.3 s and was ended" in ended
+    assert ("what was not committed" in ended) is not read_only
+    assert after.startswith("n\n2")
+
+
+@pytest.mark.parametrize(
+    ("kind", "query"),
+    [
+        ("sqlite", f"SELECT {', '.join(['randomblob(16000000)'] * 90)}"),
+        ("sqlite", "SELECT " + ", ".join(f"printf('%.*c', 1600000{k % 10}, 'x')" for k in range(90))),
+        ("sqlite", f"SELECT {', '.join(['group_concat(hex(zeroblob(6000000)))'] * 90)} FROM item LIMIT 1"),
+        (
+            "sqlite",
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+            "SELECT i, hex(randomblob(4000000)) AS b FROM n ORDER BY b",
+        ),
+        (
+            "sqlite",
+            "WITH RECURSIVE n(i, b) AS (SELECT 1, randomblob(4000000) UNION ALL "
+            "SELECT i + 1, randomblob(4000000) FROM n JOIN item ORDER BY 1) SELECT count(*) FROM n",
+        ),
+        ("duckdb", "SELECT string_agg(repeat('x', 10000000), ',') FROM range(500)"),
+        ("duckdb", "SELECT repeat('abcdefgh', 500000000)"),
+        ("duckdb", "SELECT list_sort(range(200000000))"),
+        ("duckdb", "SELECT list(repeat('y', 1000000) || i) FROM range(5000) t(i)"),
+        ("duckdb", "SELECT bitstring('1', 2000000000)"),
+    ],
+)
+def test_what_takes_more_memory_than_there_is_is_ended(tmp_path, kind, query):
+    path = made(tmp_path, kind)
+    sql = Sql(url=str(path), timeout_seconds=30, memory_mb=256)
+
+    async def episode():
+        toolset = Toolset([sql], timeout_seconds=60)
+        await toolset.open(Task("t", "?"), seed=0)
+        try:
+            ended = await toolset.call(ToolCall("sql", f'{{"query": "{query}"}}'))
+            most = int(of_status(workers(kind)[0], "VmHWM"))
+            return ended, await toolset.call(ToolCall("sql", f'{{"query": "{COUNT}"}}')), most
+        finally:
+            await toolset.close()
+
+    ended, after, most_kib = asyncio.run(episode())
+    assert ended.record.outcome == "tool_error"
+    assert "memory" in ended.text or "too large" in ended.text or "too big" in ended.text
+    assert after.text.startswith("n\n2")
+    assert most_kib < 450 << 10  # 256 MiB, and what the library itself takes
+
+
+def test_a_file_grows_no_further_than_it_may(kind, database):
+    grown = {
+        "sqlite": "INSERT INTO item WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+        "SELECT zeroblob(1000000) FROM n",
+        "duckdb": "INSERT INTO item SELECT repeat(md5(i::VARCHAR), 1000) FROM range(10000000) t(i)",
+    }
+    sql = Sql(url=str(database), read_only=False, timeout_seconds=20, memory_mb=128)
+    ended, after = asked(sql, grown[kind], COUNT)
+    assert "error" in ended
+    assert after.startswith("n\n2")
+
+
+def test_what_was_committed_outlives_a_process_that_had_to_be_killed(kind, database):
+    sql = Sql(url=str(database), read_only=False, timeout_seconds=0.3)
+    texts = asked(
+        sql,
+        "INSERT INTO item VALUES ('salt')",
+        NEVER_INTERRUPTED[kind],
+        COUNT,
+        "BEGIN",
+        "DELETE FROM item",
+        NEVER_INTERRUPTED[kind],
+        COUNT,
+    )
+    assert texts[2].startswith("n\n3")
+    assert "what was not committed, and temporary tables, are gone" in texts[5]
+    assert texts[6].startswith("n\n3")
+    assert asked(sql, COUNT)[0].startswith("n\n2")
+
+
+def test_what_can_be_interrupted_keeps_a_transaction_that_is_open(kind, database):
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    sql = Sql(url=str(database), read_only=False, timeout_seconds=0.3)
+    if kind == "duckdb":
+        pytest.skip("DuckDB takes back a transaction of which one statement fails")
+    texts = asked(sql, "BEGIN", "DELETE FROM item", endless, COUNT, "ROLLBACK", COUNT)
+    assert texts[2] == "error: the query ran longer than 0.3 s and was ended"
+    assert texts[3].startswith("n\n0")
+    assert texts[5].startswith("n\n2")
+
+
+def test_closing_waits_for_nothing_and_the_loop_goes_on(kind, database):
+    async def episode():
+        sql = Sql(url=str(database), timeout_seconds=500)
+        toolset = Toolset([sql], timeout_seconds=600)
+        await toolset.open(Task("t", "?"), seed=0)
+        running = asyncio.ensure_future(sql.sql(NEVER_INTERRUPTED[kind]))
+        beats = 0
+        for _ in range(50):
+            await asyncio.sleep(0.01)
+            beats += 1
+        assert not running.done()
+        assert beats == 50
+        async with asyncio.timeout(30):
+            await toolset.close()
+            with pytest.raises(ToolError, match="brought the database down"):
+                await running
+
+    asyncio.run(episode())
+    assert settled(lambda: not workers(kind))
+
+
+def test_who_gives_up_a_query_finds_the_database_as_it_was(kind, database):
+    async def episode():
+        toolset = Toolset([sql := Sql(url=str(database), read_only=False, timeout_seconds=500)])
+        await toolset.open(Task("t", "?"), seed=0)
+        try:
+            await sql.sql("INSERT INTO item VALUES ('salt')")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(sql.sql(NEVER_INTERRUPTED[kind]), 0.3)
+            assert (await sql.sql(COUNT)).startswith("n\n3")
+            assert len(workers(kind)) == 1
+        finally:
+            await toolset.close()
+
+    asyncio.run(episode())
+
+
+def test_two_episodes_side_by_side(kind, database):
+    async def episode(name, query):
+        sql = Sql(url=str(database), read_only=False, timeout_seconds=0.5)
+        toolset = Toolset([sql])
+        await toolset.open(Task("t", "?"), seed=0)
+        try:
+            await sql.sql(f"INSERT INTO item VALUES ('{name}')")
+            answers = [await toolset.call(ToolCall("sql", f'{{"query": "{query}"}}')) for _ in range(2)]
+            kept = await sql.sql(f"SELECT count(*) AS n FROM item WHERE name = '{name}'")
+            return [answer.record.outcome for answer in answers], kept, await sql.sql(COUNT)
+        finally:
+            await toolset.close()
+
+    async def both():
+        return await asyncio.gather(episode("ours", NEVER_INTERRUPTED[kind]), episode("theirs", COUNT))
+
+    (ours, our_kept, our_count), (theirs, their_kept, their_count) = asyncio.run(both())
+    assert ours == ["tool_error"] * 2
+    assert theirs == ["ok"] * 2
+    assert our_kept == their_kept == "n\n1\n[1 row]"
+    assert our_count == their_count == "n\n3\n[1 row]"
+
+
+def test_a_process_somebody_else_kills_is_replaced(kind, database):
+    async def episode():
+        toolset = Toolset([sql := Sql(url=str(database), read_only=False, timeout_seconds=500)])
+        await toolset.open(Task("t", "?"), seed=0)
+        try:
+            await sql.sql("INSERT INTO item VALUES ('salt')")
+            os.kill(workers(kind)[0], signal.SIGKILL)
+            await asyncio.sleep(0.2)
+            assert (await sql.sql(COUNT)).startswith("n\n3")
+            running = asyncio.ensure_future(sql.sql(NEVER_INTERRUPTED[kind]))
+            await asyncio.sleep(0.3)
+            os.kill(workers(kind)[0], signal.SIGKILL)
+            with pytest.raises(ToolError, match="brought the database down"):
+                await running
+            server_of(kind)._process.kill()
+            server_of(kind)._process.wait()
+            await asyncio.sleep(0.3)
+            assert (await sql.sql(COUNT)).startswith("n\n3")
+        finally:
+            await toolset.close()
+
+    asyncio.run(episode())
+
+
+def test_a_copy_that_is_no_database_any_more_begins_anew_and_says_so(tmp_path):
+    async def episode():
+        origin = Origin("sqlite", statements=MADE, read_only=False)
+        asked = DatabaseProcess(origin)
+        await asked.open()
+        try:
+            overwritten(asked._own_file)
+            asked._worker.kill()
+            with pytest.raises(ToolError, match="what was changed is lost"):
+                await asked.rows(COUNT, most=1, seconds=5)
+            return (await asked.rows(COUNT, most=1, seconds=5)).rows
+        finally:
+            await asked.close()
+
+    assert asyncio.run(episode()) == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("statements", "why"),
+    [
+        (f"CREATE TABLE t AS {NEVER_INTERRUPTED['sqlite']};", "longer than"),
+        (f"CREATE TABLE t AS SELECT {', '.join(['randomblob(16000000)'] * 90)};", "too big|more than 64 MiB|memory"),
+        ("CREATE TABLE t(x); SELEC", "syntax error"),
+        (
+            "CREATE TABLE t(x); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+            "INSERT INTO t SELECT randomblob(1000000) FROM n;",
+            "disk|full|more than 64 MiB",
+        ),
+    ],
+)
+def test_statements_of_a_task_have_the_same_limits(monkeypatch, statements, why):
+    monkeypatch.setattr(process, "_MAKING_SECONDS", 0.5 if why == "longer than" else 30.0)
+    toolset = Toolset([Sql(url="task", memory_mb=64)])
+    with pytest.raises(TaskError, match=f"its database cannot be made: .*({why})"):
+        asyncio.run(toolset.open(Task("t", "?", {"database": statements}), seed=0))
+    assert settled(lambda: not workers("sqlite"))
+
+
+def test_the_kernel_keeps_a_process_to_its_limits(kind, database):
+    async def episode():
+        toolset = Toolset([Sql(url=str(database), memory_mb=300)])
+        await toolset.open(Task("t", "?"), seed=0)
+        try:
+            (pid,) = workers(kind)
+            return limits_of(pid), of_status(pid, "NoNewPrivs"), os.getsid(pid) == pid, os.listdir(f"/proc/{pid}/fd")
+        finally:
+            await toolset.close()
+
+    found, nothing_gained, own_session, files = asyncio.run(episode())
+    assert found["Max core file size"] == "0"
+    assert 300 << 20 <= int(found["Max data size"]) < 700 << 20
+    assert 300 << 20 <= int(found["Max file size"]) < 310 << 20
+    assert int(found["Max cpu time"]) < 60
+    assert nothing_gained == "1"
+    assert own_session
+    assert len(files) < 8
+
+
+def test_nothing_is_left_of_two_hundred_episodes():
+    sql = Sql(url="task", read_only=False, timeout_seconds=1)
+    task = Task("t", "?", {"database": MADE})
+
+    async def episodes(count):
+        for _ in range(count):
+            toolset = Toolset([sql])
+            await toolset.open(task, seed=0)
+            await sql.sql(COUNT)
+            await toolset.close()
+
+    def held():
+        folders = list(Path(tempfile.gettempdir()).glob("whetstone-sql-*"))
+        started = server_of("sqlite")._process.pid
+        there = len(os.listdir("/proc/self/fd")), threading.active_count(), len(folders)
+        return (*there, len(os.listdir(f"/proc/{started}/fd")), len(workers("sqlite")))
+
+    asyncio.run(episodes(20))
+    assert settled(lambda: not workers("sqlite"))
+    before, memory = held(), int(of_status("self", "VmRSS"))
+    asyncio.run(episodes(200))
+    assert settled(lambda: held() == before), (held(), before)
+    assert int(of_status("self", "VmRSS")) < memory + (32 << 10)
+
+
+def settled(condition, seconds=10.0):
+    """Whether it comes to be so."""
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_what_runs_in_a_database_process_needs_nothing_of_ours():
+    """It would start later, and hold more."""
+    for path in (HERE / "guest").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                inside = name.startswith(("whetstone.sandbox.guest", "whetstone.tools.database.guest"))
+                assert inside or name == "duckdb" or name.split(".")[0] in sys.stdlib_module_names, (path, name)
+
+
+class Nobody:
+    """A server of which nothing is asked but ends."""
+
+    def end(self, number):
+        pass
+
+
+def framed(text):
+    return struct.pack("!I", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (b"", EOFError),
+        (b"\x00\x00", EOFError),
+        (b"\xff\xff\xff\xff" + b"x" * 100, ResultTooLargeError),
+        (framed(b'{"rows": [[1]]}') * 100, ResultTooLargeError),
+        (framed(b"["), EOFError),
+        (framed(b"[1]"), EOFError),
+        (framed(b"[" * 900), EOFError),
+        (framed(b"\xff\xfe\x00"), EOFError),
+        (framed(b"1" * 900), EOFError),
+    ],
+)
+def test_what_a_process_says_is_bounded_and_plain(said, error):
+    async def heard():
+        ours, theirs = socket.socketpair()
+        theirs.sendall(said)
+        theirs.shutdown(socket.SHUT_WR)
+        worker = Worker(Nobody(), 0, ours)
+        try:
+            with pytest.raises(error):
+                await worker.ask({"do": "rows"}, most_bytes=1000)
+            assert not worker.alive
+        finally:
+            ours.close()
+            theirs.close()
+
+    asyncio.run(heard())
+
+
+@pytest.mark.parametrize(
+    "heard",
+    [
+        [{"end": "ok"}],
+        [{"columns": 5}, {"end": "ok"}],
+        [{"columns": [1]}, {"end": "ok"}],
+        [{"columns": ["a"]}, {"rows": [[1]] * 9}, {"end": "ok"}],
+        [{"columns": ["a"]}, {"rows": [[1, 2]]}, {"end": "ok"}],
+        [{"columns": ["a"]}, {"rows": [[[1]]]}, {"end": "ok"}],
+        [{"columns": ["a"]}, {"rows": [[{"bytes": "é"}]]}, {"end": "ok"}],
+        [{"columns": ["a"]}, {"rows": 7}, {"end": "ok"}],
+        [{"columns": ["a"]}, {}, {"end": "ok"}],
+        [{"end": ["ok"]}],
+    ],
+)
+def test_an_answer_that_is_no_table_is_none(heard, monkeypatch):
+    async def said(*_, **__):
+        return [dict(one) for one in heard]
+
+    async def episode():
+        asked = DatabaseProcess(Origin("sqlite", statements=MADE))
+        await asked.open()
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(server.Worker, "ask", said)
+                with pytest.raises(ToolError):
+                    await asked.rows("SELECT 1", most=5, seconds=5)
+            return (await asked.rows("SELECT 1 AS a", most=5, seconds=5)).rows
+        finally:
+            await asked.close()
+
+    assert asyncio.run(episode()) == [[1]]
+
+
+def test_values_come_as_they_are_where_all_of_them_is_wanted():
+    query = "SELECT 1, -9223372036854775808, 1.5, 9e999, NULL, 'ä|\n', x'00ff'"
+
+    async def episode():
+        asked = DatabaseProcess(Origin("sqlite", statements=MADE))
+        await asked.open()
+        try:
+            whole = await asked.rows(query, most=5, seconds=5, cell_characters=0)
+            shown = await asked.rows("SELECT x'00ff', 'abcdef'", most=5, seconds=5, cell_characters=3)
+            return whole.rows, shown.rows
+        finally:
+            await asked.close()
+
+    whole, shown = asyncio.run(episode())
+    assert whole == [[1, -(2**63), 1.5, float("inf"), None, "ä|\n", b"\x00\xff"]]
+    assert shown == [["[2 bytes]", "abc"]]
