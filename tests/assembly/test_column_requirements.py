@@ -57,7 +57,7 @@ def refused(*overrides):
             "shaping.0.buffer: input should be greater than or equal to 1",
         ),
         (["filters=void_turn"], 'did you mean "void_turns"'),
-        (["objective=dpo"], 'advantage: has no effect.*objective "dpo" reads no advantages'),
+        (["objective=dpo", "advantage=rloo"], 'advantage: has no effect.*objective "dpo" reads no advantages'),
     ],
 )
 def test_it_says_what_is_read_and_who_would_provide_it(overrides, said):

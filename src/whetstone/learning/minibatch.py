@@ -232,5 +232,6 @@ def spans_passes(spec: LearningSpec, batch: Minibatch) -> bool:
 
 
 def reads_sequences(spec: LearningSpec) -> bool:
+    """Whether objective or correction compare tokens of a whole trajectory."""
     functions = [spec.objective, *([spec.correction] if spec.correction is not None else [])]
     return any("sequence" in columns_of(function) for function in functions)

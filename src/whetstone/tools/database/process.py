@@ -211,7 +211,9 @@ class DatabaseProcess:
         if end["end"] == "time":
             raise ToolError(f"the query ran longer than {seconds:g} s and was ended")
         if end["end"] == "memory":
-            raise ToolError(f"the query took more memory than {self.memory_mb} MiB and was ended")
+            # DuckDB's process keeps what it took, and another takes its place
+            left = self._what_is_left if self.origin.kind == "duckdb" else ""
+            raise ToolError(f"the query took more memory than {self.memory_mb} MiB and was ended{left}")
         raise ToolError(str(end.get("said")))
 
     async def _again(self) -> None:

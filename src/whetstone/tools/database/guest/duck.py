@@ -17,6 +17,7 @@ class DuckDB:
     """See `Engine`."""
 
     opens_nothing_beside = True
+    gives_memory_back = False
 
     def __init__(self) -> None:
         import duckdb

@@ -25,6 +25,8 @@ class Engine(Protocol):
 
     opens_nothing_beside: bool
     """Whether a file that is only read needs no other, and may be all there is before it is opened."""
+    gives_memory_back: bool
+    """Whether a process in which a query took too much can be asked again."""
 
     def make(self, path: str, statements: str, until: float) -> None:
         """Make a file by statements that can reach nothing else, and are interrupted at a moment."""

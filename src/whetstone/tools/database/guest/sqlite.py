@@ -21,6 +21,7 @@ class SQLite:
     """See `Engine`."""
 
     opens_nothing_beside = False  # a database in WAL mode has two files more
+    gives_memory_back = True
 
     def __init__(self) -> None:
         self._connection: sqlite3.Connection | None = None

@@ -69,7 +69,7 @@ def serve(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
     except Exception as error:
         end = _failed(error, until)
     host.sendall(wire.frame(end))
-    while end["end"] == "ok" or engine.usable():
+    while end["end"] == "ok" or (engine.usable() and (end["end"] != "memory" or engine.gives_memory_back)):
         asked = wire.receive_frame(host)
         if asked is None:
             return
