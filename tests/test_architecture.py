@@ -13,9 +13,9 @@ SOURCE = ROOT / "src" / "whetstone"
 # a room may import the rooms before it, and the protocol.py of any room
 ORDER = [
     "window", "errors", "extras", "ranges", "plain_json", "stopping", "seeding", "compute_thread", "atomic_write",
-    "shortening", "network", "contracts", "plugins", "recipe", "sandbox", "chat", "trajectory", "trajectory_json", "causes",
-    "tools", "tasks", "environments", "policies", "inference", "rewards", "rollout", "algorithms", "learning", "evaluation",
-    "reporting", "record", "assembly", "training", "analysis", "scaling", "serving", "recipes", "cli",
+    "shortening", "network", "contracts", "plugins", "recipe", "sandbox", "chat", "trajectory", "trajectory_json",
+    "causes", "tools", "tasks", "environments", "policies", "inference", "rewards", "rollout", "algorithms", "learning",
+    "evaluation", "reporting", "record", "assembly", "training", "analysis", "scaling", "serving", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 OPTIONAL = {

@@ -25,7 +25,9 @@ from whetstone.assembly.instantiate import checked, found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.assembly.tokenizer_corpus import conversations
 from whetstone.chat import FORMATS, Chat
+from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
+from whetstone.environments.protocol import Checks, Speaks, tools_shown
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
 from whetstone.learning.columns import critic_heads
@@ -383,7 +385,7 @@ def _environment(resolved: Resolved) -> Callable[[], Environment]:
     arguments = checked(resolved, "environment", part, options)
     try:
         tried = made_of("environment", settings.name, part, arguments)  # once to see; each episode makes its own
-        if hasattr(tried, "check"):
+        if fulfils(tried, Checks):
             tried.check()
     except OptionError as error:
         raise resolved.error(f"environment.{error.key}", error.message) from None
@@ -433,11 +435,11 @@ def _policy(
         assert settings.tiny is not None  # the recipe has one or the other
         texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
         made = environment()
-        specs = getattr(made, "specs", ()) or getattr(getattr(made, "toolset", None), "specs", ())
+        specs = tools_shown(made)
         # often enough that the names of tools become tokens
         texts += [format.describe(specs)] * (_TOKENIZER_TASKS // 10) if specs else []
         # those that come with a generator are there to be played; others may stand on a service that counts its calls
-        if getattr(made, "speaks", True) and isinstance(source, Generated) and isinstance(source, Expert):
+        if (not fulfils(made, Speaks) or made.speaks) and isinstance(source, Generated) and isinstance(source, Expert):
             texts += conversations(source, environment, format, _TOKENIZER_EPISODES, say=say)
         policy = build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
     if settings.lora is not None:

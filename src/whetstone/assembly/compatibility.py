@@ -11,7 +11,9 @@ from typing import Any
 
 from whetstone.algorithms import ADVANTAGES, columns_of, has_ratio_to_sampler, level_of
 from whetstone.assembly.column_requirements import Offer, missing
+from whetstone.contracts import fulfils
 from whetstone.environments import Environment
+from whetstone.environments.protocol import HoldsTools, Judges
 from whetstone.errors import did_you_mean
 from whetstone.learning.columns import empty_column
 from whetstone.learning.credit import LEVELS, CreditParts
@@ -133,10 +135,10 @@ def check_judging(resolved: Resolved, reward: Reward, environment: Environment) 
     """
     terms = reward.terms if isinstance(reward, Composed) else {}
     for name, each in (("reward", reward), *((f"reward.terms.{name}", term.reward) for name, term in terms.items())):
-        if getattr(each, "func", each) is verdict and not getattr(environment, "judges", True):
+        if getattr(each, "func", each) is verdict and fulfils(environment, Judges) and not environment.judges:
             said = "the tools say nothing of how an episode went (none has a verdict()); use a reward that reads it"
             raise resolved.error(name, said)
-        tools = [spec.name for spec in getattr(getattr(environment, "toolset", None), "specs", ())]
+        tools = [spec.name for spec in (environment.toolset.specs if fulfils(environment, HoldsTools) else ())]
         named = getattr(each, "keywords", {}).get("tools") or getattr(each, "tools", None) or ()
         for tool in named if tools and isinstance(named, list) else ():
             if tool not in tools:
