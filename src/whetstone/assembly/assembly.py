@@ -50,8 +50,9 @@ from whetstone.rollout import (
     PolicyActor,
     Strategy,
 )
-from whetstone.rollout.protocol import Remembers
+from whetstone.rollout.protocol import FrozenSeats, Remembers, provided
 from whetstone.tasks import SOURCES, Expert, Generated, Source
+from whetstone.tasks.protocol import Skips
 from whetstone.tools import TOOLS
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
@@ -222,8 +223,8 @@ def assemble(
             check_optimizer(stage.optimizer if stage is not None else "adamw")
         except RecipeError as error:
             raise resolved.error(f"{key}.optimizer", str(error)) from None
-    if getattr(source, "skipped", 0):
-        say(f"{source.skipped} bad tasks are left out (tasks.on_bad_task: skip)")  # type: ignore[attr-defined]
+    if fulfils(source, Skips) and source.skipped:
+        say(f"{source.skipped} bad tasks are left out (tasks.on_bad_task: skip)")
     environment = _environment(resolved)
     if policy is None:
         policy = _policy(resolved, source, environment, format, say)
@@ -256,7 +257,7 @@ def assemble(
     if correction is not None:
         try_on_nothing(resolved, "correction", correction)
     if recipe.training is not None:
-        offer = Offer(recipe, source, provided_by(reward), frozenset(getattr(strategy, "provides", ())))
+        offer = Offer(recipe, source, provided_by(reward), provided(strategy))
         check_needs(resolved, credit, objective, offer)
     reads = {name for _, each in (*credit.every(), ("", objective)) for name in columns_of(each)}
     check_use(resolved, reads)
@@ -316,7 +317,8 @@ def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) 
     """
     actors: dict[str, Actor] = {}
     rollout = resolved.recipe.rollout
-    for role, folder in (getattr(strategy, "frozen", None) or {}).items():
+    seated = strategy.frozen if fulfils(strategy, FrozenSeats) else None
+    for role, folder in (seated or {}).items():
         try:
             other = load_policy(folder, trust_remote_code=resolved.recipe.policy.trust_remote_code)
         except PolicyError as error:

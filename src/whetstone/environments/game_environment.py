@@ -34,7 +34,7 @@ from whetstone.environments.protocol import (
     StepResult,
 )
 from whetstone.errors import EpisodeError
-from whetstone.plugins import options_of
+from whetstone.plugins import options_of, unbound
 from whetstone.tools.plain_text import plain
 from whetstone.tools.protocol import replayable
 from whetstone.trajectory import CallRecord, Task
@@ -72,7 +72,7 @@ class GameEnvironment:
         isolation: Isolation | None = None,
     ) -> None:
         self.made = game
-        kind: Any = game.func if isinstance(game, functools.partial) else game
+        kind: Any = unbound(game)
         check_needs(name_of(kind), kind.needs if fulfils(kind, Needs) else ())
         self.actions = actions
         written = kind.instruction if fulfils(kind, Instructs) else ""
@@ -154,7 +154,7 @@ class GameEnvironment:
 
     async def admissible(self) -> tuple[str, ...]:
         """The commands that do something here; none where the game does not say."""
-        kind = self.made.func if isinstance(self.made, functools.partial) else self.made
+        kind = unbound(self.made)
         if not fulfils(kind, Admits):
             return commands_of(kind)
         assert self._host is not None
