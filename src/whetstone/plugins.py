@@ -21,20 +21,23 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from whetstone.contracts import check_spelling, fulfils
-from whetstone.environments import protocol as environments
+from whetstone.environments.protocol import OPTIONAL as OF_ENVIRONMENTS
+from whetstone.environments.protocol import OPTIONAL_OF_GAMES, OPTIONAL_OF_USERS, Environment
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
-from whetstone.rewards import protocol as rewards
-from whetstone.rollout import protocol as rollout
-from whetstone.tasks import protocol as tasks
-from whetstone.tools import protocol as tools
+from whetstone.rewards.protocol import OPTIONAL as OF_REWARDS
+from whetstone.rollout.optional import KINDS
+from whetstone.rollout.optional import OPTIONAL as OF_ROLLOUT
+from whetstone.rollout.protocol import Remembers
+from whetstone.tasks.protocol import OPTIONAL as OF_SOURCES
+from whetstone.tools.protocol import OPTIONAL as OF_TOOLS
 
 _OPTIONAL: Mapping[str, tuple[type, ...]] = {
-    "tool": tools.OPTIONAL,
-    "environment": environments.OPTIONAL,
-    "user": environments.OPTIONAL_OF_USERS,
-    "task source": tasks.OPTIONAL,
-    "reward": (*rewards.OPTIONAL, rollout.Remembers),
-    **dict.fromkeys(rollout.KINDS, rollout.OPTIONAL),
+    "tool": OF_TOOLS,
+    "environment": OF_ENVIRONMENTS,
+    "user": OPTIONAL_OF_USERS,
+    "task source": OF_SOURCES,
+    "reward": (*OF_REWARDS, Remembers),
+    **dict.fromkeys(KINDS, OF_ROLLOUT),
 }
 """By the kind of a part, what it may have besides."""
 
@@ -67,8 +70,8 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
 
 def optional_of(kind: str, part: object) -> tuple[type, ...]:
     """What a part of this kind may have besides, as its room's `protocol.py` says."""
-    if kind == "environment" and not fulfils(part, environments.Environment):
-        return environments.OPTIONAL_OF_GAMES
+    if kind == "environment" and not fulfils(part, Environment):
+        return OPTIONAL_OF_GAMES
     return _OPTIONAL.get(kind, ())
 
 

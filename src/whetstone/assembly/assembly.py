@@ -50,7 +50,8 @@ from whetstone.rollout import (
     PolicyActor,
     Strategy,
 )
-from whetstone.rollout.protocol import FrozenSeats, Remembers, provided
+from whetstone.rollout.optional import FrozenSeats, provided
+from whetstone.rollout.protocol import Remembers
 from whetstone.tasks import SOURCES, Expert, Generated, Source
 from whetstone.tasks.protocol import Skips
 from whetstone.tools import TOOLS

@@ -19,23 +19,9 @@ from whetstone.recipe import Part, Resolved
 from whetstone.rollout import Method, Strategy
 from whetstone.rollout.allocations import ALLOCATIONS
 from whetstone.rollout.injections import INJECTIONS
+from whetstone.rollout.optional import ByTiming, ChecksSource, KeyedBy, StatelessOnly, forks
 from whetstone.rollout.partners import PARTNERS
-from whetstone.rollout.protocol import (
-    Allocation,
-    ByTiming,
-    ChecksSource,
-    Injection,
-    KeyedBy,
-    Partner,
-    Refill,
-    Rewrite,
-    Selection,
-    Start,
-    StatelessOnly,
-    Stop,
-    View,
-    forks,
-)
+from whetstone.rollout.protocol import Allocation, Injection, Partner, Refill, Rewrite, Selection, Start, Stop, View
 from whetstone.rollout.refills import REFILLS
 from whetstone.rollout.rewrites import REWRITES
 from whetstone.rollout.selections import SELECTIONS

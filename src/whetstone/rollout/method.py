@@ -17,13 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whetstone.contracts import fulfils
+from whetstone.rollout.optional import AtEvaluation, EvaluatedAs, Measures
 from whetstone.rollout.protocol import (
     Allocation,
-    AtEvaluation,
-    EvaluatedAs,
     Heard,
     Injection,
-    Measures,
     Partner,
     Refill,
     Remembers,

@@ -27,7 +27,7 @@ class Source(Protocol):
 
 
 class Curriculum(Protocol):
-    """Which task comes next. What it may have besides is what any part of the rollout may (`rollout/protocol.py`)."""
+    """Which task comes next. What it may have besides is what any part of the rollout may (`rollout/optional.py`)."""
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int | Task:
         """The task of group `number`: an index of the source's, or one that was made.

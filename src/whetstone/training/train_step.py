@@ -17,7 +17,7 @@ from whetstone.contracts import fulfils
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch
 from whetstone.rollout import Heard, Method
-from whetstone.rollout.protocol import LearnsAgain
+from whetstone.rollout.optional import LearnsAgain
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Group
 
