@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "whetstone"
-# a room may import the rooms before it, and the protocol.py of any room
+# a room may import the rooms before it, and the seam of any room: its protocol.py, and optional.py where it has one
 ORDER = [
     "window", "errors", "extras", "ranges", "plain_json", "stopping", "seeding", "compute_thread", "atomic_write",
-    "shortening", "network", "plugins", "recipe", "sandbox", "chat", "trajectory", "trajectory_json", "causes", "tools",
-    "tasks", "environments", "policies", "inference", "rewards", "rollout", "algorithms", "learning", "evaluation",
-    "reporting", "record", "assembly", "training", "analysis", "scaling", "serving", "recipes", "cli",
+    "shortening", "network", "contracts", "plugins", "recipe", "sandbox", "chat", "trajectory", "trajectory_json",
+    "causes", "tools", "tasks", "environments", "policies", "inference", "rewards", "rollout", "algorithms", "learning",
+    "evaluation", "reporting", "record", "assembly", "training", "analysis", "scaling", "serving", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 OPTIONAL = {
@@ -55,7 +55,7 @@ def test_imports_point_with_the_flow_of_data(path):
     if room == "__init__":
         return
     for line, module, _ in imports(path):
-        if not module.startswith("whetstone") or module.endswith(".protocol"):
+        if not module.startswith("whetstone") or module.endswith((".protocol", ".optional")):
             continue
         other = room_of(module)
         if other == "whetstone":  # `from whetstone import training`
@@ -92,7 +92,11 @@ def test_no_import_hides_inside_a_function(path):
     assert not hidden, f"{path}: {hidden}"
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("protocol.py")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "path",
+    sorted([*SOURCE.rglob("protocol.py"), *SOURCE.rglob("optional.py")]),
+    ids=lambda path: f"{path.parent.name}/{path.name}",
+)
 def test_a_seam_imports_nothing_heavy(path):
     heavy = {"transformers", "tokenizers", "scipy", "matplotlib"}
     for line, module, _ in imports(path):
@@ -139,3 +143,57 @@ def test_shop_windows_offer_what_they_name():
         module = importlib.import_module(name)
         missing = [name for name in getattr(module, "__all__", []) if not hasattr(module, name)]
         assert not missing, f"{path}: {missing}"
+
+
+FOREIGN = {
+    "chat/incremental.py": {"chat_template": "tokenizers", "name_or_path": "tokenizers"},
+    "chat/template.py": {
+        "until": "a thread's own clock",
+        "made": "a thread's own count",
+        "jinja_pass_arg": "Jinja",
+        "ctx": "Jinja",
+    },
+    "cli/doctor.py": {"sched_getaffinity": "not on every system"},
+    "environments/adapters/gymnasium.py": {"n": "Gymnasium's spaces"},
+    "environments/adapters/legal_moves.py": {"elimination_order": "TextArena's", "error_count": "TextArena's"},
+    "inference/forward.py": {"num_key_value_heads": "configurations"},
+    "inference/local.py": {"num_key_value_heads": "configurations", "head_dim": "configurations"},
+    "learning/resources.py": {"head_dim": "configurations"},
+    "learning/token_outputs.py": {
+        "logit_scale": "configurations",
+        "logits_scaling": "configurations",
+        "final_logit_softcapping": "configurations",
+    },
+    "plain_json.py": {"detach": "tensors", "tolist": "tensors"},
+    "policies/adapters.py": {"_hf_peft_config_loaded": "models"},
+    "policies/policy.py": {
+        "max_position_embeddings": "configurations",
+        "layer_types": "configurations",
+        "layers_block_type": "configurations",
+        "sub_configs": "configurations",
+        "_attn_implementation": "configurations",
+    },
+    "recipe/yaml_text.py": {"tag": "YAML's events"},
+    "rewards/scoring.py": {"item": "scalars of NumPy and PyTorch"},
+    "tools/mcp.py": {"text": "MCP's resources"},
+    "training/evaluating.py": {"chat_template": "tokenizers"},
+}
+"""What is asked of others' objects by its name, and whose it is."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_what_a_part_may_have_is_a_protocol_and_no_name_in_quotes(path):
+    asked = {
+        (node.args[1].value, node.lineno)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "hasattr")
+        and isinstance(node.args[1], ast.Constant)
+        and not str(node.args[1].value).startswith("__")  # Python's own: `__name__`, `__self__`
+    }
+    known = FOREIGN.get(str(path.relative_to(SOURCE)), {})
+    for name, line in sorted(asked):
+        assert name in known, f"{path}:{line}: {name} is a name in quotes; put it into a protocol and ask `fulfils`"
+    gone = set(known) - {name for name, _ in asked}
+    assert not gone, f"{path} no longer asks for {sorted(gone)}"

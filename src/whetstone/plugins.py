@@ -20,7 +20,26 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
+from whetstone.contracts import check_spelling, fulfils
+from whetstone.environments.protocol import OPTIONAL as OF_ENVIRONMENTS
+from whetstone.environments.protocol import OPTIONAL_OF_GAMES, OPTIONAL_OF_USERS, Environment
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
+from whetstone.rewards.protocol import OPTIONAL as OF_REWARDS
+from whetstone.rollout.optional import KINDS
+from whetstone.rollout.optional import OPTIONAL as OF_ROLLOUT
+from whetstone.rollout.protocol import Remembers
+from whetstone.tasks.protocol import OPTIONAL as OF_SOURCES
+from whetstone.tools.protocol import OPTIONAL as OF_TOOLS
+
+_OPTIONAL: Mapping[str, tuple[type, ...]] = {
+    "tool": OF_TOOLS,
+    "environment": OF_ENVIRONMENTS,
+    "user": OPTIONAL_OF_USERS,
+    "task source": OF_SOURCES,
+    "reward": (*OF_REWARDS, Remembers),
+    **dict.fromkeys(KINDS, OF_ROLLOUT),
+}
+"""By the kind of a part, what it may have besides."""
 
 
 def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
@@ -28,7 +47,8 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
     and beside the recipe, too.
 
     Raises:
-        RecipeError: There is no such thing; the message has the nearest name.
+        RecipeError: There is no such thing; the message has the nearest name. Or it is a class with an optional method
+            or attribute misspelt.
     """
     if ":" not in name:
         if name not in built_in:
@@ -42,7 +62,17 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
     if not hasattr(module, attribute):
         near = did_you_mean(attribute, (n for n in vars(module) if not n.startswith("_")))
         raise RecipeError(f'{kind} "{name}": {module_name} has no {attribute}{near}')
-    return getattr(module, attribute)
+    part = getattr(module, attribute)
+    if inspect.isclass(part):
+        check_spelling(kind, name, dir(part), optional_of(kind, part))
+    return part
+
+
+def optional_of(kind: str, part: object) -> tuple[type, ...]:
+    """What a part of this kind may have besides, as its room's `protocol.py` says."""
+    if kind == "environment" and not fulfils(part, Environment):
+        return OPTIONAL_OF_GAMES
+    return _OPTIONAL.get(kind, ())
 
 
 _searched: list[str] = []
@@ -75,6 +105,11 @@ def searched() -> list[str]:
     return list(_searched)
 
 
+def unbound(part: Any) -> Any:
+    """A function or class without the options a recipe bound to it."""
+    return part.func if isinstance(part, functools.partial) else part
+
+
 def options_of(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The keyword-only arguments of a function or class: what a recipe may set."""
     parameters = inspect.signature(part).parameters
@@ -99,7 +134,7 @@ def checked_options(
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in options and key not in (given or {}):
             raise OptionError(key, "is needed here and not set")
-    inner = part.func if isinstance(part, functools.partial) else part
+    inner = unbound(part)
     hints = get_type_hints(inner.__init__ if inspect.isclass(inner) else inner, include_extras=True)
     # names of fields may be those of methods of a model (`schema`), so the fields have names of their own
     fields: dict[str, Any] = {f"option_{key}": (hints.get(key, Any), Field(alias=key)) for key in options}
@@ -148,15 +183,18 @@ def made_of(kind: str, name: str, part: Callable[..., Any], arguments: Mapping[s
     """An object of a class somebody wrote, with the options a recipe gives it.
 
     Raises:
-        RecipeError: It cannot be made like this, in one line.
+        RecipeError: It cannot be made like this, in one line, or has something optional misspelt.
     """
     by_keyword_alone(kind, name, part)
     try:
-        return part(**arguments)
+        made = part(**arguments)
     except (WhetstoneError, ValueError):
         raise  # what it refuses is said where it was written
     except (Exception, SystemExit) as error:
         raise RecipeError(f'{kind} "{name}" cannot be made: {type(error).__name__}: {error}') from error
+    if ":" in name:  # what only the object has; its class was looked at when it was found
+        check_spelling(kind, name, dir(made), optional_of(kind, made))
+    return made
 
 
 def has_all_of(made: Any, protocol: type, kind: str, name: str) -> None:

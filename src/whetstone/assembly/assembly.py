@@ -25,7 +25,9 @@ from whetstone.assembly.instantiate import checked, found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.assembly.tokenizer_corpus import conversations
 from whetstone.chat import FORMATS, Chat
+from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
+from whetstone.environments.protocol import Checks, Speaks, tools_shown
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
 from whetstone.learning.columns import critic_heads
@@ -48,8 +50,10 @@ from whetstone.rollout import (
     PolicyActor,
     Strategy,
 )
+from whetstone.rollout.optional import FrozenSeats, provided
 from whetstone.rollout.protocol import Remembers
 from whetstone.tasks import SOURCES, Expert, Generated, Source
+from whetstone.tasks.protocol import Skips
 from whetstone.tools import TOOLS
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
@@ -220,8 +224,8 @@ def assemble(
             check_optimizer(stage.optimizer if stage is not None else "adamw")
         except RecipeError as error:
             raise resolved.error(f"{key}.optimizer", str(error)) from None
-    if getattr(source, "skipped", 0):
-        say(f"{source.skipped} bad tasks are left out (tasks.on_bad_task: skip)")  # type: ignore[attr-defined]
+    if fulfils(source, Skips) and source.skipped:
+        say(f"{source.skipped} bad tasks are left out (tasks.on_bad_task: skip)")
     environment = _environment(resolved)
     if policy is None:
         policy = _policy(resolved, source, environment, format, say)
@@ -254,7 +258,7 @@ def assemble(
     if correction is not None:
         try_on_nothing(resolved, "correction", correction)
     if recipe.training is not None:
-        offer = Offer(recipe, source, provided_by(reward), frozenset(getattr(strategy, "provides", ())))
+        offer = Offer(recipe, source, provided_by(reward), provided(strategy))
         check_needs(resolved, credit, objective, offer)
     reads = {name for _, each in (*credit.every(), ("", objective)) for name in columns_of(each)}
     check_use(resolved, reads)
@@ -314,7 +318,8 @@ def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) 
     """
     actors: dict[str, Actor] = {}
     rollout = resolved.recipe.rollout
-    for role, folder in (getattr(strategy, "frozen", None) or {}).items():
+    seated = strategy.frozen if fulfils(strategy, FrozenSeats) else None
+    for role, folder in (seated or {}).items():
         try:
             other = load_policy(folder, trust_remote_code=resolved.recipe.policy.trust_remote_code)
         except PolicyError as error:
@@ -383,7 +388,7 @@ def _environment(resolved: Resolved) -> Callable[[], Environment]:
     arguments = checked(resolved, "environment", part, options)
     try:
         tried = made_of("environment", settings.name, part, arguments)  # once to see; each episode makes its own
-        if hasattr(tried, "check"):
+        if fulfils(tried, Checks):
             tried.check()
     except OptionError as error:
         raise resolved.error(f"environment.{error.key}", error.message) from None
@@ -433,11 +438,11 @@ def _policy(
         assert settings.tiny is not None  # the recipe has one or the other
         texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
         made = environment()
-        specs = getattr(made, "specs", ()) or getattr(getattr(made, "toolset", None), "specs", ())
+        specs = tools_shown(made)
         # often enough that the names of tools become tokens
         texts += [format.describe(specs)] * (_TOKENIZER_TASKS // 10) if specs else []
         # those that come with a generator are there to be played; others may stand on a service that counts its calls
-        if getattr(made, "speaks", True) and isinstance(source, Generated) and isinstance(source, Expert):
+        if (not fulfils(made, Speaks) or made.speaks) and isinstance(source, Generated) and isinstance(source, Expert):
             texts += conversations(source, environment, format, _TOKENIZER_EPISODES, say=say)
         policy = build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
     if settings.lora is not None:

@@ -6,20 +6,25 @@ to be at odds is refused here, with the key that would mend it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from whetstone.algorithms import ADVANTAGES, columns_of, has_ratio_to_sampler, level_of
 from whetstone.assembly.column_requirements import Offer, missing
+from whetstone.contracts import fulfils
 from whetstone.environments import Environment
+from whetstone.environments.protocol import HoldsTools, Judges
 from whetstone.errors import did_you_mean
 from whetstone.learning.columns import empty_column
 from whetstone.learning.credit import LEVELS, CreditParts
 from whetstone.learning.losses import OF_A_PASS
 from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
+from whetstone.plugins import unbound
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import DEFAULT_ADVANTAGE
 from whetstone.rewards import Composed, Reward, verdict
+from whetstone.rewards.protocol import NamesTools
 
 _ALONE = ("independent", "self_play")
 """Strategies whose groups may be of one."""
@@ -36,7 +41,7 @@ def check_needs(resolved: Resolved, credit: CreditParts, objective: Callable[...
         section = key.partition(".")[0]
         asked = [name for name in columns_of(function) if name not in given.get(section, ())]
         for column, who in missing(asked, offer):
-            name = getattr(getattr(function, "func", function), "__name__", section)
+            name = getattr(unbound(function), "__name__", section)
             raise resolved.error(key, f"{name} reads {column}, which this run does not produce; {who}")
         try_on_nothing(resolved, key, function)
     level = level_of(credit.advantage)
@@ -54,7 +59,7 @@ def try_on_nothing(resolved: Resolved, key: str, function: Callable[..., Any]) -
     Raises:
         RecipeError: It refuses one.
     """
-    if not getattr(function, "func", function).__module__.startswith("whetstone.algorithms"):
+    if not unbound(function).__module__.startswith("whetstone.algorithms"):
         return  # what others make of no rows is not known
     try:
         function(*(empty_column(name) for name in columns_of(function)))
@@ -133,11 +138,12 @@ def check_judging(resolved: Resolved, reward: Reward, environment: Environment) 
     """
     terms = reward.terms if isinstance(reward, Composed) else {}
     for name, each in (("reward", reward), *((f"reward.terms.{name}", term.reward) for name, term in terms.items())):
-        if getattr(each, "func", each) is verdict and not getattr(environment, "judges", True):
+        if unbound(each) is verdict and fulfils(environment, Judges) and not environment.judges:
             said = "the tools say nothing of how an episode went (none has a verdict()); use a reward that reads it"
             raise resolved.error(name, said)
-        tools = [spec.name for spec in getattr(getattr(environment, "toolset", None), "specs", ())]
-        named = getattr(each, "keywords", {}).get("tools") or getattr(each, "tools", None) or ()
+        tools = [spec.name for spec in (environment.toolset.specs if fulfils(environment, HoldsTools) else ())]
+        own = each.keywords.get("tools") if isinstance(each, functools.partial) else None
+        named = own or (each.tools if fulfils(each, NamesTools) else ())
         for tool in named if tools and isinstance(named, list) else ():
             if tool not in tools:
                 raise resolved.error(f"{name}.tools", f'there is no tool "{tool}"{did_you_mean(tool, tools)}')

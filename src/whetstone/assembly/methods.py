@@ -11,24 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from whetstone.assembly.instantiate import part_of
+from whetstone.contracts import fulfils
 from whetstone.environments import Environment
+from whetstone.environments.protocol import Seats, can_be_gone_back_to
 from whetstone.errors import TaskError
 from whetstone.recipe import Part, Resolved
 from whetstone.rollout import Method, Strategy
 from whetstone.rollout.allocations import ALLOCATIONS
 from whetstone.rollout.injections import INJECTIONS
+from whetstone.rollout.optional import ByTiming, ChecksSource, KeyedBy, StatelessOnly, forks
 from whetstone.rollout.partners import PARTNERS
-from whetstone.rollout.protocol import (
-    Allocation,
-    Injection,
-    Partner,
-    Refill,
-    Rewrite,
-    Selection,
-    Start,
-    Stop,
-    View,
-)
+from whetstone.rollout.protocol import Allocation, Injection, Partner, Refill, Rewrite, Selection, Start, Stop, View
 from whetstone.rollout.refills import REFILLS
 from whetstone.rollout.rewrites import REWRITES
 from whetstone.rollout.selections import SELECTIONS
@@ -38,6 +31,7 @@ from whetstone.rollout.strategies import SEARCHES, STRATEGIES
 from whetstone.rollout.task_keys import key_of
 from whetstone.rollout.views import VIEWS
 from whetstone.tasks import CURRICULA, Curriculum, Source
+from whetstone.tools.protocol import stateless
 from whetstone.trajectory import OffPolicy
 
 
@@ -105,37 +99,37 @@ def check_method(
     for name, part in (("strategy", strategy), *method.parts()):
         key = name if name == "curriculum" else f"rollout.{name}"
         try:
-            if hasattr(part, "check"):
+            if fulfils(part, ChecksSource):
                 part.check(source, 0)
-            if hasattr(part, "by"):
+            if fulfils(part, KeyedBy):
                 key_of(source.task(0), part.by)
         except TaskError as error:
             raise resolved.error(key, str(error)) from None
     searching = searching_of(resolved)
-    if "forks" in getattr(searching, "provides", ()) and not _can_be_gone_back_to(environment()):
+    if forks(searching) and not can_be_gone_back_to(environment()):
         said = f'environment "{recipe.environment.name}" cannot be gone back to, so no way through it can be searched'
         raise resolved.error("evaluation.strategy", said)
     _check_seats(resolved, strategy, environment())
-    forks = "forks" in getattr(strategy, "provides", ())
-    for key, parts in (("rollout.strategy", forks), ("rollout.start", method.start is not None)):
-        if parts and not _can_be_gone_back_to(environment()):
+    forking = forks(strategy)
+    for key, parts in (("rollout.strategy", forking), ("rollout.start", method.start is not None)):
+        if parts and not can_be_gone_back_to(environment()):
             said = (
                 f'environment "{recipe.environment.name}" can neither be kept (`snapshot`) nor led through the same '
                 "actions again (`replayable = False`), so no episode can begin in its middle; use independent episodes"
             )
             raise resolved.error(key, said)
-    if forks and method.rewrites:
+    if forking and method.rewrites:
         raise resolved.error("rollout.rewrites", "episodes that are rewritten cannot be forked; use one or the other")
     training, refill = recipe.training, method.refill
     if refill is not None and refill.on_exhaust == "go_on" and training is not None and training.deterministic:
         said = "on_exhaust: go_on depends on which groups are faster, which training.deterministic forbids; use stop"
         raise resolved.error("rollout.refill", said)
     for name, rewrite in (method.rewrites or {}).items():
-        if getattr(rewrite, "stateless_only", False) and not getattr(environment(), "stateless", False):
+        if fulfils(rewrite, StatelessOnly) and rewrite.stateless_only and not stateless(environment()):
             said = f"{name} takes calls back, which a world that remembers them (stateless = False) does not"
             raise resolved.error("rollout.rewrites", said)
     for name, stop in (method.stops or {}).items():
-        if getattr(stop, "by_timing", False) and recipe.training is not None and recipe.training.deterministic:
+        if fulfils(stop, ByTiming) and stop.by_timing and training is not None and training.deterministic:
             said = f"{name} depends on which of a group's episodes is faster, which training.deterministic forbids"
             raise resolved.error("rollout.stops", said)
     for name, injection in (method.inject or {}).items():
@@ -147,18 +141,14 @@ def check_method(
 def _check_seats(resolved: Resolved, strategy: Strategy, environment: Environment) -> None:
     """See that there are the seats that a strategy plays."""
     name = resolved.recipe.environment.name
-    seats = getattr(environment, "roles", None if ":" in name or name == "remote" else ())
-    strange = [role for role in getattr(strategy, "roles", ()) if seats is not None and role not in seats]
+    unknown = None if ":" in name or name == "remote" else ()
+    seats = environment.roles if fulfils(environment, Seats) else unknown
+    played = strategy.roles if fulfils(strategy, Seats) else ()
+    strange = [role for role in played if seats is not None and role not in seats]
     if strange:
         there = f"there are: {', '.join(seats)}" if seats else "it is played by one"
         said = f'environment "{name}" has no seat {", ".join(strange)}; {there}'
         raise resolved.error("rollout.strategy.roles", said)
-
-
-def _can_be_gone_back_to(environment: Environment) -> bool:
-    if getattr(environment, "stateless", False) or getattr(environment, "keeps", hasattr(environment, "snapshot")):
-        return True
-    return bool(getattr(environment, "replayable", True))
 
 
 def _given(resolved: Resolved, source: Source, vocabulary: int) -> dict[str, Any]:

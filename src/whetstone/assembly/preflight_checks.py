@@ -20,6 +20,7 @@ from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
 from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.environments.protocol import tools_shown
 from whetstone.errors import WhetstoneError
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.learning.model_trainer import ModelTrainer
@@ -164,11 +165,7 @@ class _Probe:
         return Check("", Verdict.GOOD, said)
 
     def _specs(self) -> Sequence[ToolSpec]:
-        environment = self.assembly.environment()
-        offered: Sequence[ToolSpec] = getattr(environment, "specs", ()) or getattr(
-            getattr(environment, "toolset", None), "specs", ()
-        )
-        return offered
+        return tools_shown(self.assembly.environment())
 
     async def episodes(self) -> Check:
         """A few episodes of the policy as it is."""

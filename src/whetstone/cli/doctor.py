@@ -19,7 +19,9 @@ import torch
 
 from whetstone.assembly import preflight
 from whetstone.cli.check_output import show
+from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS
+from whetstone.environments.protocol import Needs
 from whetstone.evaluation.checks import Verdict
 from whetstone.extras import install_command
 from whetstone.inference import rows_are_summed_alike
@@ -97,7 +99,7 @@ def examine() -> dict[str, dict[str, Any]]:
         "environments": {
             name: "; ".join(f"needs {n.kind} {n.name}: {n.command}" for n in part.needs if not n.met) or "yes"
             for name, part in sorted(ENVIRONMENTS.items())
-            if getattr(part, "needs", ())
+            if fulfils(part, Needs) and part.needs
         },
         "optional": {
             "search": _package("tantivy", f"searching a folder: {install_command('search')}"),

@@ -28,6 +28,7 @@ from whetstone.evaluation.success import MOST_INVALID
 from whetstone.plain_json import to_json
 from whetstone.recipe import Resolved
 from whetstone.reporting import Progress
+from whetstone.rewards.protocol import let_go
 from whetstone.rollout import EndpointActor
 
 _FEW = 100
@@ -168,8 +169,7 @@ async def _evaluated(
         await engine.close()
         if endpoint is not None:
             await endpoint.close()
-        if hasattr(assembly.reward, "close"):
-            await assembly.reward.close()
+        await let_go(assembly.reward)
     return came_to, protocol
 
 

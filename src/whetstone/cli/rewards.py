@@ -19,6 +19,7 @@ from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
 from whetstone.rewards import REWARDS
 from whetstone.rewards.learned.model import RewardModel
+from whetstone.rewards.protocol import let_go
 
 _MOST_TURNS = 60
 
@@ -123,8 +124,7 @@ async def _checked(tried: Audit, quiet: bool) -> list[Check]:
         found.append(each)
         if not quiet:
             show(each)
-    if hasattr(tried.reward, "close"):
-        await tried.reward.close()
+    await let_go(tried.reward)
     return found
 
 

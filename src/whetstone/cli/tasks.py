@@ -13,8 +13,10 @@ from typing import Any
 import click
 
 from whetstone.cli.check_output import show as show_check
+from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, is_game, played
 from whetstone.environments.catalogue import REWARD_OF
+from whetstone.environments.protocol import Checks
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract import Contract, check_contract
@@ -148,7 +150,7 @@ def contract_of(
     of_tasks = checked_options(source_part, {key: value for key, value in options.items() if key in theirs})
     judge = make_reward(reward or REWARD_OF.get(environment, "verdict"), REWARDS)
     tried = make()
-    if hasattr(tried, "check"):
+    if fulfils(tried, Checks):
         tried.check()
     return Contract(
         make=make,

@@ -10,17 +10,41 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, Protocol, get_type_hints
 
 from whetstone.chat import Message, tool_result, user
+from whetstone.contracts import fulfils
 from whetstone.environments.commands import ODD, TOOL, Actions, answered, command_of, tool_of, why_none
 from whetstone.environments.dependencies import check_needs
 from whetstone.environments.hosting import Host, host_of
-from whetstone.environments.protocol import Game, Isolation, Observation, Shown, StepResult
+from whetstone.environments.protocol import (
+    Admits,
+    Checks,
+    FewCommands,
+    Game,
+    Instructs,
+    Isolated,
+    Isolation,
+    Named,
+    Needs,
+    Observation,
+    ReadsWhole,
+    Shown,
+    Snapshots,
+    StepResult,
+)
 from whetstone.errors import EpisodeError
-from whetstone.plugins import options_of
+from whetstone.plugins import options_of, unbound
 from whetstone.tools.plain_text import plain
+from whetstone.tools.protocol import replayable
 from whetstone.trajectory import CallRecord, Task
+
+
+class _Played(Protocol):
+    """What tells a game from an environment; that it has the rest, too, is seen when it is played."""
+
+    begin: Any
+    act: Any
 
 
 class GameEnvironment:
@@ -48,16 +72,17 @@ class GameEnvironment:
         isolation: Isolation | None = None,
     ) -> None:
         self.made = game
-        kind: Any = game.func if isinstance(game, functools.partial) else game
-        check_needs(name_of(kind), getattr(kind, "needs", ()))
+        kind: Any = unbound(game)
+        check_needs(name_of(kind), kind.needs if fulfils(kind, Needs) else ())
         self.actions = actions
-        self.instruction = getattr(kind, "instruction", "") if instruction is None else instruction
-        declared: Isolation = getattr(kind, "isolation", "object")
+        written = kind.instruction if fulfils(kind, Instructs) else ""
+        self.instruction = written if instruction is None else instruction
+        declared: Isolation = kind.isolation if fulfils(kind, Isolated) else "object"
         self.isolation: Isolation = isolation or declared
-        self._whole = getattr(kind, "whole", False)
-        self.replayable = getattr(kind, "replayable", True)
-        self.keeps = hasattr(kind, "snapshot")
-        self.specs = (tool_of(tuple(getattr(kind, "commands", ()))),) if actions == "call" else ()
+        self._whole = fulfils(kind, ReadsWhole) and kind.whole
+        self.replayable = replayable(kind)
+        self.keeps = fulfils(kind, Snapshots)
+        self.specs = (tool_of(commands_of(kind)),) if actions == "call" else ()
         self.raised: list[str] = []
         """Commands on which the game raised instead of answering, and what."""
         self._host: Host | None = None
@@ -71,7 +96,7 @@ class GameEnvironment:
         """
         game: Any = self.made()
         try:
-            if hasattr(game, "check"):
+            if fulfils(game, Checks):
                 game.check()
         finally:
             game.close()
@@ -129,9 +154,9 @@ class GameEnvironment:
 
     async def admissible(self) -> tuple[str, ...]:
         """The commands that do something here; none where the game does not say."""
-        kind = self.made.func if isinstance(self.made, functools.partial) else self.made
-        if not hasattr(kind, "admissible"):
-            return tuple(getattr(kind, "commands", ()))
+        kind = unbound(self.made)
+        if not fulfils(kind, Admits):
+            return commands_of(kind)
         assert self._host is not None
         return tuple(await self._host.ask("admissible"))
 
@@ -175,12 +200,17 @@ class GameEnvironment:
 
 def name_of(kind: Any) -> str:
     """What a game is called in a recipe: its `name`, else that of its class."""
-    return str(getattr(kind, "name", getattr(kind, "__name__", type(kind).__name__)))
+    return str(kind.name if fulfils(kind, Named) else getattr(kind, "__name__", type(kind).__name__))
+
+
+def commands_of(kind: object) -> tuple[str, ...]:
+    """All commands of a game that has always the same few; none of another."""
+    return tuple(kind.commands) if fulfils(kind, FewCommands) else ()
 
 
 def is_game(kind: Any) -> bool:
     """Whether something a recipe names is a game, to be put into an environment."""
-    return inspect.isclass(kind) and hasattr(kind, "begin") and hasattr(kind, "act")
+    return inspect.isclass(kind) and fulfils(kind, _Played)
 
 
 def played(game: Any) -> Callable[..., GameEnvironment]:

@@ -17,17 +17,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from whetstone.chat import Message, user
+from whetstone.contracts import fulfils
 from whetstone.environments.commands import ODD, Actions, answered, command_of, tool_of, why_none
-from whetstone.environments.protocol import Observation, StepResult
+from whetstone.environments.protocol import Observation, Seats, StepResult
 from whetstone.errors import EpisodeError, TaskError, did_you_mean
 from whetstone.trajectory import Author, Task
 
 
 class TableGame(Protocol):
-    """A game with seats: plain and synchronous. `roles` and `instructions` (by role) belong to the class."""
+    """A game with seats: plain and synchronous. `roles` and `InstructsRoles` are the class's."""
 
     roles: tuple[str, ...]
 
@@ -54,6 +55,14 @@ class TableGame(Protocol):
     def verdict(self, role: str) -> Mapping[str, Any]:
         """How it went for a role: `success`, `score`, …"""
         ...
+
+
+@runtime_checkable
+class InstructsRoles(Protocol):
+    """A game that says how each role is played."""
+
+    instructions: Mapping[str, str]
+    """By role; stands in front of what it is shown first."""
 
 
 @dataclass(slots=True)
@@ -91,7 +100,7 @@ class Seat:
     def __init__(self, game: Callable[[], TableGame], *, actions: Actions = "call") -> None:
         self.made, self.actions = game, actions
         self.specs = (tool_of(()),) if actions == "call" else ()
-        self.roles: tuple[str, ...] = tuple(getattr(game, "roles", ()))
+        self.roles: tuple[str, ...] = tuple(game.roles) if fulfils(game, Seats) else ()
         self.role = ""
         self.raised: list[str] = []
         """Commands on which the game raised instead of answering, and what."""
@@ -124,7 +133,8 @@ class Seat:
         self._table, self._over = table, False
         table.let_script()
         await self._my_turn()
-        instruction = getattr(table.game, "instructions", {}).get(self.role, "")
+        written = table.game.instructions if fulfils(table.game, InstructsRoles) else {}
+        instruction = written.get(self.role, "")
         seen = table.game.seen(self.role)
         return Observation((user(f"{instruction}\n{seen}".strip()),), self.specs, author=Author.PARTNER)
 

@@ -14,7 +14,8 @@ from random import Random
 from typing import Any
 
 from whetstone.chat import Message, tool_result, user
-from whetstone.environments.protocol import Environment, Observation, StepResult
+from whetstone.contracts import fulfils
+from whetstone.environments.protocol import Environment, HoldsTools, Observation, StepResult
 from whetstone.seeding import derive_random
 from whetstone.trajectory import CallRecord, Task
 
@@ -65,7 +66,8 @@ class Noisy:
     async def step(self, action: Message) -> StepResult:
         """Carry it out, or fail; an action that is an answer has no noise."""
         fails, late, slow = self._draw.random(), self._draw.random(), self._draw.gauss(0, 1)
-        if not action.tool_calls and hasattr(self.environment, "toolset"):
+        answers = fulfils(self.environment, HoldsTools) and not action.tool_calls
+        if answers:
             return await self.environment.step(action)
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds * math.exp(self.delay_sigma * slow))

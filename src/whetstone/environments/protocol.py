@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from whetstone.chat import Message, ToolSpec
-from whetstone.tools.protocol import Episode
+from whetstone.contracts import fulfils
+from whetstone.tools.protocol import Episode, GivesVerdict, Replayable, Stateless, replayable, stateless
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
+
+if TYPE_CHECKING:
+    from whetstone.environments.dependencies import Need
+    from whetstone.tools import Toolset
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +64,9 @@ class StepResult:
 class Environment(Protocol):
     """Where an episode happens. One instance serves one episode at a time; `close` runs on every path.
 
-    An episode may part from another in its middle where the environment can be brought there again: `snapshot()` says
-    all there is to know, and `restore(snapshot)` on one that has begun the same task goes
-    back (`keeps = False` where it has these and cannot); or the same actions lead there. One of which
-    neither holds says `replayable = False`.
-
-    `verdict()`, where there is one, says what became of the world: a mapping with `success`, `score` and whatever else
-    it counted, asked once behind the last turn, whoever ended the episode. It is kept with the trajectory.
-
-    One whose answers depend on the action alone may say so with an attribute `stateless = True`: an episode that was
-    cut off by a kill then goes on behind its recorded turns without playing them again.
+    An episode may part from another in its middle where the environment can be brought there again: by what it keeps
+    (`Snapshots`), or by the same actions, unless it says otherwise (`Replayable`). What else it may have, the protocols
+    of `OPTIONAL` say; one around another is asked for what the other has.
     """
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
@@ -82,6 +80,115 @@ class Environment(Protocol):
     async def close(self) -> None:
         """Let go of everything held."""
         ...
+
+
+# ------------------------------------------------------------ what an environment may have besides
+
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """It can be left and come back to: an episode may part from another in its middle."""
+
+    def snapshot(self) -> Any:
+        """All there is to know of where it is; plain or async, asked behind a turn that others may part from."""
+        ...
+
+    def restore(self, snapshot: Any) -> Awaitable[None] | None:
+        """Go back to where that was taken; plain or async, asked of one that has begun the same task."""
+        ...
+
+
+@runtime_checkable
+class Keeps(Protocol):
+    """It has the methods of `Snapshots`, and not always the means."""
+
+    keeps: bool
+    """False where they cannot be asked."""
+
+
+@runtime_checkable
+class Admits(Protocol):
+    """It knows which actions do something here: asked of games by whoever plays them without a model."""
+
+    def admissible(self) -> Awaitable[Sequence[str]] | Sequence[str]:
+        """Their commands, at any turn; async of an environment, plain of a game."""
+        ...
+
+
+@runtime_checkable
+class ShowsTools(Protocol):
+    """The tools on offer are known before an episode begins."""
+
+    specs: Sequence[ToolSpec]
+    """Read where it has just been made."""
+
+
+@runtime_checkable
+class HoldsTools(Protocol):
+    """Its tools are a toolset, which says more of them than their specs."""
+
+    toolset: Toolset
+
+
+@runtime_checkable
+class Seats(Protocol):
+    """It is played by several, each in a seat."""
+
+    roles: Sequence[str]
+    """Names of the seats."""
+
+
+@runtime_checkable
+class Speaks(Protocol):
+    """It says whether there is more in it to read than its tasks; what says nothing has."""
+
+    speaks: bool
+    """False where it shows a task and what plain functions return, and nothing else."""
+
+
+@runtime_checkable
+class Judges(Protocol):
+    """It has a `verdict`, and not always something to say in it."""
+
+    judges: bool
+    """False where nobody in it can tell what became of an episode."""
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """It can tell before any episode whether it can be played as it was made."""
+
+    def check(self) -> None:
+        """Look; once, of the recipe's.
+
+        Raises:
+            RecipeError: It cannot.
+        """
+        ...
+
+
+OPTIONAL = (
+    Snapshots, Keeps, GivesVerdict, Replayable, Stateless, Admits, ShowsTools, HoldsTools, Seats, Speaks, Judges,
+    Checks,
+)  # fmt: skip
+"""What an environment may have."""
+
+
+def can_be_kept(environment: object) -> bool:
+    """Whether it can be left and come back to by a snapshot."""
+    return environment.keeps if fulfils(environment, Keeps) else fulfils(environment, Snapshots)
+
+
+def can_be_gone_back_to(environment: object) -> bool:
+    """Whether an episode may begin in its middle, by a snapshot, by the same actions, or without either."""
+    return stateless(environment) or can_be_kept(environment) or replayable(environment)
+
+
+def tools_shown(environment: object) -> Sequence[ToolSpec]:
+    """The tools it will offer, as far as it shows them before an episode."""
+    if fulfils(environment, ShowsTools) and environment.specs:
+        return environment.specs
+    return environment.toolset.specs if fulfils(environment, HoldsTools) else ()
 
 
 # ------------------------------------------------------------ games: worlds of one command a turn
@@ -110,18 +217,8 @@ class Shown:
 class Game(Protocol):
     """A world that is played with one command a turn: plain and synchronous, made anew for each episode.
 
-    What it may have besides:
-
-        instruction      how it is played and how commands are written; stands in front of the first text
-        commands         all there are, where they are always the same few
-        admissible()     the commands that do something here
-        solve()          what an expert would say here
-        isolation        `object` unless it says otherwise; see `Isolation`
-        check()          sees that it can be played as it was made; raises RecipeError, once and before any episode
-        whole            True where all of what is said is the command, not its last line
-        needs            what has to be installed; see `needs.py`
-        snapshot()       all there is to know, as bytes; `restore(bytes)` on one that has begun the same task goes back
-        replayable       False where the same commands do not lead to the same place again
+    What it may have besides, the protocols of `OPTIONAL_OF_GAMES` say; attributes are read of the class. What it keeps
+    (`Snapshots`) is bytes.
     """
 
     def begin(self, task: Task, seed: int) -> Shown:
@@ -145,6 +242,67 @@ class Game(Protocol):
         ...
 
 
+@runtime_checkable
+class Named(Protocol):
+    """A game that is not called what its class is."""
+
+    name: str
+
+
+@runtime_checkable
+class Instructs(Protocol):
+    """A game that says how it is played."""
+
+    instruction: str
+    """How, and how commands are written; stands in front of the first text."""
+
+
+@runtime_checkable
+class FewCommands(Protocol):
+    """A game with always the same few commands."""
+
+    commands: Iterable[str]
+    """All there are."""
+
+
+@runtime_checkable
+class Solves(Protocol):
+    """A game that knows how it is won."""
+
+    def solve(self) -> str:
+        """What an expert would say here; asked in front of a command."""
+        ...
+
+
+@runtime_checkable
+class Isolated(Protocol):
+    """A game that says how it may be shared; what says nothing is an `object`."""
+
+    isolation: Isolation
+
+
+@runtime_checkable
+class ReadsWhole(Protocol):
+    """A game that says what of an answer is its command; of what says nothing, the last line."""
+
+    whole: bool
+    """True where it is all of what is said."""
+
+
+@runtime_checkable
+class Needs(Protocol):
+    """A game that takes more than Python."""
+
+    needs: Iterable[Need]
+    """What has to be installed."""
+
+
+OPTIONAL_OF_GAMES = (
+    Named, Instructs, FewCommands, Admits, Solves, Isolated, Checks, ReadsWhole, Needs, Snapshots, Replayable,
+)  # fmt: skip
+"""What a game may have."""
+
+
 # ------------------------------------------------------------ users: who is spoken to
 
 
@@ -159,7 +317,8 @@ class Reply:
 
 class User(Protocol):
     """Who the agent speaks to: a script, a model behind an address, or another policy. Plain or async; made anew for
-    each episode. He may hold tools of his own, in the same world as the agent's (`Episode.shared`)."""
+    each episode. He may hold tools of his own, in the same world as the agent's (`Episode.shared`). What he may have
+    besides, the protocols of `OPTIONAL_OF_USERS` say."""
 
     def open(self, episode: Episode) -> Reply:
         """His first words."""
@@ -172,3 +331,7 @@ class User(Protocol):
     def close(self) -> None:
         """Let go of everything held."""
         ...
+
+
+OPTIONAL_OF_USERS = (GivesVerdict, Replayable)
+"""What a user may have."""

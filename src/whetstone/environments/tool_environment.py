@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from whetstone.chat import Message, system, tool_result, user
+from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Observation, StepResult, User
 from whetstone.plugins import OptionError
 from whetstone.tools import Answer, Toolset
 from whetstone.tools.plain_text import plain
+from whetstone.tools.protocol import GivesVerdict, replayable
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
 
 
@@ -79,12 +81,12 @@ class ToolEnvironment:
     @property
     def judges(self) -> bool:
         """Whether anybody in it can say what became of an episode."""
-        return any(hasattr(each, "verdict") for each in (*self.toolset.holders, self._user_of))
+        return any(fulfils(each, GivesVerdict) for each in (*self.toolset.holders, self._user_of))
 
     @property
     def replayable(self) -> bool:
         """Whether the same calls lead to the same place again."""
-        return self.toolset.replayable and getattr(self._user_of, "replayable", True)
+        return self.toolset.replayable and replayable(self._user_of)
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """The task's prompt, behind the instruction if there is one. What is random in tools comes from the seed."""
@@ -143,7 +145,7 @@ class ToolEnvironment:
     async def verdict(self) -> Mapping[str, Any]:
         """What tools, and the user, say became of it; nothing where none of them says anything."""
         said = await self.toolset.verdict()
-        if self._user is not None and hasattr(self._user, "verdict"):
+        if fulfils(self._user, GivesVerdict):
             said |= await awaited(self._user.verdict())
         return said
 

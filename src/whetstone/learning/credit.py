@@ -21,6 +21,7 @@ from whetstone.algorithms import Bite, Credit, Level, bite_of, level_of
 from whetstone.errors import CreditError
 from whetstone.learning.columns import READ_AT, Columns, with_advantages
 from whetstone.learning.token_index import Held
+from whetstone.plugins import unbound
 from whetstone.trajectory import Removal, Segment
 
 LEVELS: tuple[Level, ...] = ("trajectory", "turn", "token")
@@ -161,7 +162,7 @@ def _numbers(key: str, function: Callable[..., Any], said: Any, columns: Columns
 
 
 def _who(key: str, function: Callable[..., Any]) -> str:
-    inner = getattr(function, "func", function)
+    inner = unbound(function)
     return f"{key} ({getattr(inner, '__name__', type(inner).__name__)})"
 
 

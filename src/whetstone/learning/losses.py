@@ -32,6 +32,7 @@ from whetstone.algorithms import (
 from whetstone.errors import CreditError
 from whetstone.learning.packing import MicroBatch
 from whetstone.learning.token_outputs import TokenOutputs
+from whetstone.plugins import unbound
 from whetstone.recipe import CriticSettings, EntropySettings
 from whetstone.trajectory import Segment
 
@@ -267,7 +268,7 @@ def _check(said: Any, objective: Callable[..., Any], logprobs: Tensor) -> None:
     Raises:
         CreditError: It is not one loss a token.
     """
-    inner = getattr(objective, "func", objective)
+    inner = unbound(objective)
     who = f"objective ({getattr(inner, '__name__', type(inner).__name__)})"
     if not isinstance(said, TokenLoss):
         raise CreditError(f"{who} returned {type(said).__name__}, not TokenLoss(loss, metrics)")

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from whetstone.errors import RecipeError, did_you_mean
-from whetstone.rewards.protocol import Compares, provided_by
+from whetstone.rewards.protocol import Compares, let_go, provided_by
 from whetstone.rewards.term import Term
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -103,8 +103,7 @@ class Composed:
     async def close(self) -> None:
         """Let go of what the terms hold."""
         for term in self.terms.values():
-            if hasattr(term.reward, "close"):
-                await term.reward.close()
+            await let_go(term.reward)
 
 
 def version_of(trajectory: Trajectory) -> int:

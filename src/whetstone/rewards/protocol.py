@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from whetstone.contracts import fulfils
+from whetstone.tools.protocol import Closes
 from whetstone.trajectory import Score, Task, Trajectory
 
 
@@ -15,8 +18,8 @@ class Reward(Protocol):
     Where it cannot tell (a judge is down), it says `Score.unknown(why)` or raises: the trajectory is then marked
     invalid and leaves the statistics. A failure is never a reward of 0.
 
-    One that is made of others has keyword arguments of type `Reward`; a recipe names them. One that holds something has
-    `close()`.
+    One that is made of others has keyword arguments of type `Reward`; a recipe names them. What it may have besides,
+    the protocols of `OPTIONAL` say.
     """
 
     async def __call__(self, trajectory: Trajectory, task: Task, /) -> Score:
@@ -33,6 +36,26 @@ class Compares(Protocol):
         is invalid."""
         ...
 
+
+@runtime_checkable
+class Provides(Protocol):
+    """It says what its results carry beside what all of them do, so that a recipe can be checked before anything runs.
+    A function says so by `provides`."""
+
+    provides: Collection[str]
+    """By name; `forks` of a strategy: it begins episodes in the middle of others."""
+
+
+@runtime_checkable
+class NamesTools(Protocol):
+    """A reward for the use of certain tools, which then have to be there."""
+
+    tools: Collection[str] | None
+    """Their names; None: any."""
+
+
+OPTIONAL = (Compares, Provides, NamesTools, Closes)
+"""What a reward may have; and it may learn from how steps went (`Remembers`)."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -54,5 +77,13 @@ def provides(*names: str) -> Callable[[Function], Function]:
 
 def provided_by(reward: Callable[..., Any]) -> frozenset[str]:
     """What a reward says its scores carry."""
-    named: frozenset[str] = getattr(getattr(reward, "func", reward), "provides", frozenset())
-    return named
+    asked = reward.func if isinstance(reward, functools.partial) else reward
+    return frozenset(asked.provides) if fulfils(asked, Provides) else frozenset()
+
+
+async def let_go(reward: object) -> None:
+    """Close a reward that holds something."""
+    if fulfils(reward, Closes):
+        closed = reward.close()
+        if closed is not None:
+            await closed

@@ -20,12 +20,14 @@ from typing import Any
 
 from whetstone.causes import Beginning, cause_of
 from whetstone.chat import Chat, Message
+from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
 from whetstone.rewards import Compares, Reward, compared, scored
 from whetstone.rollout.admission import Admission
 from whetstone.rollout.group_sampler import Asked, PlannedGroup
 from whetstone.rollout.method import Method
+from whetstone.rollout.optional import Sized
 from whetstone.rollout.protocol import Action, Actor, EpisodeRecord, Moment, Numbered, Plan, Strategy
 from whetstone.rollout.runner import Around, Fork, Limits, run_episode
 from whetstone.rollout.status import RolloutStatus, Watch
@@ -110,7 +112,7 @@ class Collector:
             PromptTooLong: The task's prompt leaves no room for an answer.
             NothingScoredError: None of the first few dozen episodes could be scored.
         """
-        planned = PlannedGroup(self, plan, getattr(strategy, "group_size", 1))
+        planned = PlannedGroup(self, plan, strategy.group_size if fulfils(strategy, Sized) else 1)
         try:
             group = await strategy(plan.task, planned)
         finally:  # where one raised, the task is at fault: nobody goes on with it

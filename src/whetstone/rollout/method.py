@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from whetstone.contracts import fulfils
+from whetstone.rollout.optional import AtEvaluation, EvaluatedAs, Measures
 from whetstone.rollout.protocol import (
     Allocation,
     Heard,
@@ -70,7 +72,9 @@ class Method:
         partner = self.partner if _evaluated(self.partner) else None
         return replace(
             Method(overflow=self.overflow, partner=partner),
-            views={name: getattr(part, "evaluated", part) for name, part in kept["views"].items()},
+            views={
+                name: part.evaluated if fulfils(part, EvaluatedAs) else part for name, part in kept["views"].items()
+            },
             stops=kept["stops"],
             rewrites=kept["rewrites"],
         )
@@ -95,10 +99,10 @@ class Method:
         """What parts have to say of themselves, each under its name."""
         said: dict[str, float] = {}
         for name, part in self.parts():
-            if hasattr(part, "metrics"):
+            if fulfils(part, Measures):
                 said |= {f"{name.replace('.', '/', 1)}/{key}": value for key, value in part.metrics().items()}
         return said
 
 
 def _evaluated(part: Any) -> bool:
-    return bool(getattr(part, "at_evaluation", False))
+    return fulfils(part, AtEvaluation) and part.at_evaluation

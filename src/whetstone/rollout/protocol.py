@@ -4,7 +4,7 @@
     → inject → select → refill → (advantage, update) → what is remembered
 
 A method names parts for some of these in its recipe. What a part remembers from step to step, it says in `state`, and
-it is in the checkpoint. A part that should also be there when the policy is evaluated has `at_evaluation = True`.
+it is in the checkpoint. What a part may have beside what its place asks for, `optional.py` says.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ class Stop(Protocol):
 
 @dataclass(slots=True)
 class Siblings:
-    """How far the episodes of a group are. Depends on who is faster, so a stop that reads it has `by_timing = True`."""
+    """How far the episodes of a group are. Depends on who is faster; a stop that reads it says so (`ByTiming`)."""
 
     under_way: dict[str, int] = field(default_factory=dict)
     """Turns of each."""

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from whetstone.chat import Chat, Message, ToolSpec, user
-from whetstone.environments.protocol import Environment
+from whetstone.contracts import fulfils
+from whetstone.environments.protocol import Environment, Snapshots
 from whetstone.errors import InfrastructureError, PromptTooLong, explained
 from whetstone.plain_json import plain
 from whetstone.rollout.drawn import drawn_spans
@@ -44,6 +45,7 @@ from whetstone.rollout.protocol import (
 from whetstone.rollout.reading import Overflow, Reading
 from whetstone.seeding import derive_seed
 from whetstone.stopping import asked_to_stop
+from whetstone.tools.protocol import GivesVerdict, stateless
 from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn
 
 
@@ -252,7 +254,7 @@ class _Episode:
 
     async def verdict(self) -> Mapping[str, Any]:
         """What the environment says of itself at the end."""
-        if not hasattr(self.environment, "verdict"):
+        if not fulfils(self.environment, GivesVerdict):
             return {}
         said = await _awaited(self.environment.verdict())
         if not isinstance(said, Mapping):
@@ -394,7 +396,7 @@ class _Episode:
 
     async def _led_through(self, played: tuple[Turn, ...]) -> bool:
         """Bring the environment behind these turns; whether it is there."""
-        if getattr(self.environment, "stateless", False):
+        if stateless(self.environment):
             return True
         behind = 0
         if self.fork is not None and self.fork.snapshot is not None:
@@ -458,7 +460,7 @@ class _Episode:
 
     async def _snap(self) -> None:
         """Keep what an environment says it takes to come back here, where somebody may want to part from here."""
-        if self.around.snapshots is not None and hasattr(self.environment, "snapshot"):
+        if self.around.snapshots is not None and fulfils(self.environment, Snapshots):
             self.around.snapshots[len(self.turns)] = await _awaited(self.environment.snapshot())
 
 

@@ -14,7 +14,7 @@ from whetstone.trajectory import Task
 class Source(Protocol):
     """Training tasks without end, and held-out tasks that are never among them.
 
-    One whose tasks come again after a while says how many there are, as `training_tasks`.
+    What it may have besides, the protocols of `OPTIONAL` say.
     """
 
     def task(self, index: int) -> Task:
@@ -27,7 +27,7 @@ class Source(Protocol):
 
 
 class Curriculum(Protocol):
-    """Which task comes next. One that learns from how tasks went also has `hear`, `state` and `load_state`."""
+    """Which task comes next. What it may have besides is what any part of the rollout may (`rollout/optional.py`)."""
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int | Task:
         """The task of group `number`: an index of the source's, or one that was made.
@@ -48,3 +48,23 @@ class Expert(Protocol):
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """What an expert says next, given everything said so far and the tools on offer."""
         ...
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """A source whose tasks come again after a while."""
+
+    training_tasks: int
+    """How many there are; what asks for more of them is refused."""
+
+
+@runtime_checkable
+class Skips(Protocol):
+    """A source that leaves bad tasks out."""
+
+    skipped: int
+    """How many it has left out; they are told of."""
+
+
+OPTIONAL = (Expert, Counted, Skips)
+"""What a source of tasks may have."""

@@ -6,31 +6,20 @@ A tool is a typed function. Tools that remember something are the public methods
         def __init__(self, *, size: int = 10) -> None: ...
         def add(self, item: str) -> str: ...
 
-Its keyword-only arguments are options in a recipe. What it may have besides, each plain or async:
-
-    tools()                  the tools, where they are not the public methods
-    open(episode)            once before the first call
-    close()                  once behind the last, on every path
-    verdict()                behind the last call: what became of it, as a mapping with `success`, `score`, …
-    charge(name)             before each call, of any tool: (why it cannot be paid for, if so; what it costs)
-    changing                 True where `tools()` is not always the same
-    must_agree               by name, options that tools which share something must have alike
-    replayable               False where the same calls do not lead to the same place again
-    stateless                True where an answer depends on its call alone
-    declared                 by name, how it works where models get used to it: how long variables last
+Its keyword-only arguments are options in a recipe. What it may have besides, the protocols of `OPTIONAL` say.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from whetstone.chat.message import Image, Text
+from whetstone.contracts import fulfils, names_of
 from whetstone.trajectory import Task
 
 Outcome = Literal["ok", "tool_error", "tool_failed", "timeout", "stopped", "budget_exhausted", "refused_by_policy"]
-LIFETIME = frozenset({"open", "close", "tools", "charge", "verdict"})
-"""Public methods of a class of tools that are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +38,122 @@ class Episode:
     seed: int
     shared: dict[str, Any] = field(default_factory=dict)
     """By name, what one tool has made and others use, too: the folder of a sandbox."""
+
+
+# ------------------------------------------------------------ what may be there besides; users and worlds have some
+
+
+@runtime_checkable
+class OffersTools(Protocol):
+    """Tools that are not the public methods."""
+
+    def tools(self) -> Iterable[Any]:
+        """Typed functions; asked at making, behind `open`, and behind each call where they are `changing`."""
+        ...
+
+
+@runtime_checkable
+class Opens(Protocol):
+    """What has to be there before the first call."""
+
+    def open(self, episode: Episode) -> Awaitable[None] | None:
+        """An episode begins; plain or async, once before the first call.
+
+        Raises:
+            InfrastructureError: What it stands on is not there.
+        """
+        ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """Something is held, and let go of."""
+
+    def close(self) -> Awaitable[None] | None:
+        """Let go of it; plain or async, once behind the last use, on every path."""
+        ...
+
+
+@runtime_checkable
+class GivesVerdict(Protocol):
+    """It can tell what became of an episode."""
+
+    def verdict(self) -> Awaitable[Mapping[str, Any]] | Mapping[str, Any]:
+        """A mapping with `success`, `score` and whatever else was counted; plain or async, asked once behind the last
+        turn, whoever ended the episode. It is kept with the trajectory."""
+        ...
+
+
+@runtime_checkable
+class Charges(Protocol):
+    """Calls have a price."""
+
+    def charge(self, name: str) -> tuple[str, float]:
+        """(why it cannot be paid for, empty where it can; what it costs), asked before each call of any tool."""
+        ...
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """Prices by the names of tools, which have to be there."""
+
+    prices: Mapping[str, float]
+
+
+@runtime_checkable
+class Changing(Protocol):
+    """Tools may come and go."""
+
+    changing: bool
+    """True where `tools()` is not always the same: it is read anew behind each call."""
+
+
+@runtime_checkable
+class MustAgree(Protocol):
+    """It shares something with other tools."""
+
+    must_agree: Mapping[str, Any]
+    """By name, the options that all which share it must have alike."""
+
+
+@runtime_checkable
+class Replayable(Protocol):
+    """It says whether it can be led to the same place again; what says nothing can."""
+
+    replayable: bool
+    """False where the same calls or actions do not lead there."""
+
+
+@runtime_checkable
+class Stateless(Protocol):
+    """It says whether it remembers anything; what says nothing does."""
+
+    stateless: bool
+    """True where an answer depends on its call, or action, alone: an episode that was cut off by a kill then goes on
+    behind its recorded turns without playing them again."""
+
+
+@runtime_checkable
+class Declares(Protocol):
+    """Models get used to how it works."""
+
+    declared: Mapping[str, str]
+    """By name, how: how long variables last."""
+
+
+OPTIONAL = (
+    OffersTools, Opens, Closes, GivesVerdict, Charges, Priced, Changing, MustAgree, Replayable, Stateless, Declares,
+)  # fmt: skip
+"""What a class of tools may have."""
+LIFETIME = names_of(OffersTools, Opens, Closes, GivesVerdict, Charges)
+"""Public methods of a class of tools that are none."""
+
+
+def replayable(part: object) -> bool:
+    """Whether the same calls, or actions, lead to the same place again."""
+    return not fulfils(part, Replayable) or part.replayable
+
+
+def stateless(part: object) -> bool:
+    """Whether an answer depends on the call, or action, alone."""
+    return fulfils(part, Stateless) and part.stateless

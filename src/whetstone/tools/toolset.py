@@ -29,6 +29,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from whetstone.chat import Image, Text, ToolCall, ToolSpec
+from whetstone.contracts import fulfils
 from whetstone.errors import (
     InfrastructureError,
     RecipeError,
@@ -43,7 +44,22 @@ from whetstone.errors import (
 from whetstone.shortening import shortened
 from whetstone.stopping import asked_to_stop, pressed
 from whetstone.tools.plain_text import plain
-from whetstone.tools.protocol import LIFETIME, Episode, Result
+from whetstone.tools.protocol import (
+    LIFETIME,
+    Changing,
+    Charges,
+    Closes,
+    Declares,
+    Episode,
+    GivesVerdict,
+    MustAgree,
+    OffersTools,
+    Opens,
+    Priced,
+    Result,
+    replayable,
+    stateless,
+)
 from whetstone.tools.schema import Tool, tool_from_function
 from whetstone.tools.threads import run_in_thread
 from whetstone.trajectory import CallRecord, Task
@@ -111,9 +127,9 @@ class Toolset:
                 raise RecipeError(f"{item!r} is no tool: a tool is a typed function, or a class with public methods")
         self._agree()
         self._list()
-        if not any(getattr(holder, "changing", False) for holder in self.holders):
+        if not self._changing():
             for holder in self.holders:
-                for name in getattr(holder, "prices", ()):
+                for name in holder.prices if fulfils(holder, Priced) else ():
                     if name not in self._tools:
                         raise RecipeError(f'prices: there is no tool "{name}"{did_you_mean(name, self._tools)}')
 
@@ -125,17 +141,18 @@ class Toolset:
     @property
     def stateless(self) -> bool:
         """Whether an answer depends on its call alone."""
-        return all(getattr(holder, "stateless", False) for holder in self.holders)
+        return all(stateless(holder) for holder in self.holders)
 
     @property
     def replayable(self) -> bool:
         """Whether the same calls lead to the same place again."""
-        return all(getattr(holder, "replayable", True) for holder in self.holders)
+        return all(replayable(holder) for holder in self.holders)
 
     @property
     def declared(self) -> dict[str, str]:
         """By name, how tools work, where models get used to it."""
-        return {name: said for holder in self.holders for name, said in getattr(holder, "declared", {}).items()}
+        told = [holder.declared for holder in self.holders if fulfils(holder, Declares)]
+        return {name: said for declared in told for name, said in declared.items()}
 
     async def open(self, task: Task, *, seed: int) -> None:
         """Begin an episode.
@@ -148,7 +165,7 @@ class Toolset:
         self._opened = True
         episode = self.episode = Episode(task, seed)
         for holder in self.holders:
-            if hasattr(holder, "open"):
+            if fulfils(holder, Opens):
                 await _awaited(holder.open(episode))
         self._list()
 
@@ -156,7 +173,7 @@ class Toolset:
         """Let go of everything; the first failure is raised when all have been asked."""
         self._opened, failures = False, []
         for holder in reversed(self.holders):
-            if hasattr(holder, "close"):
+            if fulfils(holder, Closes):
                 try:
                     await _awaited(holder.close())
                 except Exception as error:
@@ -193,14 +210,14 @@ class Toolset:
             return self._answer(call, _failed("invalid_arguments", said_by(error)))
         cost = 0.0
         for holder in self.holders:
-            if hasattr(holder, "charge"):
+            if fulfils(holder, Charges):
                 said, cost = holder.charge(call.name)
                 if said:
                     return self._answer(call, _failed("budget_exhausted", said))
         started = time.perf_counter()
         came = await self._run(tool, arguments)
         seconds = time.perf_counter() - started
-        if any(getattr(holder, "changing", False) for holder in self.holders):
+        if self._changing():
             self._list()
         return self._answer(call, came, seconds=seconds, cost=cost)
 
@@ -208,13 +225,16 @@ class Toolset:
         """What became of what tools hold; a success where all of them call it one, and the least of their scores."""
         said: dict[str, Any] = {}
         for holder in self.holders:
-            if hasattr(holder, "verdict"):
+            if fulfils(holder, GivesVerdict):
                 one = dict(await _awaited(holder.verdict()))
                 for name, least in (("success", min), ("score", min)):
                     if name in said and name in one:
                         one[name] = least(said[name], one[name])
                 said |= one
         return said
+
+    def _changing(self) -> bool:
+        return any(fulfils(holder, Changing) and holder.changing for holder in self.holders)
 
     def _agree(self) -> None:
         """See that tools which share something are given it alike.
@@ -225,7 +245,7 @@ class Toolset:
         known: dict[str, tuple[Any, str]] = {}
         for holder in self.holders:
             name = type(holder).__name__.lower()
-            for option, value in getattr(holder, "must_agree", {}).items():
+            for option, value in (holder.must_agree if fulfils(holder, MustAgree) else {}).items():
                 other, whose = known.setdefault(option, (value, name))
                 if other != value:
                     raise RecipeError(f"{whose} and {name} share a sandbox and differ in `{option}`: {other}, {value}")
@@ -289,7 +309,7 @@ def tools_of(holder: Any) -> list[Tool]:
     Raises:
         RecipeError: A method cannot be a tool.
     """
-    if hasattr(holder, "tools"):
+    if fulfils(holder, OffersTools):
         return [tool if isinstance(tool, Tool) else tool_from_function(tool) for tool in holder.tools()]
     names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))  # as they are written
     methods = [getattr(holder, name) for name in names if not name.startswith("_") and name not in LIFETIME]
@@ -318,7 +338,7 @@ def _holds_something(item: Any) -> bool:
     """Whether an object has tools, or a say in those of others."""
     if inspect.isroutine(item) or isinstance(item, str | bytes | int | float | list | tuple | dict | set):
         return False
-    return any(hasattr(item, name) for name in ("tools", *LIFETIME)) or bool(tools_of(item))
+    return any(hasattr(item, name) for name in LIFETIME) or bool(tools_of(item))
 
 
 def _is_class(item: Any) -> bool:
@@ -326,7 +346,7 @@ def _is_class(item: Any) -> bool:
 
 
 def _holds_tools(item: Any) -> bool:
-    return not inspect.isroutine(item) and any(hasattr(item, name) for name in ("tools", "open"))
+    return not inspect.isroutine(item) and (fulfils(item, OffersTools) or fulfils(item, Opens))
 
 
 def _as_result(value: Any) -> Result:

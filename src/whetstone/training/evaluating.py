@@ -20,6 +20,7 @@ import torch
 
 from whetstone.assembly.assembly import Assembly
 from whetstone.atomic_write import saving, write_text
+from whetstone.environments.protocol import tools_shown
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import Evaluation, evaluation_of
 from whetstone.extras import release
@@ -176,8 +177,7 @@ def protocol_of(
         who: Names the agent where it is not the policy.
     """
     recipe, listed = assembly.resolved.recipe, list(tasks)
-    environment = assembly.environment()
-    specs = getattr(environment, "specs", ()) or getattr(getattr(environment, "toolset", None), "specs", ())
+    specs = tools_shown(assembly.environment())
     return {
         "whetstone": release(),
         "agent": who or f"weights {weights_digest(assembly.policy)}",

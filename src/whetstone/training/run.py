@@ -51,6 +51,7 @@ from whetstone.reporting import (
     write_report,
     write_trajectories,
 )
+from whetstone.rewards.protocol import let_go
 from whetstone.rollout import Collector
 from whetstone.training.background_evaluation import Beside
 from whetstone.training.budget import share_spent
@@ -145,8 +146,7 @@ class _Run:
             finally:
                 await self.engine.close()
                 await self.checkpoints.written()
-                if hasattr(self.assembly.reward, "close"):
-                    await self.assembly.reward.close()
+                await let_go(self.assembly.reward)
         return self._summary()
 
     def _check_ablations(self) -> None:

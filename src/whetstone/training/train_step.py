@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from whetstone.contracts import fulfils
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch
 from whetstone.rollout import Heard, Method
+from whetstone.rollout.optional import LearnsAgain
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Group
 
@@ -51,7 +53,7 @@ def train_step(
     learned = learner.update(replace(batch, groups=tuple(groups)))
     metrics = learned.metrics | _removed(batch.groups, groups)
     for name, inject in (method.inject or {}).items():
-        if hasattr(inject, "again"):
+        if fulfils(inject, LearnsAgain):
             stored = inject.again(update, derive_random(seed, "again", name, update))
             metrics |= _second_pass(learner, stored, batch.budget_share) if stored else {}
     metrics |= method.metrics()

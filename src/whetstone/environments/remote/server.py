@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whetstone.chat import Message
+from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Environment
 from whetstone.environments.remote.guard import Guard
 from whetstone.environments.remote.wire import (
@@ -39,6 +40,7 @@ from whetstone.environments.remote.wire import (
 from whetstone.environments.tool_environment import awaited
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.extras import install_command
+from whetstone.tools.protocol import GivesVerdict
 
 _MOST_HELD_OUT = 4096
 _UNUSED_SECONDS = 60.0
@@ -175,7 +177,7 @@ def application(name: str, episodes: Episodes, source: Any = None, *, token: str
 
     async def verdict(request: Request) -> JSONResponse:
         environment = episodes.get(request.path_params["id"]).environment
-        said = await awaited(environment.verdict()) if hasattr(environment, "verdict") else {}
+        said = await awaited(environment.verdict()) if fulfils(environment, GivesVerdict) else {}
         return JSONResponse(dict(said))
 
     async def end(request: Request) -> JSONResponse:

@@ -20,7 +20,9 @@ from statistics import fmean, median
 from typing import Any
 
 from whetstone.chat import Message, ToolCall, assistant
+from whetstone.contracts import fulfils
 from whetstone.environments import Environment
+from whetstone.environments.protocol import HoldsTools, can_be_kept
 from whetstone.environments.tool_environment import awaited
 from whetstone.errors import EpisodeError, InfrastructureError
 from whetstone.evaluation.checks import Check, Verdict
@@ -30,6 +32,7 @@ from whetstone.evaluation.contract.playing import Played, Policy, again, play
 from whetstone.evaluation.contract.random_policy import RandomPolicy
 from whetstone.rewards import Reward
 from whetstone.tasks import Expert, Source
+from whetstone.tools.protocol import GivesVerdict, replayable, stateless
 from whetstone.trajectory import Task, Trajectory
 
 _SEED = 7
@@ -280,13 +283,13 @@ class _Tried:
         """A snapshot leads back, or the same actions do; one of which neither holds says so."""
         task, played = max(self._looked_at(), key=lambda each: len(each[1].actions))
         environment = self.contract.make()
-        if not getattr(environment, "keeps", hasattr(environment, "snapshot")):
+        if not can_be_kept(environment):
             await environment.close()
-            if getattr(environment, "stateless", False):
+            if stateless(environment):
                 return Check("", Verdict.GOOD, "answers depend on the action alone (stateless)")
-            replayable = getattr(environment, "replayable", True)
-            said = "no snapshots; led back by the same actions" if replayable else "neither kept nor led back"
-            return Check("", Verdict.GOOD if replayable else Verdict.NOTE, said)
+            led_back = replayable(environment)
+            said = "no snapshots; led back by the same actions" if led_back else "neither kept nor led back"
+            return Check("", Verdict.GOOD if led_back else Verdict.NOTE, said)
         try:
             middle = len(played.actions) // 2
             await environment.reset(task, seed=_SEED)
@@ -299,7 +302,7 @@ class _Tried:
                 for action in played.actions[middle:]:
                     result = await environment.step(action)
                     shown.append((result.observation.messages, result.reward, result.ended))
-                final = await awaited(environment.verdict()) if hasattr(environment, "verdict") else {}
+                final = await awaited(environment.verdict()) if fulfils(environment, GivesVerdict) else {}
                 ways.append((shown, final))
                 await awaited(environment.restore(kept))  # type: ignore[attr-defined]
         finally:
@@ -322,7 +325,7 @@ class _Tried:
             await environment.reset(task, seed=_SEED)
             for action in played.actions:
                 result = await environment.step(action)
-            if result.ended is not None and not hasattr(environment, "toolset"):
+            if result.ended is not None and not fulfils(environment, HoldsTools):
                 try:
                     await environment.step(played.actions[-1])
                     notes.append("a step behind the end is carried out")

@@ -10,8 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec
+from whetstone.contracts import fulfils
 from whetstone.environments import Environment, Observation, StepResult
+from whetstone.environments.protocol import Admits
 from whetstone.environments.tool_environment import awaited
+from whetstone.tools.protocol import GivesVerdict
 from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
 
 Policy = Callable[[Sequence[Message], Sequence[ToolSpec], Sequence[str]], Message]
@@ -67,7 +70,7 @@ async def play(
         first: Observation = await environment.reset(task, seed=seed)
         conversation, tools = list(first.messages), first.tools
         for number in range(max_turns):
-            offered = await environment.admissible() if hasattr(environment, "admissible") else ()
+            offered = await awaited(environment.admissible()) if fulfils(environment, Admits) else ()
             action = policy(conversation, tools, offered)
             action = replace(action, tool_calls=tuple(replace(c, id=f"call_{number}") for c in action.tool_calls))
             result: StepResult = await environment.step(action)
@@ -79,7 +82,7 @@ async def play(
                 break
             if between is not None:
                 await between(environment, len(turns))
-        if hasattr(environment, "verdict"):
+        if fulfils(environment, GivesVerdict):
             final = dict(await awaited(environment.verdict()))
     finally:
         await environment.close()

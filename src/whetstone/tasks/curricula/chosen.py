@@ -13,9 +13,10 @@ from random import Random
 
 import numpy as np
 
+from whetstone.contracts import fulfils
 from whetstone.errors import TaskError
 from whetstone.plugins import OptionError
-from whetstone.tasks.protocol import Source
+from whetstone.tasks.protocol import Counted, Source
 
 
 def learning_impact(curves: Sequence[Sequence[float]]) -> list[float]:
@@ -85,7 +86,7 @@ class Chosen:
         Raises:
             TaskError: It has not.
         """
-        most = getattr(source, "training_tasks", None)
+        most = source.training_tasks if fulfils(source, Counted) else None
         if most is not None and max(self.indices) >= most:
             raise TaskError(f"there is no training task {max(self.indices)}; there are 0 to {most - 1}")
 

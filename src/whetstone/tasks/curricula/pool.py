@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+from whetstone.contracts import fulfils
 from whetstone.errors import TaskError
 from whetstone.plugins import OptionError
-from whetstone.tasks.protocol import Source
+from whetstone.tasks.protocol import Counted, Source
 
 
 class Pool:
@@ -27,7 +28,7 @@ class Pool:
         Raises:
             TaskError: It has not.
         """
-        most = getattr(source, "training_tasks", None)
+        most = source.training_tasks if fulfils(source, Counted) else None
         if most is not None and self.size > most:
             raise TaskError(f"size: {self.size} tasks are asked for, there are {most}")
 
