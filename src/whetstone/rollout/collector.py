@@ -24,10 +24,10 @@ from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
 from whetstone.rewards import Compares, Reward, compared, scored
 from whetstone.rollout.admission import Admission
-from whetstone.rollout.group_sampler import Asked, PlannedGroup
+from whetstone.rollout.group_sampler import EpisodeRequest, GroupSampler
 from whetstone.rollout.method import Method
-from whetstone.rollout.protocol import Action, Actor, EpisodeRecord, Moment, Numbered, Plan, Strategy
-from whetstone.rollout.runner import Around, Fork, Limits, run_episode
+from whetstone.rollout.protocol import Action, Actor, ActorInput, EpisodeRecord, Numbered, Plan, Strategy
+from whetstone.rollout.runner import EpisodeHooks, Fork, Limits, run_episode
 from whetstone.rollout.status import RolloutStatus, Watch
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import Author, EndReason, Group, Removal, Task, Tokens, Trajectory, Turn
@@ -39,7 +39,7 @@ _LONGEST_BACK_OFF = 10.0
 class Collector:
     """Everything an episode needs, but the task.
 
-    Strategies sample through it, by a `PlannedGroup` each.
+    Strategies sample through it, by a `GroupSampler` each.
     """
 
     environment: Callable[[], Environment]
@@ -93,7 +93,7 @@ class Collector:
         Raises:
             NothingScoredError: None of the first few dozen episodes could be scored.
         """
-        planned = PlannedGroup(self, plan)
+        planned = GroupSampler(self, plan)
         try:
             return await planned.sample(plan.task, index=index)
         except PromptTooLong as failure:
@@ -110,7 +110,7 @@ class Collector:
             PromptTooLong: The task's prompt leaves no room for an answer.
             NothingScoredError: None of the first few dozen episodes could be scored.
         """
-        planned = PlannedGroup(self, plan, getattr(strategy, "group_size", 1))
+        planned = GroupSampler(self, plan, getattr(strategy, "group_size", 1))
         try:
             group = await strategy(plan.task, planned)
         finally:  # where one raised, the task is at fault: nobody goes on with it
@@ -122,7 +122,7 @@ class Collector:
                     self._beginning.see(None if after.score is not None else cause_of(after))
         return replace(group, trajectories=trajectories, number=plan.number, costs=planned.costs)
 
-    async def played(self, plan: Plan, asked: Asked, group: PlannedGroup) -> Trajectory:
+    async def played(self, plan: Plan, asked: EpisodeRequest, group: GroupSampler) -> Trajectory:
         """An episode, played when there is a place for it, and scored."""
         self._watch.queued += 1
         self._vacant.clear()
@@ -278,7 +278,7 @@ class Collector:
             self._vacant.clear()
 
     async def _attempts(
-        self, plan: Plan, asked: Asked, group: PlannedGroup, fork: Fork | None, around: Around
+        self, plan: Plan, asked: EpisodeRequest, group: GroupSampler, fork: Fork | None, around: EpisodeHooks
     ) -> Trajectory:
         """Play the episode, again where what failed was not its own."""
         task, id = group.task(asked), f"{plan.name}{plan.task.id}#{asked.index}"
@@ -338,7 +338,7 @@ class Collector:
             raise InfrastructureError(score.invalid)
         return float(score.success) if score.success is not None else score.value
 
-    def _limits(self, group: PlannedGroup, asked: Asked) -> Limits:
+    def _limits(self, group: GroupSampler, asked: EpisodeRequest) -> Limits:
         """What an episode may use that begins now."""
         limits = self.limits
         most = group.max_turns if asked.max_turns is None else min(group.max_turns, asked.max_turns)
@@ -378,7 +378,7 @@ class _WatchedActor:
     actor: Actor
     watch: Watch
 
-    async def act(self, moment: Moment) -> Action:
+    async def act(self, moment: ActorInput) -> Action:
         self.watch.acting += 1
         self.watch.doing[moment.episode] = (f"the engine (turn {moment.turn + 1})", time.perf_counter())
         try:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from whetstone.chat import Chat
 from whetstone.rollout.method import Method
-from whetstone.rollout.protocol import Allowance, Begun, Occasion, Plan, Running, Siblings, Splice, View
-from whetstone.rollout.runner import Around, Fork, Limits
+from whetstone.rollout.protocol import Allowance, EpisodeKey, Plan, Running, Siblings, Splice, StartPrefix, View
+from whetstone.rollout.runner import EpisodeHooks, Fork, Limits
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.trajectory import Costs, Task, Trajectory, Turn
 
@@ -57,7 +57,7 @@ class RunningEpisode:
         assert self.task is not None
         return self.task.result().turns if self.task.done() else tuple(self.turns)
 
-    def hear(self, turn: Turn) -> None:
+    def observe(self, turn: Turn) -> None:
         """One more turn is over."""
         self.turns.append(turn)
         self._changed.set()
@@ -68,7 +68,7 @@ class RunningEpisode:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EpisodeRequest:
     """An episode somebody wants."""
 
     index: int
@@ -83,29 +83,29 @@ class Asked:
     table: int = 0
 
 
-class Plays(Protocol):
+class EpisodePlayer(Protocol):
     """Who plays what is asked for."""
 
     method: Method
     chat: Chat
     limits: Limits
 
-    async def played(self, plan: Plan, asked: Asked, group: PlannedGroup) -> Trajectory: ...
+    async def played(self, plan: Plan, asked: EpisodeRequest, group: GroupSampler) -> Trajectory: ...
 
     async def demonstrated(self, plan: Plan, index: int) -> Trajectory: ...
 
 
-class PlannedGroup:
+class GroupSampler:
     """The roller of one group; see `Roller`.
 
     Args:
-        collector: Plays its episodes.
+        collector: EpisodePlayer its episodes.
         group_size: How many it is to have, unless the recipe allocates otherwise.
     """
 
-    def __init__(self, collector: Plays, plan: Plan, group_size: int = 1) -> None:
+    def __init__(self, collector: EpisodePlayer, plan: Plan, group_size: int = 1) -> None:
         self.collector, self.plan = collector, plan
-        self.occasion = Occasion(plan.task, plan.seed, plan.step, 0, group_size)
+        self.occasion = EpisodeKey(plan.task, plan.seed, plan.step, 0, group_size)
         allocate = collector.method.allocate
         self.allowance = allocate(self.occasion) if allocate is not None else Allowance()
         self.began: float | None = None
@@ -113,7 +113,7 @@ class PlannedGroup:
         self.costs = Costs()
         self.siblings = Siblings()
         self._running: dict[str, RunningEpisode] = {}
-        self._start: asyncio.Task[Begun | None] | None = None
+        self._start: asyncio.Task[StartPrefix | None] | None = None
 
     def samples(self, usual: int) -> int:
         """See `Roller.samples`."""
@@ -175,7 +175,7 @@ class PlannedGroup:
 
     def _begin(self, index: int, **how: Any) -> RunningEpisode:
         running = RunningEpisode(f"{self.plan.name}{self.plan.task.id}#{index}")
-        asked = Asked(index, running, **how)
+        asked = EpisodeRequest(index, running, **how)
         self._running[running.id] = running
         running.task = asyncio.ensure_future(self.collector.played(self.plan, asked, self))
         return running
@@ -190,7 +190,7 @@ class PlannedGroup:
 
     # ------------------------------------------------------------ for whoever plays
 
-    def task(self, asked: Asked) -> Task:
+    def task(self, asked: EpisodeRequest) -> Task:
         """The task as an episode of it has it: at a table, it knows which and where."""
         if not asked.seat:
             return self.plan.task
@@ -199,21 +199,21 @@ class PlannedGroup:
         seated = {"seat": asked.seat, "table": name, "table_seed": seed}
         return replace(self.plan.task, private={**self.plan.task.private, **seated})
 
-    def around(self, asked: Asked, method: Method) -> Around:
+    def around(self, asked: EpisodeRequest, method: Method) -> EpisodeHooks:
         """What is done around an episode of it."""
         views = (*(method.views or {}).values(), *([asked.view] if asked.view is not None else []))
-        return Around(
+        return EpisodeHooks(
             occasion=replace(self.occasion, index=asked.index),
             views=views,
             stops=tuple((method.stops or {}).items()),
             rewrites=tuple((method.rewrites or {}).values()),
             overflow=method.overflow,
             siblings=self.siblings,
-            heard=asked.running.hear,
+            heard=asked.running.observe,
             snapshots=asked.running.snapshots,
         )
 
-    async def fork_of(self, asked: Asked) -> Fork | None:
+    async def fork_of(self, asked: EpisodeRequest) -> Fork | None:
         """Where the episode parts from another, or from where all of the group begin."""
         if asked.parent is not None:
             parent = asked.parent
@@ -223,7 +223,7 @@ class PlannedGroup:
         asked.running.world = begun.world if begun is not None else self._world(asked.index)
         return None if begun is None else Fork(begun.turns, begun.world)
 
-    def placed(self, trajectory: Trajectory, asked: Asked, fork: Fork | None) -> Trajectory:
+    def placed(self, trajectory: Trajectory, asked: EpisodeRequest, fork: Fork | None) -> Trajectory:
         """The trajectory with what is known of where it parted."""
         count = len(asked.shared)
         marks = trajectory.marks
@@ -236,10 +236,10 @@ class PlannedGroup:
         return replace(trajectory, marks=marks, role=asked.seat)
 
     async def demonstration(self, task: Task) -> tuple[Trajectory, int]:
-        """See `Guide.demonstration`."""
+        """See `Demonstrator.demonstration`."""
         return await self.collector.demonstrated(self.plan, 0), self._world(0)
 
-    async def _begun(self) -> Begun | None:
+    async def _begun(self) -> StartPrefix | None:
         start = self.collector.method.start
         if start is None:
             return None
@@ -252,6 +252,6 @@ class PlannedGroup:
         return derive_seed(derive_seed(self.plan.seed, self.plan.task.id, index), "environment")
 
 
-async def _started(start: Any, group: PlannedGroup) -> Begun | None:
-    begun: Begun | None = await start(group.occasion, group)
+async def _started(start: Any, group: GroupSampler) -> StartPrefix | None:
+    begun: StartPrefix | None = await start(group.occasion, group)
     return begun if begun is not None and begun.turns else None

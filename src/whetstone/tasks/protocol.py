@@ -27,7 +27,7 @@ class Source(Protocol):
 
 
 class Curriculum(Protocol):
-    """Which task comes next. One that learns from how tasks went also has `hear`, `state` and `load_state`."""
+    """Which task comes next. One that learns from how tasks went also has `observe`, `state` and `load_state`."""
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int | Task:
         """The task of group `number`: an index of the source's, or one that was made.
