@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from whetstone.rollout.actors import EndpointActor, ExpertActor, FrozenActor, PolicyActor
     from whetstone.rollout.admission import Admission
     from whetstone.rollout.batch_scheduling import next_batch
-    from whetstone.rollout.collector import Collector, plans_of
+    from whetstone.rollout.collector import Collector, GroupOutcome, plans_of
     from whetstone.rollout.method import Method
     from whetstone.rollout.protocol import (
         Action,
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         EpisodeKey,
         EpisodeRecord,
         EpisodeState,
-        Numbered,
         Plan,
         Roller,
         StepOutcome,
@@ -44,10 +43,10 @@ __all__ = [
     "EpisodeState",
     "ExpertActor",
     "FrozenActor",
+    "GroupOutcome",
     "Independent",
     "Limits",
     "Method",
-    "Numbered",
     "Plan",
     "PolicyActor",
     "Roller",

@@ -32,15 +32,6 @@ class Action:
     """What it says, from one who speaks in messages; None: what its tokens say."""
 
 
-class Numbered(Protocol):
-    """Something with a place among the groups of a run."""
-
-    @property
-    def number(self) -> int:
-        """From 0, in the order they are started."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A group to be."""

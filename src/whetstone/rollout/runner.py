@@ -90,6 +90,8 @@ class EpisodeHooks:
     """What the episode came to cost, attempts that failed among it."""
     heard: Callable[[Turn], None] = lambda turn: None
     """Told of each turn behind which the episode goes on."""
+    restarted: Callable[[], None] = lambda: None
+    """Told where it is played again: those turns do not count."""
     snapshots: dict[int, Any] | None = None
     """Turns → the environment behind so many, filled where it can say; None: nobody asks."""
 
