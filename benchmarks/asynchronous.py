@@ -29,7 +29,7 @@ from whetstone.environments import Observation, StepResult
 from whetstone.recipe import load_recipe
 from whetstone.record.store import RunStore
 from whetstone.reporting import Progress
-from whetstone.rollout import Action, Admission, Independent, Limits, Moment, Plan
+from whetstone.rollout import Action, ActorInput, Admission, Independent, Limits, Plan
 from whetstone.rollout import Collector as Collecting
 from whetstone.tools.arithmetic import pocket_calculator as exact_calculator
 from whetstone.training import train
@@ -128,7 +128,7 @@ class AtOnce:
     def __init__(self, ids: tuple[int, ...]) -> None:
         self.tokens = Tokens.written(ids, Author.EXPERT)
 
-    async def act(self, moment: Moment) -> Action:
+    async def act(self, moment: ActorInput) -> Action:
         """See `Actor.act`."""
         return Action(self.tokens)
 

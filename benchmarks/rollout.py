@@ -30,7 +30,7 @@ from whetstone.chat import Message, user
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.inference import LocalEngine
 from whetstone.recipe import load_recipe
-from whetstone.rollout import Action, Actor, Collector, Independent, Moment, plans_of
+from whetstone.rollout import Action, Actor, ActorInput, Collector, Independent, plans_of
 from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 EPISODES, TURNS, IN_FLIGHT = 256, 4, 64
@@ -77,7 +77,7 @@ class Speaker:
     actor: Actor
     barrier: asyncio.Barrier | None = None
 
-    async def act(self, moment: Moment) -> Action:
+    async def act(self, moment: ActorInput) -> Action:
         """See `Actor.act`."""
         action = await self.actor.act(moment)
         if self.barrier is not None:

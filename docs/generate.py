@@ -106,7 +106,7 @@ What branching costs and whether it learns as well: [the table](../benchmarks/re
 make gradients jump: [another](../benchmarks/results/stability.md).
 
 Yours is a class with the method its section's protocol asks for (`rollout/protocol.py`), named
-`package.module:Class`. What is remembered needs `hear`, `state` and `load_state`; what is to be there in an evaluation
+`package.module:Class`. What is remembered needs `observe`, `state` and `load_state`; what is to be there in an evaluation
 too says `at_evaluation = True`.
 
 """

@@ -8,8 +8,8 @@ from whetstone.chat.formats import Compact
 from whetstone.environments import ToolEnvironment
 from whetstone.policies import build_tiny
 from whetstone.rewards import exact_number
-from whetstone.rollout import Action, Collector, Heard, Limits, Method, Occasion, Plan, run_episode
-from whetstone.rollout.runner import Around
+from whetstone.rollout import Action, Collector, EpisodeKey, Limits, Method, Plan, StepOutcome, run_episode
+from whetstone.rollout.runner import EpisodeHooks
 from whetstone.seeding import derive_random
 from whetstone.tools import pocket_calculator
 from whetstone.trajectory import Author, CallRecord, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
@@ -68,7 +68,7 @@ def played(speak, *, environment=None, task=TASK, limits=LIMITS, occasion=None, 
             id="e",
             seed=1,
             record=record,
-            around=Around(occasion or Occasion(task, 1), **around),
+            around=EpisodeHooks(occasion or EpisodeKey(task, 1), **around),
         )
     )
 
@@ -131,7 +131,7 @@ def group(*rewards, task=TASK, number=0, marks=()):
 def heard(*groups, step=1, advantages=None):
     """A step that went so."""
     sizes = {t.id: 1.0 for each in groups for t in each.trajectories} if advantages is None else advantages
-    return Heard(step, tuple(groups), sizes, derive_random("heard", step))
+    return StepOutcome(step, tuple(groups), sizes, derive_random("heard", step))
 
 
 def sampler_logprobs(trajectory):

@@ -27,7 +27,7 @@ from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.rewards.protocol import OPTIONAL as OF_REWARDS
 from whetstone.rollout.optional import KINDS
 from whetstone.rollout.optional import OPTIONAL as OF_ROLLOUT
-from whetstone.rollout.protocol import Remembers
+from whetstone.rollout.protocol import Stateful
 from whetstone.tasks.protocol import OPTIONAL as OF_SOURCES
 from whetstone.tools.protocol import OPTIONAL as OF_TOOLS
 
@@ -36,7 +36,7 @@ _OPTIONAL: Mapping[str, tuple[type, ...]] = {
     "environment": OF_ENVIRONMENTS,
     "user": OPTIONAL_OF_USERS,
     "task source": OF_SOURCES,
-    "reward": (*OF_REWARDS, Remembers),
+    "reward": (*OF_REWARDS, Stateful),
     **dict.fromkeys(KINDS, OF_ROLLOUT),
 }
 """By the kind of a part, what it may have besides."""

@@ -7,7 +7,7 @@ import pytest
 from tests_episodes import TASK, call, collected, group, heard, in_order, path, turn
 from whetstone.chat import assistant
 from whetstone.plugins import OptionError
-from whetstone.rollout import Method, Occasion, Plan
+from whetstone.rollout import EpisodeKey, Method, Plan
 from whetstone.rollout.allocations import BySuccess, HorizonStages
 from whetstone.rollout.protocol import Allowance
 from whetstone.rollout.starts import ExpertPrefix, OwnPrefix
@@ -19,7 +19,7 @@ WORDS = in_order(*[call("1+1")] * 7, assistant("2"))
 
 
 def at(step, task=TASK):
-    return Occasion(task, 0, step, 0, 8)
+    return EpisodeKey(task, 0, step, 0, 8)
 
 
 def test_scaling_inter_worked_numbers():
@@ -46,12 +46,12 @@ def test_one_stage_is_a_fixed_horizon():
 def test_dart_numbers():
     made = BySuccess(group_size=8, max_turns=30)
     assert made(at(0)) == Allowance()  # nothing is known
-    made.hear(heard(Group(TASK, (path("a", 1, [turn("4")] * 6), path("b", 0)))))
+    made.observe(heard(Group(TASK, (path("a", 1, [turn("4")] * 6), path("b", 0)))))
     assert made(at(1)) == Allowance(8, 8)  # solved half of the time; ceil(1.2 · 6)
     for _ in range(4):
-        made.hear(heard(group(1, 1)))
+        made.observe(heard(group(1, 1)))
     assert made(at(2)) == Allowance(4, 8)
-    made.hear(heard(Group(TASK, (path("c", 1, [turn("4")] * 30),))))
+    made.observe(heard(Group(TASK, (path("c", 1, [turn("4")] * 30),))))
     assert made(at(3)).max_turns == 30
     other = BySuccess(group_size=8, max_turns=30)
     other.load_state(made.state())
@@ -60,9 +60,9 @@ def test_dart_numbers():
 
 def test_few_turns_are_never_too_few_and_tasks_are_forgotten():
     made = BySuccess(group_size=8, max_turns=30, capacity=2)
-    made.hear(heard(group(1, 1)))
+    made.observe(heard(group(1, 1)))
     assert made(at(0)) == Allowance(4, 5)
-    made.hear(heard(*(group(1, task=Task(f"t{k}", "")) for k in range(2))))
+    made.observe(heard(*(group(1, task=Task(f"t{k}", "")) for k in range(2))))
     assert made(at(0)) == Allowance()
 
 
@@ -137,7 +137,7 @@ def test_own_successes_are_begun_behind_once_there_are_any():
     method = Method(start=start)
     first = collected(Independent(group_size=2), right, method=method)
     assert all(t.marks == () for t in first.trajectories)  # nothing is known yet
-    start.hear(heard(first))
+    start.observe(heard(first))
     again = OwnPrefix(until=10)
     again.load_state(start.state())
     for known in (start, again):
@@ -146,7 +146,7 @@ def test_own_successes_are_begun_behind_once_there_are_any():
             assert trajectory.marks == ("started_later",)
             assert [{*t.action.authors} for t in trajectory.turns] == [{Author.SPLICED}] * 2 + [{Author.POLICY}]
             assert trajectory.turns[0].action.ids == first.trajectories[0].turns[0].action.ids
-    start.hear(heard(begun))
+    start.observe(heard(begun))
     assert len(start.buffer) == 2  # what began in the middle is no success of the whole
     late = collected(Independent(group_size=2), right, method=method, plan=Plan(TASK, 3, name="g/", step=10))
     assert all(t.marks == () for t in late.trajectories)

@@ -23,7 +23,7 @@ def failed(size=8, number=5):
 
 def filled(**options):
     made = SuccessReplay(**options)
-    made.hear(heard(group(1, 0)))
+    made.observe(heard(group(1, 0)))
     return made
 
 
@@ -50,20 +50,20 @@ def test_what_is_replayed_is_known_for_what_it_is():
 def test_a_group_never_replays_itself_nor_what_was_replayed():
     made = SuccessReplay()
     assert made(failed(), DRAW).rewards == (0,) * 8  # nothing is stored yet
-    made.hear(heard(group(1, 0, marks=("replayed",))))
+    made.observe(heard(group(1, 0, marks=("replayed",))))
     assert len(made.buffer) == 0
 
 
 def test_only_of_the_same_task():
     made = SuccessReplay()
-    made.hear(heard(group(1, 0, task=Task("other", ""))))
+    made.observe(heard(group(1, 0, task=Task("other", ""))))
     assert made(failed(), DRAW).rewards == (0,) * 8
 
 
 def test_dart_replaces_by_the_newest_where_nothing_succeeded():
     made = SuccessReplay(below=0.0001, pick="newest")
     for k in range(3):
-        made.hear(heard(Group(TASK, (path(f"s{k}", 1),)), step=k + 1))
+        made.observe(heard(Group(TASK, (path(f"s{k}", 1),)), step=k + 1))
     injected = made(failed(), DRAW)
     assert injected.trajectories[0].id.endswith("s2")
     assert fmean(injected.rewards) == 0.125
@@ -73,12 +73,12 @@ def test_dart_replaces_by_the_newest_where_nothing_succeeded():
 def test_the_buffer_is_bounded_by_task_in_all_and_by_age():
     made = SuccessReplay(of_each=2, capacity=3, oldest=5)
     for k in range(4):
-        made.hear(heard(Group(TASK, (path(f"s{k}", 1),)), step=k + 1))
+        made.observe(heard(Group(TASK, (path(f"s{k}", 1),)), step=k + 1))
     assert len(made.buffer) == 2
     for k in range(4):
-        made.hear(heard(Group(Task(f"t{k}", ""), (path(f"o{k}", 1),)), step=5 + k))
+        made.observe(heard(Group(Task(f"t{k}", ""), (path(f"o{k}", 1),)), step=5 + k))
     assert len(made.buffer) == 3
-    made.hear(heard(step=50))
+    made.observe(heard(step=50))
     assert made(Group(Task("t3", ""), failed().trajectories), DRAW).rewards == (0,) * 8
 
 
@@ -90,10 +90,10 @@ def test_a_correction_that_needs_log_probs_refuses_what_has_none():
     written = replace(turn("4"), action=Tokens.written((7,), Author.EXPERT))
     unknown = replace(turn("4"), action=replace(turn("4").action, logprobs=(math.nan, math.nan)))
     made = SuccessReplay(off_policy=OffPolicy.STORED)
-    made.hear(heard(Group(TASK, (path("s", 1, [written]),))))
+    made.observe(heard(Group(TASK, (path("s", 1, [written]),))))
     assert made(failed(), DRAW).rewards[0] == 1  # an expert's tokens have no ratio
     made = SuccessReplay(off_policy=OffPolicy.STORED)
-    made.hear(heard(Group(TASK, (path("s", 1, [unknown]),))))
+    made.observe(heard(Group(TASK, (path("s", 1, [unknown]),))))
     with pytest.raises(CreditError, match="s: has no log-probs from when it was drawn"):
         made(failed(), DRAW)
 
@@ -118,7 +118,7 @@ def test_spear_worked_numbers():
 def imitating(count, **options):
     made = SelfImitation(size=2, ascent_steps=1, **options)
     for k in range(count):
-        made.hear(heard(Group(TASK, (path(f"s{k}", 1), path(f"f{k}", 0))), step=k + 1))
+        made.observe(heard(Group(TASK, (path(f"s{k}", 1), path(f"f{k}", 0))), step=k + 1))
     return made
 
 
@@ -132,7 +132,7 @@ def test_a_second_pass_comes_once_enough_is_better_than_usual_and_empties_the_bu
         (trajectory,) = each.trajectories
         assert trajectory.score.parts == {"advantage": 0.5}  # 1 − the median of group means
         assert trajectory.off_policy is OffPolicy.STORED
-    made.hear(heard(step=5))
+    made.observe(heard(step=5))
     assert (len(made.buffer), made.passes) == (0, 1)
 
 
@@ -149,8 +149,8 @@ def test_with_weight_zero_it_is_as_if_it_was_not_there():
 
 def test_failures_and_what_had_no_advantage_are_not_stored():
     made = SelfImitation(size=2)
-    made.hear(heard(group(0, 0)))
-    made.hear(heard(group(1, 0), advantages={}))
+    made.observe(heard(group(0, 0)))
+    made.observe(heard(group(1, 0), advantages={}))
     assert len(made.buffer) == 0
     again = SelfImitation(size=2)
     again.load_state(imitating(4).state())

@@ -29,7 +29,7 @@ from whetstone.learning.credit import CreditParts, give_credit
 from whetstone.learning.token_index import held_of
 from whetstone.plugins import OptionError
 from whetstone.rollout import Method
-from whetstone.rollout.protocol import Ask, Occasion, Reopen, SoFar
+from whetstone.rollout.protocol import Ask, EpisodeKey, EpisodeState, Reopen
 from whetstone.rollout.rewrites import Fold, Rollback, Summary
 from whetstone.rollout.rewrites.rollback import similarity
 from whetstone.rollout.strategies import Independent
@@ -106,7 +106,7 @@ def test_supo_worked_numbers():
     ],
 )
 def test_what_does_not_fit_is_taken_out_first(tokens, turns, expected):
-    so_far = SoFar(Occasion(TASK, 0), (), tuple(turn(calls=("ok",)) for _ in range(turns)), (), tokens, 1000)
+    so_far = EpisodeState(EpisodeKey(TASK, 0), (), tuple(turn(calls=("ok",)) for _ in range(turns)), (), tokens, 1000)
     said = asyncio.run(Summary(tokens=100)(so_far))
     assert (said is None) == (expected is None)
     if expected:
@@ -227,5 +227,5 @@ def test_options_that_cannot_be(made, said):
 
 
 def test_an_answer_to_a_question_opens_anew():
-    so_far = SoFar(Occasion(TASK, 0), (), (turn("it was 5", aside=True),))
+    so_far = EpisodeState(EpisodeKey(TASK, 0), (), (turn("it was 5", aside=True),))
     assert isinstance(asyncio.run(Summary(tokens=1)(so_far)), Reopen)

@@ -102,7 +102,7 @@ def test_surprise_is_against_what_is_usual_for_such_tasks():
     easy, hard = Task("e", "", {}, {"kind": "easy"}), Task("h", "", {}, {"kind": "hard"})
     made = Surprising(quantile=0.75)
     for step in range(5):
-        made.hear(heard(group(1, 1, task=easy), group(0, 0, task=hard), step=step + 1))
+        made.observe(heard(group(1, 1, task=easy), group(0, 0, task=hard), step=step + 1))
     found = made([group(1, 0, task=easy), group(1, 0, task=hard, number=1)], DRAW)
     assert [stays(g) for g in found] == [[], ["1/0"]]
     assert found[0].trajectories[0].removal is Removal.LOSS_ONLY

@@ -13,7 +13,7 @@ from whetstone.learning.columns import Columns
 from whetstone.learning.token_index import held_of
 from whetstone.plugins import OptionError
 from whetstone.rollout import Method
-from whetstone.rollout.protocol import Occasion, Siblings, SoFar
+from whetstone.rollout.protocol import EpisodeKey, EpisodeState, Siblings
 from whetstone.rollout.stops import Lagging, Spent, VoidTurn
 from whetstone.rollout.strategies import Independent
 from whetstone.rollout.views import BudgetLine
@@ -25,7 +25,7 @@ STOP = (("void_turn", VoidTurn()),)
 
 def so_far(turns, size=8, private=None):
     task = TASK if private is None else TASK.__class__("t", "", private)
-    return SoFar(Occasion(task, 0, 0, 0, size), (), tuple(turns))
+    return EpisodeState(EpisodeKey(task, 0, 0, 0, size), (), tuple(turns))
 
 
 # ------------------------------------------------------------ void turns

@@ -9,7 +9,7 @@ from whetstone.chat import assistant, system, tool_result, user
 from whetstone.errors import PromptTooLong, TaskError
 from whetstone.plugins import OptionError
 from whetstone.rollout import Method
-from whetstone.rollout.protocol import Occasion, SoFar
+from whetstone.rollout.protocol import EpisodeKey, EpisodeState
 from whetstone.rollout.strategies import Independent
 from whetstone.rollout.views import BudgetLine, Demonstrations, Experience, Hint, Instructions, Lessons, Rubric
 from whetstone.rollout.views.budget_line import regime
@@ -24,7 +24,7 @@ WORDS = in_order(call("12*34"), assistant("408"))
 
 
 def at(step=0, index=0, size=8, task=TASK, seed=0):
-    return SoFar(Occasion(task, seed, step, index, size), (), (turn(calls=("ok",)),))
+    return EpisodeState(EpisodeKey(task, seed, step, index, size), (), (turn(calls=("ok",)),))
 
 
 def read(view, so_far):
@@ -178,7 +178,7 @@ def test_inspo_worked_numbers():
     assert softmax([0.6, 0.4, 0.1], 0.2) == pytest.approx([0.6897, 0.2537, 0.0566], abs=1e-4)
     view = Instructions(texts=["only"])
     view.population[0].weight = 0.4
-    view.hear(heard(Group(TASK, (path("a", 1, opening="only\n\ngo"),))))
+    view.observe(heard(Group(TASK, (path("a", 1, opening="only\n\ngo"),))))
     assert view.population[0].weight == pytest.approx(0.46)
 
 
@@ -196,9 +196,9 @@ def test_the_worst_goes_once_it_was_tried_and_the_first_never():
     groups = [
         Group(TASK, (path("a", r, opening=f"{text}\n\ngo"),)) for text, r in (("one", 0), ("two", 0.2), ("three", 1))
     ]
-    view.hear(heard(*groups, step=1))
+    view.observe(heard(*groups, step=1))
     assert [each.text for each in view.population] == ["one", "two", "three"]
-    view.hear(heard(*groups, step=2))
+    view.observe(heard(*groups, step=2))
     assert [each.text for each in view.population] == ["one", "three", "new after 3"]
     assert view.population[-1].weight == max(each.weight for each in view.population)
     again = Instructions(texts=["other"], most=3)
@@ -218,13 +218,13 @@ def test_youtu_worked_numbers():
 
 def test_lessons_come_from_groups_that_were_half_right_and_are_bounded():
     view = Lessons(most=2)
-    view.hear(heard(group(1, 1), group(0, 0)))
+    view.observe(heard(group(1, 1), group(0, 0)))
     assert view.entries == []
     assert read(view, at()) == "go"
     solved = path("a", 1, [turn(calls=("ok",)), turn("4")])
     tasks = [Task(f"t{k}", f"Compute {k}") for k in range(3)]
     for task in tasks:
-        view.hear(heard(Group(task, (solved, path("b", 0)))))
+        view.observe(heard(Group(task, (solved, path("b", 0)))))
     assert [text[:14] for text in view.entries] == ["For: Compute 1", "For: Compute 2"]
     assert read(view, at()).startswith("Lessons from before:\n[0] For: Compute 1")
     again = Lessons(most=2)
@@ -253,9 +253,9 @@ def test_the_most_alike_is_shown_behind_an_observation_once_there_is_enough():
     shown = (tool_result("door open"),)
     good = path("a", 1, [turn(calls=("ok",), observation="door open"), turn(calls=("ok",), observation="x"), turn("4")])
     bad = path("b", 0, [turn(calls=("tool_error",), observation="y")])
-    view.hear(heard(Group(TASK, (good, bad)), step=1))
+    view.observe(heard(Group(TASK, (good, bad)), step=1))
     assert view.observation(shown, at()) == shown  # still warming up
-    view.hear(heard(step=2))
+    view.observe(heard(step=2))
     text = view.observation(shown, at())[0].text
     assert text.startswith("door open\nworked before: pocket_calculator({})")
     assert "failed before: pocket_calculator({})" in text
@@ -267,7 +267,7 @@ def test_the_most_alike_is_shown_behind_an_observation_once_there_is_enough():
 def test_where_one_tool_always_follows_nothing_is_looked_up():
     view = Experience(warm_up=0, least=1, routine_share=0.7)
     good = path("a", 1, [turn(calls=("ok",)), turn(calls=("ok",)), turn("4")])
-    view.hear(heard(Group(TASK, (good,))))
+    view.observe(heard(Group(TASK, (good,))))
     shown = (tool_result("5"),)
     assert view.observation(shown, at()) == shown
     assert Experience(warm_up=0, least=1).observation(shown, at()) == shown  # knows nothing yet
@@ -276,7 +276,7 @@ def test_where_one_tool_always_follows_nothing_is_looked_up():
 def test_zones_are_bounded():
     view = Experience(capacity=3, warm_up=0, least=1)
     for k in range(9):
-        view.hear(
+        view.observe(
             heard(
                 Group(
                     TASK, (path(str(k), k + 1, [turn(calls=("ok",), observation=str(k)), turn("4")], opening=str(k)),)

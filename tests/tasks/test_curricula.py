@@ -46,7 +46,7 @@ def test_it_begins_evenly_and_learns_what_teaches():
         groups = [of(kind, 1, 0, 1, 0) for kind in KINDS]
         named = [Group(g.task, tuple(path(f"{g.task.id}/{t.id}", 1) for t in g.trajectories)) for g in groups]
         sizes = {t.id: float(g.task.id == KINDS[1]) for g in named for t in g.trajectories}
-        made.hear(heard(*named, step=step + 1, advantages=sizes))
+        made.observe(heard(*named, step=step + 1, advantages=sizes))
     assert made.weights[KINDS[1]] > 0.9
     assert sum(task.tags["kind"] == KINDS[1] for task in chosen(made)) > 30
     again = UpperBound(kinds=KINDS)
@@ -57,17 +57,17 @@ def test_it_begins_evenly_and_learns_what_teaches():
 
 def test_without_end_to_the_temperature_it_draws_evenly():
     made = UpperBound(kinds=KINDS, temperature=1e9)
-    made.hear(heard(of(KINDS[0], 1, 0)))
+    made.observe(heard(of(KINDS[0], 1, 0)))
     assert list(made.weights.values()) == pytest.approx([1 / 3] * 3)
 
 
 def test_windows_are_bounded_and_what_came_from_elsewhere_is_not_heard():
     made = UpperBound(kinds=KINDS, window=4)
     for _ in range(9):
-        made.hear(heard(of(KINDS[0], 1, 0)))
+        made.observe(heard(of(KINDS[0], 1, 0)))
     assert len(made.sizes[KINDS[0]]) == 4
     assert made.counts[KINDS[0]] == 18
-    made.hear(heard(group(1, task=Task("x", "", {}, {"kind": KINDS[0]}), marks=("replayed",))))
+    made.observe(heard(group(1, task=Task("x", "", {}, {"kind": KINDS[0]}), marks=("replayed",))))
     assert made.counts[KINDS[0]] == 18
 
 
@@ -83,15 +83,15 @@ def test_craft_gui_and_tool_star_worked_numbers():
 def test_a_stage_ends_after_its_updates_or_when_it_is_mostly_solved():
     made = StagedTasks(stages=[["product"], ["sum_then_product"]], every=10, replay=0.2)
     assert {t.tags["kind"] for t in chosen(made)} == {"product"}
-    made.hear(heard(of("product", 0, 0), step=9))
+    made.observe(heard(of("product", 0, 0), step=9))
     assert made.stage == 0
-    made.hear(heard(of("product", 0, 0), step=10))
+    made.observe(heard(of("product", 0, 0), step=10))
     assert made.stage == 1
     kinds = [t.tags["kind"] for t in chosen(made, range(200))]
     assert 0.1 < kinds.count("product") / 200 < 0.3  # a fifth of the earlier stage
     early = StagedTasks(stages=[["product"], ["sum_then_product"]], every=1000)
     for step in range(3):
-        early.hear(heard(of("product", 1, 1), step=step + 1))
+        early.observe(heard(of("product", 1, 1), step=step + 1))
     assert early.stage == 1
     again = StagedTasks(stages=[["product"], ["sum_then_product"]], every=1000)
     again.load_state(early.state())
@@ -140,13 +140,13 @@ def test_made_tasks_pass_gates_are_bounded_and_drawn_as_often_as_asked():
     made = GeneratedTasks(generator="tests_small:harder", gates=["tests_small:sensible"], share=0.25, capacity=2)
     found = [made.choose(SOURCE, 100, n, 0, derive_random("g", n)) for n in range(9)]
     assert found == list(range(100, 109))  # nothing is made yet
-    made.hear(heard(of("product", 0, 0)))
+    made.observe(heard(of("product", 0, 0)))
     assert [task.id for task in made.pool] == ["harder/product"]
     assert made.metrics() == {"made": 1.0, "turned_away": 1.0}
-    made.hear(heard(of("product", 0, 0)))
+    made.observe(heard(of("product", 0, 0)))
     assert len(made.pool) == 1  # known already
     for kind in KINDS:
-        made.hear(heard(of(kind, 0, 0)))
+        made.observe(heard(of(kind, 0, 0)))
     assert [task.id for task in made.pool] == [f"harder/{kind}" for kind in KINDS[1:]]
     drawn = [made.choose(SOURCE, 0, n, 0, derive_random("g", n)) for n in range(400)]
     assert 60 < sum(isinstance(each, Task) for each in drawn) < 140
@@ -157,13 +157,13 @@ def test_made_tasks_pass_gates_are_bounded_and_drawn_as_often_as_asked():
 
 def test_a_share_of_nothing_is_the_source_alone():
     made = GeneratedTasks(generator="tests_small:harder", share=0)
-    made.hear(heard(of("product", 0, 0)))
+    made.observe(heard(of("product", 0, 0)))
     assert made.choose(SOURCE, 100, 7, 0, derive_random(0)) == 107
 
 
 def test_a_made_task_that_cannot_be_kept_is_named():
     with pytest.raises(TaskError, match="made task odd: cannot be kept as JSON"):
-        GeneratedTasks(generator="tests_small:unkeepable").hear(heard(of("product", 0)))
+        GeneratedTasks(generator="tests_small:unkeepable").observe(heard(of("product", 0)))
 
 
 @pytest.mark.parametrize(

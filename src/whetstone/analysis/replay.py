@@ -242,7 +242,7 @@ class MadeAgain:
         method, seed = self.assembly.method, self.assembly.resolved.recipe.seed
         learned = partial(train_step, method, self.learner, batch, passed_over, seed=seed, update=update)
         stepped = await in_arithmetic_thread(learned)
-        self.assembly.method.hear(stepped.heard)
+        self.assembly.method.observe(stepped.heard)
         self.learner.end_step()
         self.done += 1
         return stepped.metrics

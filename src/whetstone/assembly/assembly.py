@@ -51,7 +51,7 @@ from whetstone.rollout import (
     Strategy,
 )
 from whetstone.rollout.optional import FrozenSeats, provided
-from whetstone.rollout.protocol import Remembers
+from whetstone.rollout.protocol import Stateful
 from whetstone.tasks import SOURCES, Expert, Generated, Source
 from whetstone.tasks.protocol import Skips
 from whetstone.tools import TOOLS
@@ -234,7 +234,7 @@ def assemble(
     chat = Chat(policy.tokenizer, format)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
-    if isinstance(reward, Remembers):
+    if isinstance(reward, Stateful):
         method = replace(method, reward=reward)
     method.load_state(memory or {})
     check_method(resolved, strategy, method, source, environment)

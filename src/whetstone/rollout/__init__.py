@@ -8,19 +8,18 @@ if TYPE_CHECKING:
     from whetstone.rollout.actors import EndpointActor, ExpertActor, FrozenActor, PolicyActor
     from whetstone.rollout.admission import Admission
     from whetstone.rollout.batch_scheduling import next_batch
-    from whetstone.rollout.collector import Collector, plans_of
+    from whetstone.rollout.collector import Collector, GroupOutcome, plans_of
     from whetstone.rollout.method import Method
     from whetstone.rollout.protocol import (
         Action,
         Actor,
+        ActorInput,
+        EpisodeKey,
         EpisodeRecord,
-        Heard,
-        Moment,
-        Numbered,
-        Occasion,
+        EpisodeState,
         Plan,
         Roller,
-        SoFar,
+        StepOutcome,
         Strategy,
     )
     from whetstone.rollout.runner import Limits, run_episode
@@ -35,24 +34,24 @@ __all__ = [
     "STRATEGIES",
     "Action",
     "Actor",
+    "ActorInput",
     "Admission",
     "Collector",
     "EndpointActor",
+    "EpisodeKey",
     "EpisodeRecord",
+    "EpisodeState",
     "ExpertActor",
     "FrozenActor",
-    "Heard",
+    "GroupOutcome",
     "Independent",
     "Limits",
     "Method",
-    "Moment",
-    "Numbered",
-    "Occasion",
     "Plan",
     "PolicyActor",
     "Roller",
     "RolloutStatus",
-    "SoFar",
+    "StepOutcome",
     "Strategy",
     "next_batch",
     "plans_of",

@@ -10,7 +10,7 @@ from typing import Any
 
 from whetstone.chat import Chat, ChatEndpoint, Message
 from whetstone.inference import Engine, Sampling
-from whetstone.rollout.protocol import Action, Moment
+from whetstone.rollout.protocol import Action, ActorInput
 from whetstone.tasks import Expert
 from whetstone.trajectory import Author, Tokens
 
@@ -24,7 +24,7 @@ class PolicyActor:
     """`stop_ids` and `seed` are filled in for each turn."""
     stop_ids: frozenset[int]
 
-    async def act(self, moment: Moment) -> Action:
+    async def act(self, moment: ActorInput) -> Action:
         """One generation, seeded by the moment."""
         sampling = replace(self.sampling, stop_ids=self.stop_ids, seed=moment.seed)
         if moment.greedy:
@@ -47,7 +47,7 @@ class FrozenActor:
 
     model: PolicyActor
 
-    async def act(self, moment: Moment) -> Action:
+    async def act(self, moment: ActorInput) -> Action:
         """One generation."""
         action = await self.model.act(moment)
         return replace(action, tokens=Tokens.written(action.tokens.ids, Author.PARTNER))
@@ -64,7 +64,7 @@ class ExpertActor:
     expert: Expert
     chat: Chat
 
-    async def act(self, moment: Moment) -> Action:
+    async def act(self, moment: ActorInput) -> Action:
         """The expert's next message."""
         message = self.expert.demonstrate(moment.task, moment.conversation, moment.tools)
         return Action(Tokens.written(self.chat.write(message, moment.tools), Author.EXPERT))
@@ -85,7 +85,7 @@ class EndpointActor:
     temperature: float
     max_new_tokens: int
 
-    async def act(self, moment: Moment) -> Action:
+    async def act(self, moment: ActorInput) -> Action:
         """Its next message.
 
         Raises:

@@ -1,6 +1,10 @@
 """How are many episodes run at once? As coroutines, a bounded number of them, each scored as it ends.
 
-    plans → (a place is free) → strategy → samples → groups, in the order they finish
+    was:  GroupStream ⇄ Collector ⇄ PlannedGroup     each called the other back
+    is:   GroupStream → plans → Collector → outcomes, in the order they finish → GroupStream
+          Collector → strategy → GroupSampler → EpisodeRequest → play → Trajectory → GroupSampler
+    Here: places, deadlines, retries, records, scores, status. A group knows of it one function, `play`; it knows of a
+    group its requests, and of who consumes its groups nothing.
 
 A group starts only when a place is free and nobody waits for one, so tasks may be endless. An episode that
 waits for a tool costs a coroutine; nothing waits for the slowest.
@@ -14,8 +18,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from whetstone.causes import Beginning, cause_of
@@ -25,11 +31,11 @@ from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
 from whetstone.rewards import Compares, Reward, compared, scored
 from whetstone.rollout.admission import Admission
-from whetstone.rollout.group_sampler import Asked, PlannedGroup
+from whetstone.rollout.group_sampler import EpisodeRequest, GroupSampler
 from whetstone.rollout.method import Method
 from whetstone.rollout.optional import Sized
-from whetstone.rollout.protocol import Action, Actor, EpisodeRecord, Moment, Numbered, Plan, Strategy
-from whetstone.rollout.runner import Around, Fork, Limits, run_episode
+from whetstone.rollout.protocol import Action, Actor, ActorInput, EpisodeRecord, Plan, Strategy
+from whetstone.rollout.runner import Fork, Limits, run_episode
 from whetstone.rollout.status import RolloutStatus, Watch
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import Author, EndReason, Group, Removal, Task, Tokens, Trajectory, Turn
@@ -41,7 +47,7 @@ _LONGEST_BACK_OFF = 10.0
 class Collector:
     """Everything an episode needs, but the task.
 
-    Strategies sample through it, by a `PlannedGroup` each.
+    Strategies sample through it, by a `GroupSampler` each.
     """
 
     environment: Callable[[], Environment]
@@ -95,15 +101,15 @@ class Collector:
         Raises:
             NothingScoredError: None of the first few dozen episodes could be scored.
         """
-        planned = PlannedGroup(self, plan)
+        sampler = self._sampler(plan)
         try:
-            return await planned.sample(plan.task, index=index)
+            return await sampler.sample(plan.task, index=index)
         except PromptTooLong as failure:
             self._leave_out(failure)
             id, removal = f"{plan.name}{plan.task.id}#{index}", Removal.BEFORE_BASELINE
             return Trajectory(id, plan.task.id, (), (), EndReason.CONTEXT_FULL, str(failure), removal=removal)
         finally:
-            await planned.close()
+            await sampler.close()
 
     async def group(self, plan: Plan, strategy: Strategy) -> Group:
         """All trajectories of one plan, and what they cost.
@@ -112,114 +118,82 @@ class Collector:
             PromptTooLong: The task's prompt leaves no room for an answer.
             NothingScoredError: None of the first few dozen episodes could be scored.
         """
-        planned = PlannedGroup(self, plan, strategy.group_size if fulfils(strategy, Sized) else 1)
+        sampler = self._sampler(plan, strategy.group_size if fulfils(strategy, Sized) else 1)
         try:
-            group = await strategy(plan.task, planned)
+            group = await strategy(plan.task, sampler)
         finally:  # where one raised, the task is at fault: nobody goes on with it
-            await planned.close()
+            await sampler.close()
         trajectories = await compared(self.reward, group.trajectories, plan.task, seconds=self.reward_timeout_seconds)
         if isinstance(self.reward, Compares):
             for before, after in zip(group.trajectories, trajectories, strict=True):
                 if before.score is not None:
                     self._beginning.see(None if after.score is not None else cause_of(after))
-        return replace(group, trajectories=trajectories, number=plan.number, costs=planned.costs)
-
-    async def played(self, plan: Plan, asked: Asked, group: PlannedGroup) -> Trajectory:
-        """An episode, played when there is a place for it, and scored."""
-        self._watch.queued += 1
-        self._vacant.clear()
-        try:
-            await self._places.acquire()
-        finally:
-            self._watch.queued -= 1
-        self._see_vacancy()
-        around = group.around(asked, self.method)
-        try:
-            group.began = group.began or time.perf_counter()
-            fork = await group.fork_of(asked)
-            trajectory = await self._attempts(plan, asked, group, fork, around)
-        finally:
-            group.costs += around.costs
-            self._places.release()
-            self._see_vacancy()
-        trajectory = group.placed(trajectory, asked, fork)
-        if trajectory.ended is EndReason.MAX_TURNS and len(trajectory.turns) < group.max_turns:
-            return trajectory  # it only paused
-        trajectory = await self._scored(trajectory, group.task(asked))
-        self._see(trajectory)
-        around.siblings.ended.append((len(trajectory.turns), trajectory.solved))
-        return replace(trajectory, greedy=True, removal=Removal.BEFORE_BASELINE) if asked.greedy else trajectory
-
-    async def demonstrated(self, plan: Plan, index: int) -> Trajectory:
-        """The expert's episode of the planned task, in a world of this index; not scored.
-
-        Raises:
-            WhetstoneError: There is no expert.
-        """
-        if self.expert is None:
-            raise RecipeError("rollout.start: the task source has no expert to begin behind")
-        return await run_episode(
-            plan.task,
-            environment=self._environment(),
-            actor=self.expert,
-            chat=self.chat,
-            limits=self.limits,
-            id=f"{plan.name}{plan.task.id}#expert-{index}",
-            seed=derive_seed(plan.seed, plan.task.id, index),
-        )
+        return replace(group, trajectories=trajectories, number=plan.number, costs=sampler.costs)
 
     async def groups(
-        self,
-        plans: Iterable[Numbered],
-        strategy: Strategy | None = None,
-        *,
-        play: Callable[[Any], Awaitable[Group]] | None = None,
-        admission: Admission | None = None,
+        self, plans: Iterable[Plan], strategy: Strategy, *, admission: Admission | None = None
     ) -> AsyncIterator[Group]:
         """The group of each plan, in the order they finish. `plans` is read as places become free. The group of a task
         whose prompt leaves no room for an answer has no trajectory, and is counted in `too_long`.
 
         Args:
             strategy: How the trajectories of each come about.
-            play: Makes a group where it is more than the strategy's doing, of whatever stands in `plans`; called when
-                the group may begin. None: it is not.
             admission: Asked before each group, so that sampling does not run too far ahead of learning.
 
         Raises:
             WhetstoneError: Nothing can be played, or scored; those that finished before it were handed on, the others
                 are cancelled.
         """
-        running: set[asyncio.Task[Group]] = set()
-        finished: asyncio.Queue[asyncio.Task[Group] | None] = asyncio.Queue()
+
+        async def admitted() -> AsyncGenerator[Plan]:
+            for plan in plans:
+                if admission is not None:
+                    await admission.enter(plan.number)
+                yield plan
+
+        async with aclosing(self.outcomes(admitted(), strategy)) as outcomes:
+            async for outcome in outcomes:
+                if isinstance(outcome.failure, PromptTooLong):
+                    self._leave_out(outcome.failure)
+                    yield Group(outcome.plan.task, (), outcome.plan.number)
+                elif outcome.failure is not None:
+                    raise outcome.failure
+                else:
+                    self._room.see(None)
+                    yield outcome.group
+
+    async def outcomes(self, plans: AsyncGenerator[Plan], strategy: Strategy) -> AsyncGenerator[GroupOutcome]:
+        """What each plan came to, in the order they finish; whoever asks decides what a failure means.
+
+        Args:
+            plans: Asked for the next one when there is a place for it; it may let wait. Where it fails, that is raised
+                behind what was begun before. It is closed at the end.
+            strategy: How the trajectories of each come about.
+        """
+        running: set[asyncio.Task[GroupOutcome]] = set()
+        finished: asyncio.Queue[asyncio.Task[GroupOutcome] | None] = asyncio.Queue()
         # a strategy may think before it samples; no more groups are open than could all run
         open_groups = asyncio.Semaphore(self.max_in_flight)
 
-        def hand_on(group: asyncio.Task[Group]) -> None:
+        def hand_on(group: asyncio.Task[GroupOutcome]) -> None:
             running.discard(group)
             open_groups.release()
             finished.put_nowait(group)
 
-        async def by_strategy(plan: Any) -> Group:
-            assert strategy is not None
-            try:
-                group = await self.group(plan, strategy)
-            except PromptTooLong as failure:
-                self._leave_out(failure)
-                return Group(plan.task, (), plan.number)
-            self._room.see(None)
-            return group
+        async def room() -> None:
+            await open_groups.acquire()
+            await self._vacant.wait()
 
         async def feed() -> None:
-            for plan in plans:
-                await open_groups.acquire()
-                await self._vacant.wait()
-                if admission is not None:
-                    await admission.enter(plan.number)
-                group = asyncio.ensure_future((play or by_strategy)(plan))
-                running.add(group)
-                group.add_done_callback(hand_on)
-                for _ in range(5):  # until its samples have asked for their places
-                    await asyncio.sleep(0)
+            async with aclosing(plans):
+                await room()
+                async for plan in plans:
+                    group = asyncio.ensure_future(self._outcome(plan, strategy))
+                    running.add(group)
+                    group.add_done_callback(hand_on)
+                    for _ in range(5):  # until its samples have asked for their places
+                        await asyncio.sleep(0)
+                    await room()
 
         feeder = asyncio.create_task(feed())
         feeder.add_done_callback(lambda _: finished.put_nowait(None))
@@ -228,13 +202,13 @@ class Collector:
                 group = await finished.get()
                 if group is not None:
                     yield await group
-            await feeder  # raises where the source of the tasks failed
+            await feeder  # raises where the source of the plans failed
         finally:
             left = [feeder, *running]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-            while not finished.empty():  # a failure that came behind the first is not said again
+            while not finished.empty():  # what came behind a failure is not said again
                 group = finished.get_nowait()
                 if group is not None and not group.cancelled():
                     group.exception()
@@ -262,6 +236,64 @@ class Collector:
         """
         self._beginning.conclude()
 
+    async def _outcome(self, plan: Plan, strategy: Strategy) -> GroupOutcome:
+        try:
+            return GroupOutcome(plan, await self.group(plan, strategy))
+        except Exception as failure:  # a strategy is foreign code, whatever it raises
+            return GroupOutcome(plan, Group(plan.task, (), plan.number), failure)
+
+    def _sampler(self, plan: Plan, group_size: int = 1) -> GroupSampler:
+        return GroupSampler(
+            plan,
+            partial(self._played, _GroupClock(self.group_timeout_seconds)),
+            method=self.method,
+            max_turns=self.limits.max_turns,
+            encode=self.chat.encode,
+            demonstrate=partial(self._demonstrated, plan),
+            group_size=group_size,
+        )
+
+    async def _played(self, clock: _GroupClock, request: EpisodeRequest) -> Trajectory:
+        """See `EpisodePlayer`."""
+        self._watch.queued += 1
+        self._vacant.clear()
+        try:
+            await self._places.acquire()
+        finally:
+            self._watch.queued -= 1
+        self._see_vacancy()
+        try:
+            clock.start()
+            fork = await request.begins()
+            trajectory = await self._attempts(request, fork, clock)
+        finally:
+            self._places.release()
+            self._see_vacancy()
+        trajectory = request.placed(trajectory, fork)
+        if request.only_pauses(trajectory):
+            return trajectory
+        trajectory = await self._scored(trajectory, request.task)
+        self._see(trajectory)
+        return trajectory
+
+    async def _demonstrated(self, plan: Plan) -> Trajectory:
+        """The expert's episode of the planned task; not scored.
+
+        Raises:
+            RecipeError: There is no expert.
+        """
+        if self.expert is None:
+            raise RecipeError("rollout.start: the task source has no expert to begin behind")
+        return await run_episode(
+            plan.task,
+            environment=self._environment(),
+            actor=self.expert,
+            chat=self.chat,
+            limits=self.limits,
+            id=f"{plan.name}{plan.task.id}#expert-0",
+            seed=derive_seed(plan.seed, plan.task.id, 0),
+        )
+
     def _leave_out(self, failure: PromptTooLong) -> None:
         self.too_long += 1
         self._room.see(str(failure))
@@ -279,33 +311,31 @@ class Collector:
         else:
             self._vacant.clear()
 
-    async def _attempts(
-        self, plan: Plan, asked: Asked, group: PlannedGroup, fork: Fork | None, around: Around
-    ) -> Trajectory:
+    async def _attempts(self, request: EpisodeRequest, fork: Fork | None, clock: _GroupClock) -> Trajectory:
         """Play the episode, again where what failed was not its own."""
-        task, id = group.task(asked), f"{plan.name}{plan.task.id}#{asked.index}"
+        id = request.id
         # who sits at a table cannot begin again by himself
-        retries, record = (0, None) if asked.seat else (self.infrastructure_retries, self.record)
+        retries, record = (0, None) if request.seat else (self.infrastructure_retries, self.record)
         for attempt in range(retries + 1):
             if attempt:
                 await asyncio.sleep(min(_LONGEST_BACK_OFF, self.back_off_seconds * 2 ** (attempt - 1)))
                 if record is not None:
                     record.drop(id)
+                request.hooks.restarted()
             running = self._watch.begin()
-            asked.running.forget()
             try:
                 trajectory = await run_episode(
-                    task,
+                    request.task,
                     environment=_WatchedEnvironment(self._made(), self._watch, id),
-                    actor=_WatchedActor(self.others.get(asked.seat, self.actor), self._watch),
+                    actor=_WatchedActor(self.others.get(request.seat, self.actor), self._watch),
                     chat=self.chat,
-                    limits=self._limits(group, asked),
+                    limits=clock.bound(replace(self.limits, max_turns=request.max_turns)),
                     id=id,
-                    seed=derive_seed(plan.seed, task.id, asked.index),
+                    seed=request.seed,
                     record=record,
                     fork=fork,
-                    greedy=asked.greedy,
-                    around=around,
+                    greedy=request.greedy,
+                    around=request.hooks,
                 )
             except BaseException:
                 self._watch.drop(running)
@@ -340,16 +370,6 @@ class Collector:
             raise InfrastructureError(score.invalid)
         return float(score.success) if score.success is not None else score.value
 
-    def _limits(self, group: PlannedGroup, asked: Asked) -> Limits:
-        """What an episode may use that begins now."""
-        limits = self.limits
-        most = group.max_turns if asked.max_turns is None else min(group.max_turns, asked.max_turns)
-        limits = replace(limits, max_turns=most)
-        if self.group_timeout_seconds is None:
-            return limits
-        left = self.group_timeout_seconds - (time.perf_counter() - (group.began or time.perf_counter()))
-        return replace(limits, timeout_seconds=max(0.0, min(limits.timeout_seconds, left)))
-
     async def _scored(self, trajectory: Trajectory, task: Task) -> Trajectory:
         self._watch.doing[trajectory.id] = ("its reward", time.perf_counter())
         try:
@@ -357,6 +377,17 @@ class Collector:
         finally:
             self._watch.doing.pop(trajectory.id, None)
             self._watch.moved += 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """What a plan came to."""
+
+    plan: Plan
+    group: Group
+    """Without a trajectory where it failed."""
+    failure: Exception | None = None
+    """What the strategy raised, `PromptTooLong` where the task leaves no room for an answer."""
 
 
 def plans_of(tasks: Iterable[Task], *, seed: int, name: str = "") -> Iterator[Plan]:
@@ -373,6 +404,26 @@ def plans_of(tasks: Iterable[Task], *, seed: int, name: str = "") -> Iterator[Pl
         )
 
 
+@dataclass(slots=True)
+class _GroupClock:
+    """How much of its time a group has used."""
+
+    timeout_seconds: float | None
+    """From its first episode; None: it may take as long as it does."""
+    began: float | None = None
+
+    def start(self) -> None:
+        """An episode of it has its place."""
+        self.began = self.began or time.perf_counter()
+
+    def bound(self, limits: Limits) -> Limits:
+        """What an episode may use that begins now."""
+        if self.timeout_seconds is None:
+            return limits
+        left = self.timeout_seconds - (time.perf_counter() - (self.began or time.perf_counter()))
+        return replace(limits, timeout_seconds=max(0.0, min(limits.timeout_seconds, left)))
+
+
 @dataclass(frozen=True, slots=True)
 class _WatchedActor:
     """Counts how many episodes are with their actor, as against their tools."""
@@ -380,7 +431,7 @@ class _WatchedActor:
     actor: Actor
     watch: Watch
 
-    async def act(self, moment: Moment) -> Action:
+    async def act(self, moment: ActorInput) -> Action:
         self.watch.acting += 1
         self.watch.doing[moment.episode] = (f"the engine (turn {moment.turn + 1})", time.perf_counter())
         try:

@@ -1,5 +1,7 @@
 """What may a strategy do with its group? Sample and fork, with everything the recipe's method does around an episode.
 
+The group owns its requests. Each is whole: whoever plays it is told all there is to know, and asks the group nothing.
+
 Easy to get wrong: an episode may fork from one that still runs. What they share is what was over when it was asked for;
 where the other is then played again, because a server failed, they share nothing.
 """
@@ -7,16 +9,17 @@ where the other is then played again, because a server failed, they share nothin
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
-from whetstone.chat import Chat
 from whetstone.rollout.method import Method
-from whetstone.rollout.protocol import Allowance, Begun, Occasion, Plan, Running, Siblings, Splice, View
-from whetstone.rollout.runner import Around, Fork, Limits
+from whetstone.rollout.protocol import Allowance, EpisodeKey, Plan, Running, Siblings, Splice, Start, StartPrefix, View
+from whetstone.rollout.runner import EpisodeHooks, Fork
 from whetstone.seeding import derive_random, derive_seed
-from whetstone.trajectory import Costs, Task, Trajectory, Turn
+from whetstone.trajectory import Costs, EndReason, Removal, Task, Trajectory, Turn
 
 
 @dataclass(slots=True)
@@ -57,7 +60,7 @@ class RunningEpisode:
         assert self.task is not None
         return self.task.result().turns if self.task.done() else tuple(self.turns)
 
-    def hear(self, turn: Turn) -> None:
+    def observe(self, turn: Turn) -> None:
         """One more turn is over."""
         self.turns.append(turn)
         self._changed.set()
@@ -68,68 +71,96 @@ class RunningEpisode:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """An episode somebody wants."""
+class EpisodeRequest:
+    """An episode a group wants, with all that is needed to play it."""
 
-    index: int
-    running: RunningEpisode
-    parent: RunningEpisode | None = None
+    id: str
+    task: Task
+    """As this episode has it: at a table, it knows which and where."""
+    seed: int
+    hooks: EpisodeHooks
+    begins: Callable[[], Awaitable[Fork | None]]
+    """Where it begins, None at the beginning. Awaited when the episode has its place: an expert may have to be played
+    first, in that place."""
+    max_turns: int
+    """After which it ends, or pauses."""
+    whole_turns: int
+    """After which an episode of the group is over."""
+    parent: str | None = None
+    """The episode it parts from."""
     shared: tuple[Turn, ...] = ()
-    splice: Splice | None = None
+    """What it has in common with that."""
     greedy: bool = False
-    view: View | None = None
-    max_turns: int | None = None
     seat: str = ""
-    table: int = 0
+    hinted: bool = False
+    """Whether it reads what its siblings do not."""
+
+    def only_pauses(self, trajectory: Trajectory) -> bool:
+        """Whether its end is a pause: somebody goes on from there, so it is not scored."""
+        return trajectory.ended is EndReason.MAX_TURNS and len(trajectory.turns) < self.whole_turns
+
+    def placed(self, trajectory: Trajectory, fork: Fork | None) -> Trajectory:
+        """The trajectory with what is known of where it parted."""
+        count = len(self.shared)
+        marks = trajectory.marks
+        if self.parent is not None and trajectory.turns[:count] == self.shared:
+            trajectory = replace(trajectory, parent=self.parent, fork_turn=count)
+        elif fork is not None and self.parent is None and "not_forked" not in marks:
+            marks = (*marks, "started_later")
+        if self.hinted:
+            marks = (*marks, "hinted")
+        return replace(trajectory, marks=marks, role=self.seat)
 
 
-class Plays(Protocol):
-    """Who plays what is asked for."""
-
-    method: Method
-    chat: Chat
-    limits: Limits
-
-    async def played(self, plan: Plan, asked: Asked, group: PlannedGroup) -> Trajectory: ...
-
-    async def demonstrated(self, plan: Plan, index: int) -> Trajectory: ...
+EpisodePlayer = Callable[[EpisodeRequest], Awaitable[Trajectory]]
+"""Plays what is asked for when there is a place for it: the trajectory, scored unless it only pauses."""
 
 
-class PlannedGroup:
+class GroupSampler:
     """The roller of one group; see `Roller`.
 
     Args:
-        collector: Plays its episodes.
-        group_size: How many it is to have, unless the recipe allocates otherwise.
+        play: Plays its episodes.
+        method: What is done around each of them.
+        max_turns: An episode may have, unless the recipe allocates otherwise.
+        encode: A text as the policy's tokens.
+        demonstrate: Plays the expert's episode, for a start that asks for one.
+        group_size: How many episodes it is to have, unless the recipe allocates otherwise.
     """
 
-    def __init__(self, collector: Plays, plan: Plan, group_size: int = 1) -> None:
-        self.collector, self.plan = collector, plan
-        self.occasion = Occasion(plan.task, plan.seed, plan.step, 0, group_size)
-        allocate = collector.method.allocate
-        self.allowance = allocate(self.occasion) if allocate is not None else Allowance()
-        self.began: float | None = None
-        """When its first episode had a place."""
+    def __init__(
+        self,
+        plan: Plan,
+        play: EpisodePlayer,
+        *,
+        method: Method,
+        max_turns: int,
+        encode: Callable[[str], tuple[int, ...]],
+        demonstrate: Callable[[], Awaitable[Trajectory]],
+        group_size: int = 1,
+    ) -> None:
+        self.plan, self.method = plan, method
+        self.occasion = EpisodeKey(plan.task, plan.seed, plan.step, 0, group_size)
+        allowance = method.allocate(self.occasion) if method.allocate is not None else Allowance()
+        self.max_turns = max_turns if allowance.max_turns is None else allowance.max_turns
+        """See `Roller.max_turns`."""
         self.costs = Costs()
-        self.siblings = Siblings()
+        """Of all its episodes, discarded ones among them."""
+        self._play, self._encode, self._demonstrate = play, encode, demonstrate
+        self._group_size = allowance.group_size
+        self._siblings = Siblings()
         self._running: dict[str, RunningEpisode] = {}
-        self._start: asyncio.Task[Begun | None] | None = None
+        self._start: asyncio.Task[StartPrefix | None] | None = None
 
     def samples(self, usual: int) -> int:
         """See `Roller.samples`."""
-        size = usual if self.allowance.group_size is None else self.allowance.group_size
+        size = usual if self._group_size is None else self._group_size
         self.occasion = replace(self.occasion, group_size=size)
         return size
 
-    @property
-    def max_turns(self) -> int:
-        """See `Roller.max_turns`."""
-        most = self.collector.limits.max_turns
-        return most if self.allowance.max_turns is None else self.allowance.max_turns
-
     def written(self, text: str) -> tuple[int, ...]:
         """See `Roller.written`."""
-        return self.collector.chat.encode(text)
+        return self._encode(text)
 
     def random(self, index: int) -> Random:
         """See `Roller.random`."""
@@ -147,8 +178,8 @@ class PlannedGroup:
         table: int = 0,
     ) -> Trajectory:
         """See `Roller.sample`."""
-        how = {"greedy": greedy, "view": view, "max_turns": max_turns, "seat": seat, "table": table}
-        return await self._begin(index, **how).trajectory()
+        begun = self._begin(index, greedy=greedy, view=view, max_turns=max_turns, seat=seat, table=table)
+        return await begun.trajectory()
 
     async def fork(
         self,
@@ -173,12 +204,49 @@ class PlannedGroup:
         assert isinstance(parent, RunningEpisode)
         return self._begin(index, parent=parent, shared=parent.over[:turns])
 
-    def _begin(self, index: int, **how: Any) -> RunningEpisode:
+    def _begin(
+        self,
+        index: int,
+        *,
+        parent: RunningEpisode | None = None,
+        shared: tuple[Turn, ...] = (),
+        splice: Splice | None = None,
+        greedy: bool = False,
+        view: View | None = None,
+        max_turns: int | None = None,
+        seat: str = "",
+        table: int = 0,
+    ) -> RunningEpisode:
         running = RunningEpisode(f"{self.plan.name}{self.plan.task.id}#{index}")
-        asked = Asked(index, running, **how)
+        request = EpisodeRequest(
+            running.id,
+            self._seated(seat, table),
+            derive_seed(self.plan.seed, self.plan.task.id, index),
+            self._hooks(running, index, view),
+            partial(self._started, running, index)
+            if parent is None
+            else partial(_parted, running, parent, shared, splice),
+            max_turns=self.max_turns if max_turns is None else min(self.max_turns, max_turns),
+            whole_turns=self.max_turns,
+            parent=parent.id if parent is not None else None,
+            shared=shared,
+            greedy=greedy,
+            seat=seat,
+            hinted=view is not None,
+        )
         self._running[running.id] = running
-        running.task = asyncio.ensure_future(self.collector.played(self.plan, asked, self))
+        running.task = asyncio.ensure_future(self._played(request))
         return running
+
+    async def _played(self, request: EpisodeRequest) -> Trajectory:
+        try:
+            trajectory = await self._play(request)
+        finally:
+            self.costs += request.hooks.costs
+        if request.only_pauses(trajectory):
+            return trajectory
+        self._siblings.ended.append((len(trajectory.turns), trajectory.solved))
+        return replace(trajectory, greedy=True, removal=Removal.BEFORE_BASELINE) if request.greedy else trajectory
 
     async def close(self) -> None:
         """Nothing of it goes on."""
@@ -188,70 +256,59 @@ class PlannedGroup:
             task.cancel()
         await asyncio.gather(*begun, return_exceptions=True)
 
-    # ------------------------------------------------------------ for whoever plays
+    async def demonstration(self, task: Task) -> tuple[Trajectory, int]:
+        """See `Demonstrator.demonstration`."""
+        return await self._demonstrate(), self._world(0)
 
-    def task(self, asked: Asked) -> Task:
-        """The task as an episode of it has it: at a table, it knows which and where."""
-        if not asked.seat:
+    def _seated(self, seat: str, table: int) -> Task:
+        """The task as an episode has it that sits there."""
+        if not seat:
             return self.plan.task
-        seed = derive_seed(self.plan.seed, self.plan.task.id, "table", asked.table)
+        seed = derive_seed(self.plan.seed, self.plan.task.id, "table", table)
         name = f"{self.plan.name}{self.plan.task.id}/{seed}"
-        seated = {"seat": asked.seat, "table": name, "table_seed": seed}
+        seated = {"seat": seat, "table": name, "table_seed": seed}
         return replace(self.plan.task, private={**self.plan.task.private, **seated})
 
-    def around(self, asked: Asked, method: Method) -> Around:
-        """What is done around an episode of it."""
-        views = (*(method.views or {}).values(), *([asked.view] if asked.view is not None else []))
-        return Around(
-            occasion=replace(self.occasion, index=asked.index),
-            views=views,
+    def _hooks(self, running: RunningEpisode, index: int, view: View | None) -> EpisodeHooks:
+        """What is done around an episode."""
+        method = self.method
+        return EpisodeHooks(
+            occasion=replace(self.occasion, index=index),
+            views=(*(method.views or {}).values(), *([view] if view is not None else [])),
             stops=tuple((method.stops or {}).items()),
             rewrites=tuple((method.rewrites or {}).values()),
             overflow=method.overflow,
-            siblings=self.siblings,
-            heard=asked.running.hear,
-            snapshots=asked.running.snapshots,
+            siblings=self._siblings,
+            heard=running.observe,
+            restarted=running.forget,
+            snapshots=running.snapshots,
         )
 
-    async def fork_of(self, asked: Asked) -> Fork | None:
-        """Where the episode parts from another, or from where all of the group begin."""
-        if asked.parent is not None:
-            parent = asked.parent
-            asked.running.world = parent.world
-            return Fork(asked.shared, parent.world, asked.splice, parent.snapshots.get(len(asked.shared)))
-        begun = await self._begun()
-        asked.running.world = begun.world if begun is not None else self._world(asked.index)
-        return None if begun is None else Fork(begun.turns, begun.world)
+    async def _started(self, running: RunningEpisode, index: int) -> Fork | None:
+        """Behind what all of the group begin behind, where there is such a thing."""
+        prefix = await self._prefix()
+        running.world = prefix.world if prefix is not None else self._world(index)
+        return None if prefix is None else Fork(prefix.turns, prefix.world)
 
-    def placed(self, trajectory: Trajectory, asked: Asked, fork: Fork | None) -> Trajectory:
-        """The trajectory with what is known of where it parted."""
-        count = len(asked.shared)
-        marks = trajectory.marks
-        if asked.parent is not None and trajectory.turns[:count] == asked.shared:
-            trajectory = replace(trajectory, parent=asked.parent.id, fork_turn=count)
-        elif fork is not None and asked.parent is None and "not_forked" not in marks:
-            marks = (*marks, "started_later")
-        if asked.view is not None:
-            marks = (*marks, "hinted")
-        return replace(trajectory, marks=marks, role=asked.seat)
-
-    async def demonstration(self, task: Task) -> tuple[Trajectory, int]:
-        """See `Guide.demonstration`."""
-        return await self.collector.demonstrated(self.plan, 0), self._world(0)
-
-    async def _begun(self) -> Begun | None:
-        start = self.collector.method.start
-        if start is None:
+    async def _prefix(self) -> StartPrefix | None:
+        if self.method.start is None:
             return None
         if self._start is None:
-            self._start = asyncio.ensure_future(_started(start, self))
+            self._start = asyncio.ensure_future(self._found(self.method.start))
         return await asyncio.shield(self._start)
+
+    async def _found(self, start: Start) -> StartPrefix | None:
+        prefix = await start(self.occasion, self)
+        return prefix if prefix is not None and prefix.turns else None
 
     def _world(self, index: int) -> int:
         """The seed of the environment of an episode that begins anew."""
         return derive_seed(derive_seed(self.plan.seed, self.plan.task.id, index), "environment")
 
 
-async def _started(start: Any, group: PlannedGroup) -> Begun | None:
-    begun: Begun | None = await start(group.occasion, group)
-    return begun if begun is not None and begun.turns else None
+async def _parted(
+    running: RunningEpisode, parent: RunningEpisode, shared: tuple[Turn, ...], splice: Splice | None
+) -> Fork:
+    """Behind what it shares with another, in its world."""
+    running.world = parent.world
+    return Fork(shared, parent.world, splice, parent.snapshots.get(len(shared)))

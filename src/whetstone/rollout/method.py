@@ -20,14 +20,14 @@ from whetstone.contracts import fulfils
 from whetstone.rollout.optional import AtEvaluation, EvaluatedAs, Measures
 from whetstone.rollout.protocol import (
     Allocation,
-    Heard,
     Injection,
     Partner,
     Refill,
-    Remembers,
     Rewrite,
     Selection,
     Start,
+    Stateful,
+    StepOutcome,
     Stop,
     View,
 )
@@ -79,20 +79,20 @@ class Method:
             rewrites=kept["rewrites"],
         )
 
-    def hear(self, heard: Heard) -> None:
+    def observe(self, heard: StepOutcome) -> None:
         """Tell every part that remembers how a step went."""
         for _, part in self.parts():
-            if isinstance(part, Remembers):
-                part.hear(heard)
+            if isinstance(part, Stateful):
+                part.observe(heard)
 
     def state(self) -> dict[str, Any]:
         """What all of them remember, by name."""
-        return {name: part.state() for name, part in self.parts() if isinstance(part, Remembers)}
+        return {name: part.state() for name, part in self.parts() if isinstance(part, Stateful)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Remember what `state` said; a part it does not know begins with nothing."""
         for name, part in self.parts():
-            if isinstance(part, Remembers) and name in state:
+            if isinstance(part, Stateful) and name in state:
                 part.load_state(state[name])
 
     def metrics(self) -> dict[str, float]:

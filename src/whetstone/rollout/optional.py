@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Seats
 from whetstone.rewards.protocol import Provides
-from whetstone.rollout.protocol import Remembers, View
+from whetstone.rollout.protocol import Stateful, View
 from whetstone.tasks.protocol import Source
 from whetstone.trajectory import Group
 
@@ -100,7 +100,7 @@ class Sized(Protocol):
 
 
 OPTIONAL = (
-    Remembers, Measures, ChecksSource, KeyedBy, AtEvaluation, EvaluatedAs, ByTiming, StatelessOnly, LearnsAgain,
+    Stateful, Measures, ChecksSource, KeyedBy, AtEvaluation, EvaluatedAs, ByTiming, StatelessOnly, LearnsAgain,
     FrozenSeats, Sized, Seats, Provides,
 )  # fmt: skip
 """What a strategy, a curriculum, or any part around them may have."""

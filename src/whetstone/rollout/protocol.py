@@ -32,15 +32,6 @@ class Action:
     """What it says, from one who speaks in messages; None: what its tokens say."""
 
 
-class Numbered(Protocol):
-    """Something with a place among the groups of a run."""
-
-    @property
-    def number(self) -> int:
-        """From 0, in the order they are started."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A group to be."""
@@ -63,7 +54,7 @@ NOTHING = Tokens.written((), Author.SPLICED)
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ActorInput:
     """What an actor knows when it is its turn."""
 
     task: Task
@@ -84,7 +75,7 @@ class Moment:
 class Actor(Protocol):
     """Whoever produces the actions of an episode: the policy in training, or an expert who shows how."""
 
-    async def act(self, moment: Moment) -> Action:
+    async def act(self, moment: ActorInput) -> Action:
         """The tokens of one turn."""
         ...
 
@@ -110,7 +101,7 @@ class EpisodeRecord(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
+class EpisodeKey:
     """Where in a run an episode is played."""
 
     task: Task
@@ -136,7 +127,7 @@ class Splice:
 
     kept: Tokens
     """Of its parent's action at this turn."""
-    put_in: Tokens
+    inserted: Tokens
     """Behind it; by `Author.SPLICED`."""
 
 
@@ -159,7 +150,7 @@ class Roller(Protocol):
     """What a strategy may do."""
 
     @property
-    def occasion(self) -> Occasion:
+    def occasion(self) -> EpisodeKey:
         """Of the group."""
         ...
 
@@ -243,13 +234,13 @@ class Allowance:
 class Allocation(Protocol):
     """How much each group may use."""
 
-    def __call__(self, occasion: Occasion, /) -> Allowance:
+    def __call__(self, occasion: EpisodeKey, /) -> Allowance:
         """For a group that begins now."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class StartPrefix:
     """Turns an episode begins behind, in the world they were played in."""
 
     turns: tuple[Turn, ...]
@@ -261,12 +252,12 @@ class Begun:
 class Start(Protocol):
     """Where the episodes of a group begin, all at the same place."""
 
-    async def __call__(self, occasion: Occasion, guide: Guide, /) -> Begun | None:
+    async def __call__(self, occasion: EpisodeKey, guide: Demonstrator, /) -> StartPrefix | None:
         """The turns in front of them; None: at the beginning."""
         ...
 
 
-class Guide(Protocol):
+class Demonstrator(Protocol):
     """What a start may ask for."""
 
     async def demonstration(self, task: Task) -> tuple[Trajectory, int]:
@@ -279,10 +270,10 @@ class Guide(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SoFar:
+class EpisodeState:
     """What a part may know of an episode under way."""
 
-    occasion: Occasion
+    occasion: EpisodeKey
     opening: tuple[Message, ...] = ()
     """As the environment gave it."""
     turns: tuple[Turn, ...] = ()
@@ -307,11 +298,11 @@ class View(Protocol):
         """What ratios compare with, where those differ."""
         ...
 
-    def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """What an episode begins with."""
         ...
 
-    def observation(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """What stands behind an action; `so_far` has it as the last turn."""
         ...
 
@@ -319,7 +310,7 @@ class View(Protocol):
 class Stop(Protocol):
     """Whether an episode is to end."""
 
-    def __call__(self, so_far: SoFar, siblings: Siblings, /) -> bool:
+    def __call__(self, so_far: EpisodeState, siblings: Siblings, /) -> bool:
         """Asked behind every turn that does not end it by itself."""
         ...
 
@@ -367,7 +358,7 @@ Change = Ask | Reopen | Repair
 class Rewrite(Protocol):
     """What becomes of what was said so far."""
 
-    async def __call__(self, so_far: SoFar, /) -> Change | None:
+    async def __call__(self, so_far: EpisodeState, /) -> Change | None:
         """Asked behind every turn that does not end the episode, and behind an answer to its `Ask` (a last turn with
         `aside`); None leaves everything as it is."""
         ...
@@ -435,7 +426,7 @@ class Refill(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class StepOutcome:
     """What became of a step."""
 
     step: int
@@ -448,10 +439,10 @@ class Heard:
 
 
 @runtime_checkable
-class Remembers(Protocol):
+class Stateful(Protocol):
     """A part that learns from how steps went: a buffer, a pool, a bandit, a library. It is bounded in size."""
 
-    def hear(self, heard: Heard, /) -> None:
+    def observe(self, heard: StepOutcome, /) -> None:
         """A step is over."""
         ...
 

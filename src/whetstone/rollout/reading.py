@@ -14,7 +14,7 @@ from typing import Literal
 
 from whetstone.chat import Chat, Context, Message, ToolSpec
 from whetstone.errors import PromptTooLong
-from whetstone.rollout.protocol import SoFar, View
+from whetstone.rollout.protocol import EpisodeState, View
 from whetstone.trajectory import Author, OffPolicy, Tokens, Turn
 
 Overflow = Literal["drop", "refuse"]
@@ -74,7 +74,9 @@ class Reading:
         plain = self._places[-1].plain
         return Tokens.written(plain.ids, Author.ENVIRONMENT) if plain is not None else None
 
-    def open(self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: SoFar) -> tuple[Message, ...]:
+    def open(
+        self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: EpisodeState
+    ) -> tuple[Message, ...]:
         """The beginning; returns the messages as they are read.
 
         Raises:
@@ -83,7 +85,9 @@ class Reading:
         self._places.clear()
         return self._opened(messages, tools, so_far)
 
-    def _opened(self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: SoFar) -> tuple[Message, ...]:
+    def _opened(
+        self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: EpisodeState
+    ) -> tuple[Message, ...]:
         plain = self.chat.open(messages, tools)
         shown, seen = messages, plain
         for view in self.views:
@@ -100,7 +104,7 @@ class Reading:
         self._begin(seen, plain if self._differs(shown != messages) else None, shown)
         return shown
 
-    def answer(self, turn: Turn, so_far: SoFar) -> tuple[Message, ...]:
+    def answer(self, turn: Turn, so_far: EpisodeState) -> tuple[Message, ...]:
         """A turn and what came back; returns what came back as it is read."""
         messages, ids, place = turn.observation, turn.action.ids, self._places[-1]
         shown = messages
@@ -123,7 +127,7 @@ class Reading:
         plain = self.chat.extend(place.plain, ids, turn.observation) if place.plain is not None else None
         self._add(turn.message, turn.observation, self.chat.extend(place.seen, ids, turn.observation), plain)
 
-    def reopen(self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: SoFar) -> None:
+    def reopen(self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: EpisodeState) -> None:
         """Nothing but these messages, and what views make of them, is read from here on."""
         del self._places[-1:]  # what stood in front of the next action is replaced
         self._opened(messages, tools, so_far)
@@ -141,7 +145,7 @@ class Reading:
         del self.conversation[self._places[-1].said :]
 
     def _left_out(
-        self, so_far: SoFar, tokens: int, messages: tuple[Message, ...], context: Context
+        self, so_far: EpisodeState, tokens: int, messages: tuple[Message, ...], context: Context
     ) -> tuple[tuple[Message, ...], Context]:
         if self.overflow == "refuse":
             names = ", ".join(type(view).__name__ for view in self.views)

@@ -28,16 +28,16 @@ from whetstone.rollout.drawn import drawn_spans
 from whetstone.rollout.protocol import (
     NOTHING,
     Actor,
+    ActorInput,
     Ask,
     Change,
+    EpisodeKey,
     EpisodeRecord,
-    Moment,
-    Occasion,
+    EpisodeState,
     Reopen,
     Repair,
     Rewrite,
     Siblings,
-    SoFar,
     Splice,
     Stop,
     View,
@@ -77,10 +77,10 @@ class Fork:
 
 
 @dataclass(slots=True)
-class Around:
+class EpisodeHooks:
     """What a method does around one episode."""
 
-    occasion: Occasion
+    occasion: EpisodeKey
     views: tuple[View, ...] = ()
     stops: tuple[tuple[str, Stop], ...] = ()
     """By name."""
@@ -92,6 +92,8 @@ class Around:
     """What the episode came to cost, attempts that failed among it."""
     heard: Callable[[Turn], None] = lambda turn: None
     """Told of each turn behind which the episode goes on."""
+    restarted: Callable[[], None] = lambda: None
+    """Told where it is played again: those turns do not count."""
     snapshots: dict[int, Any] | None = None
     """Turns → the environment behind so many, filled where it can say; None: nobody asks."""
 
@@ -108,7 +110,7 @@ async def run_episode(
     record: EpisodeRecord | None = None,
     fork: Fork | None = None,
     greedy: bool = False,
-    around: Around | None = None,
+    around: EpisodeHooks | None = None,
 ) -> Trajectory:
     """Play one episode and close its environment. Never raises for what happens inside.
 
@@ -124,7 +126,7 @@ async def run_episode(
         PromptTooLong: The opening leaves no room for an answer: no sampling could help, so the task is at fault.
         asyncio.CancelledError: The caller gave up; the environment is closed all the same.
     """
-    around = around if around is not None else Around(Occasion(task, seed))
+    around = around if around is not None else EpisodeHooks(EpisodeKey(task, seed))
     episode = _Episode(task, environment, actor, chat, limits, id, seed, record, fork, greedy, around)
     started = time.perf_counter()
     error: str | None = None
@@ -191,7 +193,7 @@ class _Episode:
         record: EpisodeRecord | None,
         fork: Fork | None,
         greedy: bool,
-        around: Around,
+        around: EpisodeHooks,
     ) -> None:
         self.task, self.environment, self.actor, self.chat = task, environment, actor, chat
         self.limits, self.id, self.seed = limits, id, seed
@@ -348,8 +350,8 @@ class _Episode:
             self.reading.reopen((*self.begins, question), self.tools, self._so_far())
         self.asked = rewrite
 
-    def _so_far(self) -> SoFar:
-        return SoFar(
+    def _so_far(self) -> EpisodeState:
+        return EpisodeState(
             self.around.occasion,
             self.begins,
             tuple(self.turns),
@@ -419,7 +421,7 @@ class _Episode:
         """Let the actor speak and record the turn; None where a limit cut the action off."""
         number, context = len(self.turns), self.reading.seen
         begun = self._begun()
-        moment = Moment(
+        moment = ActorInput(
             self.task,
             context,
             self.reading.conversation,
@@ -451,7 +453,7 @@ class _Episode:
     def _begun(self) -> Tokens:
         """What the next action begins with already."""
         splice = self.fork.splice if self.fork is not None and len(self.turns) == len(self.fork.turns) else None
-        return NOTHING if splice is None else Tokens.joined([splice.kept, splice.put_in])
+        return NOTHING if splice is None else Tokens.joined([splice.kept, splice.inserted])
 
     def _count(self, turns: Sequence[Turn]) -> None:
         """What was spent on turns before a kill was spent."""

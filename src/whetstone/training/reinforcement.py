@@ -32,7 +32,7 @@ from whetstone.learning.spec import UpdateBatch
 from whetstone.recipe import TrainingSettings
 from whetstone.record.store import RunStore
 from whetstone.rewards.judge_usage import judge_metrics
-from whetstone.rollout import Collector, Heard, Plan
+from whetstone.rollout import Collector, Plan, StepOutcome
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.training.stream import GroupStream, admission_of
 from whetstone.training.supervised import costs_of, describe_groups, first_task, imitated, spent_on
@@ -81,7 +81,7 @@ class Reinforcement:
         self._state = state
         self._consumed: list[int] = []
         self._passed_over: list[int] = []
-        self._unheard: Heard | None = None
+        self._unheard: StepOutcome | None = None
         self._busy = engine.statistics.busy_seconds
         self._sampling: _Sampling | None = None
         self._doing: tuple[str, float] = ("nothing", time.perf_counter())
@@ -122,7 +122,7 @@ class Reinforcement:
         metrics |= stepped.metrics | judge_metrics(self.assembly.reward)
         self._unheard = stepped.heard
         if not self.by_recipe:
-            self._hear()
+            self._observe()
         self.learner.end_step()
         self.store.finish(update)
         self.done += 1
@@ -155,12 +155,12 @@ class Reinforcement:
         if self.by_recipe and self._sampling is not None:
             stream = self._sampling.stream
             await self._within("groups under way", stream.idle())
-        self._hear()
+        self._observe()
 
-    def _hear(self) -> None:
+    def _observe(self) -> None:
         """Let parts remember the last step. Where the recipe decides, not before all is planned that came before it."""
         if self._unheard is not None:
-            self.assembly.method.hear(self._unheard)
+            self.assembly.method.observe(self._unheard)
             self._unheard = None
 
     @property

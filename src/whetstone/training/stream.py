@@ -1,6 +1,6 @@
 """Where do the groups of an update come from? From sampling that runs beside learning, as far ahead as it may.
 
-    plans → admission → collector → kept on record → buffer → (the deadline rule) → an update
+    admission → plans → collector → outcomes → kept on record → buffer → (the deadline rule) → an update
 
 Sampling, tools and rewards go on while the learner computes. The buffer is bounded by admission: no more groups are
 alive than (admit_ahead + 1) · groups_per_update.
@@ -14,15 +14,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 from whetstone.causes import Beginning, cause_of, counted_causes, listed
 from whetstone.errors import FaultBudgetError, PromptTooLong, QuotaError, WhetstoneError
 from whetstone.record.store import RunStore
-from whetstone.rollout import Admission, Collector, Plan, Strategy, next_batch
+from whetstone.rollout import Admission, Collector, GroupOutcome, Plan, Strategy, next_batch
 from whetstone.rollout.protocol import Refill
 from whetstone.trajectory import EndReason, Group
 
@@ -177,52 +176,65 @@ class GroupStream:
 
     async def _sample(self) -> None:
         try:
-            async for group in self.collector.groups(self._places(), play=self._play, admission=self.admission):
-                if group.number in self.admission.live:
-                    self._finished[group.number] = group
-                self._changed.set()
+            async with contextlib.aclosing(self.collector.outcomes(self._plans(), self.strategy)) as outcomes:
+                async for outcome in outcomes:
+                    self._take_in(outcome)
         finally:
             self._changed.set()
 
-    def _places(self) -> Iterator[_Place]:
+    def _numbers(self) -> Iterator[int]:
         """Those let in before and not consumed, then new ones without end."""
-        yield from map(_Place, sorted(self.admission.live))
-        yield from (_Place(number) for number in count(self.next_number) if number not in self.store.lost)
+        yield from sorted(self.admission.live)
+        yield from (number for number in count(self.next_number) if number not in self.store.lost)
 
-    async def _play(self, place: _Place) -> Group:
-        """The group from the record, or sampled and put on record."""
-        number = place.number
-        plan = self.plan(number)
-        self.next_number = max(self.next_number, number + 1)
-        if number in self.store.lost:  # since it was planned
-            self.discard([number])
-            return Group(plan.task, (), number)
-        if number not in self.store.admitted:
-            self.store.admit(number, self.admission.live[number], plan.chosen)
-        if self.store.holds(number):
-            return self._counted(self.store.load(number, plan.task))
-        try:
-            group = await self.collector.group(plan, self.strategy)
-        except PromptTooLong as failure:  # the same for whoever tries again
+    async def _plans(self) -> AsyncGenerator[Plan]:
+        """What is to be sampled, each when it may begin. What is on record already is taken from there."""
+        for number in self._numbers():
+            await self.admission.enter(number)
+            plan = self.plan(number)
+            self.next_number = max(self.next_number, number + 1)
+            if number in self.store.lost:  # since it was let in
+                self.discard([number])
+                self._changed.set()
+                continue
+            if number not in self.store.admitted:
+                self.store.admit(number, self.admission.live[number], plan.chosen)
+            if not self.store.holds(number):
+                yield plan
+                continue
+            self._buffer(self._counted(self.store.load(number, plan.task)))
+            await asyncio.sleep(0)  # many may be on record
+
+    def _take_in(self, outcome: GroupOutcome) -> None:
+        """Put the group on record; where there is none, another takes its place."""
+        number, failure = outcome.plan.number, outcome.failure
+        if isinstance(failure, PromptTooLong):  # the same for whoever tries again
             self._room.see(str(failure))
             if "too_long" not in self.store.lost.values():
                 self.store.say(f"{failure}; such tasks are left out and counted (group/too_long)")
-            self.store.lose(number, "too_long")
-            self.admission.reject(number)
-            return Group(plan.task, (), number)
-        except WhetstoneError:
-            raise
-        except Exception as failure:  # a strategy is foreign code: its group is lost, another takes its place
+            self._lose(number, "too_long")
+        elif isinstance(failure, WhetstoneError):
+            raise failure
+        elif failure is not None:  # a strategy is foreign code: its group is lost
             self._judge(True, "strategy", f"{type(failure).__name__}: {failure}", f"group {number}")
-            self.store.lose(number, "failed")
-            self.admission.reject(number)
-            return Group(plan.task, (), number)
-        self._room.see(None)
-        for trajectory in group.trajectories:
-            failed = not trajectory.ended.valid and trajectory.ended is not EndReason.ABORTED
-            self._judge(failed, str(trajectory.ended), cause_of(trajectory), trajectory.id)
-        self.store.keep(group)
-        return self._counted(group)
+            self._lose(number, "failed")
+        else:
+            self._room.see(None)
+            for trajectory in outcome.group.trajectories:
+                failed = not trajectory.ended.valid and trajectory.ended is not EndReason.ABORTED
+                self._judge(failed, str(trajectory.ended), cause_of(trajectory), trajectory.id)
+            self.store.keep(outcome.group)
+            self._buffer(self._counted(outcome.group))
+
+    def _lose(self, number: int, reason: str) -> None:
+        self.store.lose(number, reason)
+        self.admission.reject(number)
+        self._changed.set()
+
+    def _buffer(self, group: Group) -> None:
+        if group.number in self.admission.live:
+            self._finished[group.number] = group
+        self._changed.set()
 
     def _counted(self, group: Group) -> Group:
         """The group, passed over where it does not count."""
@@ -267,13 +279,6 @@ class GroupStream:
             self.store.lose(number, "expired")
         self.expired += len(late)
         self.discard(late)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A group to be, before it is known of which task."""
-
-    number: int
 
 
 def admission_of(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from whetstone.contracts import fulfils
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch
-from whetstone.rollout import Heard, Method
+from whetstone.rollout import Method, StepOutcome
 from whetstone.rollout.optional import LearnsAgain
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Group
@@ -28,7 +28,7 @@ class TrainStepResult:
 
     metrics: dict[str, float]
     """Those of parts say what they remembered in it."""
-    heard: Heard
+    heard: StepOutcome
 
 
 def train_step(
@@ -40,8 +40,8 @@ def train_step(
     seed: int,
     update: int,
 ) -> TrainStepResult:
-    """Learn from the groups of a step. What parts are to remember of it they are told by `Method.hear`, once nothing is
-    planned any more that must not know.
+    """Learn from the groups of a step. What parts are to remember of it they are told by `Method.observe`, once
+    nothing is planned any more that must not know.
 
     Args:
         batch: What was sampled for it, and the demonstrations to imitate beside it.
@@ -58,7 +58,9 @@ def train_step(
             metrics |= _second_pass(learner, stored, batch.budget_share) if stored else {}
     metrics |= method.metrics()
     played = (*batch.groups, *passed_over)
-    return TrainStepResult(metrics, Heard(update + 1, played, learned.advantages, derive_random(seed, "hear", update)))
+    return TrainStepResult(
+        metrics, StepOutcome(update + 1, played, learned.advantages, derive_random(seed, "hear", update))
+    )
 
 
 def as_learned(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:

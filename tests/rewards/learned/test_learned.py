@@ -19,7 +19,7 @@ from whetstone.reporting import Progress
 from whetstone.rewards.judged.material import transcript
 from whetstone.rewards.learned.model import HEAD, Pair, RewardModel
 from whetstone.rewards.learned.reward import Learned
-from whetstone.rollout import Heard
+from whetstone.rollout import StepOutcome
 from whetstone.seeding import derive_random
 from whetstone.training import final_policy, train
 from whetstone.trajectory import Group, Score
@@ -94,17 +94,17 @@ def test_it_learns_on_from_what_the_rule_accepts(folder):
     solved = [Group(task("?"), (scored("the answer is 1", True), scored("sorry, no idea 1", False)))]
     before = reward.model.weight.clone()
     for _ in range(4):
-        reward.hear(Heard(1, tuple(solved), {}, derive_random(1)))
+        reward.observe(StepOutcome(1, tuple(solved), {}, derive_random(1)))
     assert not torch.equal(before, reward.model.weight)
     assert reward.metrics()["pairs"] == 1
     again = Learned(path=str(folder), refresh=True)
     again.load_state(json.loads(json.dumps(reward.state())))
     assert torch.allclose(again.model.weight, reward.model.weight)
-    reward.hear(Heard(1, (Group(task("?"), (scored("x", True),)),), {}, derive_random(1)))
+    reward.observe(StepOutcome(1, (Group(task("?"), (scored("x", True),)),), {}, derive_random(1)))
     with pytest.raises(RecipeError, match=f"has no {HEAD}: `whetstone rewards fit RECIPE"):
         Learned(path=str(folder))
     again.model.save()
-    assert not hasattr(Learned(path=str(folder)), "hear")
+    assert not hasattr(Learned(path=str(folder)), "observe")
 
 
 def scored(said, right):

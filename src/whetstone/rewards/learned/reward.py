@@ -65,7 +65,7 @@ class Learned:
         self._pairs: deque[Pair] = deque(maxlen=memory)
         self._said: dict[str, float] = {}
         if refresh:  # only then is there anything to remember
-            self.hear, self.state, self.load_state = self._hear, self._state, self._load_state
+            self.observe, self.state, self.load_state = self._observe, self._state, self._load_state
             self.metrics = self._metrics
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
@@ -78,7 +78,7 @@ class Learned:
         value = self.weight * liked + self.beside * rule.value
         return Score(value, {**rule.parts, "learned": liked}, rule.turns, rule.success, rule.signals)
 
-    def _hear(self, heard: Any) -> None:
+    def _observe(self, heard: Any) -> None:
         new = []
         for group in heard.groups:
             better = [t for t in group.counted if t.solved]

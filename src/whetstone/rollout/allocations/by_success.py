@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Any
 
-from whetstone.rollout.protocol import Allowance, Heard, Occasion
+from whetstone.rollout.protocol import Allowance, EpisodeKey, StepOutcome
 from whetstone.rollout.task_keys import key_of, own
 
 
@@ -47,7 +47,7 @@ class BySuccess:
         self._known: OrderedDict[str, deque[int]] = OrderedDict()
         """Task → turns of each success, 0 for a failure."""
 
-    def __call__(self, occasion: Occasion, /) -> Allowance:
+    def __call__(self, occasion: EpisodeKey, /) -> Allowance:
         """See `Allocation`."""
         known = self._known.get(key_of(occasion.task, self.by), ())
         if not known:
@@ -60,8 +60,8 @@ class BySuccess:
         turns = max(self.least_turns, math.ceil(self.slack * longest - 1e-9))
         return Allowance(size, min(turns, self.max_turns))
 
-    def hear(self, heard: Heard, /) -> None:
-        """See `Remembers`."""
+    def observe(self, heard: StepOutcome, /) -> None:
+        """See `Stateful`."""
         for group in heard.groups:
             key = key_of(group.task, self.by)
             known = self._known.setdefault(key, deque(maxlen=self.window))
@@ -71,9 +71,9 @@ class BySuccess:
             self._known.popitem(last=False)
 
     def state(self) -> dict[str, Any]:
-        """See `Remembers`."""
+        """See `Stateful`."""
         return {"known": [[key, list(turns)] for key, turns in self._known.items()]}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Remembers`."""
+        """See `Stateful`."""
         self._known = OrderedDict((key, deque(turns, maxlen=self.window)) for key, turns in state["known"])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whetstone.plugins import OptionError
-from whetstone.rollout.protocol import Allowance, Occasion
+from whetstone.rollout.protocol import Allowance, EpisodeKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,6 @@ class HorizonStages:
         if self.every < 1:
             raise OptionError("every", f"one update or more, got {self.every}")
 
-    def __call__(self, occasion: Occasion, /) -> Allowance:
+    def __call__(self, occasion: EpisodeKey, /) -> Allowance:
         """See `Allocation`."""
         return Allowance(max_turns=self.turns[min(occasion.step // self.every, len(self.turns) - 1)])

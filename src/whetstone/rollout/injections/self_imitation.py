@@ -18,7 +18,7 @@ from typing import Any
 
 from whetstone.plugins import OptionError
 from whetstone.rollout.injections.buffer import Buffer, Stored, as_replayed
-from whetstone.rollout.protocol import Heard
+from whetstone.rollout.protocol import StepOutcome
 from whetstone.rollout.task_keys import own
 from whetstone.trajectory import Group, OffPolicy, Score, Task
 
@@ -108,8 +108,8 @@ class SelfImitation:
             groups.append(Group(Task(trajectory.task_id, ""), (replayed,), k))
         return groups
 
-    def hear(self, heard: Heard, /) -> None:
-        """See `Remembers`."""
+    def observe(self, heard: StepOutcome, /) -> None:
+        """See `Stateful`."""
         if self._used:
             self.buffer.load_state([])
             self.passes += 1
@@ -126,11 +126,11 @@ class SelfImitation:
                     self.buffer.add("all", Stored(trajectory, heard.step))
 
     def state(self) -> dict[str, Any]:
-        """See `Remembers`."""
+        """See `Stateful`."""
         return {"stored": self.buffer.state(), "baselines": list(self.baselines), "passes": self.passes}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Remembers`."""
+        """See `Stateful`."""
         self.buffer.load_state(state["stored"])
         self.baselines = deque(state["baselines"], maxlen=self.baselines.maxlen)
         self.passes = state["passes"]

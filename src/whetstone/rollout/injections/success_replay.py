@@ -15,7 +15,7 @@ from typing import Any, Literal
 from whetstone.errors import CreditError
 from whetstone.plugins import OptionError
 from whetstone.rollout.injections.buffer import Buffer, Stored, as_replayed
-from whetstone.rollout.protocol import Heard
+from whetstone.rollout.protocol import StepOutcome
 from whetstone.rollout.task_keys import own
 from whetstone.trajectory import Author, Group, OffPolicy
 
@@ -79,8 +79,8 @@ class SuccessReplay:
         first = next(k for k, t in enumerate(group.trajectories) if t in group.counted)
         return replace(group, trajectories=(*group.trajectories[:first], replayed, *group.trajectories[first + 1 :]))
 
-    def hear(self, heard: Heard, /) -> None:
-        """See `Remembers`."""
+    def observe(self, heard: StepOutcome, /) -> None:
+        """See `Stateful`."""
         self.steps = heard.step
         for group in heard.groups:
             for trajectory in own(group):
@@ -88,11 +88,11 @@ class SuccessReplay:
                     self.buffer.add(group.task.id, Stored(trajectory, heard.step))
 
     def state(self) -> dict[str, Any]:
-        """See `Remembers`."""
+        """See `Stateful`."""
         return {"steps": self.steps, "stored": self.buffer.state()}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Remembers`."""
+        """See `Stateful`."""
         self.steps = state["steps"]
         self.buffer.load_state(state["stored"])
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from whetstone.chat import user
 from whetstone.plugins import find_part
-from whetstone.rollout.protocol import Change, Reopen, SoFar
+from whetstone.rollout.protocol import Change, EpisodeState, Reopen
 from whetstone.trajectory import Turn
 
 
-def remembered(so_far: SoFar) -> str:
+def remembered(so_far: EpisodeState) -> str:
     """What happened, without a model: which calls were made, what came of each, and what was said last.
 
     As the three memories of the method: episodic, working, tool.
@@ -40,7 +40,7 @@ class Fold:
     Source: DeepAgent 2025, arXiv:2510.21618; segments as in SUPO are ours.
 
     Args:
-        writer: Writes the memory: `package.module:function` of `SoFar`, which may be async; empty: a plain listing.
+        writer: Writes the memory: `package.module:function` of `EpisodeState`, may be async; empty: a plain listing.
         tool: What the policy calls for it.
         characters: A longer memory is cut.
     """
@@ -49,9 +49,9 @@ class Fold:
 
     def __init__(self, *, writer: str = "", tool: str = "fold_memory", characters: int = 2000) -> None:
         self.tool, self.characters = tool, characters
-        self.writer: Callable[[SoFar], Any] = find_part("writer", writer, {}) if writer else remembered
+        self.writer: Callable[[EpisodeState], Any] = find_part("writer", writer, {}) if writer else remembered
 
-    async def __call__(self, so_far: SoFar, /) -> Change | None:
+    async def __call__(self, so_far: EpisodeState, /) -> Change | None:
         """See `Rewrite`."""
         *before, last = so_far.turns
         if not self._folds(last) or (before and self._folds(before[-1])):

@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 
 from whetstone.chat import Message
 from whetstone.plugins import OptionError
-from whetstone.rollout.protocol import Change, Repair, SoFar
+from whetstone.rollout.protocol import Change, EpisodeState, Repair
 from whetstone.trajectory import Turn
 
 
@@ -51,7 +51,7 @@ class Rollback:
         """A failed call may have changed a world that remembers."""
         return True
 
-    async def __call__(self, so_far: SoFar, /) -> Change | None:
+    async def __call__(self, so_far: EpisodeState, /) -> Change | None:
         """See `Rewrite`."""
         last = so_far.turns[-1]
         occasion = so_far.occasion

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from whetstone.chat import user
 from whetstone.plugins import OptionError
-from whetstone.rollout.protocol import Ask, Change, Reopen, SoFar
+from whetstone.rollout.protocol import Ask, Change, EpisodeState, Reopen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Summary:
         """How an agent keeps its history belongs to it."""
         return True
 
-    async def __call__(self, so_far: SoFar, /) -> Change | None:
+    async def __call__(self, so_far: EpisodeState, /) -> Change | None:
         """See `Rewrite`."""
         last = so_far.turns[-1]
         if last.aside:

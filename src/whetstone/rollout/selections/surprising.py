@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from whetstone.plugins import OptionError
-from whetstone.rollout.protocol import Heard
+from whetstone.rollout.protocol import StepOutcome
 from whetstone.rollout.task_keys import key_of, own
 from whetstone.trajectory import Group, Removal
 
@@ -73,8 +73,8 @@ class Surprising:
             for group in groups
         ]
 
-    def hear(self, heard: Heard, /) -> None:
-        """See `Remembers`."""
+    def observe(self, heard: StepOutcome, /) -> None:
+        """See `Stateful`."""
         for group in heard.groups:
             key = key_of(group.task, self.by)
             self._known.setdefault(key, deque(maxlen=self.window)).extend(float(t.solved) for t in own(group))
@@ -83,9 +83,9 @@ class Surprising:
             self._known.popitem(last=False)
 
     def state(self) -> dict[str, Any]:
-        """See `Remembers`."""
+        """See `Stateful`."""
         return {"known": [[key, list(known)] for key, known in self._known.items()]}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Remembers`."""
+        """See `Stateful`."""
         self._known = OrderedDict((key, deque(known, maxlen=self.window)) for key, known in state["known"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from whetstone.errors import TaskError
 from whetstone.plugins import OptionError
-from whetstone.rollout.protocol import Begun, Guide, Occasion
+from whetstone.rollout.protocol import Demonstrator, EpisodeKey, StartPrefix
 from whetstone.tasks.protocol import Expert, Source
 from whetstone.trajectory import Author, Tokens, Turn
 
@@ -49,7 +49,7 @@ class ExpertPrefix:
         if not isinstance(source, Expert):
             raise TaskError("the task source has no expert to begin behind")
 
-    async def __call__(self, occasion: Occasion, guide: Guide, /) -> Begun | None:
+    async def __call__(self, occasion: EpisodeKey, guide: Demonstrator, /) -> StartPrefix | None:
         """See `Start`."""
         share = share_started(occasion.step, self.until)
         if occasion.random("start").random() >= share:
@@ -59,7 +59,7 @@ class ExpertPrefix:
         if not shown.ended.valid or inner < 1:
             return None
         count = max(1, math.ceil(share * inner))
-        return Begun(spliced(shown.turns[:count]), world)
+        return StartPrefix(spliced(shown.turns[:count]), world)
 
 
 def spliced(turns: Sequence[Turn]) -> tuple[Turn, ...]:

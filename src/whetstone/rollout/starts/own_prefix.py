@@ -12,7 +12,7 @@ from typing import Any
 
 from whetstone.plugins import OptionError
 from whetstone.rollout.injections.buffer import Buffer, Stored
-from whetstone.rollout.protocol import Begun, Guide, Heard, Occasion
+from whetstone.rollout.protocol import Demonstrator, EpisodeKey, StartPrefix, StepOutcome
 from whetstone.rollout.starts.expert_prefix import share_started, spliced
 from whetstone.rollout.task_keys import own
 
@@ -39,7 +39,7 @@ class OwnPrefix:
         self.until = until
         self.buffer = Buffer(of_each=of_each, capacity=capacity)
 
-    async def __call__(self, occasion: Occasion, guide: Guide, /) -> Begun | None:
+    async def __call__(self, occasion: EpisodeKey, guide: Demonstrator, /) -> StartPrefix | None:
         """See `Start`."""
         share = share_started(occasion.step, self.until)
         draw = occasion.random("start")
@@ -50,10 +50,10 @@ class OwnPrefix:
         count = math.ceil(share * (len(turns) - 1))
         if count < 1:
             return None
-        return Begun(spliced(turns[:count]), occasion.seed)
+        return StartPrefix(spliced(turns[:count]), occasion.seed)
 
-    def hear(self, heard: Heard, /) -> None:
-        """See `Remembers`."""
+    def observe(self, heard: StepOutcome, /) -> None:
+        """See `Stateful`."""
         for group in heard.groups:
             for trajectory in own(group):
                 whole = not any(turn.aside or turn.training_context is not None for turn in trajectory.turns)
@@ -61,9 +61,9 @@ class OwnPrefix:
                     self.buffer.add(group.task.id, Stored(trajectory, heard.step))
 
     def state(self) -> dict[str, Any]:
-        """See `Remembers`."""
+        """See `Stateful`."""
         return {"stored": self.buffer.state()}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Remembers`."""
+        """See `Stateful`."""
         self.buffer.load_state(state["stored"])

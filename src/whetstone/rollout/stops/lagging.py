@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from whetstone.plugins import OptionError
-from whetstone.rollout.protocol import Siblings, SoFar
+from whetstone.rollout.protocol import EpisodeState, Siblings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Lagging:
         """It reads who of the group is over."""
         return True
 
-    def __call__(self, so_far: SoFar, siblings: Siblings, /) -> bool:
+    def __call__(self, so_far: EpisodeState, siblings: Siblings, /) -> bool:
         """See `Stop`."""
         turns, ended = len(so_far.turns), siblings.ended
         expert = so_far.occasion.task.private.get("expert_turns")

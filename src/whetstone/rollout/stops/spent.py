@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whetstone.rollout.protocol import Siblings, SoFar
+from whetstone.rollout.protocol import EpisodeState, Siblings
 from whetstone.rollout.views.budget_line import budget_of, used_calls
 
 
@@ -23,6 +23,6 @@ class Spent:
         """A budget belongs to the agent."""
         return True
 
-    def __call__(self, so_far: SoFar, siblings: Siblings, /) -> bool:
+    def __call__(self, so_far: EpisodeState, siblings: Siblings, /) -> bool:
         """See `Stop`."""
         return used_calls(so_far) > budget_of(so_far.occasion, self.budgets)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whetstone.rollout.protocol import Siblings, SoFar
+from whetstone.rollout.protocol import EpisodeState, Siblings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class VoidTurn:
     Source: SimpleTIR 2025, arXiv:2509.02479, and its code.
     """
 
-    def __call__(self, so_far: SoFar, siblings: Siblings, /) -> bool:
+    def __call__(self, so_far: EpisodeState, siblings: Siblings, /) -> bool:
         """See `Stop`."""
         last = so_far.turns[-1]
         return not last.message.tool_calls and not last.aside

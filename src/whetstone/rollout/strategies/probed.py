@@ -86,6 +86,6 @@ class Probed:
         ids = draw.choice(pool)
         nothing = Tokens.written((), Author.SPLICED)
         logprobs = tuple(splice_logprobs(pool, ids))
-        put_in = Tokens(ids, (Author.SPLICED,) * len(ids), logprobs, (-1,) * len(ids), (math.nan,) * len(ids))
+        inserted = Tokens(ids, (Author.SPLICED,) * len(ids), logprobs, (-1,) * len(ids), (math.nan,) * len(ids))
         last = len(path.turns) - 1
-        return path, await roller.fork(task, path, turns=last, index=size + index, splice=Splice(nothing, put_in))
+        return path, await roller.fork(task, path, turns=last, index=size + index, splice=Splice(nothing, inserted))

@@ -9,7 +9,7 @@ from typing import Literal
 
 from whetstone.chat import Message
 from whetstone.plugins import OptionError
-from whetstone.rollout.protocol import Occasion, SoFar
+from whetstone.rollout.protocol import EpisodeKey, EpisodeState
 from whetstone.rollout.views.note import appended
 from whetstone.rollout.views.plain import Untouched
 
@@ -32,12 +32,12 @@ def regime(left: float) -> Regime:
     return "medium" if left >= 0.3 else "low" if left >= 0.1 else "critical"
 
 
-def budget_of(occasion: Occasion, budgets: tuple[int, ...]) -> int:
+def budget_of(occasion: EpisodeKey, budgets: tuple[int, ...]) -> int:
     """The budget of a group: one of several by chance; the last where there is no group."""
     return occasion.random("budget").choice(budgets) if occasion.group_size > 1 else budgets[-1]
 
 
-def used_calls(so_far: SoFar) -> int:
+def used_calls(so_far: EpisodeState) -> int:
     """Tool calls so far, whatever became of them."""
     return sum(len(turn.calls) for turn in so_far.turns)
 
@@ -59,7 +59,7 @@ class BudgetLine(Untouched):
             raise OptionError("budgets", f"one or more calls each, got {list(budgets)}")
         self.budgets, self.advice = budgets, advice
 
-    def observation(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """With a line on the budget."""
         budget = budget_of(so_far.occasion, self.budgets)
         used = used_calls(so_far)

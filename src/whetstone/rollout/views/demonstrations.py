@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from whetstone.chat import Message
 from whetstone.plugins import OptionError
 from whetstone.rollout import step_schedule
-from whetstone.rollout.protocol import SoFar
+from whetstone.rollout.protocol import EpisodeState
 from whetstone.rollout.views.note import noted
 from whetstone.rollout.views.plain import Untouched
 
@@ -36,7 +36,7 @@ class Demonstrations(Untouched):
         if shown[0] > len(self.examples):
             raise OptionError("counts", f"{shown[0]} are to be shown and there are {len(self.examples)} examples")
 
-    def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """The examples in front of it."""
         occasion = so_far.occasion
         count = int(step_schedule.at(occasion.step, self.counts))

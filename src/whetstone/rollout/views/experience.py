@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from whetstone.chat import Message
 from whetstone.plugins import OptionError
-from whetstone.rollout.protocol import Heard, SoFar
+from whetstone.rollout.protocol import EpisodeState, StepOutcome
 from whetstone.rollout.task_keys import own
 from whetstone.rollout.views.note import appended
 from whetstone.rollout.views.plain import Untouched
@@ -99,7 +99,7 @@ class Experience(Untouched):
         """Tool → tools called behind it → how often, in what worked."""
         self.steps = 0
 
-    def observation(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """With what is most like it."""
         if self.steps < self.warm_up or sum(map(len, self.zones.values())) < self.least or not messages:
             return messages
@@ -115,8 +115,8 @@ class Experience(Untouched):
         ]
         return appended(messages, "\n".join(lines)[: self.characters])
 
-    def hear(self, heard: Heard, /) -> None:
-        """See `Remembers`."""
+    def observe(self, heard: StepOutcome, /) -> None:
+        """See `Stateful`."""
         self.steps = heard.step
         for group in heard.groups:
             for trajectory in own(group):
@@ -139,12 +139,12 @@ class Experience(Untouched):
         return ranked[: self.shown[zone]]
 
     def state(self) -> dict[str, Any]:
-        """See `Remembers`."""
+        """See `Stateful`."""
         zones = {name: [[e.seen, e.done, e.score] for e in entries] for name, entries in self.zones.items()}
         return {"zones": zones, "edges": self.edges, "steps": self.steps}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Remembers`."""
+        """See `Stateful`."""
         self.zones = {
             "golden": [Entry(*row) for row in state["zones"]["golden"]],
             "warning": [Entry(*row) for row in state["zones"]["warning"]],

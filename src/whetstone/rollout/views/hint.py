@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from whetstone.chat import Message
-from whetstone.rollout.protocol import SoFar
+from whetstone.rollout.protocol import EpisodeState
 from whetstone.rollout.views.note import noted
 from whetstone.trajectory import OffPolicy
 
@@ -25,10 +25,10 @@ class Hint:
         """Actions are trained without it."""
         return "plain"
 
-    def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """The hint in front of the task."""
         return noted(messages, self.text)
 
-    def observation(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """As they are."""
         return messages

@@ -14,7 +14,7 @@ from typing import Any
 
 from whetstone.chat import Message
 from whetstone.plugins import OptionError, find_part
-from whetstone.rollout.protocol import Heard, SoFar
+from whetstone.rollout.protocol import EpisodeState, StepOutcome
 from whetstone.rollout.task_keys import own
 from whetstone.rollout.views.note import noted
 from whetstone.rollout.views.plain import Untouched
@@ -84,7 +84,7 @@ class Instructions(Untouched):
         self.kept_failures = failures
         self._failures: list[tuple[float, str]] = []
 
-    def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """An instruction in front of it: drawn for a group; the best where there is none, as in an evaluation."""
         if so_far.occasion.group_size == 1:
             best = max(self.population, key=lambda each: each.weight)
@@ -94,8 +94,8 @@ class Instructions(Untouched):
         (chosen,) = draw.choices(self.population, chances)
         return noted(messages, chosen.text)
 
-    def hear(self, heard: Heard, /) -> None:
-        """See `Remembers`."""
+    def observe(self, heard: StepOutcome, /) -> None:
+        """See `Stateful`."""
         for group in heard.groups:
             used = self._used(group)
             if used is None or not group.rewards:
@@ -131,12 +131,12 @@ class Instructions(Untouched):
         return None
 
     def state(self) -> dict[str, Any]:
-        """See `Remembers`."""
+        """See `Stateful`."""
         rows = [[each.text, each.weight, each.groups] for each in self.population]
         return {"population": rows, "failures": [list(failure) for failure in self._failures]}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Remembers`."""
+        """See `Stateful`."""
         self.population = [_Instruction(*row) for row in state["population"]]
         self._failures = [(float(reward), text) for reward, text in state["failures"]]
 

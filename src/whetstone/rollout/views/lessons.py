@@ -15,7 +15,7 @@ from typing import Any
 
 from whetstone.chat import Message
 from whetstone.plugins import OptionError, find_part
-from whetstone.rollout.protocol import Heard, SoFar
+from whetstone.rollout.protocol import EpisodeState, StepOutcome
 from whetstone.rollout.task_keys import own
 from whetstone.rollout.views.note import noted
 from whetstone.rollout.views.plain import Untouched
@@ -103,13 +103,13 @@ class Lessons(Untouched):
         self.most = most
         self.entries = list(texts)
 
-    def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """The lessons in front of it."""
         lines = [f"[{k}] {text}" for k, text in enumerate(self.entries)]
         return noted(messages, "\n".join(["Lessons from before:", *lines]) if lines else "")
 
-    def hear(self, heard: Heard, /) -> None:
-        """See `Remembers`."""
+    def observe(self, heard: StepOutcome, /) -> None:
+        """See `Stateful`."""
         proposed: list[Operation] = []
         for group in heard.groups:
             success = [float(t.solved) for t in own(group)]
@@ -119,11 +119,11 @@ class Lessons(Untouched):
         self.entries = revised(self.entries, proposed, plan)[-self.most :]
 
     def state(self) -> dict[str, Any]:
-        """See `Remembers`."""
+        """See `Stateful`."""
         return {"library": self.entries}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Remembers`."""
+        """See `Stateful`."""
         self.entries = list(state["library"])
 
     def metrics(self) -> dict[str, float]:

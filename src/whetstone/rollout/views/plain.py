@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from whetstone.chat import Message
-from whetstone.rollout.protocol import SoFar
+from whetstone.rollout.protocol import EpisodeState
 from whetstone.trajectory import OffPolicy
 
 
@@ -22,10 +22,10 @@ class Untouched:
         """Nothing differs."""
         return OffPolicy.RECOMPUTE
 
-    def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """As it is."""
         return messages
 
-    def observation(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """As it is."""
         return messages

@@ -13,7 +13,7 @@ from typing import Literal
 
 from whetstone.chat import Message
 from whetstone.errors import TaskError
-from whetstone.rollout.protocol import SoFar
+from whetstone.rollout.protocol import EpisodeState
 from whetstone.rollout.views.note import noted
 from whetstone.rollout.views.plain import Untouched
 from whetstone.tasks.protocol import Source
@@ -97,7 +97,7 @@ class Rubric(Untouched):
         """
         _criteria(source.task(first))
 
-    def opening(self, messages: tuple[Message, ...], so_far: SoFar, /) -> tuple[Message, ...]:
+    def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """The criteria in front of it, good points and bad ones apart."""
         occasion = so_far.occasion
         criteria = _criteria(occasion.task)

@@ -24,7 +24,7 @@ from whetstone.trajectory import Task
 from whetstone.trajectory_json import decoded_task, encoded_task
 
 if TYPE_CHECKING:
-    from whetstone.rollout.protocol import Heard
+    from whetstone.rollout.protocol import StepOutcome
 
 
 class GeneratedTasks:
@@ -45,7 +45,7 @@ class GeneratedTasks:
             raise OptionError("share", f"0 to 1, got {share:g}")
         if capacity < 1:
             raise OptionError("capacity", f"one task or more, got {capacity}")
-        self.generator: Callable[[Heard, Random], Sequence[Task]] = find_part("generator", generator, {})
+        self.generator: Callable[[StepOutcome, Random], Sequence[Task]] = find_part("generator", generator, {})
         self.gates: dict[str, Callable[[Task], bool]] = {name: find_part("gate", name, {}) for name in gates}
         self.share, self.capacity = share, capacity
         self.pool: list[Task] = []
@@ -55,8 +55,8 @@ class GeneratedTasks:
         """See `Curriculum`."""
         return draw.choice(self.pool) if self.pool and draw.random() < self.share else first + number
 
-    def hear(self, heard: Heard, /) -> None:
-        """See `Remembers`."""
+    def observe(self, heard: StepOutcome, /) -> None:
+        """See `Stateful`."""
         known = {task.id for task in self.pool}
         for task in self.generator(heard, heard.draw):
             try:
@@ -76,11 +76,11 @@ class GeneratedTasks:
         return True
 
     def state(self) -> dict[str, Any]:
-        """See `Remembers`."""
+        """See `Stateful`."""
         return {"pool": [encoded_task(task) for task in self.pool], "turned_away": self.turned_away}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Remembers`."""
+        """See `Stateful`."""
         self.pool = [decoded_task(row) for row in state["pool"]]
         self.turned_away |= state["turned_away"]
 

@@ -15,7 +15,7 @@ from whetstone.tasks.curricula.drawing import drawn
 from whetstone.tasks.protocol import Source
 
 if TYPE_CHECKING:
-    from whetstone.rollout.protocol import Heard
+    from whetstone.rollout.protocol import StepOutcome
 
 
 def stage_of(length: int) -> str:
@@ -93,8 +93,8 @@ class StagedTasks:
         wanted = draw.choice(of_stage)
         return drawn(source, first, draw, self.by, wanted)
 
-    def hear(self, heard: Heard, /) -> None:
-        """See `Remembers`."""
+    def observe(self, heard: StepOutcome, /) -> None:
+        """See `Stateful`."""
         success = [
             float(t.solved)
             for group in heard.groups
@@ -109,11 +109,11 @@ class StagedTasks:
             self.stage, self.began, self.recent = self.stage + 1, heard.step, []
 
     def state(self) -> dict[str, Any]:
-        """See `Remembers`."""
+        """See `Stateful`."""
         return {"stage": self.stage, "began": self.began, "recent": self.recent}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Remembers`."""
+        """See `Stateful`."""
         self.stage, self.began, self.recent = state["stage"], state["began"], list(state["recent"])
 
     def metrics(self) -> dict[str, float]:

@@ -17,7 +17,7 @@ from whetstone.tasks.curricula.drawing import drawn, tag_of
 from whetstone.tasks.protocol import Source
 
 if TYPE_CHECKING:
-    from whetstone.rollout.protocol import Heard
+    from whetstone.rollout.protocol import StepOutcome
 
 
 def upper_bounds(learnability: Sequence[float], counts: Sequence[int]) -> list[float]:
@@ -87,8 +87,8 @@ class UpperBound:
         (kind,) = draw.choices(list(weights), list(weights.values()))
         return drawn(source, first, draw, self.by, kind)
 
-    def hear(self, heard: Heard, /) -> None:
-        """See `Remembers`."""
+    def observe(self, heard: StepOutcome, /) -> None:
+        """See `Stateful`."""
         for group in heard.groups:
             kind = tag_of(group.task, self.by)
             if kind not in self.sizes:
@@ -99,11 +99,11 @@ class UpperBound:
                     self.counts[kind] += 1
 
     def state(self) -> dict[str, Any]:
-        """See `Remembers`."""
+        """See `Stateful`."""
         return {"sizes": {kind: list(sizes) for kind, sizes in self.sizes.items()}, "counts": self.counts}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Remembers`."""
+        """See `Stateful`."""
         for kind in self.kinds:
             self.sizes[kind] = deque(state["sizes"].get(kind, ()), maxlen=self.window)
             self.counts[kind] = state["counts"].get(kind, 0)
