@@ -5,9 +5,10 @@ import functools
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests_slow import examples
 from tests_worlds import (
     GOLDEN,
     IN_SANDBOX,
@@ -55,7 +56,7 @@ def test_it_plays_as_it_played(name):
 
 
 @pytest.mark.parametrize("name", [name for name in NATIVE if name not in IN_SANDBOX])
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(seeds=st.lists(st.integers(0, 10**6), min_size=2, max_size=12), order=st.randoms())
 def test_episodes_in_any_interleaving_are_what_they_are_alone(name, seeds, order):
     source = source_of(name)
