@@ -151,6 +151,7 @@ def test_where_the_budget_did_not_decide_that_is_said(tmp_path):
     assert "times the budget (sampled_tokens): one update takes more" in done.stdout
 
 
+@pytest.mark.slow
 def test_only_what_is_new_is_run(tmp_path, monkeypatch):
     made = []
 

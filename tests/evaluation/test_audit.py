@@ -8,7 +8,8 @@ import pytest
 
 import whetstone
 from tests_cli import whetstone as command
-from whetstone import training
+from tests_slow import mostly_slow
+from whetstone.assembly import judged_parts
 from whetstone.chat import assistant, user
 from whetstone.environments import Observation, StepResult
 from whetstone.errors import RecipeError, TaskError
@@ -25,9 +26,7 @@ RECIPES = sorted(path.stem for path in (Path(whetstone.__file__).parent / "recip
 
 def audited(reward, recipe="demo", tasks=3, **more):
     """By name, what each check came to."""
-    source, make, own = training.judged_parts(
-        load_recipe(recipe, [f"reward={reward}"] if isinstance(reward, str) else [])
-    )
+    source, make, own = judged_parts(load_recipe(recipe, [f"reward={reward}"] if isinstance(reward, str) else []))
     audit = Audit(make, source, own if isinstance(reward, str) else reward, tasks=tasks, max_turns=6, **more)
 
     async def main():
@@ -203,7 +202,7 @@ def test_tasks_without_an_expert_have_honest_failures_too(tmp_path):
         "".join(f'{{"prompt": "What is {k}+1?", "answer": {k + 1}}}\n' for k in range(9))
     )
     given = [f"tasks={{source: jsonl, path: {tmp_path / 'tasks.jsonl'}}}", "supervised=null", f"reward={ADDED}"]
-    source, make, reward = training.judged_parts(load_recipe("demo", [*given, "ablations=null"]))
+    source, make, reward = judged_parts(load_recipe("demo", [*given, "ablations=null"]))
 
     async def main():
         return {check.name: check async for check in Audit(make, source, reward, tasks=4, max_turns=4).checks()}
@@ -252,10 +251,10 @@ def test_an_order_that_hangs_by_a_thread_is_noted():
     assert "weights" in audited(close)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", mostly_slow(RECIPES, quick=["demo", "dealing", "support"]))
 def test_every_built_in_recipe_passes(recipe):
     try:
-        parts = training.judged_parts(load_recipe(recipe))
+        parts = judged_parts(load_recipe(recipe))
     except TaskError as missing:
         pytest.skip(f"{missing}: put GSM8K into data/gsm8k")
     except RecipeError as missing:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests_rewards import score
-from whetstone import training
+from whetstone.assembly import judged_parts
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.function_calls import FunctionCalls as World
 from whetstone.environments.function_calls import offered
@@ -206,7 +206,7 @@ def test_a_recipe_with_them_is_sound(tmp_path):
         "reward=bfcl",
         "supervised=null",
     ]
-    source, make, reward = training.judged_parts(load_recipe("demo", [*given, "ablations=null"]))
+    source, make, reward = judged_parts(load_recipe("demo", [*given, "ablations=null"]))
 
     async def main():
         return [check async for check in Audit(make, source, reward, tasks=3).checks()]
@@ -244,7 +244,7 @@ def test_humaneval():
         "supervised=null",
         "ablations=null",
     ]
-    source, make, reward = training.judged_parts(load_recipe("demo", given))
+    source, make, reward = judged_parts(load_recipe("demo", given))
 
     async def main():
         return {

@@ -9,6 +9,7 @@ from tests_cli import whetstone
 from tests_endpoint import served
 from tests_small import SMALL
 from whetstone import training
+from whetstone.assembly import assemble
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation.harness import harness_json
 from whetstone.recipe import load_recipe
@@ -17,7 +18,7 @@ from whetstone.training.evaluating import EvaluationRecord, protocol_of
 
 @pytest.fixture(scope="module")
 def assembly():
-    return training.assemble(load_recipe("demo", [*SMALL, "evaluation.temperature=1.0", "evaluation.samples=3"]))
+    return assemble(load_recipe("demo", [*SMALL, "evaluation.temperature=1.0", "evaluation.samples=3"]))
 
 
 def evaluated(assembly, folder=None, *, episodes=6, stop_after=None, seed=0, **protocol):
