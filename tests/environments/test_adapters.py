@@ -321,6 +321,7 @@ def test_textarena_keeps_our_promises():
         environment_of("textarena", id="TicTacToes-v0").check()
 
 
+@pytest.mark.slow
 def test_openspiel_keeps_our_promises_and_search_never_loses():
     needs(package("pyspiel", "openspiel"))
     found = keeps_its_promises("openspiel", id="tic_tac_toe", episodes=30, success_at=0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_slow import examples
+from tests_slow import examples, mostly_slow
 from tests_worlds import (
     GOLDEN,
     IN_SANDBOX,
@@ -28,7 +28,7 @@ async def tried(contract):
     return [check async for check in check_contract(contract)]
 
 
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", mostly_slow(NATIVE, quick=["bug_repair", "household", "sokoban", "wordle"]))
 def test_it_keeps_its_promises_and_the_expert_solves_it(name):
     looked_at = contract(name, episodes=40 if name in IN_SANDBOX else 100)
     looked_at.needs_process = name in ("household", "support")  # a new process takes seconds; one of each kind
