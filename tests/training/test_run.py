@@ -261,7 +261,7 @@ def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path
         assert torch.equal(ours.model.get_input_embeddings().weight, untrained)
 
 
-@pytest.mark.parametrize("name", mostly_slow(built_in_recipes(), quick=["demo", "react"]))
+@pytest.mark.parametrize("name", mostly_slow(built_in_recipes(), quick=["demo", "gspo"]))
 def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
     extra = []
     if load_recipe(name).recipe.tasks.source == "gsm8k":
