@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup system worlds demo test test-all check format docs bench mutants clean
+.PHONY: setup system worlds demo test test-slow check format docs bench mutants clean
 
 setup: $(READY)
 
@@ -35,11 +35,13 @@ system:
 demo: $(READY)
 	$(BIN)/whetstone train demo --run-dir runs/demo $(if $(wildcard runs/demo/recipe.yaml),--resume)
 
-test: $(READY) system worlds
-	$(BIN)/pytest -m "not slow" -n 2
+# changes nothing outside .venv; what is not installed is skipped, with the command that brings it
+test: $(READY)
+	$(BIN)/pytest -m "not slow" -n 2 --dist worksteal
 
-test-all: $(READY) system worlds
-	$(BIN)/pytest -n 2
+# the rest: long runs, sweeps, attacks, kills, and properties with all their examples
+test-slow: $(READY) system worlds
+	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile thorough -n 2 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 import crash
 from tests_small import SMALL
 from whetstone.assembly import assemble
 from whetstone.recipe import load_recipe
 
+settings.register_profile("quick", max_examples=10, deadline=None)
+settings.register_profile("thorough", max_examples=200, deadline=None)
+if settings.get_current_profile_name() in ("default", "ci"):  # nobody asked for another one
+    settings.load_profile("quick")
 torch.set_num_threads(1)  # tests run two at a time, one core each
 
 

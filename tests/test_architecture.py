@@ -1,12 +1,14 @@
-"""Data flows one way; imports say so. And other habits that are cheap to keep from the first day."""
+"""Data flows one way; imports say so. And other habits that are cheap to keep from the first day.
+
+Each test gathers every violation as `file:line: what` and shows them all.
+"""
 
 import ast
+import functools
 import importlib
 import re
 import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "whetstone"
@@ -18,6 +20,9 @@ ORDER = [
     "evaluation", "reporting", "record", "assembly", "training", "analysis", "scaling", "serving", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
+ALGORITHMS = sorted((SOURCE / "algorithms").rglob("*.py"))
+GUEST = sorted((SOURCE / "sandbox" / "guest").glob("*.py"))
+SEAMS = sorted([*SOURCE.rglob("protocol.py"), *SOURCE.rglob("optional.py")])
 OPTIONAL = {
     "peft", "bitsandbytes", "duckdb", "mcp", "mcp_types", "psycopg", "tantivy", "usearch", "gymnasium", "minigrid",
     "textworld", "scienceworld", "textarena", "pyspiel", "open_spiel", "reasoning_gym", "jericho", "datasets",
@@ -31,118 +36,165 @@ def room_of(module):
     return parts[1] if len(parts) > 1 else "whetstone"
 
 
+@functools.cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imports(path):
-    """(line, module, whether inside a function) of every import."""
-    tree = ast.parse(path.read_text())
+    """(line, module, whether inside a function) of every import; a relative one starts with a dot."""
+    tree = tree_of(path)
     inside = {
         id(node)
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)
     }
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            yield node.lineno, str(node.module), id(node) in inside
+            found.append((node.lineno, "." * node.level + (node.module or ""), id(node) in inside))
         elif isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name, id(node) in inside
+            found += [(node.lineno, alias.name, id(node) in inside) for alias in node.names]
+    return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_with_the_flow_of_data(path):
-    room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    if room == "__init__":
-        return
-    for line, module, _ in imports(path):
-        if not module.startswith("whetstone") or module.endswith((".protocol", ".optional")):
+def none_of(violations):
+    """Fails with every violation on a line of its own."""
+    lines = [f"{path.relative_to(ROOT)}:{line}: {what}" for path, line, what in violations]
+    assert not lines, "\n" + "\n".join(lines)
+
+
+def test_there_are_files_to_look_at():
+    assert len(FILES) > 100
+    assert len(ALGORITHMS) > 20
+    assert len(GUEST) > 1
+    assert len(SEAMS) > 5
+
+
+def test_no_import_is_relative():
+    none_of((path, line, module) for path in FILES for line, module, _ in imports(path) if module.startswith("."))
+
+
+def test_imports_point_with_the_flow_of_data():
+    none_of(against_the_flow())
+
+
+def against_the_flow():
+    for path in FILES:
+        room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if room == "__init__":
             continue
-        other = room_of(module)
-        if other == "whetstone":  # `from whetstone import training`
-            continue
-        assert other in ORDER, f"{path}:{line}: no room named {other}"
-        assert ORDER.index(other) <= ORDER.index(room), f"{path}:{line}: {room} imports {other}, which comes after it"
+        for line, module, _ in imports(path):
+            other = room_of(module)
+            # `from whetstone import training` names no room here
+            if (
+                not module.startswith("whetstone")
+                or module.endswith((".protocol", ".optional"))
+                or other == "whetstone"
+            ):
+                continue
+            if other not in ORDER:
+                yield path, line, f"no room named {other}"
+            elif ORDER.index(other) > ORDER.index(room):
+                yield path, line, f"{room} imports {other}, which comes after it"
 
 
-@pytest.mark.parametrize("path", sorted((SOURCE / "algorithms").rglob("*.py")), ids=lambda path: path.stem)
-def test_algorithms_know_nothing_but_tensors_and_trajectories(path):
-    for line, module, _ in imports(path):
-        if module.startswith("whetstone"):
-            assert room_of(module) in ("algorithms", "trajectory", "ranges"), (
-                f"{path}:{line}: algorithms import {module}"
-            )
+def test_algorithms_know_nothing_but_tensors_and_trajectories():
+    none_of(
+        (path, line, f"algorithms import {module}")
+        for path in ALGORITHMS
+        for line, module, _ in imports(path)
+        if module.startswith("whetstone") and room_of(module) not in ("algorithms", "trajectory", "ranges")
+    )
 
 
-@pytest.mark.parametrize("path", sorted((SOURCE / "sandbox" / "guest").glob("*.py")), ids=lambda path: path.stem)
-def test_what_runs_inside_the_sandbox_needs_nothing_of_ours(path):
-    for line, module, _ in imports(path):
-        ours = module.startswith("whetstone")
-        assert (
-            module == "pyseccomp"
-            or (ours and module.startswith("whetstone.sandbox.guest"))
-            or (module.split(".")[0] in sys.stdlib_module_names)
-        ), f"{path}:{line}: {module} is not there inside"
+def test_what_runs_inside_the_sandbox_needs_nothing_of_ours():
+    none_of(
+        (path, line, f"{module} is not there inside")
+        for path in GUEST
+        for line, module, _ in imports(path)
+        if module != "pyseccomp"
+        and not module.startswith("whetstone.sandbox.guest")
+        and module.split(".")[0] not in sys.stdlib_module_names
+    )
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_no_import_hides_inside_a_function(path):
-    hidden = [
-        (line, module) for line, module, inside in imports(path) if inside and module.split(".")[0] not in OPTIONAL
-    ]
-    assert not hidden, f"{path}: {hidden}"
+def test_no_import_hides_inside_a_function():
+    none_of(
+        (path, line, f"imports {module} inside a function")
+        for path in FILES
+        for line, module, inside in imports(path)
+        if inside and module.split(".")[0] not in OPTIONAL
+    )
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted([*SOURCE.rglob("protocol.py"), *SOURCE.rglob("optional.py")]),
-    ids=lambda path: f"{path.parent.name}/{path.name}",
-)
-def test_a_seam_imports_nothing_heavy(path):
+def test_a_seam_imports_nothing_heavy():
     heavy = {"transformers", "tokenizers", "scipy", "matplotlib"}
-    for line, module, _ in imports(path):
-        assert module.split(".")[0] not in heavy, f"{path}:{line}: a seam imports {module}"
+    none_of(
+        (path, line, f"a seam imports {module}")
+        for path in SEAMS
+        for line, module, _ in imports(path)
+        if module.split(".")[0] in heavy
+    )
 
 
-def algorithms():
-    for path in sorted((SOURCE / "algorithms").rglob("*.py")):
+def test_every_algorithm_cites_its_source_and_has_a_test_of_its_name():
+    none_of(unproven_algorithms())
+
+
+def unproven_algorithms():
+    for path in ALGORITHMS:
         if path.stem == "levels":  # declares, and computes nothing
             continue
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                yield pytest.param(path, node, id=node.name)
+        test = ROOT / "tests" / path.relative_to(SOURCE).parent / f"test_{path.stem}.py"
+        tested = test.read_text() if test.is_file() else ""
+        for node in tree_of(path).body:
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            if not re.search(r"Source: .*(arXiv:\d|https?://|\d{4})", ast.get_docstring(node) or ""):
+                yield path, node.lineno, f"{node.name} cites no source"
+            if node.name not in tested:
+                yield path, node.lineno, f"{node.name} has no test in {test.relative_to(ROOT)}"
 
 
-@pytest.mark.parametrize(("path", "function"), list(algorithms()))
-def test_every_algorithm_cites_its_source_and_has_a_test_of_its_name(path, function):
-    assert re.search(r"Source: .*(arXiv:\d|https?://|\d{4})", ast.get_docstring(function) or ""), (
-        f"{path}: {function.name}"
+def test_every_file_opens_with_what_it_is_and_public_things_have_docstrings():
+    none_of(undescribed())
+
+
+def undescribed():
+    for path in FILES:
+        tree = tree_of(path)
+        if not ast.get_docstring(tree):
+            yield path, 1, "no module docstring"
+        for node in tree.body:
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
+                continue
+            if not ast.get_docstring(node):
+                yield path, node.lineno, f"{node.name} has no docstring"
+
+
+def test_no_file_is_a_drawer_and_none_is_too_long():
+    drawers = {"utils", "common", "helpers", "misc", "legacy"}
+    none_of((path, 1, f"{path.stem} names no idea") for path in FILES if path.stem in drawers)
+    none_of(
+        (path, 501, "too long: a second name is waiting to be found")
+        for path in FILES
+        if len(path.read_text().splitlines()) > 500
     )
-    test = ROOT / "tests" / path.relative_to(SOURCE).parent / f"test_{path.stem}.py"
-    assert test.is_file(), f"{function.name} has no test at {test}"
-    assert function.name in test.read_text()
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_every_file_opens_with_what_it_is_and_public_things_have_docstrings(path):
-    tree = ast.parse(path.read_text())
-    assert ast.get_docstring(tree), f"{path} has no module docstring"
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            assert ast.get_docstring(node), f"{path}:{node.lineno}: {node.name} has no docstring"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_no_file_is_a_drawer_and_none_is_too_long(path):
-    assert path.stem not in {"utils", "common", "helpers", "misc", "legacy"}
-    assert len(path.read_text().splitlines()) <= 500, f"{path}: a second name is waiting to be found"
 
 
 def test_shop_windows_offer_what_they_name():
+    none_of(missing_in_windows())
+
+
+def missing_in_windows():
     for path in SOURCE.rglob("__init__.py"):
-        name = ".".join(("whetstone", *path.relative_to(SOURCE).parent.parts))
-        module = importlib.import_module(name)
-        missing = [name for name in getattr(module, "__all__", []) if not hasattr(module, name)]
-        assert not missing, f"{path}: {missing}"
+        module = importlib.import_module(".".join(("whetstone", *path.relative_to(SOURCE).parent.parts)))
+        for name in getattr(module, "__all__", []):
+            if not hasattr(module, name):
+                yield path, 1, f"{name} is not there"
 
 
 FOREIGN = {
@@ -181,19 +233,24 @@ FOREIGN = {
 """What is asked of others' objects by its name, and whose it is."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_what_a_part_may_have_is_a_protocol_and_no_name_in_quotes(path):
-    asked = {
-        (node.args[1].value, node.lineno)
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("getattr", "hasattr")
-        and isinstance(node.args[1], ast.Constant)
-        and not str(node.args[1].value).startswith("__")  # Python's own: `__name__`, `__self__`
-    }
-    known = FOREIGN.get(str(path.relative_to(SOURCE)), {})
-    for name, line in sorted(asked):
-        assert name in known, f"{path}:{line}: {name} is a name in quotes; put it into a protocol and ask `fulfils`"
-    gone = set(known) - {name for name, _ in asked}
-    assert not gone, f"{path} no longer asks for {sorted(gone)}"
+def test_what_a_part_may_have_is_a_protocol_and_no_name_in_quotes():
+    none_of(names_in_quotes())
+
+
+def names_in_quotes():
+    for path in FILES:
+        asked = {
+            (node.args[1].value, node.lineno)
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("getattr", "hasattr")
+            and isinstance(node.args[1], ast.Constant)
+            and not str(node.args[1].value).startswith("__")  # Python's own: `__name__`, `__self__`
+        }
+        known = FOREIGN.get(str(path.relative_to(SOURCE)), {})
+        for name, line in sorted(asked):
+            if name not in known:
+                yield path, line, f"{name} is a name in quotes; put it into a protocol and ask `fulfils`"
+        for name in sorted(set(known) - {name for name, _ in asked}):
+            yield path, 0, f"no longer asks for {name}"

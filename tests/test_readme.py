@@ -3,12 +3,11 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests_cli import whetstone
 from tests_sandbox import MISSING
 from whetstone.sandbox import Isolation
 
@@ -37,8 +36,7 @@ def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said):
     (tmp_path / "shop_rollout.py").write_text(block("python", 4))
     (tmp_path / "shop.jsonl").write_text(block("json"))
     (tmp_path / "shop.yaml").write_text(block("yaml"))
-    command = [sys.executable, "-m", "whetstone.cli.main", *shlex.split(said), "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = whetstone(*shlex.split(said), "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["after"]["episodes"] >= 1
 
@@ -50,8 +48,7 @@ def test_the_world_of_the_readme_keeps_its_promises_and_is_learned_in(tmp_path, 
     assert said.removesuffix(" --json") in README
     (tmp_path / "guess.py").write_text(block("python", 2))
     (tmp_path / "guess.yaml").write_text(block("yaml", 1))
-    command = [sys.executable, "-m", "whetstone.cli.main", *shlex.split(said)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = whetstone(*shlex.split(said), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["kept"] if "kept" in found else found["after"]["episodes"] == 50

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -87,6 +85,7 @@ def rates(folder):
     return [row["update/learning_rate"] for row in rows if row["stage"] == "reinforcement"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["sampled_tokens", "episodes"])
 def test_schedules_are_laid_out_over_what_ends_the_stage(unit, tmp_path):
     plan = ["training.warmup_fraction=0", "training.decay_fraction=1", "training.learning_rate=0.001"]
@@ -143,6 +142,7 @@ def test_what_cannot_be_meant_is_said_at_once(given, said, tmp_path):
     assert said in done.stderr
 
 
+@pytest.mark.slow
 def test_where_the_budget_did_not_decide_that_is_said(tmp_path):
     given = ["compare", "demo", *GIVEN, "advantage=opo,gpg", "--seeds", 1, "--into", tmp_path]
     done = whetstone(*given, "--budget", "sampled_tokens=100000000")
@@ -151,6 +151,7 @@ def test_where_the_budget_did_not_decide_that_is_said(tmp_path):
     assert "times the budget (sampled_tokens): one update takes more" in done.stdout
 
 
+@pytest.mark.slow
 def test_only_what_is_new_is_run(tmp_path, monkeypatch):
     made = []
 
@@ -234,7 +235,6 @@ def test_the_sentence_says_no_more_than_the_intervals():
 
 
 def test_the_command(tmp_path):
-    command = [sys.executable, "-m", "whetstone.cli.main", "compare"]
     given = [
         "demo",
         *SMALL,
@@ -247,7 +247,7 @@ def test_the_command(tmp_path):
         "--into",
         str(tmp_path),
     ]
-    found = subprocess.run([*command, *given, "--json"], capture_output=True, text=True)
+    found = whetstone("compare", *given, "--json")
     assert found.returncode == 0, found.stderr
     told = json.loads(found.stdout)
     assert [one["name"] for one in told["contenders"]] == ["advantage=opo", "advantage=gpg"]
@@ -255,13 +255,13 @@ def test_the_command(tmp_path):
     assert "<svg" in page
     assert "advantage=gpg" in page
     assert "Holm" in page
-    again = subprocess.run([*command, *given], capture_output=True, text=True)
+    again = whetstone("compare", *given)
     assert "4 of 4 runs were there" in again.stdout
     for wrong, said in (
         (["demo", "gspo", "--budget", "tokens=3"], 'did you mean "sampled_tokens"'),
         (["demo", "gspo", "--budget", "episodes=many"], "is not a number"),
         (["advantage=a,b"], "name a recipe to compare"),
     ):
-        refused = subprocess.run([*command, *wrong], capture_output=True, text=True)
+        refused = whetstone("compare", *wrong)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert said in refused.stderr

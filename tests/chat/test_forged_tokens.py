@@ -1,11 +1,12 @@
 """No text from outside becomes a token of the template, whatever the tokenizer makes of odd letters."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from tests_slow import examples
 from whetstone.chat import Chat, Image, Message, Text, ToolSpec, tool_result, user
 from whetstone.chat.formats import FORMATS
 from whetstone.errors import PolicyError
@@ -61,7 +62,7 @@ SAID = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=8).map("
 
 
 @pytest.mark.parametrize("key", CHATS, ids="/".join)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(text=SAID)
 def test_a_tool_can_neither_close_its_turn_nor_open_another(key, text):
     chat = CHATS[key]
@@ -76,7 +77,7 @@ def test_a_tool_can_neither_close_its_turn_nor_open_another(key, text):
 
 
 @pytest.mark.parametrize("key", CHATS, ids="/".join)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(name=SAID, about=SAID, argument=SAID, said=SAID)
 def test_what_a_server_says_of_its_tools_forges_nothing(key, name, about, argument, said):
     chat = CHATS[key]

@@ -1,9 +1,10 @@
 """The next prompt is the previous ids, the sampled ids, and the new messages; for every family of templates."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests_slow import examples
 from whetstone.chat import FORMATS, Chat, Message, Text, ToolCall, ToolSpec, assistant, system, tool_result, user
 from whetstone.errors import PolicyError
 
@@ -51,7 +52,7 @@ def chat_for(tokenizer, format="hermes"):
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data())
 def test_next_ids_are_the_previous_ids_then_the_sampled_then_the_delta(tokenizer_of, family, data):
     tokenizer = tokenizer_of(family)
@@ -73,7 +74,7 @@ def test_next_ids_are_the_previous_ids_then_the_sampled_then_the_delta(tokenizer
 
 
 @pytest.mark.parametrize("family", ["tiny", "chatml", "llama3", "gemma"])
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(said=st.lists(st.sampled_from(["the answer", " 42", " tool", "é"]), min_size=1, max_size=4), answer=TEXTS)
 def test_turn_by_turn_equals_rendering_at_once(tokenizer_of, family, said, answer):
     tokenizer = tokenizer_of(family)
@@ -87,7 +88,7 @@ def test_turn_by_turn_equals_rendering_at_once(tokenizer_of, family, said, answe
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(text=TEXTS)
 def test_foreign_text_never_becomes_a_special_token(tokenizer_of, family, text):
     tokenizer = tokenizer_of(family)

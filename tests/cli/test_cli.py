@@ -6,17 +6,8 @@ import sys
 
 import pytest
 
+from tests_cli import whetstone
 from tests_small import SMALL
-
-
-def whetstone(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "whetstone.cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +100,14 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, arguments, said):
 def test_a_run_directory_in_use_is_one_line_and_exit_code_2(trained):
     done = whetstone("train", "demo", *SMALL, "ablations=null", "--run-dir", trained[0])
     assert (done.returncode, "holds a run already" in done.stderr) == (2, True)
+
+
+def test_it_is_a_program_of_its_own():
+    command = [sys.executable, "-m", "whetstone.cli.main", "train", "demoo"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert 'did you mean "demo"?' in done.stderr
 
 
 def test_every_command_explains_itself():

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import pytest
 
+from tests_slow import mostly_slow
 from tests_worlds import contract, environment_of, source_of
 from whetstone.chat import assistant
 from whetstone.environments.adapters.own_random import OwnRandom
@@ -106,7 +107,12 @@ def moved(id, *said, **options):
     return asyncio.run(play(make, task, lambda *_: assistant(next(left)), seed=0, max_turns=len(said))).trajectory
 
 
-@pytest.mark.parametrize("id", ["Acrobot-v1", "MountainCar-v0", "CliffWalking-v1", "Taxi-v4", "CartPole-v1"])
+@pytest.mark.parametrize(
+    "id",
+    mostly_slow(
+        ["Acrobot-v1", "MountainCar-v0", "CliffWalking-v1", "Taxi-v4", "CartPole-v1"], quick=["CliffWalking-v1"]
+    ),
+)
 @pytest.mark.parametrize("said", [[""], ["zzqx"] * 30, ["0"], ["0", *["I give up."] * 30], ["0"] * 7])
 def test_an_episode_that_is_not_over_is_no_success_whatever_its_threshold(id, said):
     """A threshold of −100 is above what forty steps cost, and far above what none costs."""
@@ -203,7 +209,7 @@ def test_a_task_of_another_environment_is_refused():
 # ------------------------------------------------------------ text worlds
 
 
-@pytest.mark.parametrize("text", ["facts", "full"])
+@pytest.mark.parametrize("text", mostly_slow(["facts", "full"], quick=["facts"]))
 def test_textworld_keeps_our_promises_and_its_own_solution_solves_it(text):
     needs(package("textworld", "textworld"))
     found = keeps_its_promises(
@@ -214,6 +220,7 @@ def test_textworld_keeps_our_promises_and_its_own_solution_solves_it(text):
         source_of("textworld", games=5)
 
 
+@pytest.mark.slow
 def test_textworld_games_begun_at_once_in_threads_are_all_whole():
     """Its parser is one for all; unguarded, a soak of some thousand episodes met a game that could not be read."""
     needs(package("textworld", "textworld"))
@@ -242,6 +249,7 @@ def test_textworld_games_begun_at_once_in_threads_are_all_whole():
     assert beside == [alone[k % 8] for k in range(240)]
 
 
+@pytest.mark.slow
 def test_scienceworld_is_played_in_a_process_and_its_gold_path_solves_it():
     needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
     source = source_of("scienceworld", variations=30)
@@ -258,6 +266,7 @@ def test_scienceworld_is_played_in_a_process_and_its_gold_path_solves_it():
         asyncio.run(play(make, Task("x", "", {"task": "boyl", "variation": 0}), policy, seed=0))
 
 
+@pytest.mark.slow
 def test_a_variation_of_scienceworld_that_is_none_is_refused_and_nothing_of_before_is_left():
     """It was played in the state of the episode before: behind a solved one any command was a success."""
     needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
@@ -273,6 +282,7 @@ def test_a_variation_of_scienceworld_that_is_none_is_refused_and_nothing_of_befo
     assert (again.final["success"], again.final["score"]) == (False, 0.0)
 
 
+@pytest.mark.slow
 def test_tasks_of_scienceworld_draw_from_the_variations_there_are():
     needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
     source = source_of("scienceworld", tasks=["boil", "identify-life-stages-2"])
@@ -285,6 +295,7 @@ def test_tasks_of_scienceworld_draw_from_the_variations_there_are():
         source_of("scienceworld", variations=0)
 
 
+@pytest.mark.slow
 def test_jericho_plays_a_story(tmp_path):
     needs(package("jericho", "jericho"), package("textworld", "textworld"))
     from whetstone.environments.adapters.textworld import game_file
@@ -301,6 +312,7 @@ def test_jericho_plays_a_story(tmp_path):
 # ------------------------------------------------------------ games of several
 
 
+@pytest.mark.slow
 def test_textarena_keeps_our_promises():
     needs(package("textarena", "textarena"))
     found = keeps_its_promises("textarena", id="TicTacToe-v0", episodes=16)
@@ -309,6 +321,7 @@ def test_textarena_keeps_our_promises():
         environment_of("textarena", id="TicTacToes-v0").check()
 
 
+@pytest.mark.slow
 def test_openspiel_keeps_our_promises_and_search_never_loses():
     needs(package("pyspiel", "openspiel"))
     found = keeps_its_promises("openspiel", id="tic_tac_toe", episodes=30, success_at=0)
@@ -332,7 +345,7 @@ def spiel(id, **options):
     return game
 
 
-@pytest.mark.parametrize("id", ["go", "chess", "amazons", "shogi", "hex"])
+@pytest.mark.parametrize("id", mostly_slow(["go", "chess", "amazons", "shogi", "hex"], quick=["hex"]))
 def test_a_search_is_bounded_whatever_the_game(id):
     """Eight half-moves ahead took half a minute in chess and never came back in Go."""
     game = spiel(id, opponent="search")
@@ -459,6 +472,7 @@ def test_a_verifier_that_is_late_has_no_right_answer_before_it(monkeypatch):
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.slow
 def test_verifiers_of_reasoning_gym_do_not_hold_up_other_episodes():
     needs(package("reasoning_gym", "reasoning"))
     task = source_of("reasoning_gym", datasets=["countdown"]).task(0)

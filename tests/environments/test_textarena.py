@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests_slow import mostly_slow
 from tests_worlds import environment_of, source_of
 from whetstone.chat import assistant
 from whetstone.environments.adapters.legal_moves import Told, like, number
@@ -45,7 +46,7 @@ def test_the_other_seat_of_connect_four_plays_on_behind_one_legal_move():
         "IteratedTwoThirdsAverage-v0", "Nim-v0", "Poker-v0", "QuantumTicTacToe-v0",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("word", ["", "zzqx"])
+@pytest.mark.parametrize("word", mostly_slow(["", "zzqx"], quick=["zzqx"]))
 def test_who_says_nothing_wins_no_game(id, word):
     TextArena(id=id).check()
     for index in range(3):
@@ -53,7 +54,9 @@ def test_who_says_nothing_wins_no_game(id, word):
         assert (game.verdict()["success"], game.verdict()["score"]) == (False, 0.0)
 
 
-@pytest.mark.parametrize("id", ["TicTacToe-v0", "ConnectFour-v0", "Nim-v0", "ColonelBlotto-v0"])
+@pytest.mark.parametrize(
+    "id", mostly_slow(["TicTacToe-v0", "ConnectFour-v0", "Nim-v0", "ColonelBlotto-v0"], quick=["Nim-v0"])
+)
 def test_others_that_play_legally_win_and_lose(id):
     won = []
     for index in range(12):
@@ -115,7 +118,12 @@ def test_a_game_that_cannot_be_played_here_is_refused_in_one_line(id, players, w
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("id", ["2048-v0", "RushHour-v0", "FrozenLake-v0", "Secretary-v0", "Countdown-v0", "Sudoku-v0"])
+@pytest.mark.parametrize(
+    "id",
+    mostly_slow(
+        ["2048-v0", "RushHour-v0", "FrozenLake-v0", "Secretary-v0", "Countdown-v0", "Sudoku-v0"], quick=["Countdown-v0"]
+    ),
+)
 @pytest.mark.parametrize("word", ["", "zzqx", "[99]", "[" * 2000])
 def test_a_game_alone_pays_nothing_for_moves_that_are_none(id, word):
     """Some give a share for what was reached, some a text in the place of the reward."""

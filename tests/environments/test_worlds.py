@@ -5,9 +5,10 @@ import functools
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests_slow import examples, mostly_slow
 from tests_worlds import (
     GOLDEN,
     IN_SANDBOX,
@@ -27,7 +28,7 @@ async def tried(contract):
     return [check async for check in check_contract(contract)]
 
 
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", mostly_slow(NATIVE, quick=["bug_repair", "household", "sokoban", "wordle"]))
 def test_it_keeps_its_promises_and_the_expert_solves_it(name):
     looked_at = contract(name, episodes=40 if name in IN_SANDBOX else 100)
     looked_at.needs_process = name in ("household", "support")  # a new process takes seconds; one of each kind
@@ -55,7 +56,7 @@ def test_it_plays_as_it_played(name):
 
 
 @pytest.mark.parametrize("name", [name for name in NATIVE if name not in IN_SANDBOX])
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(seeds=st.lists(st.integers(0, 10**6), min_size=2, max_size=12), order=st.randoms())
 def test_episodes_in_any_interleaving_are_what_they_are_alone(name, seeds, order):
     source = source_of(name)

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import whetstone
+from tests_cli import whetstone as command
+from tests_slow import mostly_slow
 from whetstone.assembly import judged_parts
 from whetstone.chat import assistant, user
 from whetstone.environments import Observation, StepResult
@@ -251,7 +251,7 @@ def test_an_order_that_hangs_by_a_thread_is_noted():
     assert "weights" in audited(close)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", mostly_slow(RECIPES, quick=["demo", "dealing", "support"]))
 def test_every_built_in_recipe_passes(recipe):
     try:
         parts = judged_parts(load_recipe(recipe))
@@ -276,16 +276,15 @@ def test_every_built_in_recipe_passes(recipe):
 
 
 def test_the_command_says_it_in_lines_and_in_json():
-    command = [sys.executable, "-m", "whetstone.cli.main", "rewards"]
-    shown = subprocess.run([*command, "audit", "demo", "--tasks", "2"], capture_output=True, text=True)
+    shown = command("rewards", "audit", "demo", "--tasks", "2")
     assert shown.returncode == 0
     assert "the reward of demo was not fooled" in shown.stdout
-    fooled = subprocess.run([*command, "audit", "demo", f"reward={ADDED}", "--json"], capture_output=True, text=True)
+    fooled = command("rewards", "audit", "demo", f"reward={ADDED}", "--json")
     assert fooled.returncode == 1
     said = json.loads(fooled.stdout)
     assert (said["sound"], len(said["players"])) == (False, len(PLAYERS) + 1)
-    wrong = subprocess.run([*command, "audit", "demo", "reward=exact_numbr"], capture_output=True, text=True)
+    wrong = command("rewards", "audit", "demo", "reward=exact_numbr")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert 'did you mean "exact_number"' in wrong.stderr
-    listed = subprocess.run([*command, "list", "--json"], capture_output=True, text=True)
+    listed = command("rewards", "list", "--json")
     assert "otc" in json.loads(listed.stdout)

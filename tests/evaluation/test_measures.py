@@ -6,9 +6,10 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests_slow import examples
 from whetstone.evaluation.intervals import clustered, wilson
 from whetstone.evaluation.measures import (
     calibration,
@@ -83,7 +84,7 @@ def test_an_interval_of_what_is_all_the_same():
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=4), min_size=2, max_size=8))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_the_mean_is_inside(tasks):
     low, high = clustered(tasks)
     mean = sum(map(sum, tasks)) / sum(map(len, tasks))

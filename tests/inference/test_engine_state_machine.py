@@ -9,11 +9,12 @@ import copy
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from tests_models import CONFIGS, random_model
+from tests_slow import examples, mostly_slow
 from whetstone.inference import LocalEngine, Sampling
 
 CONTEXT = 64
@@ -170,15 +171,11 @@ class EngineMachine(RuleBasedStateMachine):
         return names[which % len(names)] if names else None
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.hypothesis  # with all its examples in `make test-slow`
+@pytest.mark.parametrize("family", mostly_slow(CONFIGS, quick=["llama", "gemma2"]))
 def test_every_answer_is_that_of_a_plain_pass_whatever_happens_around_it(family):
     machine = type("Machine", (EngineMachine,), {"weights": (random_model(family), random_model(family, seed=1))})
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=examples(25, stateful_step_count=30, suppress_health_check=list(HealthCheck)),
     )

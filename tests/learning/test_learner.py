@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests_models import CONFIGS, random_model
 from tests_segments import forked_segments, segment
+from tests_slow import examples
 from whetstone.algorithms import clipped, reference_kl, squared_value, supervised
 from whetstone.errors import NonFiniteError
 from whetstone.learning.model_trainer import ModelTrainer
@@ -108,7 +109,7 @@ def trainable(batch):
     return any(any(s.action_mask[1:]) for s in batch)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     batch=forked_segments(),
     budget=st.integers(1, 80),
@@ -128,7 +129,7 @@ def test_in_float64_loss_and_gradient_are_the_naive_ones(batch, budget, share, l
     assert_same(learner.kept, expected, FLOAT64)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(batch=forked_segments(), budget=st.integers(1, 80))
 def test_a_critics_gradient_reaches_the_policy_as_the_naive_one_does(batch, budget):
     if not trainable(batch):
@@ -153,7 +154,7 @@ def test_a_critics_gradient_reaches_the_policy_as_the_naive_one_does(batch, budg
     assert_same(learner.kept, [p.grad for p in model.parameters()], FLOAT64)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(batch=forked_segments(), budget=st.integers(20, 200))
 def test_in_float32_shared_and_unshared_agree_to_five_digits(batch, budget):
     if not trainable(batch):

@@ -77,6 +77,7 @@ def test_only_files_and_folders_that_are_there_are_made_whole(tmp_path, monkeypa
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_environment_of_gymnasium_in_the_working_directory_is_found(tmp_path):
     pytest.importorskip("gymnasium", reason="gymnasium is not installed: pip install -e '.[gymnasium]'")
     (tmp_path / "my_gym.py").write_text(

@@ -4,9 +4,10 @@ import json
 import math
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests_slow import examples
 from whetstone.chat import assistant, tool_result, user
 from whetstone.errors import RunDirectoryError, SaveError
 from whetstone.record.store import RunStore
@@ -111,7 +112,7 @@ def test_an_update_that_brings_the_learner_down_loses_its_groups_for_good(tmp_pa
 EVENTS = st.lists(st.tuples(st.sampled_from(["admit", "keep", "consume", "lose", "turn", "drop"]), st.integers(0, 9)))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(EVENTS, st.floats(0, 1), st.floats(0, 1))
 def test_whatever_a_kill_cuts_off_what_is_left_is_a_state_the_run_was_in(tmp_path_factory, events, journal, tail):
     folder = tmp_path_factory.mktemp("store")

@@ -4,10 +4,11 @@ import heapq
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
+from tests_slow import examples
 from whetstone.rollout import next_batch
 
 
@@ -64,7 +65,7 @@ def simulate(durations, *, per_update, ahead, bound, slots, updates, learner=1.0
     return used, clock
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.integers(1, 4),
     st.integers(0, 3),

@@ -13,6 +13,7 @@ import pytest
 
 from attack_list import HEADER, Reach, family
 from tests_sandbox import QUICK, levels, run, server
+from tests_slow import mostly_slow
 from whetstone.sandbox import Ending, Isolation, Limits
 from whetstone.sandbox.cgroups import parents
 
@@ -71,6 +72,7 @@ def test_a_fork_bomb_of_the_shell_ends_with_its_time(isolation):
     assert still_works(isolation)
 
 
+@pytest.mark.slow
 def test_a_fork_bomb_that_never_stands_still_is_ended(isolation):
     code = """
 import os
@@ -116,11 +118,13 @@ bytearray(10**10)
     assert gone(name)
 
 
+@pytest.mark.slow
 def test_a_memory_bomb_of_many_small_things_ends_with_memory(isolation):
     assert run(isolation, "x = []\nwhile True:\n    x.append('a' * 10**6)").ending is Ending.MEMORY
     assert still_works(isolation)
 
 
+@pytest.mark.slow
 def test_memory_of_several_processes_counts_together_where_groups_are_there(isolation):
     code = (
         "import os, time\n"
@@ -220,6 +224,7 @@ def test_sleeping_for_ever_ends_with_its_time(isolation):
     assert run(isolation, code, limits=Limits(wall_seconds=0.3)).ending is Ending.TIMEOUT
 
 
+@pytest.mark.slow
 def test_computing_for_ever_ends_with_its_share(isolation):
     outcome = run(isolation, "while True: pass", limits=Limits(wall_seconds=20, cpu_seconds=1))
     assert outcome.ending is Ending.CPU
@@ -244,7 +249,7 @@ def test_the_machines_environment_is_not_there(isolation, monkeypatch):
     assert "USER" not in outcome.value
 
 
-@pytest.mark.parametrize("what", family("network"))
+@pytest.mark.parametrize("what", mostly_slow(family("network"), quick=list(family("network"))[:4]))
 def test_neither_loopback_nor_the_network_is_reached(isolation, what):
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket(socket.AF_UNIX) as abstract:
         name = f"\0whetstone-test-{os.getpid()}"
@@ -441,6 +446,7 @@ time.sleep(0.3)
     asyncio.run(leave())
 
 
+@pytest.mark.slow
 def test_daemons_are_ended_with_the_session_that_was_cut_off(isolation):
     name = f"whetstone-hang-{isolation}-{os.getpid()}"
     code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(1000)', {name!r}])"
@@ -548,7 +554,12 @@ def test_a_fault_of_the_interpreter_costs_the_interpreter_and_nothing_else(isola
     assert run(isolation, "import sys\nsys.exit(3)").error == "SystemExit: 3"
 
 
-@pytest.mark.parametrize("what", [*family("kernel"), *family("privilege")])
+@pytest.mark.parametrize(
+    "what",
+    mostly_slow(
+        [*family("kernel"), *family("privilege")], quick=[*list(family("kernel"))[:4], *list(family("privilege"))[:4]]
+    ),
+)
 def test_the_kernel_refuses_what_leads_out(isolation, what):
     reach = Reach(SECRET=str(Path(__file__)), HOST=os.getpid())
     outcome = run(isolation, HEADER + reach.code + {**family("kernel"), **family("privilege")}[what])

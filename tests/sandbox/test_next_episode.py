@@ -14,6 +14,7 @@ import pytest
 
 from attack_list import HEADER, family
 from tests_sandbox import levels, run, server
+from tests_slow import mostly_slow
 from whetstone.sandbox import Ending, Isolation, Sandbox, jail
 from whetstone.sandbox.guest import confine, emptying
 from whetstone.sandbox.isolation import too_full
@@ -32,7 +33,7 @@ def isolation(request):
     return request.param
 
 
-@pytest.mark.parametrize("what", TO_OTHERS)
+@pytest.mark.parametrize("what", mostly_slow(TO_OTHERS, quick=list(TO_OTHERS)[:3]))
 def test_what_is_another_process_is_not_changed(isolation, what):
     before = run(isolation, LOOK)
     tried = run(isolation, LIBC + TO_OTHERS[what])
@@ -41,7 +42,7 @@ def test_what_is_another_process_is_not_changed(isolation, what):
     assert run(isolation, "open('f', 'w').write('x' * 1000)").value == "1000"
 
 
-@pytest.mark.parametrize("what", TO_ITSELF)
+@pytest.mark.parametrize("what", mostly_slow(TO_ITSELF, quick=list(TO_ITSELF)[:6]))
 def test_what_it_does_to_itself_ends_with_it(isolation, what):
     before = run(isolation, LOOK)
     run(isolation, LIBC + TO_ITSELF[what])
@@ -210,8 +211,8 @@ def test_all_of_it_holds_for_an_ordinary_user(tmp_path):
     found = [path for path in sys.path if path]
     options = [
         "-q",
-        "-m",
-        "not slow",
+        "-k",
+        "not ordinary_user",
         "-p",
         "no:cacheprovider",
         "--basetemp",

@@ -174,6 +174,7 @@ def test_a_session_closed_in_a_call_says_nothing_of_its_code(isolation):
     asyncio.run(closed())
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_host_is_killed(isolation, tmp_path):
     script = tmp_path / "host.py"
     script.write_text(
@@ -230,6 +231,7 @@ def alive(words, parent=None):
     return count
 
 
+@pytest.mark.slow
 def test_hundreds_of_calls_that_end_badly_leave_no_process_file_or_descriptor(isolation):
     quick = Limits(wall_seconds=0.7, memory_mb=64, output_characters=100)
     codes = ["1", "import os\nos._exit(1)", "while True: pass", "bytearray(10**10)", "open('f', 'w').write('x')"]
@@ -263,6 +265,7 @@ def things_of(process):
     return groups | set(Path("/tmp").glob(f"whetstone-session-{process}-*"))
 
 
+@pytest.mark.slow
 def test_more_sessions_than_files_are_open_at_first(isolation):
     code = textwrap.dedent(f"""
         import asyncio, resource
@@ -356,6 +359,7 @@ def test_a_world_of_other_limits_or_of_a_call_that_was_cut_off_is_not_taken(isol
     asyncio.run(others())
 
 
+@pytest.mark.slow
 def test_many_short_sessions_one_after_the_other_answer_rightly_whatever_they_left(isolation):
     async def many():
         sandbox = Sandbox(isolation=isolation, limits=QUICK)

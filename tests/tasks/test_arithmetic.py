@@ -1,9 +1,10 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests_slow import examples
 from whetstone.chat import tool_result
 from whetstone.errors import RecipeError
 from whetstone.tasks import Arithmetic
@@ -11,7 +12,7 @@ from whetstone.tasks.arithmetic import KINDS
 from whetstone.tools import Toolset, pocket_calculator
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.integers(0, 2**31), st.integers(0, 10**6))
 def test_no_training_task_is_held_out_whatever_the_seed(seed, index):
     held_out = {task.id for task in Arithmetic(digits=1).held_out(300)}

@@ -4,10 +4,11 @@ import asyncio
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from PIL import Image as Pictures
 
+from tests_slow import examples
 from whetstone.chat import Image, Text, ToolCall
 from whetstone.sandbox import Limits
 from whetstone.tools import (
@@ -119,7 +120,7 @@ def arguments_for(draw, spec):
     return {name: draw(VALUES) for name in draw(st.lists(st.sampled_from(known), unique=True))}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_value_as_arguments_of_any_tool_is_answered(toolsets, data):
     task, every = toolsets

@@ -8,6 +8,7 @@ import torch
 import crash
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", crash.WAYS)
 def test_killed_again_and_again_nothing_is_lost_or_doubled(tmp_path, speaking_policy, way):
     processes, numbers = crash.Processes(), random.Random(way)

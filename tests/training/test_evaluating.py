@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 
 import pytest
 
+from tests_cli import whetstone
 from tests_endpoint import served
 from tests_small import SMALL
 from whetstone import training
@@ -15,8 +14,6 @@ from whetstone.errors import RunDirectoryError
 from whetstone.evaluation.harness import harness_json
 from whetstone.recipe import load_recipe
 from whetstone.training.evaluating import EvaluationRecord, protocol_of
-
-COMMAND = [sys.executable, "-m", "whetstone.cli.main", "evaluate", "demo", *SMALL]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +101,7 @@ def calls_then_answers(number, body):
 
 
 def command(*more):
-    return subprocess.run([*COMMAND, *more], capture_output=True, text=True)
+    return whetstone("evaluate", "demo", *SMALL, *more)
 
 
 def test_a_model_behind_an_address_is_evaluated_like_any_other():

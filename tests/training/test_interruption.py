@@ -7,6 +7,7 @@ import signal
 import pytest
 
 import crash
+from tests_slow import mostly_slow
 from whetstone.training.interruption import Interrupted, Interruption
 
 
@@ -51,7 +52,7 @@ def test_nobody_asked_nothing_happens():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-@pytest.mark.parametrize("way", crash.WAYS)
+@pytest.mark.parametrize("way", mostly_slow(crash.WAYS, quick=["synchronous"]))
 def test_a_run_that_is_asked_to_stop_saves_and_goes_on_to_the_same_end(tmp_path, speaking_policy, way):
     overrides = crash.overrides_of(way, speaking_policy)
     processes = crash.Processes()
@@ -68,6 +69,7 @@ def test_a_run_that_is_asked_to_stop_saves_and_goes_on_to_the_same_end(tmp_path,
         assert all((value == theirs[name]).all() for name, value in crash.weights(tmp_path / "run").items())
 
 
+@pytest.mark.slow
 def test_the_warm_up_stops_as_well(tmp_path, speaking_policy):
     processes, overrides = crash.Processes(), crash.overrides_of("synchronous", speaking_policy)
     assert processes.run(overrides, tmp_path / "run", ask_after=1) == 0
@@ -86,6 +88,7 @@ def test_who_asks_between_two_pieces_of_work_is_heard():
         asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_second_signal_stops_at_once_without_damage(tmp_path, speaking_policy):
     overrides = crash.overrides_of("synchronous", speaking_policy)
     processes = crash.Processes()

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from tests_slow import mostly_slow
 from tests_small import TEACHING, StopAfter, Stopped
 from whetstone.errors import FaultBudgetError, RecipeError
 from whetstone.learning.model_trainer import ModelTrainer
@@ -56,7 +57,7 @@ def exactly_once(run_dir, steps, per_update=2):
     assert len(on_disk) == len(set(on_disk)) == 4 * len(kept)
 
 
-@pytest.mark.parametrize("name", AHEAD)
+@pytest.mark.parametrize("name", mostly_slow(AHEAD, quick=["one step off", "asynchronous", "by recipe"]))
 def test_running_ahead_every_group_is_consumed_once_and_none_is_too_old(tmp_path, small_demo, name):
     resolved = small_demo(*LONGER, *AHEAD[name], "reward=tests_small:slowly")
     train(resolved, tmp_path / "run", progress=QUIET)
@@ -73,8 +74,8 @@ def test_without_a_distance_nothing_is_stale(tmp_path, small_demo):
     assert {row["policy/staleness_max"] for row in metrics(tmp_path / "run")} == {0.0}
 
 
-@pytest.mark.parametrize("stopped", [0, 1, 3, 5])
-@pytest.mark.parametrize("name", ["by recipe", "by recipe, far"])
+@pytest.mark.parametrize("stopped", mostly_slow([0, 1, 3, 5], quick=[3]))
+@pytest.mark.parametrize("name", mostly_slow(["by recipe", "by recipe, far"], quick=["by recipe, far"]))
 def test_where_the_recipe_decides_a_stopped_run_ends_in_the_same_weights(tmp_path, small_demo, name, stopped):
     resolved = small_demo(*LONGER, *AHEAD[name], "training.checkpoint_every=2")
     train(resolved, tmp_path / "whole", progress=QUIET)
@@ -85,8 +86,8 @@ def test_where_the_recipe_decides_a_stopped_run_ends_in_the_same_weights(tmp_pat
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
 
 
-@pytest.mark.parametrize("stopped", [0, 1, 3, 5])
-@pytest.mark.parametrize("name", ["asynchronous", "in flight"])
+@pytest.mark.parametrize("stopped", mostly_slow([0, 1, 3, 5], quick=[3]))
+@pytest.mark.parametrize("name", mostly_slow(["asynchronous", "in flight"], quick=["in flight"]))
 def test_where_timing_decides_updates_on_record_are_made_again_bit_for_bit(tmp_path, small_demo, name, stopped):
     resolved = small_demo(*LONGER, *AHEAD[name], "training.checkpoint_every=10", "reward=tests_small:slowly")
     with pytest.raises(Stopped):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests_slow import mostly_slow
 from tests_small import SMALL, TEACHING, StopAfter, Stopped
 from whetstone.assembly import assemble
 from whetstone.environments import ENVIRONMENTS
@@ -92,7 +93,7 @@ def test_a_finished_run_is_only_reported_again(finished):
     assert again["after"] == summary["after"]
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+@pytest.mark.parametrize("steps", mostly_slow([0, 1, 2, 3], quick=[2]))
 def test_a_run_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, steps):
     resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, TEACHING, "rollout.group_size=4")
     whole = train(resolved, tmp_path / "whole", progress=QUIET)
@@ -157,7 +158,10 @@ def test_two_processes_do_not_train_in_one_directory(tmp_path):
             train(small(), tmp_path, progress=QUIET)
 
 
-@pytest.mark.parametrize("damaged", ["trainer/optimizer.pt", "model.safetensors", "trainer/checksums.json"])
+@pytest.mark.parametrize(
+    "damaged",
+    mostly_slow(["trainer/optimizer.pt", "model.safetensors", "trainer/checksums.json"], quick=["model.safetensors"]),
+)
 def test_a_damaged_checkpoint_is_said_and_the_one_before_it_is_taken(tmp_path, capsys, damaged):
     resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, TEACHING, "rollout.group_size=4")
     train(resolved, tmp_path / "run", progress=QUIET)
@@ -230,7 +234,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", mostly_slow(VARIANTS, quick=["adapters", "critic epochs", "imitation"]))
 def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, name):
     changes = [c for c in SMALL if not ("supervised=null" in VARIANTS[name] and c.startswith("supervised"))]
     changes += ["ablations=null", "training.checkpoint_every=1", TEACHING, "rollout.group_size=4", *VARIANTS[name]]
@@ -257,7 +261,7 @@ def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path
         assert torch.equal(ours.model.get_input_embeddings().weight, untrained)
 
 
-@pytest.mark.parametrize("name", built_in_recipes())
+@pytest.mark.parametrize("name", mostly_slow(built_in_recipes(), quick=["demo", "gspo"]))
 def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
     extra = []
     if load_recipe(name).recipe.tasks.source == "gsm8k":

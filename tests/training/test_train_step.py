@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests_slow import mostly_slow
 from tests_small import StopAfter, Stopped
 from whetstone.analysis import Explainer, Replay
 from whetstone.errors import QuotaError, RecipeError
@@ -55,8 +56,10 @@ def same(ours, theirs):
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-@pytest.mark.parametrize("ahead", [[], AHEAD], ids=["synchronous", "deterministic"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "ahead", [pytest.param([], marks=pytest.mark.slow, id="synchronous"), pytest.param(AHEAD, id="deterministic")]
+)
+@pytest.mark.parametrize("name", mostly_slow(METHODS, quick=["replay"]))
 def test_a_run_that_was_stopped_remembers_what_it_would_have(tmp_path, small_demo, name, ahead):
     resolved = small_demo(*BASE, *METHODS[name], *ahead, "training.checkpoint_every=2")
     train(resolved, tmp_path / "whole", progress=QUIET)
@@ -67,14 +70,14 @@ def test_a_run_that_was_stopped_remembers_what_it_would_have(tmp_path, small_dem
     assert same(tmp_path / "whole", tmp_path / "stopped")
 
 
-@pytest.mark.parametrize("name", ["bandit", "refilled", "branching", "replay"])
+@pytest.mark.parametrize("name", mostly_slow(["bandit", "refilled", "branching", "replay"], quick=["replay"]))
 def test_whatever_is_faster_a_deterministic_run_is_the_same(tmp_path, small_demo, name):
     for k, extra in enumerate((["rollout.max_in_flight=2"], ["rollout.max_in_flight=64"])):
         train(small_demo(*BASE, *METHODS[name], *AHEAD, *extra), tmp_path / str(k), progress=QUIET)
     assert same(tmp_path / "0", tmp_path / "1")
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", mostly_slow(METHODS, quick=["branching", "replay"]))
 def test_updates_are_made_again_to_the_last_bit(tmp_path, small_demo, name):
     train(small_demo(*BASE, *METHODS[name], "training.checkpoint_every=2"), tmp_path / "run", progress=QUIET)
 
@@ -161,6 +164,7 @@ def test_or_the_update_does_with_what_there_is(tmp_path, small_demo):
     assert all(row["update/skipped"] == 1 for row in rows)
 
 
+@pytest.mark.slow
 def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
     for name in ("independent", "forked", "entropy_branching", "balanced_branching", "frontier_tree", "probed"):
         train(small_demo(*BASE, f"rollout.strategy={name}", "training.steps=1"), tmp_path / name, progress=QUIET)

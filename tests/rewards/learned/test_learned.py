@@ -3,13 +3,12 @@
 import asyncio
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
+from tests_cli import whetstone
 from tests_rewards import episode, score, task, turn
 from tests_small import SMALL, StopAfter, Stopped
 from whetstone.errors import PolicyError, RecipeError
@@ -111,6 +110,7 @@ def scored(said, right):
     return replace(episode(turn(said)), score=Score(float(right), success=right))
 
 
+@pytest.mark.slow
 def test_a_run_in_which_it_learns_on_goes_on_as_it_was(folder, tmp_path):
     reward = f"reward={{name: learned, path: {folder}, refresh: true, outcome: 'tests_small:odd'}}"
     recipe = load_recipe("demo", [*SMALL, reward, "training.steps=4", "training.checkpoint_every=1", "ablations=null"])
@@ -127,20 +127,7 @@ def test_a_run_in_which_it_learns_on_goes_on_as_it_was(folder, tmp_path):
 
 
 def test_the_command_fits_one(folder):
-    command = [
-        sys.executable,
-        "-m",
-        "whetstone.cli.main",
-        "rewards",
-        "fit",
-        "demo",
-        "--model",
-        str(folder),
-        "--tasks",
-        "25",
-        "--json",
-    ]
-    found = subprocess.run(command, capture_output=True, text=True)
+    found = whetstone("rewards", "fit", "demo", "--model", folder, "--tasks", "25", "--json")
     assert found.returncode == 0, found.stderr
     told = json.loads(found.stdout)
     assert (told["tasks"], told["tried_on"]) == (20, 5)

@@ -98,6 +98,7 @@ def test_what_cannot_be_interrupted_is_killed_and_the_next_query_runs(kind, data
     assert after.startswith("n\n2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "query"),
     [
@@ -142,6 +143,7 @@ def test_what_takes_more_memory_than_there_is_is_ended(tmp_path, kind, query):
     assert most_kib < 450 << 10  # 256 MiB, and what the library itself takes
 
 
+@pytest.mark.slow
 def test_a_file_grows_no_further_than_it_may(kind, database):
     grown = {
         "sqlite": "INSERT INTO item WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
@@ -325,6 +327,7 @@ def test_the_kernel_keeps_a_process_to_its_limits(kind, database):
     assert len(files) < 8
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_two_hundred_episodes():
     sql = Sql(url="task", read_only=False, timeout_seconds=1)
     task = Task("t", "?", {"database": MADE})
