@@ -38,7 +38,7 @@ def in_python(*arguments):
     """What a Python of its own came to, with this Whetstone and the modules beside the tests."""
     found = os.pathsep.join([str(SOURCE.parent), str(Path(__file__).parent)])
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300,
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=90,
         env={**os.environ, "PYTHONPATH": found},
     )  # fmt: skip
 
@@ -210,11 +210,16 @@ def test_a_run_of_local_functions_goes_on_in_its_own_process_and_is_refused_in_a
     recipe = load_recipe({**TINY, "reward": parity, "advantage": mine})
     with pytest.raises(Stopped):
         whetstone.train(recipe, tmp_path / "run", progress=StopAfter(1))
-    elsewhere = (
-        "import whetstone\nfrom whetstone.errors import RunDirectoryError\n"
-        f"recipe = whetstone.load_recipe({str(tmp_path / 'run' / 'recipe.yaml')!r}, advantage=lambda rewards: rewards)\n"
-        f"try:\n whetstone.train(recipe, {str(tmp_path / 'run')!r}, resume=True)\nexcept RunDirectoryError as e: print(e)"
-    )
+    elsewhere = f"""
+import whetstone
+from whetstone.errors import RunDirectoryError
+folder = {str(tmp_path / "run")!r}
+recipe = whetstone.load_recipe(folder + "/recipe.yaml", advantage=lambda rewards: rewards)
+try:
+    whetstone.train(recipe, folder, resume=True)
+except RunDirectoryError as refused:
+    print(refused)
+"""
     done = in_python("-c", elsewhere)
     assert "cannot be gone on with: advantage.name was given as a function that is in no module" in done.stdout, (
         done.stderr
@@ -255,8 +260,11 @@ from tests_small import parity
 from test_python import TINY
 async def notebook():
     recipe = whetstone.load_recipe({{**TINY, "reward": parity}}, training={{"steps": 10_000}})
+    def pressed(row):
+        if row["step"] == 2:
+            _thread.interrupt_main()
     try:
-        whetstone.train(recipe, {str(tmp_path / "run")!r}, on_metrics=lambda row: row["step"] == 2 and _thread.interrupt_main())
+        whetstone.train(recipe, {str(tmp_path / "run")!r}, on_metrics=pressed)
     except Interrupted as stop:
         print(stop)
 asyncio.run(notebook())
