@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 import whetstone
-from whetstone.algorithms import Groups, PerTrajectory
+from whetstone.algorithms import PerTrajectory
 from whetstone.training import RunSummary
 
 
-def by_rank(rewards: PerTrajectory, group: Groups) -> PerTrajectory:
+def by_rank(rewards: PerTrajectory, group: PerTrajectory) -> PerTrajectory:
     """Where each trajectory stands among those of its task, from −1 (the worst) to 1; equal rewards share a place."""
     advantages = torch.zeros_like(rewards)
     for g in group.unique():

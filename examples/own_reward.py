@@ -13,7 +13,7 @@ from whetstone.training import RunSummary
 
 async def solved_briefly(trajectory: whetstone.Trajectory, task: whetstone.Task) -> whetstone.Score:
     """1 for the right number, less 0.05 for each call, and never less than 0.5; 0 for a wrong one."""
-    right = last_number(final_answer(trajectory) or "") == task.private["answer"]
+    right = last_number(final_answer(trajectory) or "") == last_number(str(task.private["answer"]))
     if not right:
         return whetstone.Score(0.0, parts={"right": 0.0}, success=False)
     cost = min(0.5, 0.05 * len(trajectory.calls))
