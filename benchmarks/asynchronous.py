@@ -89,9 +89,9 @@ def learned(way: str, seed: int, steps: int, model: Path, folder: Path, more: li
         "staleness": statistics.fmean(row["policy/staleness_mean"] for row in rows),
         "staleness_max": max(row["policy/staleness_max"] for row in rows),
         "tokens_an_episode": statistics.fmean(row["episode/action_tokens"] for row in rows),
-        "before": summary["before"]["success"],
-        "success": summary["after"]["success"],
-        "interval": summary["after"]["interval"],
+        "before": summary.before.success,
+        "success": summary.after.success,
+        "interval": summary.after.interval,
     }
 
 

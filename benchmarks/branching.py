@@ -59,9 +59,9 @@ def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
     costs = {name: statistics.fmean(row[f"cost/{name}"] for row in rows) for name in COSTS}
     return {
         **costs,
-        "before": summary["before"]["success"],
-        "after": summary["after"]["success"],
-        "interval": summary["after"]["interval"],
+        "before": summary.before.success,
+        "after": summary.after.success,
+        "interval": summary.after.interval,
         "sampling_seconds": statistics.fmean(row["time/rollout"] for row in rows),
         "update_seconds": statistics.fmean(row["time/update"] for row in rows),
     }

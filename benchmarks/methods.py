@@ -112,9 +112,9 @@ def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
     )
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return {
-        "before": summary["before"]["success"],
-        "after": summary["after"]["success"],
-        "interval": summary["after"]["interval"],
+        "before": summary.before.success,
+        "after": summary.after.success,
+        "interval": summary.after.interval,
         "idle_updates": statistics.fmean(row["update/skipped"] for row in rows),
         "seconds_an_update": statistics.fmean(row["time/update"] for row in rows),
     }

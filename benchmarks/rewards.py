@@ -93,10 +93,9 @@ def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
         load_recipe("demo", [*COMMON, *overrides, f"policy.path={model}"]), folder, progress=Progress(quiet=True)
     )
     found: dict[str, Any] = {}
-    for moment in ("before", "after"):
-        came_to = summary[moment]
-        found |= {f"{key}_{moment}": came_to[key] for key in ("success", "tool_calls", "turns")}
-        found[f"kinds_{moment}"] = {kind: rate["success"] for kind, rate in came_to["kinds"].items()}
+    for moment, came_to in (("before", summary.before), ("after", summary.after)):
+        found |= {f"{key}_{moment}": getattr(came_to, key) for key in ("success", "tool_calls", "turns")}
+        found[f"kinds_{moment}"] = {kind: rate.success for kind, rate in came_to.kinds.items()}
     return found
 
 

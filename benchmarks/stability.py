@@ -61,8 +61,8 @@ def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
         "filtered_fraction": statistics.fmean(row.get("filter/void_turns", 0.0) for row in rows),
         "stopped_fraction": statistics.fmean(row.get("marked/void_turn", 0.0) for row in rows),
         "mismatch_kl": max(row.get("sampler/mismatch_kl", 0.0) for row in rows),
-        "before": summary["before"]["success"],
-        "after": summary["after"]["success"],
+        "before": summary.before.success,
+        "after": summary.after.success,
     }
 
 

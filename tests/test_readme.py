@@ -32,8 +32,8 @@ def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said):
     if "name: python" in said and all(MISSING[level] for level in (Isolation.NAMESPACES, Isolation.LANDLOCK)):
         pytest.skip("no isolation for foreign code here; `whetstone doctor` says what brings one")
     (tmp_path / "shop_basket.py").write_text(block("python", 1))
-    (tmp_path / "shop_credit.py").write_text(block("python", 3))
-    (tmp_path / "shop_rollout.py").write_text(block("python", 4))
+    (tmp_path / "shop_credit.py").write_text(block("python", 4))
+    (tmp_path / "shop_rollout.py").write_text(block("python", 5))
     (tmp_path / "shop.jsonl").write_text(block("json"))
     (tmp_path / "shop.yaml").write_text(block("yaml"))
     done = whetstone(*shlex.split(said), "--json", cwd=tmp_path)
@@ -52,6 +52,18 @@ def test_the_world_of_the_readme_keeps_its_promises_and_is_learned_in(tmp_path, 
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["kept"] if "kept" in found else found["after"]["episodes"] == 50
+
+
+def test_what_it_shows_from_python_trains(tmp_path):
+    for name, language, number in (("shop.py", "python", 0), ("shop.jsonl", "json", 0), ("shop.yaml", "yaml", 0)):
+        (tmp_path / name).write_text(block(language, number))
+    (tmp_path / "from_python.py").write_text(block("python", 3))
+    done = subprocess.run(
+        [sys.executable, "from_python.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 5
+    assert "from_python:better_than_half" in (tmp_path / "runs" / "from-python" / "recipe.yaml").read_text()
 
 
 def test_the_tool_is_fifteen_lines_or_fewer():

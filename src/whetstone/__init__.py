@@ -1,1 +1,23 @@
-"""Whetstone: reinforcement learning for language-model agents that use tools over many turns."""
+"""Whetstone: reinforcement learning for language-model agents that use tools over many turns.
+
+import whetstone
+
+recipe = whetstone.load_recipe("demo", training={"steps": 30})
+run = whetstone.train(recipe, "runs/first")
+print(f"{run.before.success:.0%} → {run.after.success:.0%}")
+"""
+
+from typing import TYPE_CHECKING
+
+from whetstone import window  # as a module, which is what `whetstone.window` is
+
+if TYPE_CHECKING:
+    from whetstone.recipe.resolved import load_recipe
+    from whetstone.recipe.settings import Recipe
+    from whetstone.training.agent_evaluation import evaluate
+    from whetstone.training.run import train
+    from whetstone.trajectory import Score, Task, Trajectory
+
+__getattr__, __dir__ = window.window(__name__)
+
+__all__ = ["Recipe", "Score", "Task", "Trajectory", "evaluate", "load_recipe", "train"]

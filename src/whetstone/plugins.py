@@ -1,4 +1,5 @@
-"""How does a name in a recipe become a function or class? A short name for ours, `package.module:name` for yours.
+"""How does a name in a recipe become a function or class? A short name for ours, `package.module:name` for yours. And
+what is the name of a function that is given in Python where a name goes?
 
 There is no other registration: extending Whetstone means writing something and naming it. Names come from recipes and
 the command line, never from tasks or runs' records: what a task names is looked up among what its recipe lists.
@@ -13,10 +14,11 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
+from uuid import uuid4
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
@@ -55,12 +57,16 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
             raise RecipeError(f'no {kind} named "{name}"{did_you_mean(name, built_in)}')
         return built_in[name]
     module_name, _, attribute = name.partition(":")
+    if module_name.startswith(_GIVEN):
+        if name not in _given:
+            raise RecipeError(f'{kind} "{name}" {NO_NAME}')
+        return _given[name]
     try:
         module = module_named(module_name)
     except ImportError as error:
         raise RecipeError(f'{kind} "{name}": {error}') from error
     if not hasattr(module, attribute):
-        near = did_you_mean(attribute, (n for n in vars(module) if not n.startswith("_")))
+        near = did_you_mean(attribute, (n for n in dir(module) if not n.startswith("_")))
         raise RecipeError(f'{kind} "{name}": {module_name} has no {attribute}{near}')
     part = getattr(module, attribute)
     if inspect.isclass(part):
@@ -73,6 +79,71 @@ def optional_of(kind: str, part: object) -> tuple[type, ...]:
     if kind == "environment" and not fulfils(part, Environment):
         return OPTIONAL_OF_GAMES
     return _OPTIONAL.get(kind, ())
+
+
+_GIVEN = "given-"
+_HERE = f"{_GIVEN}{uuid4().hex[:8]}"
+"""Stands for a module in the names of what is in none. Another process has another, and never takes one for its own."""
+_given: dict[str, Any] = {}
+NO_NAME = "was given as a function that is in no module, which ended with its process; define it at the top of a module"
+
+
+def name_of(part: Callable[..., Any]) -> str:
+    """`package.module:name` of a function or class at the top of a module; of a lambda, a local function or one of a
+    notebook a name that `find_part` knows in this process alone.
+    """
+    module, name = _module_of(part), getattr(part, "__qualname__", type(part).__qualname__)
+    if module is not None and getattr(sys.modules[module], name, None) is part:
+        return f"{module}:{name}"
+    for known, other in _given.items():
+        if other is part:
+            return known
+    short = name.rpartition(".")[2].strip("<>")
+    taken = sum(known.partition(":")[2].partition("#")[0] == short for known in _given)
+    name = f"{_HERE}:{short}#{taken + 1}" if taken else f"{_HERE}:{short}"
+    _given[name] = part
+    return name
+
+
+def _module_of(part: Callable[..., Any]) -> str | None:
+    """The module a part is in, by a name under which others find it, too; None: there is none."""
+    module: str | None = getattr(part, "__module__", None)
+    if module != "__main__":
+        return module if module in sys.modules else None
+    main = sys.modules["__main__"]
+    if getattr(main, "__spec__", None) is not None:  # python -m
+        module = main.__spec__.name  # type: ignore[union-attr]
+    else:
+        file = Path(getattr(main, "__file__", None) or "")
+        module = file.stem if file.suffix == ".py" else ""
+        if module:
+            search_also(file.resolve().parent)
+    # found by that name, it would be run a second time, from its top
+    known = sys.modules.setdefault(module, main) if module else None
+    return module if known is main else None
+
+
+def with_names(value: Any) -> Any:
+    """Keys of a recipe as a file has them: names where functions and classes are, text for paths, lists for tuples."""
+    if isinstance(value, Mapping):
+        return {key: with_names(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_names(each) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    return name_of(value) if callable(value) else value
+
+
+def lost_parts(value: Any, key: str = "") -> Iterator[str]:
+    """Dotted keys of a recipe whose functions ended with the process they were given in."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from lost_parts(each, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for each in value:
+            yield from lost_parts(each, key)
+    elif isinstance(value, str) and value.startswith(_GIVEN) and ":" in value and value not in _given:
+        yield key
 
 
 _searched: list[str] = []

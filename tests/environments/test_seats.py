@@ -162,7 +162,7 @@ def test_a_checkpoint_sits_in_the_others_seat(tmp_path):
     seats = f"rollout.strategy={{name: self_play, roles: [buyer, seller], frozen: {{seller: {tmp_path / 'old'}}}}}"
     assert list(assemble(load_recipe("dealing", [*small, seats])).frozen) == ["seller"]
     summary = train(load_recipe("dealing", [*small, seats]), tmp_path / "run", progress=Progress(quiet=True))
-    assert summary["after"]["episodes"] == 4
+    assert summary.after.episodes == 4
     rows = [json.loads(line) for line in (tmp_path / "run" / "trajectories" / "step-000001.jsonl").open()]
     assert {row["role"]: row["removal"] for row in rows} == {"buyer": None, "seller": "before_baseline"}
     authors = {row["role"]: {run[0] for turn in row["turns"] for run in turn["action"]["authors"]} for row in rows}

@@ -36,7 +36,7 @@ def runs(tmp_path_factory):
 def test_every_step_is_evaluated_and_training_is_the_same(runs):
     folder, summary = runs
     assert list(during(folder / "beside")) == [f"reinforcement-{step:06d}" for step in range(1, 5)]
-    assert sorted(summary["during"]) == [1, 2, 3, 4]
+    assert sorted(summary.during) == [1, 2, 3, 4]
     assert all(told["episodes"] == 3 for told in during(folder / "beside").values())
     assert torch.equal(weights(folder / "without"), weights(folder / "beside"))
     assert during(folder / "without") == {}

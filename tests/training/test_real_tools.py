@@ -32,7 +32,7 @@ def finished(tmp_path_factory):
 
 def test_a_run_with_an_interpreter_trains_and_says_how_long_variables_last(finished):
     run_dir, summary = finished
-    assert list(summary["evaluations"]) == ["untrained", "supervised", "reinforcement"]
+    assert list(summary.evaluations) == ["untrained", "supervised", "reinforcement"]
     trajectories = [t for path in sorted((run_dir / "trajectories").glob("*.jsonl")) for t in read_trajectories(path)]
     assert trajectories
     assert {trajectory.declared for trajectory in trajectories} == {(("python", "reset"),)}
@@ -72,7 +72,7 @@ def test_what_a_run_with_an_interpreter_recorded_is_computed_again_without_it(fi
 def test_trees_of_episodes_lead_the_interpreter_back_by_its_calls(tmp_path, strategy):
     changes = [PYTHON, WIDE, "ablations={}", f"rollout.strategy={strategy}", "rollout.group_size=4"]
     summary = train(load_recipe("demo", [*SMALL, *changes]), tmp_path / "run", progress=QUIET)
-    assert summary["after"]["episodes"] == 4
+    assert summary.after.episodes == 4
 
 
 @pytest.mark.parametrize(

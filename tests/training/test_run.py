@@ -41,11 +41,11 @@ def test_a_run_leaves_what_the_contract_names(finished):
     assert {"recipe.yaml", "metrics.jsonl", "trajectories", "checkpoints", "summary.json", "report.html"} <= {
         path.name for path in run_dir.iterdir()
     }
-    assert json.loads((run_dir / "summary.json").read_text()) == json.loads(json.dumps(summary))
-    assert list(summary["evaluations"]) == ["untrained", "supervised", "reinforcement"]
-    for side in ("before", "after"):
-        low, high = summary[side]["interval"]
-        assert 0 <= low <= summary[side]["success"] <= high <= 1
+    assert json.loads((run_dir / "summary.json").read_text()) == summary.written
+    assert list(summary.evaluations) == ["untrained", "supervised", "reinforcement"]
+    for side in (summary.before, summary.after):
+        low, high = side.interval
+        assert 0 <= low <= side.success <= high <= 1
 
 
 def test_metrics_are_one_object_a_step_with_the_keys_people_parse(finished):
@@ -81,16 +81,16 @@ def test_trajectories_on_disk_hold_what_was_sampled(finished):
 
 def test_the_ablation_is_a_run_beside_it(finished):
     run_dir, summary = finished
-    assert "without_tool" in summary["ablations"]
+    assert "without_tool" in summary.ablations
     assert run_recipe(run_dir / "ablations" / "without_tool").recipe.environment.options.get("tools") in (None, [])
-    assert summary["ablations"]["without_tool"]["after"]["tool_calls"] == 0
+    assert summary.ablations["without_tool"].after.tool_calls == 0
 
 
 def test_a_finished_run_is_only_reported_again(finished):
     run_dir, summary = finished
     resolved = small("ablations={without_tool: {environment.tools: [], environment.max_calls_per_turn: null}}")
     again = train(resolved, run_dir, resume=True, progress=StopAfter(0))
-    assert again["after"] == summary["after"]
+    assert again.written == summary.written
 
 
 @pytest.mark.parametrize("steps", mostly_slow([0, 1, 2, 3], quick=[2]))
@@ -100,7 +100,7 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, steps):
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(steps))
     resumed = train(resolved, tmp_path / "stopped", resume=True, progress=QUIET)
-    assert resumed["after"] == whole["after"]
+    assert resumed.written["after"] == whole.written["after"]
     ours, theirs = (final_policy(tmp_path / name).model.state_dict() for name in ("whole", "stopped"))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     steps_on_record = [
@@ -272,4 +272,4 @@ def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
     if getattr(load_recipe(name).recipe.training, "minibatches", 1) > 2:
         extra += ["training.tasks_per_step=4"]  # each update has a group of its own
     summary = train(load_recipe(name, [*SMALL, *extra]), tmp_path / name, progress=QUIET)
-    assert summary["after"]["episodes"] == 4
+    assert summary.after.episodes == 4

@@ -207,7 +207,7 @@ def compare(
             reused = summary is not None
             if summary is None:
                 progress.say(f"{contender.name}, seed {seed}  ({there})")
-                summary = train(resolved, there, resume=(there / "recipe.yaml").is_file(), progress=progress)
+                summary = train(resolved, there, resume=(there / "recipe.yaml").is_file(), progress=progress).written
             runs[contender.name].append(Ran(seed, there, summary, reused))
     outcomes = {name: {run.seed: _outcomes(run.folder) for run in ran} for name, ran in runs.items()}
     try:

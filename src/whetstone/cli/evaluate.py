@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import math
 import os
 import sys
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from whetstone import training
-from whetstone.assembly import Assembly, assemble
 from whetstone.atomic_write import write_text
 from whetstone.causes import listed
 from whetstone.chat import ChatEndpoint
-from whetstone.cli.named import recipe_of
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
 from whetstone.evaluation import Evaluation
 from whetstone.evaluation.harness import harness_json
 from whetstone.evaluation.success import MOST_INVALID
 from whetstone.plain_json import to_json
-from whetstone.recipe import Resolved
 from whetstone.reporting import Progress
-from whetstone.rewards.protocol import let_go
-from whetstone.rollout import EndpointActor
 
 _FEW = 100
 _OF_GROUPS = (
@@ -84,14 +75,21 @@ def evaluate(
     say_unread(overrides, unread, "an evaluation plays held-out tasks by the weights that are there")
     given = {"episodes": episodes, "samples": samples, "temperature": temperature}
     changes = [f"evaluation.{key}={value}" for key, value in given.items() if value is not None]
-    resolved, own, memory = _agent(run_or_recipe, (*overrides, *changes), policy)
-    assembly = assemble(resolved, own, memory, say=lambda line: click.echo(line, err=True))
-    endpoint = _endpoint(policy, model, key_variable)
-    seed = resolved.recipe.seed if seed is None else seed
-    came_to, protocol = asyncio.run(_evaluated(assembly, endpoint, seed, into, asked=episodes, quiet=as_json))
+    agent = training.agent_of(
+        run_or_recipe, (*overrides, *changes), _endpoint(policy, model, key_variable) if remote and policy else policy
+    )
+    record = training.EvaluationRecord(into) if into is not None else None
+    progress = Progress(quiet=as_json or not sys.stderr.isatty())
+    came_to, protocol = training.evaluate_agent(
+        agent, seed=seed, record=record, progress=progress, say=lambda line: click.echo(line, err=True)
+    )
+    if episodes is not None and protocol["tasks"]["count"] < episodes:
+        there = protocol["tasks"]["count"]
+        click.echo(f"whetstone: {episodes} held-out tasks are asked for, there are {there}", err=True)
+    name = agent.resolved.name
     if lm_eval is not None:
         lm_eval.parent.mkdir(parents=True, exist_ok=True)
-        write_text(lm_eval, to_json(harness_json(resolved.name, came_to, protocol), indent=1) + "\n")
+        write_text(lm_eval, to_json(harness_json(name, came_to, protocol), indent=1) + "\n")
     if as_json:
         click.echo(to_json({**came_to.to_json(), "protocol": protocol}))
     else:
@@ -103,80 +101,12 @@ def evaluate(
         sys.exit(1)
 
 
-def _agent(run_or_recipe: str, overrides: tuple[str, ...], policy: str | None) -> tuple[Resolved, Any, Any]:
-    """(recipe, weights if not the recipe's own, what parts remember)"""
-    resolved, is_run = recipe_of(run_or_recipe, overrides)
-    final_agent = partial(training.final_agent, trust_remote_code=resolved.recipe.policy.trust_remote_code)
-    own, memory = final_agent(Path(run_or_recipe)) if is_run else (None, None)
-    if policy is None or policy.startswith(("http://", "https://")):
-        return resolved, own, memory
-    folder = Path(policy)
-    if (folder / "recipe.yaml").is_file():
-        own, memory = final_agent(folder)
-        return resolved, own, memory
-    return resolved.with_changes({"policy": {"path": policy}}), None, None
-
-
-def _endpoint(policy: str | None, model: str, key_variable: str) -> ChatEndpoint | None:
-    if policy is None or not policy.startswith(("http://", "https://")):
-        return None
+def _endpoint(url: str, model: str, key_variable: str) -> ChatEndpoint:
     if not model:
         raise RecipeError("--model: an address serves models by their names; say which")
     if key_variable and key_variable not in os.environ:
         raise RecipeError(f"--key-variable: the environment variable {key_variable} is not set")
-    return ChatEndpoint(policy, model, key=os.environ.get(key_variable, "") if key_variable else "")
-
-
-async def _evaluated(
-    assembly: Assembly,
-    endpoint: ChatEndpoint | None,
-    seed: int,
-    into: Path | None,
-    *,
-    asked: int | None,
-    quiet: bool,
-) -> tuple[Evaluation, dict[str, Any]]:
-    settings, recipe = assembly.resolved.recipe.evaluation, assembly.resolved.recipe
-    tasks = assembly.source.held_out(settings.episodes)
-    if asked is not None and len(tasks) < asked:
-        click.echo(f"whetstone: {asked} held-out tasks are asked for, there are {len(tasks)}", err=True)
-    who = f"{endpoint.model} at {endpoint.url}" if endpoint is not None else ""
-    protocol = training.protocol_of(
-        assembly, tasks, samples=settings.samples, temperature=settings.temperature, seed=seed, who=who
-    )
-    record = None
-    if into is not None:
-        record = training.EvaluationRecord(into)
-        record.open(protocol)
-    actor = None
-    if endpoint is not None:
-        actor = EndpointActor(endpoint, assembly.chat, settings.temperature, recipe.rollout.max_new_tokens)
-    engine = assembly.engine()
-    try:
-        with _progress(len(tasks), quiet) as heard:
-            came_to, _ = await training.evaluate(
-                assembly,
-                engine,
-                episodes=settings.episodes,
-                samples=settings.samples,
-                temperature=settings.temperature,
-                seed=seed,
-                heard=heard,
-                actor=actor,
-                record=record,
-            )
-    finally:
-        await engine.close()
-        if endpoint is not None:
-            await endpoint.close()
-        await let_go(assembly.reward)
-    return came_to, protocol
-
-
-@contextlib.contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Any]:
-    with Progress(quiet=quiet or not sys.stderr.isatty()).stage("evaluation", total) as shown:
-        yield lambda group: shown.advance({})
+    return ChatEndpoint(url, model, key=os.environ.get(key_variable, "") if key_variable else "")
 
 
 def _show(came_to: Evaluation, protocol: dict[str, Any]) -> None:

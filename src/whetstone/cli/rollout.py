@@ -9,7 +9,6 @@ import click
 
 from whetstone import training
 from whetstone.assembly import Assembly, assemble
-from whetstone.cli.named import recipe_of
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
@@ -36,9 +35,9 @@ def rollout(run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: 
     unread = (*LEARNING, *_OF_GROUPS, "evaluation", *(("policy",) if run_dir.is_dir() else ()))
     say_unread([each for each in overrides if not expert or not each.startswith("supervised.")], unread,
                "episodes are played one by one and not learned from")  # fmt: skip
-    resolved, is_run = recipe_of(run_or_recipe, overrides)
+    resolved, run = training.recipe_of(run_or_recipe, overrides)
     trusted = resolved.recipe.policy.trust_remote_code
-    policy, memory = training.final_agent(run_dir, trust_remote_code=trusted) if is_run else (None, None)
+    policy, memory = training.final_agent(run, trust_remote_code=trusted) if run is not None else (None, None)
     assembly = assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))
     if expert and not isinstance(assembly.demonstrated, Expert):
         raise RecipeError(f'--expert: the source "{resolved.recipe.tasks.source}" has no expert')

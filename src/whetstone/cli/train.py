@@ -29,15 +29,14 @@ def train(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume:
     still be resumed.
     """
     resolved = load_recipe(recipe, overrides)
-    run_dir = run_dir or Path("runs") / resolved.name
     summary = training.train(resolved, run_dir, resume=resume, progress=Progress(quiet=as_json))
     if as_json:
-        click.echo(to_json(summary))
+        click.echo(to_json(summary.written))
         return
-    for name, evaluation in summary["evaluations"].items():
-        click.echo(f"{name:<14} {training.headline(evaluation)}")
-    for name, ablation in summary["ablations"].items():
-        click.echo(f"{name:<14} {training.headline(ablation['after'])}")
-    minutes = sum(summary["seconds"].values()) / 60
-    before, after = summary["before"]["success"], summary["after"]["success"]
-    click.echo(f"success {before:.0%} → {after:.0%}  ({minutes:.1f} minutes of training)   {run_dir / 'report.html'}")
+    for name, evaluation in summary.evaluations.items():
+        click.echo(f"{name:<14} {training.headline(evaluation.to_json())}")
+    for name, ablation in summary.ablations.items():
+        click.echo(f"{name:<14} {training.headline(ablation.after.to_json())}")
+    minutes, report = sum(summary.seconds.values()) / 60, summary.run_dir / "report.html"
+    before, after = summary.before.success, summary.after.success
+    click.echo(f"success {before:.0%} → {after:.0%}  ({minutes:.1f} minutes of training)   {report}")

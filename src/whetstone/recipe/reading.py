@@ -117,6 +117,11 @@ def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def layered(keys: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
+    """What each of `sections` comes to over the keys there are, as in a file that extends another."""
+    return {key: value for key, value in _merged(keys, sections).items() if key in sections}
+
+
 def _renamed(base: Mapping[str, Any], top: Mapping[str, Any]) -> bool:
     return any(name in top and base.get(name) != top[name] for name in ("name", "source"))
 

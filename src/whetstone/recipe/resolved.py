@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
-from whetstone.errors import RecipeError, did_you_mean
-from whetstone.plugins import plain_problem
+from whetstone.errors import RecipeError
+from whetstone.plugins import OptionError, with_names
 from whetstone.recipe.aliases import canonical
 from whetstone.recipe.checking import contradictions, without_effect
 from whetstone.recipe.locating import located
-from whetstone.recipe.reading import Keys, Places, changed, overridden, place_of, read, shortened
+from whetstone.recipe.reading import Keys, Places, changed, layered, overridden, place_of, read, shortened
 from whetstone.recipe.settings import Recipe
 
 
@@ -29,21 +29,23 @@ class Resolved:
     name: str
     keys: Mapping[str, Any]
     """What was written, merged; defaults are not in it."""
-    places: Mapping[str, str] = field(default_factory=dict)
+    places: Places = field(default_factory=dict)
     """Dotted key → `file:line`."""
 
     def error(self, key: str, message: str) -> RecipeError:
         """An error that says where `key`, or the nearest key around it, was written."""
         return RecipeError(f"{place_of(self.places, key, self.name)}  {key}: {message}")
 
-    def with_changes(self, changes: Mapping[str, Any]) -> Resolved:
-        """The same recipe with dotted keys set; None takes a section out.
+    def with_changes(self, changes: Mapping[str, Any] = MappingProxyType({}), /, **sections: Any) -> Resolved:
+        """The same recipe with dotted keys set; None takes a section out. A function or class may stand for a name.
+
+        Args:
+            sections: Keys of the recipe, mappings merged with what is there.
 
         Raises:
             RecipeError: As `load_recipe`.
         """
-        said = {dotted: f"{self.name} with {dotted}={shortened(value)}" for dotted, value in changes.items()}
-        return _resolved(self.name, *changed(self.keys, self.places, changes, said))
+        return _resolved(self.name, *_with_changes(self.name, self.keys, self.places, changes, sections))
 
     def with_overrides(self, overrides: Sequence[str]) -> Resolved:
         """The same recipe with `key=value` overrides, values in YAML.
@@ -74,14 +76,47 @@ class Resolved:
         return stream.getvalue()
 
 
-def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Resolved:
-    """A recipe by built-in name or file, with `key=value` overrides.
+def load_recipe(
+    recipe: str | Path | Mapping[str, Any] | Recipe | Resolved, overrides: Sequence[str] = (), **sections: Any
+) -> Resolved:
+    """A recipe by built-in name, from a file, or from keys in Python, where functions and classes may stand for names.
+
+        load_recipe("demo", advantage=my_function, training={"steps": 3})
+        load_recipe({"extends": "demo", "environment": {"tools": [my_tool]}}, ["seed=1"])
+
+    Args:
+        recipe: A mapping has the keys of a file.
+        overrides: `key=value`, values in YAML, as on the command line.
+        sections: Keys of the recipe, mappings merged with what is there; None takes one out.
 
     Raises:
         RecipeError: No such recipe, YAML that does not parse, an unknown key, a wrong type, or a key
             without effect; the message has file, line and the nearest right thing.
     """
-    return _resolved(Path(name).stem, *overridden(*read(name), overrides))
+    name, keys, places = _read(recipe)
+    return _resolved(name, *overridden(*_with_changes(name, keys, places, {}, sections), overrides))
+
+
+def _read(recipe: str | Path | Mapping[str, Any] | Recipe | Resolved) -> tuple[str, Mapping[str, Any], Places]:
+    """(name, keys, where each was written)"""
+    if isinstance(recipe, Resolved):
+        return recipe.name, recipe.keys, dict(recipe.places)
+    if isinstance(recipe, str | Path):
+        return Path(recipe).stem, *read(recipe)
+    keys = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else with_names(recipe)
+    parent = keys.pop("extends", None)
+    base, places = read(parent) if parent is not None else ({}, {})
+    return "recipe", {**base, **layered(base, keys)}, places
+
+
+def _with_changes(
+    name: str, keys: Mapping[str, Any], places: Places, changes: Mapping[str, Any], sections: Mapping[str, Any]
+) -> tuple[Keys, Places]:
+    """Keys and their places with dotted keys set, and sections merged."""
+    named: Mapping[str, Any] = with_names({**sections, **changes})
+    said = {dotted: f"{name} with {dotted}={shortened(value)}" for dotted, value in named.items()}
+    merged = layered(keys, {key: named[key] for key in sections})
+    return changed(keys, places, {**named, **merged}, said)
 
 
 def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,20 +128,16 @@ def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _extended(parent: Any) -> tuple[Keys, Places]:
+    return read(str(parent)) if parent is not None else ({}, {})
+
+
 def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
     keys = canonical(located(_without_nulls(keys), None))
     try:
         recipe = Recipe.model_validate(keys)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        dotted = ".".join(str(part) for part in problem["loc"])
-        *above, last = problem["loc"]
-        said = plain_problem(problem)
-        if problem["type"] == "extra_forbidden":
-            said = f"no such key{did_you_mean(str(last), _fields_at(above))}"
-        elif problem["type"] == "model_type":
-            said += f"; keys below it are {', '.join(_fields_at(problem['loc']))}"
-        raise RecipeError(f"{place_of(places, dotted, name)}  {dotted}: {said}") from None
+    except OptionError as error:
+        raise RecipeError(f"{place_of(places, error.key, name)}  {error}") from None
     resolved = Resolved(recipe, name, keys, places)
     for key, reason in without_effect(recipe):
         if _is_set(keys, key):
@@ -114,22 +145,6 @@ def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
     for key, said in contradictions(recipe):
         raise resolved.error(key, said)
     return resolved
-
-
-def _fields_at(path: Sequence[int | str]) -> list[str]:
-    model: Any = Recipe
-    for part in path:
-        below = model.model_fields.get(str(part))
-        model = next(_models(below.annotation), None) if below is not None else None
-        if model is None:
-            return []
-    return list(model.model_fields)
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    for kind in (annotation, *getattr(annotation, "__args__", ())):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield kind
 
 
 def _is_set(keys: Mapping[str, Any], dotted: str) -> bool:

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from whetstone.plugins import with_names
+from whetstone.recipe.problems import problem_of
 
 
 class _Settings(BaseModel):
@@ -368,7 +371,17 @@ DEFAULT_ADVANTAGE = Part(name="group_relative")
 
 
 class Recipe(_Settings):
-    """A run, whole."""
+    """A run, whole. Functions and classes may stand where a file has their names.
+
+    Raises:
+        RecipeError: An unknown key, one missing, or one of the wrong type; in one line.
+    """
+
+    def __init__(self, **keys: Any) -> None:
+        try:
+            super().__init__(**with_names(keys))
+        except ValidationError as error:
+            raise problem_of(error, Recipe) from None
 
     title: str = ""
     paper: str = ""

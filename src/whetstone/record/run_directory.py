@@ -16,7 +16,7 @@ from typing import Any
 from whetstone.atomic_write import saving, write_text
 from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.plain_json import to_json
-from whetstone.plugins import search_also, searched
+from whetstone.plugins import NO_NAME, lost_parts, search_also, searched
 from whetstone.recipe import Resolved, load_recipe
 
 _MODULES = "modules.json"
@@ -113,6 +113,8 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
             f"{run_dir}: holds a run already; add --resume to go on with it, or choose another --run-dir"
         )
     held, asked = run_recipe(run_dir).recipe.model_dump(), resolved.recipe.model_dump()
+    for key in lost_parts(held):
+        raise RunDirectoryError(f"{run_dir}: cannot be gone on with: {key} {NO_NAME}")
     if held != asked:
         key = next(_differences(held, asked, ""))
         raise RunDirectoryError(f"{run_dir}: holds a run of another recipe: {key}; choose another --run-dir")

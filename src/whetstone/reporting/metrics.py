@@ -7,7 +7,7 @@ Going on from a checkpoint first rewinds the file to it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,14 @@ from whetstone.plain_json import to_json
 
 
 class Journal:
-    """The metrics file of a run, one flushed line a step."""
+    """The metrics file of a run, one flushed line a step.
 
-    def __init__(self, run_dir: Path) -> None:
-        self.path = run_dir / "metrics.jsonl"
+    Args:
+        heard: Told each row once it is written.
+    """
+
+    def __init__(self, run_dir: Path, *, heard: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+        self.path, self.heard = run_dir / "metrics.jsonl", heard
 
     def record(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Append one step. Numbers that are not finite are written as null, so that every line is JSON.
@@ -30,6 +34,8 @@ class Journal:
         line = to_json({"stage": stage, "step": step, **metrics})
         with saving(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
+        if self.heard is not None:
+            self.heard({"stage": stage, "step": step, **metrics})
 
     def read(self) -> list[dict[str, Any]]:
         """All steps on record; a torn last line is left out."""

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.progress import (
@@ -77,7 +78,8 @@ class Stage:
 
 
 class Progress:
-    """Shows stages one after the other, on standard error, so that results can be piped."""
+    """Shows stages one after the other, on standard error, so that results can be piped; in a notebook, below the cell,
+    as a bar where ipywidgets are installed."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet)
@@ -86,7 +88,8 @@ class Progress:
     @contextmanager
     def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[Stage]:
         """A stage of `total` steps, of which `done` were done before."""
-        if self.quiet or not self._console.is_terminal:
+        redrawn = self._console.is_terminal or (self._console.is_jupyter and find_spec("ipywidgets") is not None)
+        if self.quiet or not redrawn:
             stage = Stage(name, total, done, None)
             if self.quiet:
                 stage.advance = lambda metrics, *, by=1: None  # type: ignore[method-assign]

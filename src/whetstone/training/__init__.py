@@ -5,19 +5,28 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.training.agent_evaluation import Agent, agent_of, evaluate_agent, recipe_of
     from whetstone.training.evaluating import EvaluationRecord, evaluate, protocol_of
+    from whetstone.training.final import final_agent, final_policy
     from whetstone.training.interruption import Interrupted
-    from whetstone.training.run import final_agent, final_policy, headline, train
+    from whetstone.training.run import headline, train
+    from whetstone.training.summary import AblationSummary, RunSummary
 
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
+    "AblationSummary",
+    "Agent",
     "EvaluationRecord",
     "Interrupted",
+    "RunSummary",
+    "agent_of",
     "evaluate",
+    "evaluate_agent",
     "final_agent",
     "final_policy",
     "headline",
     "protocol_of",
+    "recipe_of",
     "train",
 ]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,11 @@ from whetstone.errors import (
     NonFiniteError,
     NothingScoredError,
     QuotaError,
-    RunDirectoryError,
     WhetstoneError,
 )
 from whetstone.learning.protocol import Learner
 from whetstone.policies import Policy
-from whetstone.recipe import OptimizerSettings, Resolved, SupervisedSettings, TrainingSettings
+from whetstone.recipe import OptimizerSettings, Recipe, Resolved, SupervisedSettings, TrainingSettings, load_recipe
 from whetstone.record.checkpoint import (
     Checkpoints,
     Position,
@@ -57,8 +57,10 @@ from whetstone.training.background_evaluation import Beside
 from whetstone.training.budget import share_spent
 from whetstone.training.evaluating import evaluate
 from whetstone.training.interruption import Interrupted, Interruption
+from whetstone.training.own_loop import run_to_end
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Work
+from whetstone.training.summary import RunSummary
 from whetstone.training.supervised import Supervised
 from whetstone.training.watchdog import Playing, Watchdog
 from whetstone.trajectory import Group, Trajectory
@@ -67,17 +69,29 @@ _MISMATCH = "sampler and learner disagree"
 
 
 def train(
-    resolved: Resolved, run_dir: Path, *, resume: bool = False, progress: Progress | None = None
-) -> dict[str, Any]:
-    """Run all stages of a recipe, and its ablations, into `run_dir`. Returns what is in `summary.json`.
+    recipe: Resolved | Recipe | Mapping[str, Any] | str | Path,
+    run_dir: str | Path | None = None,
+    *,
+    resume: bool = False,
+    on_metrics: Callable[[Mapping[str, Any]], None] | None = None,
+    progress: Progress | None = None,
+) -> RunSummary:
+    """Run all stages of a recipe, and its ablations. Works where an event loop is running, as in a notebook.
 
     Args:
-        resume: Go on with the run in `run_dir` from its last checkpoint; a finished one is only reported.
+        recipe: As of `load_recipe`.
+        run_dir: Where the run is kept; None: `runs/` and the recipe's name.
+        resume: Go on with the run in `run_dir` from its last checkpoint; a finished one is only reported. A run whose
+            recipe was given lambdas or local functions goes on in the process that had them alone.
+        on_metrics: Called after each step with its row of `metrics.jsonl`; an ablation's are not told.
+        progress: What a person sees meanwhile; None: a bar in a terminal or notebook, else lines.
 
     Raises:
         Interrupted: The process was asked to stop; the run is saved and can be resumed.
         WhetstoneError: A recipe, file or folder is wrong, or something could not be saved.
     """
+    resolved = load_recipe(recipe)
+    run_dir = Path(run_dir) if run_dir is not None else Path("runs") / resolved.name
     progress = progress or Progress()
     if resume and not (run_dir / "recipe.yaml").is_file():
         progress.say(f"{run_dir}: no run is there to go on with; one is started")
@@ -86,8 +100,9 @@ def train(
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
             progress.say(f"{run_dir}: this run is finished; this is what it came to")
         if summary is None:
+            run = _Run(resolved, run_dir, progress, on_metrics)
             try:
-                summary = asyncio.run(_Run(resolved, run_dir, progress).play())
+                summary = run_to_end(run.play, ask_to_stop=run.ask_to_stop)
             except Interrupted as stop:
                 said = f"stopped; {run_dir} is saved, `whetstone train … --resume` goes on with it"
                 raise Interrupted(said, signal=stop.signal) from None
@@ -98,26 +113,33 @@ def train(
             progress.say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in changes.items())})")
             variant = resolved.with_changes({"ablations": None, **changes})
             there = run_dir / "ablations" / name
-            outcome = train(variant, there, resume=(there / "recipe.yaml").is_file(), progress=progress)
+            outcome = train(variant, there, resume=(there / "recipe.yaml").is_file(), progress=progress).written
             seconds = sum(outcome["seconds"].values())
             summary["ablations"][name] = {"after": outcome["after"], "overrides": changes, "seconds": seconds}
             write_json(run_dir / "summary.json", summary)
         write_report(run_dir)
-    return dict(summary)
+    return RunSummary.read(run_dir)
 
 
 class _Run:
     """One run under way."""
 
-    def __init__(self, resolved: Resolved, run_dir: Path, progress: Progress) -> None:
+    def __init__(
+        self,
+        resolved: Resolved,
+        run_dir: Path,
+        progress: Progress,
+        on_metrics: Callable[[Mapping[str, Any]], None] | None,
+    ) -> None:
         self.resolved, self.run_dir, self.progress = resolved, run_dir, progress
         self.recipe = resolved.recipe
-        self.journal = Journal(run_dir)
+        self.journal = Journal(run_dir, heard=on_metrics)
         self.position = Position("", {}, 0)
         self.optimizer: dict[str, Any] | None = None
         warm_up = self.recipe.supervised
         self.warmed_up = checkpoint_path(run_dir, warm_up.steps) if warm_up is not None else None
         self.checkpoints = Checkpoints(run_dir, keep={self.warmed_up} if self.warmed_up is not None else set())
+        self.interruption = Interruption()
         self.shown: Stage | None = None
         self.told: set[str] = set()
         """Causes of failures that were said."""
@@ -128,7 +150,7 @@ class _Run:
         Raises:
             Interrupted: Somebody asked the process to stop; everything is saved.
         """
-        with Interruption() as self.interruption:
+        with self.interruption:
             self.assembly = await in_arithmetic_thread(
                 lambda: assemble(self.resolved, self._restored(), say=self.progress.say)
             )
@@ -148,6 +170,10 @@ class _Run:
                 await self.checkpoints.written()
                 await let_go(self.assembly.reward)
         return self._summary()
+
+    def ask_to_stop(self) -> None:
+        """Stop as at SIGINT, where that reaches another thread than the run's."""
+        self.interruption.ask(signal.SIGINT)
 
     def _check_ablations(self) -> None:
         """See that what is to be trained behind the run can be, before the run is.
@@ -444,33 +470,3 @@ def _throughput(rows: list[dict[str, Any]]) -> dict[str, float]:
         if value is not None:
             rates.setdefault(row["stage"], []).append(value)
     return {stage: sum(values) / len(values) for stage, values in rates.items()}
-
-
-def final_agent(run_dir: Path, *, trust_remote_code: bool = False) -> tuple[Policy, Mapping[str, Any] | None]:
-    """(the policy, what parts of the method remember) of a run's last checkpoint.
-
-    Args:
-        trust_remote_code: As of `load_policy`; what the run's own recipe says of it is not asked.
-
-    Raises:
-        RunDirectoryError: It has none, or none that is sound.
-    """
-    amiss: list[str] = []
-    path = latest_checkpoint(run_dir, say=amiss.append)
-    if path is None:
-        why = f": {amiss[0].partition(';')[0]}" if amiss else ""
-        raise RunDirectoryError(f"{run_dir}: no checkpoint that can be read{why}")
-    policy, _, position = load_checkpoint(path, trust_remote_code=trust_remote_code)
-    return policy, position.memory
-
-
-def final_policy(run_dir: Path, *, trust_remote_code: bool = False) -> Policy:
-    """The policy of a run's last checkpoint.
-
-    Args:
-        trust_remote_code: As of `final_agent`.
-
-    Raises:
-        RunDirectoryError: It has none, or none that is sound.
-    """
-    return final_agent(run_dir, trust_remote_code=trust_remote_code)[0]

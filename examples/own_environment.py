@@ -1,0 +1,84 @@
+"""A world of one's own: find a number from "higher" and "lower", with tasks and an expert that shows how.
+
+python examples/own_environment.py [RUN_DIR]
+"""
+
+import random
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import whetstone
+from whetstone.chat import Message, assistant
+from whetstone.environments import Shown
+from whetstone.tasks import Generated
+from whetstone.training import RunSummary
+
+
+class Guess:
+    """Find a number. Ends: terminated on the right one; truncated when the guesses run out."""
+
+    instruction = "Guess a number from 1 to 9."
+
+    def begin(self, task: whetstone.Task, seed: int) -> Shown:
+        """A new number."""
+        self.number, self.guesses, self.found = task.private["number"], 0, False
+        return Shown("guess")
+
+    def act(self, command: str) -> Shown:
+        """One guess."""
+        self.guesses += 1
+        self.found = command == str(self.number)
+        if self.found:
+            return Shown("right", reward=1.0, terminated=True)
+        higher = command.isdigit() and int(command) < self.number
+        return Shown("higher" if higher else "lower", reward=0.0, truncated=self.guesses == 5)
+
+    def verdict(self) -> dict[str, Any]:
+        """What `reward: verdict` pays."""
+        return {"success": self.found, "score": float(self.found)}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Numbers(Generated):
+    """Numbers to find."""
+
+    name, held_out_share = "numbers", 4
+
+    def make(self, draw: random.Random, level: int) -> whetstone.Task:
+        """One."""
+        return whetstone.Task("", "", {"number": draw.randint(1, 9), "round": draw.randrange(1000)})
+
+    def demonstrate(self, task: whetstone.Task, conversation: Sequence[Message], tools: Any) -> Message:
+        """Halve what is left."""
+        low, high = 1, 9
+        said = [message.text for message in conversation if message.role != "system"]
+        for guess, answer in zip(said[1::2], said[2::2], strict=False):
+            low, high = (int(guess) + 1, high) if answer == "higher" else (low, int(guess) - 1)
+        return assistant(str((low + high) // 2))
+
+
+RECIPE = {
+    "policy": {"tiny": {"vocabulary": 300, "hidden": 64, "layers": 2, "heads": 2, "context_length": 128}},
+    "chat": {"format": "compact"},
+    "tasks": {"source": Numbers},
+    "environment": {"name": Guess, "actions": "text", "max_turns": 6},
+    "reward": "verdict",
+    "supervised": {"steps": 20},
+    "rollout": {"group_size": 4, "max_new_tokens": 4},
+    "training": {"steps": 10, "tasks_per_step": 8},
+    "evaluation": {"episodes": 50},
+}
+
+
+def main(run_dir: str = "runs/guess", **sections: Any) -> RunSummary:
+    """Train in it."""
+    run = whetstone.train(whetstone.load_recipe(RECIPE, **sections), run_dir)
+    print(f"{run.before.success:.0%} → {run.after.success:.0%}, in {run.after.turns:.1f} guesses")
+    return run
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,42 @@
+"""What is wrong with the keys of a recipe? The first thing Pydantic found, as one line with the nearest right key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from whetstone.errors import did_you_mean
+from whetstone.plugins import OptionError, plain_problem
+
+
+def problem_of(error: ValidationError, model: type[BaseModel]) -> OptionError:
+    """The key and what is wrong with it; whoever knows where it was written adds file and line.
+
+    Args:
+        model: Of the recipe, whose keys are the right ones.
+    """
+    problem = error.errors(include_url=False)[0]
+    *above, last = problem["loc"]
+    said = plain_problem(problem)
+    if problem["type"] == "extra_forbidden":
+        said = f"no such key{did_you_mean(str(last), _fields_at(model, above))}"
+    elif problem["type"] == "model_type":
+        said += f"; keys below it are {', '.join(_fields_at(model, problem['loc']))}"
+    return OptionError(".".join(map(str, problem["loc"])), said)
+
+
+def _fields_at(model: Any, path: Sequence[int | str]) -> list[str]:
+    for part in path:
+        below = model.model_fields.get(str(part))
+        model = next(_models(below.annotation), None) if below is not None else None
+        if model is None:
+            return []
+    return list(model.model_fields)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    for kind in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield kind

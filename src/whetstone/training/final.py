@@ -1,0 +1,41 @@
+"""Which weights did a run end with? Those of its last checkpoint, and what the method remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from whetstone.errors import RunDirectoryError
+from whetstone.policies import Policy
+from whetstone.record.checkpoint import latest_checkpoint, load_checkpoint
+
+
+def final_agent(run_dir: Path, *, trust_remote_code: bool = False) -> tuple[Policy, Mapping[str, Any] | None]:
+    """(the policy, what parts of the method remember) of a run's last checkpoint.
+
+    Args:
+        trust_remote_code: As of `load_policy`; what the run's own recipe says of it is not asked.
+
+    Raises:
+        RunDirectoryError: It has none, or none that is sound.
+    """
+    amiss: list[str] = []
+    path = latest_checkpoint(run_dir, say=amiss.append)
+    if path is None:
+        why = f": {amiss[0].partition(';')[0]}" if amiss else ""
+        raise RunDirectoryError(f"{run_dir}: no checkpoint that can be read{why}")
+    policy, _, position = load_checkpoint(path, trust_remote_code=trust_remote_code)
+    return policy, position.memory
+
+
+def final_policy(run_dir: Path, *, trust_remote_code: bool = False) -> Policy:
+    """The policy of a run's last checkpoint.
+
+    Args:
+        trust_remote_code: As of `final_agent`.
+
+    Raises:
+        RunDirectoryError: It has none, or none that is sound.
+    """
+    return final_agent(run_dir, trust_remote_code=trust_remote_code)[0]
