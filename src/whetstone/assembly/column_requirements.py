@@ -65,7 +65,7 @@ def added_columns(resolved: Resolved, of_reward: Collection[str]) -> tuple[Calla
         if name in found:
             raise resolved.error(key, f'"{name}" is listed twice')
         if name in _TAKEN or name in of_reward:
-            whose = "the reward gives" if name in of_reward else "there is"
+            whose = "there is" if name in _TAKEN else "the reward gives"
             raise resolved.error(key, f'{whose} a column named "{name}" already; give the function another name')
         found[name] = function
     return tuple(found.values())
