@@ -49,7 +49,7 @@ from whetstone.rollout.stops import STOPS
 from whetstone.rollout.strategies import STRATEGIES
 from whetstone.rollout.views import VIEWS
 from whetstone.tasks.curricula import CURRICULA
-from whetstone.assembly import PROVIDERS
+from whetstone.learning.columns import COLUMN_BUILDERS
 
 HERE = Path(__file__).parent
 
@@ -151,6 +151,28 @@ Whether each learns on the demo's task, and what it was given beside: [the table
 The six pieces they are made of: shape the reward (`shaping`), return (`returns.reward_to_go`), baseline and scale over
 a set (`sets.normalised`), blend two levels (a sum), modulate (`modulation`). Groups of one, equal rewards and sets of
 one give exactly 0; statistics are in float64 over all trajectories of a step.
+
+"""
+
+OF_YOURS = """
+Any other name is looked for among the columns a recipe adds, then among the reward's signals (`Score.signals`, one
+number a turn) and parts (`Score.parts`, one an episode); a reward says what it gives with `@provides(...)`.
+
+A column of yours is one function of the batch that says what its numbers are one of; its name is the column's:
+
+```python
+from whetstone.learning.columns import Columns, column
+
+@column("turn")
+def novelty(batch: Columns, *, floor: float = 0.0) -> list[float]:
+    \"\"\"1 where nobody in the batch began a turn from the same state, `floor` where somebody did.\"\"\"
+    states = batch["state_keys"].tolist()
+    return [1.0 if states.count(state) == 1 else floor for state in states]
+```
+
+`columns: [my_package.signals:novelty]` in the recipe, and an estimator may read `novelty: PerTurn`. The batch gives
+other columns by name, its trajectories as `batch.held` and their turns as `batch.turns()`. What asks for log-probs or
+values says `reads_models=True`; what a run must have for it, `requires=`, a function that says what is missing.
 
 """
 
@@ -257,13 +279,12 @@ def methods_page() -> str:
 
 
 def _overview() -> str:
-    rows = ["## Columns\n\n| column | who provides it |\n| --- | --- |\n"]
-    rows += [f"| `{name}` | {who} |\n" for name, who in PROVIDERS.items()]
-    rows.append(
-        "\nEvery run has outcomes, rewards, groups, lengths, turns and tokens, states, calls, entropies, log-probs.\n"
-        "Any other name is looked for among the reward's signals (`Score.signals`, one number a turn) and parts\n"
-        "(`Score.parts`, one an episode); a reward says what it gives with `@provides(...)`.\n\n"
-    )
+    rows = ["## Columns\n\n| column | one a | what it is | who provides it |\n| --- | --- | --- | --- |\n"]
+    listed = {column.listed_as or column.name: column for column in COLUMN_BUILDERS.values()}
+    for name, column in sorted(listed.items(), key=lambda each: ("…" in each[0], each[0])):
+        level = column.level if name != "slow_…" else "as the head"
+        rows.append(f"| `{name}` | {level} | {column.about} | {column.provided_by or 'every run'} |\n")
+    rows.append(OF_YOURS)
     return "".join(rows)
 
 

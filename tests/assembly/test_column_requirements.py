@@ -5,9 +5,10 @@ import re
 import pytest
 
 from tests_small import SMALL
-from whetstone.assembly import PROVIDERS, assemble
-from whetstone.assembly.column_requirements import Offer, missing
+from whetstone.assembly import assemble
+from whetstone.assembly.column_requirements import unmet
 from whetstone.errors import RecipeError
+from whetstone.learning.columns import RunCapabilities
 from whetstone.recipe import load_recipe
 from whetstone.trajectory import Task
 
@@ -64,20 +65,9 @@ def test_it_says_what_is_read_and_who_would_provide_it(overrides, said):
     assert re.search(said, refused(*overrides)), refused(*overrides)
 
 
-class Unknowing:
-    """A source whose tasks have no answer."""
-
-    def task(self, index):
-        return Task("t", "?")
-
-
 def test_a_source_without_gold_answers_has_no_beliefs_and_none_without_difficulty_a_hardness():
-    offer = Offer(load_recipe("demo").recipe, Unknowing(), frozenset(), frozenset())
-    said = dict(missing(["answer_beliefs", "hardness", "rewards"], offer))
+    run = RunCapabilities(load_recipe("demo").recipe, lambda: Task("t", "?"))
+    said = dict(unmet(["answer_beliefs", "hardness", "rewards"], run))
     assert "knows no gold answer" in said["answer_beliefs"]
     assert "tags no task with a difficulty" in said["hardness"]
     assert "rewards" not in said
-
-
-def test_every_provider_is_named_for_the_documentation():
-    assert all(PROVIDERS.values())

@@ -25,7 +25,7 @@ from whetstone.assembly.auxiliary_models import learner_for
 from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import evaluation_of
-from whetstone.learning.columns import from_record
+from whetstone.learning.columns import by_name, from_record
 from whetstone.learning.credit import give_credit
 from whetstone.learning.learner import LocalLearner, batch_columns
 from whetstone.learning.spec import UpdateBatch
@@ -277,7 +277,8 @@ def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[
 
 def _without_models(assembly: Assembly) -> bool:
     """Whether credit can be given from the record alone."""
-    return from_record({name for _, function in assembly.credit.every() for name in columns_of(function)})
+    reads = {name for _, function in assembly.credit.every() for name in columns_of(function)}
+    return from_record(reads, by_name(assembly.columns))
 
 
 def refuse_damage(path: Path, content: bytes, good: int, line: int, torn: bool) -> None:

@@ -25,7 +25,7 @@ from whetstone.analysis.replay import MadeAgain, Replay, refuse_damage
 from whetstone.assembly.assembly import Assembly
 from whetstone.causes import cause_of, counted_causes
 from whetstone.errors import RunDirectoryError, did_you_mean
-from whetstone.learning.columns import Columns, from_record
+from whetstone.learning.columns import Columns, by_name, from_record
 from whetstone.learning.credit import LEVELS, REWARDS_OF, give_credit
 from whetstone.learning.learner import batch_columns
 from whetstone.learning.model_trainer import action_places
@@ -132,7 +132,8 @@ class Explainer:
         assembly = self.replay.before
         reads = {name for _, function in assembly.credit.every() for name in columns_of(function)}
         again: MadeAgain | None = None
-        if weights or assembly.method.inject or assembly.method.select or not from_record(reads):
+        of_models = not from_record(reads, by_name(assembly.columns))
+        if weights or assembly.method.inject or assembly.method.select or of_models:
             again = await self._before(update)
         assembly = again.assembly if again else assembly
         learned = as_learned(assembly.method, groups, seed=assembly.resolved.recipe.seed, update=update)

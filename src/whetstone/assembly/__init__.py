@@ -6,9 +6,8 @@ from whetstone.window import window
 
 if TYPE_CHECKING:
     from whetstone.assembly.assembly import Assembly, assemble, judged_parts
-    from whetstone.assembly.column_requirements import PROVIDERS
     from whetstone.assembly.preflight_checks import preflight
 
 __getattr__, __dir__ = window(__name__)
 
-__all__ = ["PROVIDERS", "Assembly", "assemble", "judged_parts", "preflight"]
+__all__ = ["Assembly", "assemble", "judged_parts", "preflight"]

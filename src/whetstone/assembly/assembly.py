@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING, columns_of
-from whetstone.assembly.column_requirements import Offer
+from whetstone.assembly.column_requirements import added_columns
 from whetstone.assembly.compatibility import (
     check_group,
     check_judging,
@@ -30,7 +30,7 @@ from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environ
 from whetstone.environments.protocol import Checks, Speaks, tools_shown
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
-from whetstone.learning.columns import critic_heads
+from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
 from whetstone.learning.credit import CreditParts
 from whetstone.learning.optimizer import check_optimizer
 from whetstone.learning.spec import LearningSpec
@@ -90,6 +90,8 @@ class Assembly:
     """Columns of its parameters' names, each [T] → TokenLoss; or sums [S] → SumLoss"""
     correction: Callable[..., Any] | None
     """Columns of its parameters' names, each [T] → [T] weights"""
+    columns: tuple[Callable[..., Any], ...]
+    """Columns the recipe adds to ours."""
 
     def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
         """An engine that draws from the policy in training.
@@ -129,6 +131,7 @@ class Assembly:
             seed=recipe.seed,
             roles=recipe.roles,
             chat=self.chat,
+            columns=self.columns,
         )
 
     def reads(self, *names: str) -> bool:
@@ -257,11 +260,12 @@ def assemble(
     correction = function_of(resolved, "correction", recipe.correction, CORRECTIONS) if recipe.correction else None
     if correction is not None:
         try_on_nothing(resolved, "correction", correction)
+    added = added_columns(resolved, provided_by(reward))
     if recipe.training is not None:
-        offer = Offer(recipe, source, provided_by(reward), provided(strategy))
-        check_needs(resolved, credit, objective, offer)
+        run = RunCapabilities(recipe, functools.partial(source.task, 0), provided_by(reward), provided(strategy))
+        check_needs(resolved, credit, objective, run, by_name(added))
     reads = {name for _, each in (*credit.every(), ("", objective)) for name in columns_of(each)}
-    check_use(resolved, reads)
+    check_use(resolved, reads, by_name(added))
     check_objective(resolved, objective)
     check_group(resolved, credit, objective)
     if recipe.critic is not None:
@@ -297,6 +301,7 @@ def assemble(
         credit=credit,
         objective=objective,
         correction=correction,
+        columns=added,
     )
 
 

@@ -7,18 +7,18 @@ to be at odds is refused here, with the key that would mend it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from whetstone.algorithms import ADVANTAGES, columns_of, has_ratio_to_sampler, level_of
-from whetstone.assembly.column_requirements import Offer, missing
+from whetstone.assembly.column_requirements import unmet
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools, Judges
 from whetstone.errors import did_you_mean
-from whetstone.learning.columns import empty_column
+from whetstone.learning.columns import Column, RunCapabilities, empty_column
 from whetstone.learning.credit import LEVELS, CreditParts
-from whetstone.learning.losses import OF_A_PASS
+from whetstone.learning.losses import FORWARD_COLUMNS
 from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
 from whetstone.plugins import unbound
 from whetstone.recipe import Resolved
@@ -30,19 +30,33 @@ _ALONE = ("independent", "self_play")
 """Strategies whose groups may be of one."""
 
 
-def check_needs(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any], offer: Offer) -> None:
+def check_needs(
+    resolved: Resolved,
+    credit: CreditParts,
+    objective: Callable[..., Any],
+    run: RunCapabilities,
+    columns: Mapping[str, Column],
+) -> None:
     """Refuse a recipe whose estimators read what the run does not produce.
+
+    Args:
+        columns: Those it adds to ours, by name.
 
     Raises:
         RecipeError: Says what is read, by whom, and what would provide it.
     """
-    given = {"modulation": {"advantages"}, "objective": OF_A_PASS | OF_SUMS}
+    given = {"modulation": {"advantages"}, "objective": FORWARD_COLUMNS | OF_SUMS}
     for key, function in (*credit.every(), ("objective", objective)):
         section = key.partition(".")[0]
         asked = [name for name in columns_of(function) if name not in given.get(section, ())]
-        for column, who in missing(asked, offer):
+        for column, who in unmet(asked, run, columns):
             name = getattr(unbound(function), "__name__", section)
             raise resolved.error(key, f"{name} reads {column}, which this run does not produce; {who}")
+        for added in (columns[name] for name in asked if name in columns):
+            wanted = level_of(function, added.name) if section != "objective" else "token"
+            if wanted != added.level:
+                said = f"reads {added.name} as one number a {wanted}, and it is one a {added.level}"
+                raise resolved.error(key, said if section == "objective" else f"{said}: Per{added.level.capitalize()}")
         try_on_nothing(resolved, key, function)
     level = level_of(credit.advantage)
     for k, modulate in enumerate(credit.modulation):
@@ -67,20 +81,24 @@ def try_on_nothing(resolved: Resolved, key: str, function: Callable[..., Any]) -
         raise resolved.error(key, str(error)) from None
 
 
-def check_use(resolved: Resolved, reads: set[str]) -> None:
-    """Refuse what nothing reads.
+def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> None:
+    """Refuse what nothing reads. A column may be read by another alone, so of several one that is read is enough.
+
+    Args:
+        columns: Names of those the recipe adds.
 
     Raises:
         RecipeError: A key is without effect.
     """
     recipe = resolved.recipe
-    for key, is_set, columns in (
+    for key, is_set, read in (
         ("teacher", recipe.teacher is not None, {"teacher_logprobs"}),
         ("process_model", recipe.process_model is not None, {"implicit", "model_logprobs"}),
         ("roles", recipe.roles is not None, {"roles"}),
+        ("columns", bool(columns), set(columns)),
     ):
-        if is_set and not reads & columns:
-            raise resolved.error(key, f"has no effect: neither credit nor objective reads {', '.join(sorted(columns))}")
+        if is_set and not reads & read:
+            raise resolved.error(key, f"has no effect: neither credit nor objective reads {', '.join(sorted(read))}")
 
 
 def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:

@@ -44,7 +44,8 @@ def _row(name: str) -> dict[str, Any]:
         "advantage": recipe.advantage.name,
         "objective": recipe.objective.name,
     }
-    lists = {"shaping": recipe.shaping, "filters": recipe.filters, "modulation": recipe.modulation}
+    keys = ("shaping", "filters", "modulation", "columns")
+    lists = {key: getattr(recipe, key) for key in keys}
     parts |= {key: ", ".join(part.name for part in listed) for key, listed in lists.items() if listed}
     rollout = recipe.rollout
     lists = {key: getattr(rollout, key) for key in ("views", "stops", "rewrites", "inject", "select")}

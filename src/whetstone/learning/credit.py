@@ -2,7 +2,7 @@
 
     filters → shaping → estimator (return, baseline, scale, blend) → modulation → tokens
 
-Each is a function that names the columns it reads (`columns.py`).
+Each is a function that names the columns it reads (`columns/`).
 
 Easy to get wrong: trajectories that are removed from training still count in what the others are compared with,
 unless they were removed before the baseline.
@@ -11,7 +11,7 @@ unless they were removed before the baseline.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from whetstone.algorithms import Bite, Credit, Level, bite_of, level_of
 from whetstone.errors import CreditError
-from whetstone.learning.columns import READ_AT, Columns, with_advantages
+from whetstone.learning.columns import VALUE_POSITIONS, Columns
 from whetstone.learning.token_index import Held
 from whetstone.plugins import unbound
 from whetstone.trajectory import Removal, Segment
@@ -154,7 +154,7 @@ def _numbers(key: str, function: Callable[..., Any], said: Any, columns: Columns
     """
     if not isinstance(said, Tensor):
         raise CreditError(f"{_who(key, function)} returned {type(said).__name__}, not a tensor of numbers")
-    count = len(columns.held) if level == "trajectory" else len(columns["trajectory" if level == "turn" else "turn"])
+    count = columns.count(level)
     if said.shape != (count,):
         shape = "×".join(map(str, said.shape)) or "a single"
         raise CreditError(f"{_who(key, function)} returned {shape} numbers, not one for each {level} ({count})")
@@ -211,7 +211,7 @@ def _by_group(
         if weight == 0:
             continue
         for k, segment in enumerate(held.segments):
-            made = with_advantages(segment, spread[i][k])
+            made = replace(segment, advantages=tuple(spread[i][k].tolist()))
             if not heads:
                 found[held.number].append(Credited(made, placed=(i, k)))
                 continue
@@ -222,7 +222,7 @@ def _by_group(
 
 def _asked(columns: Columns, head: str, targets: Tensor | None) -> Tensor:
     """[K] targets of a head at the action tokens where it is asked, NaN at the others."""
-    where = READ_AT[head]
+    where = VALUE_POSITIONS[head]
     if targets is None:
         return torch.full((len(columns["turn"]),), torch.nan, dtype=torch.float64)
     if where == "every":

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from whetstone.algorithms import PerTrajectory, TokenLoss, supervised
 from whetstone.learning.agreement import check_agreement, disagreement, no_question
-from whetstone.learning.columns import Columns
+from whetstone.learning.columns import Columns, by_name
 from whetstone.learning.credit import CreditParts, Given, give_credit
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, minibatches_of, spans_passes
@@ -156,6 +156,7 @@ def batch_columns(spec: LearningSpec, trainer: ModelTrainer | None, held: Sequen
         chat=spec.chat,
         roles=spec.roles,
         draw=torch.Generator().manual_seed(derive_seed(spec.seed, "columns", step) % 2**63),
+        added=by_name(spec.columns),
     )
 
 

@@ -38,7 +38,7 @@ from whetstone.trajectory import Segment
 
 PerSegment = Sequence[Tensor]
 """[A] of each segment, in the order of the segments that are updated on."""
-OF_A_PASS = frozenset({
+FORWARD_COLUMNS = frozenset({
     "learner_logprobs", "old_logprobs", "sampler_logprobs", "advantages", "entropies", "sequence", "turn",
 })  # fmt: skip
 """Columns an objective may read that the pass itself gives; a trajectory is a sequence."""

@@ -16,7 +16,7 @@ from whetstone.algorithms import TokenLoss, columns_of, is_flat_without_advantag
 from whetstone.algorithms.schedules import mixing_weight, phase_weight
 from whetstone.errors import CreditError
 from whetstone.learning.credit import Credited, Given
-from whetstone.learning.losses import OF_A_PASS, UpdateLoss
+from whetstone.learning.losses import FORWARD_COLUMNS, UpdateLoss
 from whetstone.learning.model_trainer import ModelTrainer, action_places, action_tokens
 from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
 from whetstone.learning.spec import LearningSpec
@@ -66,7 +66,7 @@ def minibatches_of(
             batch.old = [
                 torch.where(k.to(o.device), d.to(o), o) for k, d, o in zip(batch.kept, drawn, batch.old, strict=True)
             ]
-        for name in asked - OF_A_PASS - batch.extra.keys() - OF_SUMS:
+        for name in asked - FORWARD_COLUMNS - batch.extra.keys() - OF_SUMS:
             batch.extra[name] = batch.column(given, name)
     return batches
 

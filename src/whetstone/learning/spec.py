@@ -36,6 +36,8 @@ class LearningSpec:
     """The task tag that names the role a trajectory is played in; None: the seat alone."""
     chat: Chat | None = None
     """Writes gold answers as tokens, for columns that ask how likely they are."""
+    columns: tuple[Callable[..., Any], ...] = ()
+    """Functions declared as columns (`columns/declaration.py`), beside the built-in ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,8 @@ def _ahead_needs_a_distance(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 _REINFORCEMENT = (
-    "rollout", "curriculum", "advantage", "shaping", "modulation", "filters", "roles", "objective", "aggregation",
-    "correction", "critic",
+    "rollout", "curriculum", "advantage", "shaping", "modulation", "filters", "columns", "roles", "objective",
+    "aggregation", "correction", "critic",
 )  # fmt: skip
 _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _advantage_needs,

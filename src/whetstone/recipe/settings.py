@@ -405,6 +405,8 @@ class Recipe(_Settings):
     """What is done to advantages behind the estimator, such as `entropy_modulated`, `clip_cov`; in this order."""
     filters: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What is not learned from, such as `void_turns`; each says whether it still counts in statistics."""
+    columns: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    """Columns of yours that credit or objective reads by name, `package.module:name` each; see `docs/methods.md`."""
     roles: str | None = None
     """The task tag that names the role an episode is played in, for estimators that compare within a role; a seat of
     self-play is a role without it."""

@@ -16,6 +16,7 @@ from whetstone.policies import Policy
 from whetstone.recipe import Recipe, Resolved, load_recipe
 from whetstone.record import run_recipe
 from whetstone.reporting import Progress
+from whetstone.rewards.protocol import let_go
 from whetstone.rollout import EndpointActor
 from whetstone.training import evaluating
 from whetstone.training.evaluating import EvaluationRecord, protocol_of
@@ -158,8 +159,7 @@ async def _played(
     closers: list[Callable[[], Any]] = [engine.close]
     if endpoint is not None:
         closers.append(endpoint.close)
-    if hasattr(assembly.reward, "close"):
-        closers.append(assembly.reward.close)
+    closers.append(partial(let_go, assembly.reward))
     try:
         with progress.stage("evaluation", len(tasks)) as shown:
             came_to, _ = await evaluating.evaluate(

@@ -1,0 +1,33 @@
+"""What can an estimator ask for? Columns of a batch; each is one function that says its level, needs and provider.
+
+    @column("turn", provided_by="…", requires=…)
+    def novelty(batch: Columns) -> Iterable[float]: ...
+
+Ours are listed in `built_in.py`; yours is named in a recipe, `columns: [my_package.signals:novelty]`.
+"""
+
+from typing import TYPE_CHECKING
+
+from whetstone.window import window
+
+if TYPE_CHECKING:
+    from whetstone.learning.columns.batch import Columns
+    from whetstone.learning.columns.built_in import COLUMN_BUILDERS, MODEL_COLUMNS, empty_column, from_record
+    from whetstone.learning.columns.declaration import Column, RunCapabilities, by_name, column, declaration_of
+    from whetstone.learning.columns.values import VALUE_POSITIONS, critic_heads
+
+__getattr__, __dir__ = window(__name__)
+__all__ = [
+    "COLUMN_BUILDERS",
+    "MODEL_COLUMNS",
+    "VALUE_POSITIONS",
+    "Column",
+    "Columns",
+    "RunCapabilities",
+    "by_name",
+    "column",
+    "critic_heads",
+    "declaration_of",
+    "empty_column",
+    "from_record",
+]

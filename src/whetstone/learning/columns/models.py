@@ -1,0 +1,110 @@
+"""What do models make of what was done? Log-probs under the policy and others, and what is made of those.
+
+Easy to get wrong: log-probs of the old policy are those under the weights before the step, whatever the sampler had.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from whetstone.algorithms.advantages import implicit_rewards
+from whetstone.algorithms.modulation import covariances
+from whetstone.chat import assistant
+from whetstone.errors import CreditError
+from whetstone.learning.columns.declaration import RunCapabilities, column
+from whetstone.learning.probes import context_of, probe
+from whetstone.trajectory import Segment
+
+if TYPE_CHECKING:
+    from whetstone.learning.columns.batch import Columns
+
+
+def _gold_answer(run: RunCapabilities) -> str | None:
+    if "answer" in run.first_task().private:
+        return None
+    return f'tasks.source "{run.recipe.tasks.source}" knows no gold answer (private `answer`)'
+
+
+def _process_model(run: RunCapabilities) -> str | None:
+    return None if run.recipe.process_model is not None else "a second model would say it: set process_model: {}"
+
+
+def _teacher(run: RunCapabilities) -> str | None:
+    return None if run.recipe.teacher is not None else "set teacher: {path: FOLDER} with the same tokenizer"
+
+
+@column("token", reads_models=True)
+def old_logprobs(batch: Columns) -> Tensor:
+    """Under the policy, before the step's updates."""
+    return batch.in_order(batch.logprobs_of(batch.segments()))
+
+
+@column("token", reads_models=True, provided_by="every run; the policy reinforcement began with")
+def reference_logprobs(batch: Columns) -> Tensor:
+    """Under the reference."""
+    return batch.in_order(batch.logprobs_of(batch.segments(), of="reference"))
+
+
+@column("token", reads_models=True, provided_by="`teacher`, a folder", requires=_teacher)
+def teacher_logprobs(batch: Columns) -> Tensor:
+    """Under the teacher."""
+    return batch.in_order(batch.logprobs_of(batch.segments(), of="teacher"))
+
+
+_SECOND = "`process_model`, a second model that learns"
+
+
+@column("token", reads_models=True, provided_by=_SECOND, requires=_process_model)
+def model_logprobs(batch: Columns) -> Tensor:
+    """Under the process model."""
+    if batch.scorer is None:
+        raise CreditError("implicit: the recipe has no process_model")
+    return batch.in_order(batch.scorer.logprobs(batch.segments(), temperature=batch.temperature))
+
+
+@column("turn", reads_models=True, provided_by=_SECOND, requires=_process_model)
+def implicit(batch: Columns) -> Tensor:
+    """How much likelier the process model finds a turn than the policy does."""
+    return implicit_rewards(batch["model_logprobs"], batch["old_logprobs"], batch["turn"], len(batch["trajectory"]))
+
+
+@column(
+    "turn",
+    reads_models=True,
+    provided_by="tasks with a gold answer (private `answer`); costs a scoring pass",
+    requires=_gold_answer,
+)
+def answer_beliefs(batch: Columns) -> Tensor:
+    """Probability of the gold answer in front of each turn; of several answers the likeliest."""
+    assert batch.chat is not None
+    asked: list[Segment] = []
+    rows: list[int] = []
+    for m, (_, held, t) in enumerate(batch.turns()):
+        answers = held.group.task.private.get("answer")
+        if answers is None:
+            raise CreditError(f"answer_beliefs: task {held.group.task.id} has no gold answer (private `answer`)")
+        context = context_of(held, t)
+        for answer in answers if isinstance(answers, list | tuple) else [answers]:
+            ids = batch.chat.write(assistant(str(answer)), ())
+            asked.append(probe(context, ids))
+            rows.append(m)
+    beliefs = torch.full((len(batch["trajectory"]),), -math.inf, dtype=torch.float64)
+    if asked:
+        means = [of.double().mean().cpu() for of in batch.logprobs_of(asked)]
+        beliefs.scatter_reduce_(0, torch.tensor(rows), torch.stack(means), "amax")
+    return beliefs.exp()
+
+
+@column("token", reads_models=True)
+def covariance_rank(batch: Columns) -> Tensor:
+    """The share of tokens whose covariance of credit and log-prob is as large or larger; 0 for the largest."""
+    covariance = covariances(batch["advantages"], batch["old_logprobs"])
+    order = torch.argsort(covariance, descending=True, stable=True)
+    rank = torch.empty(len(order), dtype=torch.float64)
+    rank[order] = torch.arange(1, len(order) + 1, dtype=torch.float64) / max(1, len(order))
+    rank[order[:1]] = 0.0
+    return rank
