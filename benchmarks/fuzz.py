@@ -55,16 +55,28 @@ def begun(target: str, folder: Path) -> dict[str, Any]:
 
 def watched(target: str, seconds: float, folder: Path, *, planted: bool = False) -> dict[str, Any]:
     """Have a target tried for so long, in processes of which each goes on where another died."""
+    memory = Path("/dev/shm")  # what targets write is no matter of a disk
+    with tempfile.TemporaryDirectory(prefix="whetstone-fuzz-", dir=memory if memory.is_dir() else None) as name:
+        return _watched(target, seconds, folder, Path(name), planted)
+
+
+def _watched(target: str, seconds: float, folder: Path, place: Path, planted: bool) -> dict[str, Any]:
     known, until = begun(target, folder), time.monotonic() + seconds
     saved, began = dict(known), time.monotonic()
     while (left := until - time.monotonic()) > 0:
         base = dict(known)
         words = [sys.executable, str(HERE / "fuzz.py"), target, "--try", f"{left:.0f}", "--into", str(folder)]
         process = subprocess.Popen(
-            words + ["--planted"] * planted, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            words + ["--planted"] * planted,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=os.environ | {"TMPDIR": str(place)},
         )
         assert process.stdout is not None
-        last, written = [], 0.0
+        last: list[str] = []
+        written = 0.0
         for line in process.stdout:
             if line.startswith(PROGRESS):
                 said = json.loads(line.removeprefix(PROGRESS))
@@ -74,7 +86,9 @@ def watched(target: str, seconds: float, folder: Path, *, planted: bool = False)
             else:
                 last = [*last[-40:], line]
                 if match := _COVERAGE.search(line):
-                    known["coverage"] = dict(zip(("edges", "features", "corpus"), map(int, match.groups()), strict=True))
+                    known["coverage"] = dict(
+                        zip(("edges", "features", "corpus"), map(int, match.groups()), strict=True)
+                    )
                 else:
                     print(line, end="", flush=True)
             if time.monotonic() - written > 1 and line.startswith((PROGRESS, FOUND)):
@@ -142,9 +156,9 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
         "# Fuzzing",
         "",
-        "Inputs made up by a fuzzer, for everything that reads what others wrote; a finding is an exception that is none of",
-        "Whetstone's own, an answer that must not be, more than ten seconds, or more than two gibibytes. One process a target",
-        "at idle priority. `python benchmarks/fuzz.py all` goes on with it, `merge` makes this table again.",
+        "Inputs made up by a fuzzer, for everything that reads what others wrote. A finding is an exception that is",
+        "none of Whetstone's own, an answer that must not be, more than ten seconds or two gibibytes. One process a",
+        "target, at idle priority. `python benchmarks/fuzz.py all` goes on with it, `merge` makes this table again.",
         "",
         "| target | what | engine | inputs | hours | CPU hours | edges | kinds of findings | left |",
         "| --- | --- | --- | --: | --: | --: | --: | --: | --: |",
@@ -171,7 +185,9 @@ def self_test(target: str) -> bool:
     with tempfile.TemporaryDirectory(prefix="whetstone-fuzz-") as name:
         known = watched(target, SELF_TEST_SECONDS, Path(name), planted=True)
     found = came_out(known)
-    print(f"{target}: {'found' if found else 'NOT FOUND'} after {known['inputs']} inputs, {known['wall_seconds']:.0f} s")
+    print(
+        f"{target}: {'found' if found else 'NOT FOUND'} after {known['inputs']} inputs, {known['wall_seconds']:.0f} s"
+    )
     return found
 
 
@@ -197,10 +213,13 @@ def main() -> None:
     else:
         targets = list(TARGETS) if arguments.target == "all" else [arguments.target]
         if arguments.self_test:
-            sys.exit(not all([self_test(target) for target in targets]))
+            found = [self_test(target) for target in targets]
+            sys.exit(not all(found))
         for target in targets:
             known = watched(target, 60 * arguments.minutes, arguments.into)
-            said = f"{known['inputs']} inputs, {known['wall_seconds']:.0f} s, {len(known['findings'])} kinds of findings"
+            said = (
+                f"{known['inputs']} inputs, {known['wall_seconds']:.0f} s, {len(known['findings'])} kinds of findings"
+            )
             print(f"{target}: {said}")
 
 

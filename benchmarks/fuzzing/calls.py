@@ -9,19 +9,28 @@ import json
 from typing import Any
 
 from fuzzing.choices import Choices, held
-from whetstone.chat import FORMATS, Message, Text, ToolCall, ToolSpec, tool_result, user
-from whetstone.chat.formats import json_call
+from whetstone.chat import FORMATS, Message, Text, ToolCall, ToolCallFormat, ToolSpec, tool_result, user
+from whetstone.chat.formats import hermes, json_call, llama3, mistral
 
 NAMES = ("python", "search", "sql", "code", "calculator", "f", "a-b", "a.b", "été")
 WORDS = (
-    *NAMES, "<call>", "</call>", "<result>", "<tool_call>", "</tool_call>", "<think>", "</think>", "<search>", "</search>",
-    "<information>", "<code>", "</code>", "<python>", "</python>", "```python\n", "```py", "\n```", "```\n", "<|python_tag|>",
-    "[TOOL_CALLS]", "[ARGS]", "[{", "}]", '{"name": "f", ', '"arguments": {', '"parameters": {"a": 1}}', "}}", "; ", "Thought: ",
-    "\nAction: ", "Action: f", "\nAction Input: ", "Action Input: {}", "Observation:", "f(", "f(1, 2)", "f(a=1)", "f(*a, **b)",
-    "python(", "print('x')", "f[", "lambda: 0", "-1", "'s'", "b'x'", "...", "{1: 2}", "{1, 2}", "1 + 2j", "f'{x}'", "a" * 40,
+    *NAMES, "<call>", "</call>", "<result>", "<tool_call>", "</tool_call>", "<think>", "</think>", "<search>",
+    "</search>",
+    "<information>", "<code>", "</code>", "<python>", "</python>", "```python\n", "```py", "\n```", "```\n",
+    "<|python_tag|>",
+    "[TOOL_CALLS]", "[ARGS]", "[{", "}]", '{"name": "f", ', '"arguments": {', '"parameters": {"a": 1}}', "}}", "; ",
+    "Thought: ",
+    "\nAction: ", "Action: f", "\nAction Input: ", "Action Input: {}", "Observation:", "f(", "f(1, 2)", "f(a=1)",
+    "f(*a, **b)",
+    "python(", "print('x')", "f[", "lambda: 0", "-1", "'s'", "b'x'", "...", "{1: 2}", "{1, 2}", "1 + 2j", "f'{x}'",
+    "a" * 40,
 )  # fmt: skip
 TEXT = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
-TWO = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string", "default": "x"}}, "required": ["a"]}
+TWO = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "string", "default": "x"}},
+    "required": ["a"],
+}
 ODD = (
     {"type": "object", "properties": {"a": True}},
     {"type": "object", "properties": {"a": {"type": ["string", "null"]}}},
@@ -30,20 +39,33 @@ ODD = (
 )
 
 
+def format_of(name: str) -> ToolCallFormat:
+    """A way to write calls, by its name."""
+    made: ToolCallFormat = FORMATS[name]()  # type: ignore[assignment]
+    return made
+
+
 def tools_of(choices: Choices) -> list[ToolSpec]:
     """Some tools."""
     schemas = (TEXT, TWO, *ODD)
-    return choices.some(lambda: ToolSpec(choices.one(NAMES), choices.text(WORDS, 2), choices.one(schemas)), 4)
+    made = choices.some(lambda: ToolSpec(choices.one(NAMES), choices.text(WORDS, 2), choices.one(schemas)), 4)
+    return list({tool.name: tool for tool in made}.values())
 
 
 def any_text(choices: Choices, name: str, tools: list[ToolSpec]) -> None:
     """A text is read, and never raises."""
     text = choices.note("text", choices.text(WORDS, 20))
-    format = FORMATS[name]()
+    format = format_of(name)
     message = format.read(text, tools)
     held(message.role == "assistant", "a message of somebody else", message.role)
-    held(all(isinstance(c.name, str) and isinstance(c.arguments, str) for c in message.tool_calls), "a call that is none")
-    held(all(isinstance(wrong, str) and len(wrong) < 1000 for wrong in message.malformed), "no short reason", message.malformed)
+    held(
+        all(isinstance(c.name, str) and isinstance(c.arguments, str) for c in message.tool_calls), "a call that is none"
+    )
+    held(
+        all(isinstance(wrong, str) and len(wrong) < 1000 for wrong in message.malformed),
+        "no short reason",
+        message.malformed,
+    )
     held(len(message.text) <= len(text), "more is said than was written", message.text)
     json.dumps(message.to_openai())
     held(Message.from_openai(message.to_openai()) == message, "a message that changes on its way", message)
@@ -54,20 +76,25 @@ def any_text(choices: Choices, name: str, tools: list[ToolSpec]) -> None:
         except ValueError:
             return
         back = format.read(written, tools)
-        held(_same(back.tool_calls, message.tool_calls), "calls change when they are written again", (message, written, back))
+        held(
+            _same(back.tool_calls, message.tool_calls),
+            "calls change when they are written again",
+            (message, written, back),
+        )
 
 
 def valid_calls(choices: Choices, name: str, tools: list[ToolSpec]) -> None:
     """What a format can write it reads back."""
-    calls = []
+    calls: list[ToolCall] = []
+    if not tools:
+        return
     for _ in range(1 + choices.below(2)):
-        tool = choices.one(tools) if tools else ToolSpec("f", "", TWO)
-        properties = tool.parameters.get("properties", {})
+        tool = choices.one(tools)
         value = choices.text(WORDS, 4) if choices.often(160) else choices.value(WORDS, 2)
-        calls.append(ToolCall(tool.name, json.dumps({key: value for key in properties})))
+        calls.append(ToolCall(tool.name, json.dumps(dict.fromkeys(tool.properties, value))))
     said = choices.one(("", "", "I look it up.", "Now:\n"))
     message = choices.note("message", Message("assistant", (Text(said),) if said else (), tuple(calls)))
-    format = FORMATS[name]()
+    format = format_of(name)
     try:
         written = choices.note("written", format.write(message, tools))
     except ValueError:
@@ -95,7 +122,7 @@ def one(choices: Choices) -> None:
     """One input."""
     name = choices.note("format", choices.one(sorted(FORMATS)))
     tools = choices.note("tools", tools_of(choices))
-    FORMATS[name]().describe(tools)
+    format_of(name).describe(tools)
     (valid_calls if choices.often(100) else any_text)(choices, name, tools)
 
 
@@ -108,6 +135,5 @@ def plant() -> None:
             raise KeyError("planted")
         return honest(value, arguments=arguments)
 
-    for name in ("hermes", "llama3", "mistral"):
-        __import__(f"whetstone.chat.formats.{name}")
-        __import__("sys").modules[f"whetstone.chat.formats.{name}"].read_call = careless
+    for module in (hermes, llama3, mistral):
+        vars(module)["read_call"] = careless

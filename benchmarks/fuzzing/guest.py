@@ -1,7 +1,7 @@
-"""A hostile guest: what comes out of the sandbox is any bytes at all, and the host gets an answer or an error of its own.
+"""A hostile guest: what comes out of the sandbox is any bytes, and the host gets an answer or an error of its own.
 
-The world is not real: a socket stands for it, and this file is on its other side. It reads requests as a real one would,
-and answers in turns that are right, nearly right, forged or noise, on the three streams there are.
+The world is not real: a socket stands for it, and this file is on its other side. It reads requests as a real one
+would, and answers in turns that are right, nearly right, forged or noise, on the three streams there are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from whetstone.sandbox.session import Session
 
 LIMITS = Limits(wall_seconds=2.0, output_characters=200, output_bytes=4096)
 WORDS = (
-    "number", "value", "error", "kind", "images", "exit_code", "data", "cpu", "memory", "died", "swept", "survived", "ended",
+    "number", "value", "error", "kind", "images", "exit_code", "data", "cpu", "memory", "died", "swept", "survived",
+    "ended",
     "clean", "started", "ok", "aGk=", "(1,)", "[1]", "inf", "nan", "(inf,)", "ZeroDivisionError: x", "{}",
 )  # fmt: skip
 _MOST_WAITING = 1000
@@ -54,7 +55,8 @@ class Guest:
         except OSError:
             data, files = b"", []
         if not data:
-            return self.hang_up()
+            self.hang_up()
+            return
         request = json.loads(data)
         if len(files) == 2:
             self.drop()
@@ -176,7 +178,8 @@ class Guest:
 
 async def conversation(choices: Choices) -> None:
     """Some calls to a world that answers as it likes."""
-    loop, guests = asyncio.get_running_loop(), []
+    loop = asyncio.get_running_loop()
+    guests: list[Guest] = []
 
     async def take(limits: Limits) -> Jail:
         if len(guests) > 6:
@@ -188,15 +191,14 @@ async def conversation(choices: Choices) -> None:
         jail.end()
 
     session = Session(
-        take, give_back, limits=LIMITS, persistent=not choices.often(80), seed=0, place=asyncio.Semaphore(1), watched=False
+        take, give_back, limits=LIMITS, persistent=not choices.often(80), seed=0, place=asyncio.Semaphore(1),
+        watched=False
     )  # fmt: skip
     try:
         for _ in range(1 + choices.below(5)):
             before = loop.time()
-            try:
+            with contextlib.suppress(InfrastructureError):
                 await one_call(choices, session)
-            except InfrastructureError:
-                pass
             held(loop.time() - before < 60, "a call takes too long", loop.time() - before)
             if choices.often(60):
                 await asyncio.sleep(choices.below(30) / 10)
@@ -241,7 +243,9 @@ def _well_formed(outcome: Outcome, *, reads: bool) -> None:
     held(isinstance(outcome.output, str) and len(outcome.output) <= most, "printed too much", len(outcome.output))
     held(reads or len(outcome.value or "") <= most, "a value without bounds", len(outcome.value or ""))
     held(len(outcome.error or "") <= most + 200, "an error without bounds", len(outcome.error or ""))
-    held(isinstance(outcome.cpu_seconds, float) and math.isfinite(outcome.cpu_seconds), "seconds that are none", outcome)
+    held(
+        isinstance(outcome.cpu_seconds, float) and math.isfinite(outcome.cpu_seconds), "seconds that are none", outcome
+    )
     held(outcome.exit_code is None or type(outcome.exit_code) is int, "an exit code that is none", outcome.exit_code)
     held(outcome.data is None or isinstance(outcome.data, bytes), "data that is none")
     (outcome.output + (outcome.value or "") + (outcome.error or "")).encode()
@@ -252,7 +256,11 @@ def handshake(choices: Choices) -> None:
     stream = choices.often(128)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM if stream else socket.SOCK_SEQPACKET)
     with ours, theirs:
-        body = choices.raw(200) if choices.often(128) else choices.json(choices.value(WORDS), WORDS).encode(errors="replace")
+        body = (
+            choices.raw(200)
+            if choices.often(128)
+            else choices.json(choices.value(WORDS), WORDS).encode(errors="replace")
+        )
         size = choices.one((len(body), len(body), 1 << 31, 0, len(body) + 1))
         theirs.send((LENGTH.pack(size) + body if stream else body) or b"0")
         theirs.shutdown(socket.SHUT_WR)

@@ -8,28 +8,43 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated, Any, Literal, Optional, Union
+from typing import Annotated, Any, Literal
 
+from fuzzing.calls import format_of
 from fuzzing.choices import Choices, held
 from fuzzing.trying import scratch
 from whetstone.chat import FORMATS, ToolSpec
 from whetstone.errors import RecipeError, ToolError
-from whetstone.tools import foreign_schema
+from whetstone.tools import described, foreign_schema
 from whetstone.tools.described import spec_of, tool_from_schema
 from whetstone.tools.openapi import OpenApi
 from whetstone.tools.schema import tool_from_function
 
 NAMES = ("a", "b", "amount", "unit", "x-y", "$ref", "type", "properties", "", "é", "9")
 KINDS = ("object", "string", "integer", "number", "array", "boolean", "null", "any", "file")
-PATTERNS = ("^a+$", "(a+)+$", "(a|a)*$", "(.*)*x", "[", "(?=", "\\p{L}", "^.{1,9999}$", "(a?){50}a{50}", "\\1", "a{99999999}")
+PATTERNS = (
+    "^a+$",
+    "(a+)+$",
+    "(a|a)*$",
+    "(.*)*x",
+    "[",
+    "(?=",
+    "\\p{L}",
+    "^.{1,9999}$",
+    "(a?){50}a{50}",
+    "\\1",
+    "a{99999999}",
+)
 REFERENCES = (
-    "#", "#/", "#/$defs/a", "#/definitions/a", "#/properties/a", "#a", "http://127.0.0.1/s", "file:///etc/passwd", "a.json", "#/%zz",
+    "#", "#/", "#/$defs/a", "#/definitions/a", "#/properties/a", "#a", "http://127.0.0.1/s", "file:///etc/passwd",
+    "a.json", "#/%zz",
 )  # fmt: skip
 FORMS = ("date-time", "email", "uri", "regex", "ipv4", "json-pointer", "binary", "")
 WORDS = (*NAMES, *KINDS, *FORMS, *PATTERNS, *REFERENCES)
 _SECONDS = 3.0
 _TYPES: tuple[Any, ...] = (
-    int, float, str, bool, bytes, list[int], dict[str, int], Optional[int], Union[int, str], Literal["a", 1], tuple[int, str],
+    int, float, str, bool, bytes, list[int], dict[str, int], int | None, int | str, Literal["a", 1],
+    tuple[int, str],
     Annotated[str, "said"], Any, set[str], complex, object, list["int"], "Nowhere", dict[tuple[int, int], str], None,
 )  # fmt: skip
 _folder = scratch("schemas")
@@ -65,18 +80,11 @@ _KEYWORDS: dict[str, Any] = {
     "definitions": _many,
     "dependentSchemas": _many,
     "patternProperties": lambda c, d: {c.one(PATTERNS): schema(c, d) for _ in range(c.below(3))},
-    **{
-        k: schema
-        for k in (
-            "items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames", "unevaluatedProperties",
-            "unevaluatedItems", "additionalItems",
-        )
-    },
+    **dict.fromkeys(("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames",
+    "unevaluatedProperties", "unevaluatedItems", "additionalItems"), schema),
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _list),
-    **{
-        k: _number
-        for k in ("minimum", "maximum", "multipleOf", "minLength", "maxLength", "minItems", "maxItems", "exclusiveMinimum", "minContains")
-    },
+    **dict.fromkeys(("minimum", "maximum", "multipleOf", "minLength", "maxLength", "minItems", "maxItems",
+    "exclusiveMinimum", "minContains"), _number),
     "required": lambda c, d: c.some(lambda: c.name(NAMES), 4),
     "enum": lambda c, d: c.some(lambda: c.value(WORDS, 1), 4),
     "const": lambda c, d: c.value(WORDS, 2),
@@ -87,7 +95,8 @@ _KEYWORDS: dict[str, Any] = {
     **dict.fromkeys(("$ref", "$dynamicRef", "$recursiveRef"), lambda c, d: c.name(REFERENCES)),
     **dict.fromkeys(("$anchor", "$id", "$dynamicAnchor", "title", "description"), lambda c, d: c.text(WORDS, 3)),
     "$schema": lambda c, d: c.one(
-        ("https://json-schema.org/draft/2020-12/schema", "http://json-schema.org/draft-07/schema#", "http://json-schema.org/draft-04/schema#", "x")
+        ("https://json-schema.org/draft/2020-12/schema", "http://json-schema.org/draft-07/schema#",
+        "http://json-schema.org/draft-04/schema#", "x")
     ),
     "dependentRequired": lambda c, d: {c.name(NAMES): c.some(lambda: c.name(NAMES), 3)},
     "nullable": lambda c, d: True,
@@ -112,8 +121,8 @@ def foreign(choices: Choices) -> None:
         try:
             row = choices.value((*WORDS, "name", "function", "parameters", "description", "inputSchema"), 3)
             spec = spec_of(choices.note("declared", row))
-        except RecipeError as error:
-            return _one_line(error)
+        except ValueError:
+            return None
     try:
         tool = tool_from_schema(spec, _nothing)
     except RecipeError as error:
@@ -130,15 +139,25 @@ def _object(choices: Choices) -> Any:
 
 def specified(choices: Choices) -> None:
     """Tools of a specification."""
-    parameter = {"name": choices.name(NAMES), "in": choices.one(("query", "path", "header", "cookie")), "schema": schema(choices, 2)}
-    body = {"content": {choices.one(("application/json", "multipart/form-data", "text/plain")): {"schema": schema(choices, 2)}}}
+    parameter = {
+        "name": choices.name(NAMES),
+        "in": choices.one(("query", "path", "header", "cookie")),
+        "schema": schema(choices, 2),
+    }
+    body = {
+        "content": {
+            choices.one(("application/json", "multipart/form-data", "text/plain")): {"schema": schema(choices, 2)}
+        }
+    }
     operation = {"operationId": "a", "parameters": [parameter], "requestBody": body, "responses": {}}
     document = {
         "openapi": "3.0.0", "info": {}, "servers": [{"url": "http://127.0.0.1:1"}],
         "paths": {"/{a}/b": {"get": operation, "post": {**operation, "operationId": "b"}}},
         "components": {"schemas": {"a": schema(choices, 2), "b": {"$ref": "#/components/schemas/a"}}},
     }  # fmt: skip
-    text = choices.note("document", choices.json(choices.mutated(document, (*WORDS, "#/components/schemas/a", "#/paths")), WORDS))
+    text = choices.note(
+        "document", choices.json(choices.mutated(document, (*WORDS, "#/components/schemas/a", "#/paths")), WORDS)
+    )
     path = _folder / "api.yaml"
     path.write_text(text, errors="replace")
     try:
@@ -158,7 +177,9 @@ def own(choices: Choices) -> None:
         return "x"
 
     hints = {"a": choices.one(_TYPES), "b": choices.one(_TYPES)}
-    function.__annotations__ = choices.note("hints", {name: hint for name, hint in hints.items() if not choices.often(16)})
+    function.__annotations__ = choices.note(
+        "hints", {name: hint for name, hint in hints.items() if not choices.often(16)}
+    )
     function.__doc__ = choices.text((*WORDS, "Args:\n", "    a: ", "\n\n", ":param a:"), 6)
     try:
         tool = tool_from_function(function)
@@ -187,13 +208,13 @@ def _bound(choices: Choices, tool: Any) -> None:
 
 
 def _told(spec: ToolSpec) -> None:
-    for format in FORMATS.values():
-        format().describe([spec])
+    for name in FORMATS:
+        format_of(name).describe([spec])
     json.dumps(spec.to_openai())
 
 
 def _one_line(error: RecipeError) -> None:
-    held("\n" not in str(error).strip() and len(str(error)) < 2000, "no one line", str(error))
+    held("\n" not in str(error).strip() and len(str(error)) <= 2000, "no one line", str(error))
 
 
 def one(choices: Choices) -> None:
@@ -203,15 +224,6 @@ def one(choices: Choices) -> None:
 
 def plant() -> None:
     """A schema that is asked for what it does not have."""
-    honest = foreign_schema._pattern
-
-    def careless(validator: Any, pattern: str, instance: Any, schema: Any) -> Any:
-        if not isinstance(instance, str):
-            raise MemoryError("planted")
-        return honest(validator, pattern, instance, schema)
-
-    foreign_schema._pattern = careless
-    foreign_schema._bounded.cache_clear()
     found = foreign_schema.problems
 
     def problems(schema: str, values: Any, *, most: int = 3) -> list[str]:
@@ -219,6 +231,4 @@ def plant() -> None:
             raise KeyError("planted")
         return found(schema, values, most=most)
 
-    from whetstone.tools import described
-
-    described.problems = problems
+    vars(described)["problems"] = problems

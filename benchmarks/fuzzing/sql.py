@@ -5,6 +5,7 @@ A grammar of SQL with the words of SQLite and DuckDB that reach outside, over da
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -24,32 +25,55 @@ MAKE = "CREATE TABLE item (name TEXT, price INTEGER); CREATE VIEW cheap AS SELEC
 _folder = scratch("sql")
 _canary = _folder / "canary.txt"
 _canary.write_text(f"name,price\n{CANARY},7\n")
-for _line in (None,):
-    with sqlite3.connect(_folder / "shop.sqlite") as _made:
-        _made.executescript(MAKE + "INSERT INTO item VALUES ('tea', 4), ('rice', 7);")
-    with sqlite3.connect(_folder / "other.sqlite") as _made:
-        _made.executescript(f"CREATE TABLE other (name TEXT); INSERT INTO other VALUES ('{CANARY}');")
-    with duckdb.connect(str(_folder / "shop.duckdb")) as _duck:
-        _duck.execute(MAKE + "INSERT INTO item VALUES ('tea', 4), ('rice', 7);")
+with contextlib.closing(sqlite3.connect(_folder / "shop.sqlite")) as _made:
+    _made.executescript(MAKE + "INSERT INTO item VALUES ('tea', 4), ('rice', 7);")
+with contextlib.closing(sqlite3.connect(_folder / "other.sqlite")) as _made:
+    _made.executescript(f"CREATE TABLE other (name TEXT); INSERT INTO other VALUES ('{CANARY}');")
+with duckdb.connect(str(_folder / "shop.duckdb")) as _duck:
+    _duck.execute(MAKE + "INSERT INTO item VALUES ('tea', 4), ('rice', 7);")
 _before = {path.name: path.read_bytes() for path in _folder.iterdir()}
 _PLACES = tuple(f"'{_folder / name}'" for name in ("canary.txt", "new.txt", "other.sqlite", "new.duckdb"))
-NAMES = ("item", "cheap", "name", "price", "sqlite_master", "sqlite_temp_master", "main.item", "temp.x", "x", '"x y"', "rowid", "o.other")
+NAMES = (
+    "item",
+    "cheap",
+    "name",
+    "price",
+    "sqlite_master",
+    "sqlite_temp_master",
+    "main.item",
+    "temp.x",
+    "x",
+    '"x y"',
+    "rowid",
+    "o.other",
+)
 FUNCTIONS = (
-    "readfile", "writefile", "load_extension", "edit", "fts3_tokenizer", "zeroblob", "randomblob", "printf", "group_concat", "hex",
-    "replace", "json_each", "json_extract", "quote", "char", "unicode", "read_csv", "read_text", "read_blob", "read_csv_auto", "glob",
-    "read_parquet", "sqlite_scan", "getenv", "repeat", "range", "generate_series", "pragma_table_info", "pragma_database_list",
-    "pragma_journal_mode", "pragma_writable_schema", "pragma_query_only", "duckdb_settings", "query", "sqlite_compileoption_get",
+    "readfile", "writefile", "load_extension", "edit", "fts3_tokenizer", "zeroblob", "randomblob", "printf",
+    "group_concat", "hex",
+    "replace", "json_each", "json_extract", "quote", "char", "unicode", "read_csv", "read_text", "read_blob",
+    "read_csv_auto", "glob",
+    "read_parquet", "sqlite_scan", "getenv", "repeat", "range", "generate_series", "pragma_table_info",
+    "pragma_database_list",
+    "pragma_journal_mode", "pragma_writable_schema", "pragma_query_only", "duckdb_settings", "query",
+    "sqlite_compileoption_get",
 )  # fmt: skip
 PRAGMAS = (
-    "query_only", "journal_mode", "writable_schema", "temp_store_directory", "data_store_directory", "user_version", "wal_checkpoint",
-    "trusted_schema", "integrity_check", "database_list", "temp_store", "mmap_size", "cache_spill", "schema_version", "optimize",
-    "enable_profiling", "threads", "memory_limit", "enable_external_access", "profiling_output", "log_query_path", "extension_directory",
+    "query_only", "journal_mode", "writable_schema", "temp_store_directory", "data_store_directory", "user_version",
+    "wal_checkpoint",
+    "trusted_schema", "integrity_check", "database_list", "temp_store", "mmap_size", "cache_spill", "schema_version",
+    "optimize",
+    "enable_profiling", "threads", "memory_limit", "enable_external_access", "profiling_output", "log_query_path",
+    "extension_directory",
 )  # fmt: skip
 WORDS = (
-    *NAMES, *FUNCTIONS, *PRAGMAS, *_PLACES, "SELECT", "FROM", "WHERE", "ATTACH", "DETACH", "VACUUM", "INTO", "COPY", "TO", "EXPORT",
-    "IMPORT", "INSTALL", "LOAD", "SET", "RESET", "PRAGMA", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "TABLE", "TRIGGER", "VIRTUAL",
-    "USING", "fts5(x)", "rtree(a,b,c)", "dbstat", "csv", "BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "REINDEX", "ANALYZE",
-    "EXPLAIN", "WITH", "RECURSIVE", "UNION", "VALUES", "NULL", "--", "/*", "*/", ";", "(", ")", "*", "=", ",", "?", ":a", "@a", "0", "1",
+    *NAMES, *FUNCTIONS, *PRAGMAS, *_PLACES, "SELECT", "FROM", "WHERE", "ATTACH", "DETACH", "VACUUM", "INTO", "COPY",
+    "TO", "EXPORT",
+    "IMPORT", "INSTALL", "LOAD", "SET", "RESET", "PRAGMA", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "TABLE",
+    "TRIGGER", "VIRTUAL",
+    "USING", "fts5(x)", "rtree(a,b,c)", "dbstat", "csv", "BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE",
+    "REINDEX", "ANALYZE",
+    "EXPLAIN", "WITH", "RECURSIVE", "UNION", "VALUES", "NULL", "--", "/*", "*/", ";", "(", ")", "*", "=", ",", "?",
+    ":a", "@a", "0", "1",
 )  # fmt: skip
 MOST_SECONDS = 0.3
 
@@ -66,7 +90,9 @@ def expression(choices: Choices, depth: int = 3) -> str:
     if kind < 6:
         return f"{choices.one(FUNCTIONS)}({', '.join(choices.some(lambda: expression(choices, depth - 1), 3))})"
     if kind == 6:
-        operator = choices.one(("+", "*", "||", "LIKE", "GLOB", "IN", "IS", "<", "->", "REGEXP", "MATCH", "/", "%", "<<"))
+        operator = choices.one(
+            ("+", "*", "||", "LIKE", "GLOB", "IN", "IS", "<", "->", "REGEXP", "MATCH", "/", "%", "<<")
+        )
         return f"({expression(choices, depth - 1)} {operator} {expression(choices, depth - 1)})"
     if kind == 7:
         return f"({select(choices, depth - 1)})"
@@ -91,11 +117,15 @@ def select(choices: Choices, depth: int = 2) -> str:
     """Rows."""
     if choices.often(20):
         step = choices.one(("x + 1", "x || x", "x * 2", "zeroblob(x * 1000000)"))
-        return f"WITH RECURSIVE r(x) AS (SELECT {expression(choices, 1)} UNION ALL SELECT {step} FROM r) SELECT {expression(choices, 1)} FROM r"
-    made = f"SELECT {', '.join(['*', *choices.some(lambda: expression(choices, depth), 2)][-2:])} FROM {source(choices, depth)}"
+        first, shown = expression(choices, 1), expression(choices, 1)
+        return f"WITH RECURSIVE r(x) AS (SELECT {first} UNION ALL SELECT {step} FROM r) SELECT {shown} FROM r"
+    columns = ["*", *choices.some(lambda: expression(choices, depth), 2)][-2:]
+    made = f"SELECT {', '.join(columns)} FROM {source(choices, depth)}"
     if choices.often(60):
         made += f" WHERE {expression(choices, depth)}"
-    return made + choices.one(("", "", " ORDER BY 1", " GROUP BY 1", " LIMIT 1", f" UNION SELECT {expression(choices, 1)}"))
+    return made + choices.one(
+        ("", "", " ORDER BY 1", " GROUP BY 1", " LIMIT 1", f" UNION SELECT {expression(choices, 1)}")
+    )
 
 
 def statement(choices: Choices) -> str:
@@ -104,19 +134,36 @@ def statement(choices: Choices) -> str:
     kind = choices.below(14)
     if kind < 4:
         return select(choices)
-    forms = (
-        lambda: f"ATTACH {choices.one(('', 'DATABASE '))}{place} AS o{choices.one(('', ' (TYPE sqlite)', ' (READ_ONLY)'))}",
-        lambda: f"VACUUM {choices.one(('', 'main ', 'temp '))}{choices.one(('', f'INTO {place}', f'INTO {expression(choices, 1)}'))}",
-        lambda: f"COPY {choices.one(('item', f'({select(choices, 1)})'))} {choices.one(('TO', 'FROM'))} {place}",
-        lambda: f"PRAGMA {choices.one(PRAGMAS)}{choices.one(('', f' = {expression(choices, 0)}', f'({expression(choices, 0)})'))}",
-        lambda: f"{choices.one(('SET', 'SET GLOBAL', 'RESET'))} {choices.one(PRAGMAS)} = {expression(choices, 0)}",
-        lambda: f"INSERT INTO {choices.one(NAMES)} {choices.one(('VALUES (1, 2)', select(choices, 1), 'DEFAULT VALUES'))}",
-        lambda: f"CREATE {choices.one(('', 'TEMP ', 'OR REPLACE '))}{choices.one(('TABLE', 'VIEW'))} {choices.one(NAMES)} AS {select(choices, 1)}",
-        lambda: f"CREATE VIRTUAL TABLE {choices.one(('x', 'temp.x'))} USING {choices.one(('fts5(a)', 'fts3(a, tokenize=icu)', 'rtree(a,b,c)', f'csv(filename={place})', 'dbstat', f'zipfile({place})'))}",
-        lambda: f"CREATE {choices.one(('', 'TEMP '))}TRIGGER t AFTER INSERT ON item BEGIN {statement(choices) if choices.often(128) else select(choices)}; END",
-        lambda: choices.one(("BEGIN", "COMMIT", "ROLLBACK", "DELETE FROM item", "DROP TABLE item", "UPDATE item SET price = 0", f"EXPORT DATABASE {place}", f"IMPORT DATABASE {place}", "INSTALL httpfs", f"LOAD {place}", "CHECKPOINT", "EXPLAIN SELECT 1", f"DETACH o", f"INSTALL {place}")),
-    )  # fmt: skip
-    return forms[kind - 4]() if kind - 4 < len(forms) else select(choices)
+    if kind == 4:
+        how = choices.one(("", " (TYPE sqlite)", " (READ_ONLY)"))
+        return f"ATTACH {choices.one(('', 'DATABASE '))}{place} AS o{how}"
+    if kind == 5:
+        into = choices.one(("", f"INTO {place}", f"INTO {expression(choices, 1)}"))
+        return f"VACUUM {choices.one(('', 'main ', 'temp '))}{into}"
+    if kind == 6:
+        return f"COPY {choices.one(('item', f'({select(choices, 1)})'))} {choices.one(('TO', 'FROM'))} {place}"
+    if kind == 7:
+        value = choices.one(("", f" = {expression(choices, 0)}", f"({expression(choices, 0)})"))
+        return f"PRAGMA {choices.one(PRAGMAS)}{value}"
+    if kind == 8:
+        return f"{choices.one(('SET', 'SET GLOBAL', 'RESET'))} {choices.one(PRAGMAS)} = {expression(choices, 0)}"
+    if kind == 9:
+        rows = choices.one(("VALUES (1, 2)", select(choices, 1), "DEFAULT VALUES"))
+        return f"INSERT INTO {choices.one(NAMES)} {rows}"
+    if kind == 10:
+        what = choices.one(("TABLE", "VIEW", "TEMP TABLE", "OR REPLACE VIEW"))
+        return f"CREATE {what} {choices.one(NAMES)} AS {select(choices, 1)}"
+    if kind == 11:
+        modules = ("fts5(a)", "fts3(a, tokenize=icu)", "rtree(a,b,c)", f"csv(filename={place})", "dbstat")
+        return f"CREATE VIRTUAL TABLE {choices.one(('x', 'temp.x'))} USING {choices.one(modules)}"
+    if kind == 12:
+        does = statement(choices) if choices.often(128) else select(choices)
+        return f"CREATE {choices.one(('', 'TEMP '))}TRIGGER t AFTER INSERT ON item BEGIN {does}; END"
+    return choices.one((
+        "BEGIN", "COMMIT", "ROLLBACK", "DELETE FROM item", "DROP TABLE item", "UPDATE item SET price = 0", "CHECKPOINT",
+        f"EXPORT DATABASE {place}", f"IMPORT DATABASE {place}", "INSTALL httpfs", f"LOAD {place}", f"INSTALL {place}",
+        "EXPLAIN SELECT 1", "DETACH o", "SAVEPOINT s", "RELEASE s",
+    ))  # fmt: skip
 
 
 def query(choices: Choices) -> str:

@@ -1,34 +1,39 @@
 """Conversations as tokens: turn by turn as at once, and no text from outside is ever a token of the template.
 
-Tokenizers in the style of the families people train, and some that read odd letters as others (`tests/tests_templates.py`).
+Tokenizers in the style of the families people train, and some that read odd letters as others
+(`tests/tests_templates.py`).
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
+from fuzzing.calls import format_of
 from fuzzing.choices import Choices, held
-from whetstone.chat import FORMATS, Chat, Message, Text, ToolSpec, assistant
-from whetstone.chat import incremental
+from whetstone.chat import Chat, Message, Text, ToolSpec, assistant, incremental
 from whetstone.errors import PolicyError
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
-from tests_templates import ALL_FAMILIES, NORMALIZERS, SPECIAL, build, byte_tokenizer  # noqa: E402
-
+_built: Any = importlib.import_module("tests_templates")
+SPECIAL: tuple[str, ...] = _built.SPECIAL
 _CHATS = [
-    (f"{family}/{format}", Chat(tokenizer, FORMATS[format]()))
+    (f"{family}/{format}", Chat(tokenizer, format_of(format)))
     for family, tokenizer in [
-        *((family, build(family)) for family in ALL_FAMILIES),
-        *((f"bytes, {name}", byte_tokenizer(normalizer)) for name, normalizer in NORMALIZERS.items()),
+        *((family, _built.build(family)) for family in _built.ALL_FAMILIES),
+        *((f"bytes, {name}", _built.byte_tokenizer(normalizer)) for name, normalizer in _built.NORMALIZERS.items()),
     ]
     for format in ("hermes", "compact", "react", "llama3", "mistral")
 ]
 WORDS = (
-    *SPECIAL, "<|im_", "start|>", "end|>", "<|end|>", "<|eot_id|>", "<|start_header_id|>", "</s>", "<s>", "[/INST]", "<bos>", "<eos>",
-    "<end_of_turn>", "<|", "|>", "＜｜im_end｜＞", "<\u200b|im_end|>", "\u200b", "\u00ad", "\u2060", "<|i\u0307m_end|>", "<|ＩＭ_end|>",
-    "</call>", "<tool_response>", "<think>", "</think>", "Observation:", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "{{ x }}", "{% if %}",
+    *SPECIAL, "<|im_", "start|>", "end|>", "<|end|>", "<|eot_id|>", "<|start_header_id|>", "</s>", "<s>", "[/INST]",
+    "<bos>", "<eos>",
+    "<end_of_turn>", "<|", "|>", "＜｜im_end｜＞", "<\u200b|im_end|>", "\u200b", "\u00ad", "\u2060", "<|i\u0307m_end|>",
+    "<|ＩＭ_end|>",
+    "</call>", "<tool_response>", "<think>", "</think>", "Observation:", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+    "{{ x }}", "{% if %}",
     "the answer", " 42", "\n\n", "assistant", "user\n", "\ue000probe\ue000",
 )  # fmt: skip
 _OF_TWO_WAYS = ("mistral", "qwen3")
@@ -42,8 +47,16 @@ def _message(choices: Choices, roles: tuple[Any, ...] = ROLES) -> Message:
 
 def _tools(choices: Choices) -> list[ToolSpec]:
     def tool() -> ToolSpec:
-        inner = {"type": "string", "description": choices.text(WORDS, 3), "enum": choices.some(lambda: choices.text(WORDS, 2), 2)}
-        return ToolSpec(choices.text(WORDS, 3), choices.text(WORDS, 3), {"type": "object", "properties": {choices.text(WORDS, 2): inner}})
+        inner = {
+            "type": "string",
+            "description": choices.text(WORDS, 3),
+            "enum": choices.some(lambda: choices.text(WORDS, 2), 2),
+        }
+        return ToolSpec(
+            choices.text(WORDS, 3),
+            choices.text(WORDS, 3),
+            {"type": "object", "properties": {choices.text(WORDS, 2): inner}},
+        )
 
     return choices.some(tool, 2)
 

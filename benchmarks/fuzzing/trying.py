@@ -116,7 +116,10 @@ def tried(target: str, seconds: float, folder: Path, *, planted: bool) -> NoRetu
     trying = Trying(target, module.one, folder, seconds=seconds, engine="atheris" if fuzzer else "hypothesis")
     trying.say()
     if fuzzer is None:
-        print("atheris is not installed; hypothesis draws the inputs, and does not know which lines they reach", flush=True)
+        print(
+            "atheris is not installed; hypothesis draws the inputs, and does not know which lines they reach",
+            flush=True,
+        )
         _drawn(trying)
     corpus = folder / target / "corpus"
     corpus.mkdir(exist_ok=True)
@@ -150,7 +153,7 @@ def loaded(target: str, *, instrumented: bool = True) -> tuple[ModuleType, Any]:
     """(the target, the fuzzer where it is installed)"""
     with contextlib.suppress(ImportError):
         if instrumented:
-            import atheris
+            import atheris  # type: ignore[import-untyped, unused-ignore]
 
             with atheris.instrument_imports(include=["whetstone"]):
                 return importlib.import_module(f"fuzzing.{target}"), atheris
@@ -252,6 +255,5 @@ def _say(what: str, said: dict[str, Any]) -> None:
 
 
 def scratch(name: str) -> Path:
-    """A folder for what a target writes, in memory where there is one, gone when the process ends in its own time."""
-    shared = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix=f"whetstone-fuzz-{name}-", dir=shared if shared.is_dir() else None))
+    """A folder for what a target writes; it goes with the process's folder of temporary files."""
+    return Path(tempfile.mkdtemp(prefix=f"whetstone-fuzz-{name}-"))

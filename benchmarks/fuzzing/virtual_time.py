@@ -15,7 +15,7 @@ from fuzzing.choices import Finding
 _THREADS_SECONDS = 5.0
 
 
-class _Jumping(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _Jumping(selectors.DefaultSelector):
     now = 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:

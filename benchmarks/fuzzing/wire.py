@@ -20,7 +20,6 @@ from whetstone.chat import Message, Text, ToolCall, ToolSpec, tool_result, user
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.environments.remote import server as server_module
 from whetstone.environments.remote.agentgym import AgentGym
-from whetstone.environments.remote.asking import Asking
 from whetstone.environments.remote.client import Remote, RemoteTasks
 from whetstone.environments.remote.server import Episodes, application
 from whetstone.environments.remote.wire import observation_to_wire, result_to_wire
@@ -28,9 +27,12 @@ from whetstone.errors import EpisodeError, InfrastructureError, TaskError
 from whetstone.trajectory import CallRecord, Task
 
 WORDS = (
-    "protocol", "id", "task", "prompt", "private", "tags", "seed", "turn", "action", "role", "assistant", "tool", "user", "content",
-    "tool_calls", "function", "name", "arguments", "type", "text", "image_url", "url", "messages", "tools", "declared", "author",
-    "environment", "partner", "policy", "reward", "terminated", "truncated", "reason", "calls", "observation", "error", "detail",
+    "protocol", "id", "task", "prompt", "private", "tags", "seed", "turn", "action", "role", "assistant", "tool",
+    "user", "content",
+    "tool_calls", "function", "name", "arguments", "type", "text", "image_url", "url", "messages", "tools",
+    "declared", "author",
+    "environment", "partner", "policy", "reward", "terminated", "truncated", "reason", "calls", "observation",
+    "error", "detail",
     "malformed", "parameters", "description", "ok", "terminated", "0", "{}", "x",
 )  # fmt: skip
 _OURS = (InfrastructureError, EpisodeError, TaskError)
@@ -46,7 +48,11 @@ class Echo:
 
     async def step(self, action: Message) -> StepResult:
         """The action's text."""
-        held(all(isinstance(c.name, str) and isinstance(c.arguments, str) for c in action.tool_calls), "a call that is none", action)
+        held(
+            all(isinstance(c.name, str) and isinstance(c.arguments, str) for c in action.tool_calls),
+            "a call that is none",
+            action,
+        )
         held(all(isinstance(c.text, str) for c in action.content if isinstance(c, Text)), "a text that is none", action)
         return StepResult(Observation((user(action.text),)), reward=0.5)
 
@@ -80,7 +86,8 @@ async def asked(choices: Choices) -> None:
         action = Message("assistant", (Text("x"),), (ToolCall("f", "{}", "c"),)).to_openai()
         method, path, body = choices.one((
             ("POST", "/episodes", {"protocol": 1}),
-            ("POST", f"/episodes/{id}/reset", {"task": {"id": "t", "prompt": "x", "private": {}, "tags": {}}, "seed": 0}),
+            ("POST", f"/episodes/{id}/reset", {"task": {"id": "t", "prompt": "x", "private": {}, "tags": {}},
+            "seed": 0}),
             ("POST", f"/episodes/{id}/step", {"turn": choices.below(3), "action": action}),
             ("POST", f"/episodes/{id}/verdict", {}),
             ("DELETE", f"/episodes/{id}", None),
@@ -88,7 +95,11 @@ async def asked(choices: Choices) -> None:
             ("GET", f"/held_out/{choices.one((0, 3, 4097, 10**30))}", None),
             ("GET", "/health", None),
         ))  # fmt: skip
-        text = choices.json(choices.mutated(body, WORDS), WORDS).encode(errors="surrogatepass") if body is not None else b""
+        text = (
+            choices.json(choices.mutated(body, WORDS), WORDS).encode(errors="surrogatepass")
+            if body is not None
+            else b""
+        )
         if choices.often(16):
             text = choices.raw(80)
         if choices.often(8):
@@ -102,19 +113,28 @@ async def asked(choices: Choices) -> None:
 
 
 async def _answered(app: Any, choices: Choices, method: str, path: str, body: bytes, *, token: str) -> tuple[int, Any]:
-    headers = [(b"host", b"localhost:80"), (b"content-type", b"application/json"), (b"authorization", f"Bearer {token}".encode())]
+    headers = [
+        (b"host", b"localhost:80"),
+        (b"content-type", b"application/json"),
+        (b"authorization", f"Bearer {token}".encode()),
+    ]
     for _ in range(choices.below(3) * choices.often(40)):
-        name = choices.one((b"host", b"origin", b"authorization", b"content-length", b"content-type", b"transfer-encoding"))
+        name = choices.one(
+            (b"host", b"origin", b"authorization", b"content-length", b"content-type", b"transfer-encoding")
+        )
         headers.insert(0, (name, choices.raw(20)))
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path, "query_string": b"",
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path,
+        "query_string": b"",
         "raw_path": path.encode(errors="replace"), "headers": headers, "scheme": "http", "server": ("localhost", 80),
         "client": ("127.0.0.1", 1), "root_path": "",
     }  # fmt: skip
     cut = choices.below(len(body) + 1)
     left: list[dict[str, Any]] = [
         {"type": "http.request", "body": body[:cut], "more_body": True},
-        {"type": "http.disconnect"} if choices.often(10) else {"type": "http.request", "body": body[cut:], "more_body": False},
+        {"type": "http.disconnect"}
+        if choices.often(10)
+        else {"type": "http.request", "body": body[cut:], "more_body": False},
     ]
     sent: list[dict[str, Any]] = []
 
@@ -147,7 +167,9 @@ class Answers(httpx2.AsyncBaseTransport):
         choices, path = self.choices, str(request.url)
         self.count += 1
         held(self.count < 100, "asks without end", self.count)
-        observation = observation_to_wire(Observation((user("x"), tool_result("y")), (ToolSpec("f", "", {"type": "object"}),)))
+        observation = observation_to_wire(
+            Observation((user("x"), tool_result("y")), (ToolSpec("f", "", {"type": "object"}),))
+        )
         if path.endswith("/step") or path.endswith("/action"):
             right: Any = result_to_wire(StepResult(Observation((user("x"),)), 0.5, calls=(CallRecord("f", "ok", 0.1),)))
         elif path.endswith("/reset"):
@@ -155,7 +177,15 @@ class Answers(httpx2.AsyncBaseTransport):
         elif "/tasks/" in path:
             right = {"id": "t", "prompt": "x", "private": {}, "tags": {}}
         else:
-            right = {"id": "0", "tasks": [{"id": "t"}], "success": True, "observation": "x", "reward": 1, "done": False, "state": "x"}
+            right = {
+                "id": "0",
+                "tasks": [{"id": "t"}],
+                "success": True,
+                "observation": "x",
+                "reward": 1,
+                "done": False,
+                "state": "x",
+            }
         text = choices.json(choices.mutated(right, WORDS), WORDS).encode(errors="surrogatepass")
         if choices.often(16):
             text = choices.raw(60)
@@ -164,7 +194,9 @@ class Answers(httpx2.AsyncBaseTransport):
         if choices.often(10):
             headers["content-encoding"] = choices.one(("gzip", "deflate", "br", "x"))
         if choices.often(20):
-            headers["content-type"] = choices.one(("text/html; charset=utf-16", "x; charset=nowhere", "application/json; charset=idna", ""))
+            headers["content-type"] = choices.one(
+                ("text/html; charset=utf-16", "x; charset=nowhere", "application/json; charset=idna", "")
+            )
         choices.note(f"answer {self.count}", (status, headers, text))
         if choices.often(4):
             raise httpx2.ReadError("gone")
@@ -201,9 +233,15 @@ async def answered(choices: Choices) -> None:
                     result = await remote.step(Message("assistant", (Text("x"),)))
                     _observed(result.observation)
                     held(result.reward is None or math.isfinite(result.reward), "a reward that is none", result.reward)
-                    held(result.reward is None or isinstance(result.reward, float), "a reward that is none", result.reward)
+                    held(
+                        result.reward is None or isinstance(result.reward, float),
+                        "a reward that is none",
+                        result.reward,
+                    )
                     for call in result.calls:
-                        held(isinstance(call.name, str) and isinstance(call.outcome, str), "a record that is none", call)
+                        held(
+                            isinstance(call.name, str) and isinstance(call.outcome, str), "a record that is none", call
+                        )
                         held(math.isfinite(call.seconds) and math.isfinite(call.cost), "a record that is none", call)
             except _OURS as error:
                 held(len(str(error)) < 3000, "no short reason", str(error))
@@ -214,7 +252,11 @@ async def answered(choices: Choices) -> None:
 def _observed(observation: Observation) -> None:
     for message in observation.messages:
         held(message.role in ("system", "user", "assistant", "tool"), "a role that is none", message)
-        held(all(isinstance(part.text, str) for part in message.content if isinstance(part, Text)), "a text that is none", message)
+        held(
+            all(isinstance(part.text, str) for part in message.content if isinstance(part, Text)),
+            "a text that is none",
+            message,
+        )
         for call in message.tool_calls:
             held(isinstance(call.name, str) and isinstance(call.arguments, str), "a call that is none", call)
         held(message.tool_call_id is None or isinstance(message.tool_call_id, str), "an id that is none", message)
@@ -222,7 +264,11 @@ def _observed(observation: Observation) -> None:
         held(isinstance(spec.name, str) and isinstance(spec.description, str), "a tool that is none", spec)
         held(isinstance(spec.parameters, dict), "a schema that is none", spec)
         json.dumps(spec.to_openai())
-    held(all(isinstance(one, str) for pair in observation.declared for one in pair), "a word that is none", observation.declared)
+    held(
+        all(isinstance(one, str) for pair in observation.declared for one in pair),
+        "a word that is none",
+        observation.declared,
+    )
 
 
 def tasks(choices: Choices) -> None:
@@ -246,7 +292,7 @@ def _asking(self: Any, *arguments: Any, **options: Any) -> None:
     _client.__init__(self, *arguments, **{**options, "transport": Answers(_now[-1])})
 
 
-class _Client(_client):  # type: ignore[misc, valid-type]
+class _Client(_client):
     __init__ = _asking
 
 
@@ -258,8 +304,7 @@ class _Policy(asyncio.DefaultEventLoopPolicy):
 def one(choices: Choices) -> None:
     """One input."""
     _now[:] = [choices]
-    asking: Any = __import__("sys").modules[Asking.__module__]
-    asking.httpx2.AsyncClient = _Client
+    vars(httpx2)["AsyncClient"] = _Client
     asyncio.set_event_loop_policy(_Policy())
     try:
         kind = choices.below(5)
@@ -270,7 +315,7 @@ def one(choices: Choices) -> None:
         else:
             tasks(choices)
     finally:
-        asking.httpx2.AsyncClient = _client
+        vars(httpx2)["AsyncClient"] = _client
         asyncio.set_event_loop_policy(None)
 
 

@@ -29,6 +29,7 @@ from whetstone.errors import PolicyError
 Spoken = tuple[dict[str, str], ...]
 """Messages as the template reads them: role and content, nothing else."""
 
+_HALF = re.compile("[\ud800-\udfff]")
 _PROBE = "\ue000probe\ue000"  # private-use characters: no template and no text contains them
 
 
@@ -117,8 +118,8 @@ class Chat:
         return (*self.encode(self.format.write(message, tools)), self.encode(self._closing)[0])
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """A text as tokens, nothing added."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        """A text as tokens, nothing added; half a letter, which no tokenizer reads, is read as `�`."""
+        return tuple(self.tokenizer.encode(_HALF.sub("\ufffd", text), add_special_tokens=False))
 
     def _tried(self) -> str:
         """What the template puts behind the model's turn.
@@ -128,11 +129,7 @@ class Chat:
         """
         asked = ({"role": "user", "content": _PROBE},)
         said = ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE})
-        try:
-            opened, unopened, whole = self._render(asked, True), self._render(asked, False), self._render(said, False)
-        except (TemplateError, ValueError, TypeError, KeyError) as error:
-            where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
-            raise PolicyError(f"{self._named}: its chat template fails: {where}{error}") from error
+        opened, unopened, whole = self._render(asked, True), self._render(asked, False), self._render(said, False)
         if _PROBE not in opened:
             raise PolicyError(f"{self._named}: its chat template does not show what the user says")
         before, _, behind = whole.partition(_PROBE)
@@ -151,9 +148,18 @@ class Chat:
         return (replace_content(spoken[1], f"{spoken[0]['content']}\n\n{spoken[1]['content']}"), *spoken[2:])
 
     def _render(self, spoken: Spoken, generation_prompt: bool) -> str:
-        rendered = self.tokenizer.apply_chat_template(
-            list(spoken), tokenize=False, add_generation_prompt=generation_prompt
-        )
+        """The messages as the template writes them.
+
+        Raises:
+            PolicyError: It fails, or refuses them.
+        """
+        try:
+            rendered = self.tokenizer.apply_chat_template(
+                list(spoken), tokenize=False, add_generation_prompt=generation_prompt
+            )
+        except (TemplateError, ValueError, TypeError, KeyError) as error:
+            where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
+            raise PolicyError(f"{self._named}: its chat template fails: {where}{error}") from error
         return str(rendered)
 
     def _foreign(self, messages: Sequence[Message]) -> Spoken:

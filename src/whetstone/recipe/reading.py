@@ -6,6 +6,7 @@ Easy to get wrong: YAML reads `1e-3` as text and `on` as true in its old version
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,15 +15,19 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.reader import ReaderError
 
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.parts import search_also
-from whetstone.recipe.locating import located
+from whetstone.recipe.locating import is_file, located
 
 Keys = dict[str, Any]
 """What was written, nested as in the file."""
 Places = dict[str, str]
 """Dotted key → `file:line`, or the override it came from."""
+_HALF = re.compile("[\ud800-\udfff]")
+_MOST_NODES, _MOST_DEPTH = 100_000, 64
+"""Values in a recipe, and how deep; aliases may hold one another."""
 
 
 def built_in_recipes() -> list[str]:
@@ -40,59 +45,98 @@ def read(name: str | Path, seen: tuple[str, ...] = ()) -> tuple[Keys, Places]:
     if label in seen:
         raise RecipeError(f"{label}: extends itself: {' → '.join((*seen, label))}")
     try:
-        document = YAML(typ="rt").load(text)
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise RecipeError(f"{label}:{line}  not YAML: {error.problem}") from None
+        document = _loaded(text, "rt")
+        keys = _plain(document)
+    except _NotYaml as error:
+        raise RecipeError(f"{label}:{error.line}  not YAML: {error}") from None
     if not isinstance(document, CommentedMap):
         raise RecipeError(f"{label}:1  a recipe is a mapping of keys to values")
-    places = {dotted: f"{label}:{line}" for dotted, line in _lines(document, "")}
-    folder = Path(name).resolve().parent if Path(name).is_file() else None
+    places = {dotted: f"{label}:{line}" for dotted, line in _lines(document, "", 0)}
+    folder = Path(name).resolve().parent if is_file(Path(name)) else None
     if folder is not None:
         search_also(folder)
-    keys = _plain(document)
     parent = keys.pop("extends", None)
     keys = located(keys, folder)
     if parent is None:
         return keys, places
     beside = (folder or Path()) / str(parent)
-    base, base_places = read(beside if beside.is_file() else str(parent), (*seen, label))
+    base, base_places = read(beside if is_file(beside) else str(parent), (*seen, label))
     return _merged(base, keys), {**base_places, **places}
 
 
 def _text(name: str | Path) -> tuple[str, str]:
     path = Path(name)
-    if path.is_file():
+    if is_file(path):
         try:
             return path.name, path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             line = path.read_bytes()[: error.start].count(b"\n") + 1
             raise RecipeError(f"{path.name}:{line}  is not UTF-8") from None
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        named = path.with_name(f"{path.name}.yaml")
-        near = f'; did you mean "{named}"?' if named.is_file() else ""
+        named = path.parent / f"{path.name}.yaml"
+        near = f'; did you mean "{named}"?' if is_file(named) else ""
         raise RecipeError(f"{path}: no such recipe file{near}")
     if str(name) not in built_in_recipes():
         raise RecipeError(f'no recipe named "{name}"{did_you_mean(str(name), built_in_recipes())}')
     return f"{name}.yaml", (resources.files("whetstone") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def _lines(node: CommentedMap, prefix: str) -> Iterator[tuple[str, int]]:
+def _lines(node: CommentedMap, prefix: str, around: int) -> Iterator[tuple[str, int]]:
+    written = node.lc.data or {}  # a key that came by `<<` is written where it is merged
     for key, value in node.items():
-        yield f"{prefix}{key}", node.lc.key(key)[0] + 1
+        line = written[key][0] + 1 if key in written else around
+        yield f"{prefix}{key}", line
         if isinstance(value, CommentedMap):
-            yield from _lines(value, f"{prefix}{key}.")
+            yield from _lines(value, f"{prefix}{key}.", line)
 
 
-def _plain(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {str(key): _plain(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_plain(value) for value in node]
-    if isinstance(node, bool) or node is None:
-        return node
-    # ruamel's scalar types remember how they were written; plain values are enough from here on
-    return next((kind(node) for kind in (int, float, str) if isinstance(node, kind)), node)
+class _NotYaml(Exception):
+    """A text is no YAML, or none that a recipe could be."""
+
+    def __init__(self, problem: str, line: int = 1) -> None:
+        super().__init__(problem)
+        self.line = line
+
+
+def _loaded(text: str, kind: str) -> Any:
+    try:
+        return YAML(typ=kind).load(text)
+    except MarkedYAMLError as error:
+        raise _NotYaml(str(error.problem), error.problem_mark.line + 1 if error.problem_mark else 1) from None
+    except ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise _NotYaml(f"there is a character no text holds, {error.character!r}", line) from None
+    except Exception as error:  # the library has an error of its own for each kind of damage
+        raise _NotYaml(f"{type(error).__name__}: {error}") from None
+
+
+def _plain(document: Any) -> Any:
+    """Plain values: ruamel's own remember how they were written.
+
+    Raises:
+        _NotYaml: It holds itself, or by its aliases more than anybody means.
+    """
+    left = _MOST_NODES
+
+    def plain(node: Any, depth: int) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0 or depth > _MOST_DEPTH:
+            raise _NotYaml("it holds itself, or far too much")
+        if isinstance(node, Mapping):
+            return {plain(str(key), depth): plain(value, depth + 1) for key, value in node.items()}
+        if isinstance(node, list):
+            return [plain(value, depth + 1) for value in node]
+        if isinstance(node, bool) or node is None:
+            return node
+        value = next((kind(node) for kind in (int, float) if isinstance(node, kind)), None)
+        if value is not None:
+            return value
+        if _HALF.search(str(node)):
+            raise _NotYaml("it holds half a letter, which no text can")
+        return str(node)
+
+    return plain(document, 0)
 
 
 def yaml_value(text: str, override: str) -> Any:
@@ -102,8 +146,8 @@ def yaml_value(text: str, override: str) -> Any:
         RecipeError: It is no YAML.
     """
     try:
-        return _plain(YAML(typ="safe").load(text))
-    except MarkedYAMLError:
+        return _plain(_loaded(text, "safe"))
+    except _NotYaml:
         raise RecipeError(f"{override}: the value is not YAML") from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +96,9 @@ def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
     keys = canonical(located(_without_nulls(keys), None))
+    for dotted, number in _numbers(keys, ""):
+        if not math.isfinite(number):
+            raise RecipeError(f"{place_of(places, dotted, name)}  {dotted}: a finite number is asked for, got {number}")
     try:
         recipe = Recipe.model_validate(keys)
     except ValidationError as error:
@@ -114,6 +118,14 @@ def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
     for key, said in contradictions(recipe):
         raise resolved.error(key, said)
     return resolved
+
+
+def _numbers(value: Any, dotted: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, float):
+        yield dotted, value
+    elif isinstance(value, Mapping | list):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _numbers(inner, f"{dotted}.{key}" if dotted else str(key))
 
 
 def _fields_at(path: Sequence[int | str]) -> list[str]:

@@ -36,6 +36,7 @@ from whetstone.shortening import shortened
 _END_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 _MOST_FRAME_BYTES = 16 << 20
+_MOST_EARLY = 256
 _CHUNK = 1 << 16
 _Happened = tuple[str, Any]
 
@@ -262,11 +263,11 @@ class Session:
         if owed == "ended":
             self._drop_interpreter()
             self._jail.used = False
-            if said["clean"] is not True:
+            if said.get("clean") is not True:
                 self._end(clean=False)
             return
-        self.swept += int(said["swept"])
-        if said["survived"] is not True:
+        self.swept += said["swept"] if isinstance(said["swept"], int) else 0
+        if said.get("survived") is not True:
             self._drop_interpreter()
             self._lost = (
                 "what an earlier call had started could not be ended without the interpreter; it was started again and "
@@ -369,8 +370,14 @@ class Session:
             self._deaf_to(self._jail.control)
             self._tell("gone", None)
             return
-        message = orjson.loads(data)
-        if "died" in message:
+        try:
+            message = orjson.loads(data)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict) or len(self._early) > _MOST_EARLY:
+            self._deaf_to(self._jail.control)  # whoever says such things is not to be asked any more
+            self._tell("gone", None)
+        elif "died" in message:
             self._tell("died", message["died"])
         else:
             self._tell("told", message)
@@ -445,7 +452,9 @@ def _outcome(answer: dict[str, Any]) -> Outcome | None:
     """An answer that is one; None for anything else."""
     value, error, kind = answer.get("value", answer.get("data")), answer.get("error"), answer.get("kind", "error")
     images, exit_code = answer.get("images", []), answer.get("exit_code")
-    if not (isinstance(value, str | None) and isinstance(error, str | None) and isinstance(exit_code, int | None)):
+    if not (isinstance(value, str | None) and isinstance(error, str | None)):
+        return None
+    if exit_code is not None and type(exit_code) is not int:
         return None
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
         return None

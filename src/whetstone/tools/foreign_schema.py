@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -23,6 +24,8 @@ SECONDS = 0.5
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _NAMES_BY_PATTERN = ("unevaluatedProperties",)
 _MOST_CHARACTERS = 200_000
+_MOST_REPEATED = 100_000
+_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\(|\)|\{,?(?P<times>\d+)|.", re.DOTALL)
 _until: ContextVar[float] = ContextVar("until")
 
 
@@ -41,6 +44,8 @@ def checked_schema(schema: Mapping[str, Any]) -> str:
         ValueError: It is none, is too large, refers to something outside of itself, or cannot be applied in a way that
             ends.
     """
+    if not isinstance(schema, Mapping):
+        raise ValueError("it is no mapping")
     try:
         text = json.dumps(schema)
         for key, value in _all(schema):
@@ -48,8 +53,10 @@ def checked_schema(schema: Mapping[str, Any]) -> str:
                 raise ValueError(f"{key} {str(value)[:200]!r} leads out of it, and nothing is fetched")
             if key in _NAMES_BY_PATTERN and "patternProperties" in text:
                 raise ValueError(f"{key} beside patternProperties is not known here")
-            if key == "pattern" and isinstance(value, str):
-                regex.compile(value)
+            for pattern in _patterns(key, value):
+                if _size(pattern) > _MOST_REPEATED:
+                    raise ValueError(f"the pattern {pattern[:80]!r} repeats without bounds")
+                regex.compile(pattern)
         if len(text) > _MOST_CHARACTERS:
             raise ValueError(f"it has {len(text)} characters")
         kind = jsonschema.validators.validator_for(schema)
@@ -142,6 +149,31 @@ def _additional_properties(validator: Any, below: Any, instance: Any, schema: Ma
             yield from validator.descend(instance[name], below, path=name)
     elif not below and others:
         yield jsonschema.ValidationError(f"there is no argument {', '.join(sorted(others))}")
+
+
+def _patterns(key: str, value: Any) -> Iterator[str]:
+    if key == "pattern" and isinstance(value, str):
+        yield value
+    if key == "patternProperties" and isinstance(value, Mapping):
+        yield from map(str, value)
+
+
+def _size(pattern: str) -> int:
+    """How large a pattern is whose repetitions are written out, as the engine does before it begins."""
+    open_groups, last = [0], 0
+    for token in _TOKEN.finditer(pattern):
+        if token[0] == "(":
+            open_groups.append(0)
+        elif token[0] == ")" and len(open_groups) > 1:
+            last = open_groups.pop()
+            open_groups[-1] += last
+        elif token["times"]:
+            more = last * max(int(token["times"][:9]) - 1, 0)
+            open_groups[-1], last = open_groups[-1] + more, last + more
+        else:
+            last = 1
+            open_groups[-1] += 1
+    return sum(open_groups)
 
 
 def _all(value: Any) -> Iterator[tuple[str, Any]]:

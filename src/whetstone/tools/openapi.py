@@ -26,6 +26,7 @@ from whetstone.tools.schema import Tool
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _MOST_DEPTH = 12
+_MOST_VALUES = 100_000
 _JSON, _FORM, _PARTS = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 _WITH_FIELDS = frozenset({_JSON, _FORM, _PARTS})
 
@@ -70,8 +71,7 @@ class OpenApi:
         timeout_seconds: float = 10.0,
     ) -> None:
         document = _read(Path(file))
-        servers = document.get("servers") or [{}]
-        self.url = (url or servers[0].get("url", "")).rstrip("/")
+        self.url = (url or _first_server(document)).rstrip("/")
         if not self.url.startswith(("http://", "https://")):
             raise RecipeError(f"openapi: {file} names no address; give one as `url`")
         self.headers, self.timeout_seconds = headers or {}, timeout_seconds
@@ -136,14 +136,30 @@ class OpenApi:
 def operations_of(document: Mapping[str, Any]) -> list[Operation]:
     """Every operation, named by its `operationId`, or by what it does where."""
     found = []
-    for path, item in (document.get("paths") or {}).items():
+    for path, item in _mapping(document.get("paths") or {}).items():
         for method in _METHODS:
-            if method in item:
-                found.append(_operation(document, path, method, item))
+            if method in _mapping(item):
+                try:
+                    found.append(_operation(_References(document), str(path), method, item))
+                except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+                    said = f"{type(error).__name__}: {error}"
+                    raise RecipeError(f"openapi: {method} {path} is not declared as OpenAPI 3 has it: {said}") from None
     return found
 
 
-def _operation(document: Mapping[str, Any], path: str, method: str, item: Mapping[str, Any]) -> Operation:
+def _first_server(document: Mapping[str, Any]) -> str:
+    servers = document.get("servers")
+    first = servers[0] if isinstance(servers, list) and servers else {}
+    return str(first.get("url", "")) if isinstance(first, Mapping) else ""
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise RecipeError(f"openapi: keys and values were to be here, got {str(value)[:80]!r}")
+    return value
+
+
+def _operation(references: _References, path: str, method: str, item: Mapping[str, Any]) -> Operation:
     declared = item[method]
     name = declared.get("operationId") or f"{method}_{path}"
     name = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9_-]+", "_", name)).strip("_")[:64]
@@ -151,15 +167,15 @@ def _operation(document: Mapping[str, Any], path: str, method: str, item: Mappin
     required: list[str] = []
     places: dict[str, str] = {}
     for parameter in (*item.get("parameters", ()), *declared.get("parameters", ())):
-        parameter = _resolved(document, parameter)
-        schema = {**_resolved(document, parameter.get("schema", {})), **_about(parameter)}
+        parameter = references.resolved(parameter)
+        schema = {**references.resolved(parameter.get("schema", {})), **_about(parameter)}
         properties[parameter["name"]], places[parameter["name"]] = schema, parameter["in"]
         if parameter.get("required") or parameter["in"] == "path":
             required.append(parameter["name"])
-    body = _resolved(document, declared.get("requestBody", {}))
+    body = references.resolved(declared.get("requestBody", {}))
     media, content = _media(body.get("content", {}))
     if content is not None:
-        schema = _resolved(document, content.get("schema", {}))
+        schema = references.resolved(content.get("schema", {}))
         if media in _WITH_FIELDS and schema.get("type") == "object" and schema.get("properties"):
             for field, inner in schema["properties"].items():
                 is_file = media == _PARTS and inner.get("type") == "string" and _is_file(inner)
@@ -212,23 +228,43 @@ def _about(parameter: Mapping[str, Any]) -> dict[str, str]:
     return {"description": parameter["description"]} if parameter.get("description") else {}
 
 
-def _resolved(document: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
-    """A value without references; a schema that holds itself ends as anything."""
-    if isinstance(value, Mapping):
-        if depth > _MOST_DEPTH:
-            return {}
-        if "$ref" in value:
-            target: Any = document
-            for step in str(value["$ref"]).removeprefix("#/").split("/"):
-                key = step.replace("~1", "/").replace("~0", "~")
-                if not isinstance(target, Mapping) or key not in target:
-                    raise RecipeError(f"openapi: {value['$ref']} leads nowhere")
-                target = target[key]
-            return _resolved(document, target, depth + 1)
-        return _as_now({key: _resolved(document, inner, depth + 1) for key, inner in value.items()})
-    if isinstance(value, list):
-        return [_resolved(document, inner, depth + 1) for inner in value]
-    return value
+class _References:
+    """A specification whose parts refer to one another.
+
+    Args:
+        document: All of it.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.document, self.left = document, _MOST_VALUES
+
+    def resolved(self, value: Any, depth: int = 0) -> Any:
+        """A value without references; a schema that holds itself ends as anything.
+
+        Raises:
+            RecipeError: A reference leads nowhere, or they hold one another so often that there is no end to it.
+        """
+        self.left -= 1
+        if self.left < 0:
+            raise RecipeError(f"openapi: an operation of more than {_MOST_VALUES} values: its schemas hold one another")
+        if isinstance(value, Mapping):
+            if depth > _MOST_DEPTH:
+                return {}
+            if "$ref" in value:
+                return self.resolved(self._target(str(value["$ref"])), depth + 1)
+            return _as_now({str(key): self.resolved(inner, depth + 1) for key, inner in value.items()})
+        if isinstance(value, list):
+            return [self.resolved(inner, depth + 1) for inner in value]
+        return value
+
+    def _target(self, reference: str) -> Any:
+        target: Any = self.document
+        for step in reference.removeprefix("#/").split("/"):
+            key = step.replace("~1", "/").replace("~0", "~")
+            if not isinstance(target, Mapping) or key not in target:
+                raise RecipeError(f"openapi: {reference} leads nowhere")
+            target = target[key]
+        return target
 
 
 def _as_now(schema: dict[str, Any]) -> dict[str, Any]:

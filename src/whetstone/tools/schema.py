@@ -59,7 +59,10 @@ def _tool_of(function: Callable[..., Any], method: bool) -> Tool:
     about = {p.arg_name: p.description for p in documentation.params}
     # of a partial or a callable object the hints are those of what is called in the end
     inner = function.func if isinstance(function, functools.partial) else function
-    hints = get_type_hints(inner if inspect.isroutine(inner) else type(inner).__call__, include_extras=True)
+    try:
+        hints = get_type_hints(inner if inspect.isroutine(inner) else type(inner).__call__, include_extras=True)
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        raise RecipeError(f"tool {name}: the type of a parameter cannot be read: {error}") from None
     fields: dict[str, Any] = {}
     for parameter in list(inspect.signature(function).parameters.values())[int(method) :]:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

@@ -112,6 +112,10 @@ class Sql:
         Args:
             query: The statement.
         """
+        try:
+            query.encode()
+        except UnicodeEncodeError:
+            raise ToolError("the query holds half a letter, which no text can") from None
         with self._lock:
             columns, rows = self._there().rows(query, self.max_rows + 1, self.timeout_seconds)
         if not columns:
@@ -269,6 +273,8 @@ class _DuckDB:
         with _interrupting(self.connection.interrupt, seconds) as late:
             try:
                 cursor = self.connection.execute(query)
+                if cursor is None:  # there was no statement
+                    return [], []
                 columns = [column[0] for column in cursor.description or ()]
                 return columns, cursor.fetchmany(most)
             except self.duckdb.Error as error:

@@ -48,6 +48,9 @@ class Code:
             return message.text
         if len(message.tool_calls) > 1:
             raise ValueError("a turn in this format holds one block")
+        tool = _runner(tools)
+        if message.tool_calls[0].name != (tool.name if tool is not None else "python"):
+            raise ValueError(f"a block runs {tool.name if tool is not None else 'python'} and calls nothing else")
         arguments = list(json.loads(message.tool_calls[0].arguments).values())
         if len(arguments) != 1 or not isinstance(arguments[0], str) or "```" in arguments[0]:
             raise ValueError("a call in this format is one text without a fence")

@@ -31,16 +31,20 @@ def parsed(text: str) -> tuple[Any, str]:
         return None, str(error)
 
 
-def written(call: ToolCall, *, arguments: str, forbidden: Sequence[str] = ()) -> str:
+def written(call: ToolCall, *, arguments: str, signs: Sequence[str] = ()) -> str:
     """The call as a JSON object.
 
-    Raises:
-        ValueError: It holds a sign of the format, which could not be read back.
+    Args:
+        signs: Of the format around it; where a text in the call holds one, its first letter is written as its number.
     """
-    body = json.dumps({"name": call.name, arguments: json.loads(call.arguments)}, ensure_ascii=False)
-    for sign in forbidden:
-        if sign in body:
-            raise ValueError(f"{call.name}: an argument holds {sign}, which this format cannot express")
+    return without_signs({"name": call.name, arguments: json.loads(call.arguments)}, signs)
+
+
+def without_signs(value: Any, signs: Sequence[str]) -> str:
+    """A value as JSON in which none of these stands, though its texts may say them."""
+    body = json.dumps(value, ensure_ascii=False)
+    for sign in signs:
+        body = body.replace(sign, f"\\u{ord(sign[0]):04x}{sign[1:]}")
     return body
 
 

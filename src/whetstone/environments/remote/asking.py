@@ -7,6 +7,7 @@ is down is no answer the agent could learn from; and a server that refuses what 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from typing import Any
 
@@ -16,6 +17,8 @@ from whetstone.errors import EpisodeError, InfrastructureError, TaskError
 from whetstone.trajectory_json import writable
 
 _BUSY = (408, 425, 429, 502, 503, 504)
+_MOST_BYTES = 32 << 20
+"""Of an answer."""
 _OURS = (401, 402, 403, 407)
 """Refusals that are about who asks, not about what."""
 
@@ -65,14 +68,17 @@ class Asking:
             if attempt:
                 await asyncio.sleep(min(5.0, 0.1 * 4**attempt))
             try:
-                answer = await self._client.request(method, path, **sent)
+                async with self._client.stream(method, path, **sent) as answer:
+                    status, body = answer.status_code, await _whole(answer)
             except httpx2.HTTPError as error:
                 said = f"{type(error).__name__}: {error}"
                 continue
-            said = f"{answer.status_code} {answer.text[:120]}"
-            if answer.status_code in _BUSY:
+            if body is None:
+                raise InfrastructureError(f"{self.url}{path}: its answer has more than {_MOST_BYTES} bytes")
+            said = f"{status} {body[:120].decode(errors='replace')}"
+            if status in _BUSY:
                 continue
-            return _read(answer, f"{self.url}{path}", acting)
+            return _read(status, body, f"{self.url}{path}", acting)
         raise InfrastructureError(f"{self.url}{path}: asked {self.tries} times: {said}")
 
     async def close(self) -> None:
@@ -95,22 +101,32 @@ def reward_of(value: Any, where: str) -> float:
     return float(value)
 
 
-def _read(answer: Any, where: str, acting: bool) -> Any:
-    status = answer.status_code
+async def _whole(answer: httpx2.Response) -> bytes | None:
+    """All that is said; None where it is too much."""
+    body = bytearray()
+    async for piece in answer.aiter_bytes():
+        body += piece
+        if len(body) > _MOST_BYTES:
+            return None
+    return bytes(body)
+
+
+def _read(status: int, body: bytes, where: str, acting: bool) -> Any:
+    text = body.decode(errors="replace")
     try:
-        value = answer.json() if answer.content else None
+        value = json.loads(body) if body else None
     except (ValueError, RecursionError):
         value = None
         if status < 400:
-            raise InfrastructureError(f"{where}: its answer is no JSON: {answer.text[:80]!r}") from None
+            raise InfrastructureError(f"{where}: its answer is no JSON: {text[:80]!r}") from None
     error = value.get("error") or value.get("detail") if isinstance(value, dict) else None
     failed = isinstance(value, dict) and bool(value.get("error"))
     if acting and (failed if status < 400 else status < 500 and status not in _OURS):
-        raise Refused(str(error or answer.text)[:2000], status)
+        raise Refused(str(error or text)[:2000], status)
     if status in (404, 409):
         raise EpisodeError(f"{where}: {error or status}")
     if status == 422:
-        raise TaskError(f"{where}: {error or answer.text[:120]}")
+        raise TaskError(f"{where}: {error or text[:120]}")
     if status >= 400 or failed:
-        raise InfrastructureError(f"{where}: {status} {error or answer.text[:120]}")
+        raise InfrastructureError(f"{where}: {status} {error or text[:120]}")
     return value
