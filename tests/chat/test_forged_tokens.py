@@ -85,3 +85,12 @@ def test_an_image_of_a_tool_is_said_and_one_in_a_question_is_refused():
     assert "a plot:\n[image]" in chat.tokenizer.decode(shown.new)
     with pytest.raises(PolicyError, match="reads text only"):
         chat.open([Message("user", (picture,))], ())
+
+
+@pytest.mark.parametrize("key", CHATS, ids="/".join)
+def test_half_a_letter_is_read_as_no_letter(key):
+    chat, half = CHATS[key], "a\ud800b"
+    tools = (ToolSpec("t", half, {"type": "object", "properties": {half: {"type": "string"}}}),)
+    opened = chat.open([user(half)], tools)
+    assert "a\ufffdb" in chat.tokenizer.decode(opened.ids)
+    assert chat.extend(opened, (), [tool_result(half)]).ids[: len(opened.ids)] == opened.ids

@@ -144,3 +144,11 @@ def test_objects_of_a_class_share_one_schema():
     assert first.spec is second.spec
     assert first.function.__self__ is not second.function.__self__
     assert list(first.spec.parameters["properties"]) == ["by"]
+
+
+def test_a_type_nobody_knows_is_said():
+    def f(a: "Nowhere") -> str:  # noqa: F821
+        return "x"
+
+    with pytest.raises(RecipeError, match="tool f: the type of a parameter cannot be read: name 'Nowhere'"):
+        tool_from_function(f)

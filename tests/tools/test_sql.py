@@ -14,8 +14,9 @@ import psycopg
 import pytest
 
 from tests_tools import played
-from whetstone.errors import InfrastructureError, RecipeError, TaskError
+from whetstone.errors import InfrastructureError, RecipeError, TaskError, ToolError
 from whetstone.tools import Toolset, sql
+from whetstone.tools.protocol import Episode
 from whetstone.tools.sql import Sql, as_table
 from whetstone.trajectory import Task
 
@@ -238,3 +239,22 @@ def test_a_dump_begins_with_settings():
         toolset = Toolset([Sql(url="task", read_only=read_only)])
         (answer,) = played(toolset, ("sql", {"query": "SELECT x FROM t"}), task=Task("t", "?", {"database": dump}))
         assert "7" in answer.text
+
+
+@pytest.mark.parametrize("query", ["", "-- nothing"])
+def test_a_query_that_says_nothing_is_done(database, query):
+    assert text_of(Sql(url=str(database)), query) == "done"
+
+
+def test_half_a_letter_is_no_query(database):
+    tool = Sql(url=str(database))
+    tool.open(Episode(Task("t", ""), seed=0))
+    with pytest.raises(ToolError, match="half a letter"):
+        tool.sql("SELECT '\ud800'")
+    tool.close()
+
+
+@pytest.mark.parametrize("statements", ["SELECT 1;\0", "SELECT '\ud800'", "x"])
+def test_statements_that_make_no_database_are_the_tasks_fault(statements):
+    with pytest.raises(TaskError, match="its database cannot be made"):
+        Sql(url="task").open(Episode(Task("t", "", {"database": statements}), seed=0))

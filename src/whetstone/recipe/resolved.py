@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.parts import plain_problem
@@ -20,6 +22,8 @@ from whetstone.recipe.checking import contradictions, without_effect
 from whetstone.recipe.locating import located
 from whetstone.recipe.reading import Keys, Places, changed, overridden, place_of, read, shortened
 from whetstone.recipe.settings import Recipe
+
+_ODD = re.compile(r"[^\w ./:,()'+*<>=-]|^ | $")
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         dotted = ".".join(str(part) for part in problem["loc"])
-        *above, last = problem["loc"]
+        *above, last = problem["loc"] or ("",)
         said = plain_problem(problem)
         if problem["type"] == "extra_forbidden":
             said = f"no such key{did_you_mean(str(last), _fields_at(above))}"
@@ -157,10 +161,17 @@ def _compact(value: Any, *, keep_none: bool) -> Any:
     """Sections on one line where they fit."""
     if isinstance(value, Mapping):
         written = CommentedMap(
-            (key, _compact(below, keep_none=keep_none))
+            (_text(key), _compact(below, keep_none=keep_none))
             for key, below in value.items()
             if below is not None or keep_none
         )
         written.fa.set_flow_style()
         return written
-    return value
+    if isinstance(value, list):
+        return [_compact(below, keep_none=keep_none) for below in value]
+    return _text(value)
+
+
+def _text(value: Any) -> Any:
+    """A text with signs of YAML in it is quoted: what is written without quotes is not always read as it was."""
+    return DoubleQuotedScalarString(value) if isinstance(value, str) and _ODD.search(value) else value

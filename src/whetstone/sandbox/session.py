@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import os
 import signal
@@ -112,7 +111,7 @@ class Session:
             return outcome
         try:
             return replace(outcome, data=base64.b64decode(outcome.value or "", validate=True), value=None)
-        except binascii.Error:
+        except ValueError:
             return Outcome(Ending.ERROR, error="the file could not be read")
 
     async def write(self, path: str, data: bytes) -> Outcome:
@@ -460,7 +459,7 @@ def _outcome(answer: dict[str, Any]) -> Outcome | None:
         return None
     try:
         pictures = tuple(base64.b64decode(image, validate=True) for image in images)
-    except binascii.Error:
+    except ValueError:
         return None
     cpu = answer.get("cpu")
     ending = Ending.OK if error is None else Ending.MEMORY if kind == "memory" else Ending.ERROR

@@ -26,7 +26,11 @@ _NAMES_BY_PATTERN = ("unevaluatedProperties",)
 _MOST_CHARACTERS = 200_000
 _MOST_REPEATED = 100_000
 _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\(|\)|\{,?(?P<times>\d+)|.", re.DOTALL)
+_MOST_NESTED = 64
+_MOST_DEPTH = 100
+"""Checks within checks. Far below where Python ends: the library's maps, written in Rust, end the process there."""
 _until: ContextVar[float] = ContextVar("until")
+_depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
 class UndecidedError(Exception):
@@ -61,7 +65,9 @@ def checked_schema(schema: Mapping[str, Any]) -> str:
             raise ValueError(f"it has {len(text)} characters")
         kind = jsonschema.validators.validator_for(schema)
         kind.check_schema(schema)
-    except (jsonschema.SchemaError, regex.error, RecursionError, TypeError) as error:
+    except ValueError:
+        raise
+    except Exception as error:  # somebody else's schema in somebody else's library
         message = error.message if isinstance(error, jsonschema.SchemaError) else str(error)
         raise ValueError(f"it is no JSON Schema: {message[:200]}") from None
     return text
@@ -82,10 +88,11 @@ def problems(schema: str, values: Any, *, most: int = 3) -> list[str]:
         return [f"{'.'.join(map(str, e.path)) or 'arguments'}: {e.message[:200]}" for e in found[:most]]
     except (RecursionError, TimeoutError, _Late):
         raise UndecidedError(f"its schema is not done with them in {SECONDS:g} s") from None
-    except Exception as error:  # somebody else's schema in somebody else's library
+    except Exception as error:
         raise UndecidedError(f"its schema cannot be applied: {str(error)[:200]}") from None
     finally:
         _until.reset(token)
+        _depth.set(0)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -109,7 +116,13 @@ def _bounded(kind: Any) -> Any:
 def _on_the_clock(check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
     def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         _remaining()
-        yield from check(validator, value, instance, schema) or ()
+        if _depth.get() >= _MOST_DEPTH:
+            raise _Late
+        _depth.set(_depth.get() + 1)
+        try:
+            yield from check(validator, value, instance, schema) or ()
+        finally:
+            _depth.set(_depth.get() - 1)
 
     return checked
 
@@ -177,12 +190,18 @@ def _size(pattern: str) -> int:
 
 
 def _all(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key with its value, however deep."""
-    left = [value]
+    """Every key with its value.
+
+    Raises:
+        ValueError: It is deeper than anybody needs.
+    """
+    left = [(value, 0)]
     while left:
-        inner = left.pop()
+        inner, depth = left.pop()
+        if depth > _MOST_NESTED:
+            raise ValueError(f"it is deeper than {_MOST_NESTED} values within values")
         if isinstance(inner, Mapping):
             yield from inner.items()
-            left += inner.values()
+            left += [(one, depth + 1) for one in inner.values()]
         elif isinstance(inner, list | tuple):
-            left += inner
+            left += [(one, depth + 1) for one in inner]

@@ -93,7 +93,7 @@ class Sql:
                 raise TaskError(f"task {episode.task.id}: has no private `database`, the statements that make one")
             try:
                 self._database = _SQLite.made_by(str(episode.task.private["database"]), self.read_only)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
                 raise TaskError(f"task {episode.task.id}: its database cannot be made: {error}") from None
         else:
             self._database = _opened(self.url, self.read_only)

@@ -15,10 +15,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from whetstone.chat.formats.json_call import arguments_of
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, user
 
 _CALL = re.compile(r"<call>(.*?)</call>", re.DOTALL)
 _NAME_AND_ARGUMENTS = re.compile(r"\s*([^\s()]+)\((.*)\)\s*", re.DOTALL)
+_OF_UNKNOWN_TOOLS = "input"
 _TYPE_NAMES = {
     "string": "str",
     "integer": "int",
@@ -102,13 +104,12 @@ def _signature(tool: ToolSpec) -> str:
 
 
 def _write_arguments(call: ToolCall, tool: ToolSpec | None) -> str:
-    arguments = json.loads(call.arguments)
+    arguments = arguments_of(call)
     if not isinstance(arguments, dict):
         raise ValueError(f"{call.name}: arguments must be a JSON object, got {call.arguments}")
-    if tool is not None and tool.only_text_parameter in arguments and len(arguments) == 1:
-        raw = arguments[tool.only_text_parameter]
-        if isinstance(raw, str):
-            return raw
+    only = tool.only_text_parameter if tool is not None else _OF_UNKNOWN_TOOLS
+    if list(arguments) == [only] and isinstance(raw := arguments[only], str):
+        return raw
     order = list(tool.properties) if tool is not None else []
     positional = order[: len(arguments)] == list(arguments)
     return ", ".join(repr(value) if positional else f"{name}={value!r}" for name, value in arguments.items())
@@ -122,7 +123,7 @@ def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
     name, text = match.groups()
     tool = tools.get(name)
     if tool is None:  # the environment says what tools there are
-        return ToolCall(name, json.dumps({"input": text}))
+        return ToolCall(name, json.dumps({_OF_UNKNOWN_TOOLS: text}))
     if tool.only_text_parameter is not None:
         return ToolCall(name, json.dumps({tool.only_text_parameter: text}))
     try:
@@ -146,7 +147,7 @@ def _same(back: ToolCall | str, call: ToolCall, *, known: bool) -> bool:
     """Whether a call is read as it was written; of a tool that is not known, its name."""
     if isinstance(back, str) or back.name != call.name:
         return False
-    return not known or json.dumps(json.loads(back.arguments)) == json.dumps(json.loads(call.arguments))
+    return not known or json.dumps(arguments_of(back)) == json.dumps(arguments_of(call))
 
 
 def _shortened(text: str) -> str:

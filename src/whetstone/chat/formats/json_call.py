@@ -20,7 +20,10 @@ def read_call(value: Any, *, arguments: Sequence[str]) -> ToolCall | str:
         return f'a call is an object with "name" and "{arguments[0]}"'
     given = value[key]
     # some models write the arguments as a string of JSON; it is the same call
-    return ToolCall(value["name"], given if isinstance(given, str) else json.dumps(given))
+    try:
+        return ToolCall(value["name"], given if isinstance(given, str) else json.dumps(given))
+    except RecursionError:
+        return "the arguments of a call are too deep to be read"
 
 
 def parsed(text: str) -> tuple[Any, str]:
@@ -31,13 +34,28 @@ def parsed(text: str) -> tuple[Any, str]:
         return None, str(error)
 
 
+def arguments_of(call: ToolCall) -> Any:
+    """The arguments of a call as a value.
+
+    Raises:
+        ValueError: They are no JSON.
+    """
+    try:
+        return json.loads(call.arguments)
+    except RecursionError:
+        raise ValueError(f"{call.name}: its arguments are too deep to be read") from None
+
+
 def written(call: ToolCall, *, arguments: str, signs: Sequence[str] = ()) -> str:
     """The call as a JSON object.
 
     Args:
         signs: Of the format around it; where a text in the call holds one, its first letter is written as its number.
+
+    Raises:
+        ValueError: Its arguments are no JSON.
     """
-    return without_signs({"name": call.name, arguments: json.loads(call.arguments)}, signs)
+    return without_signs({"name": call.name, arguments: arguments_of(call)}, signs)
 
 
 def without_signs(value: Any, signs: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import message_of
+from whetstone.chat.formats.json_call import arguments_of, message_of
 from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
 _OTHER_NAMES = {"code": "python"}
@@ -47,7 +47,7 @@ class Tags:
         if len(message.tool_calls) > 1:
             raise ValueError("a turn in this format holds one call")
         (call,) = message.tool_calls
-        values = list(json.loads(call.arguments).values())
+        values = list(arguments_of(call).values())
         text = values[0].strip() if len(values) == 1 and isinstance(values[0], str) else None
         written = f"{message.text}<{call.name}>{values[0] if values else ''}</{call.name}>"
         back = [(one.name, list(json.loads(one.arguments).values())) for one in self.read(written, tools).tool_calls]
