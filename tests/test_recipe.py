@@ -215,3 +215,12 @@ def test_options_of_any_words_are_written_so_that_they_are_read(tmp_path, odd):
     )
     (tmp_path / "again.yaml").write_text(changed.dump())
     assert load_recipe(tmp_path / "again.yaml").recipe == changed.recipe
+
+
+@pytest.mark.parametrize(
+    "changes", [{"title": "\ud800"}, {"reward.x": ["\ud800"]}, {"reward": {"name": "x", "\ud800": 1}}]
+)
+def test_a_change_no_file_could_say_is_refused(tmp_path, changes):
+    with pytest.raises(RecipeError, match="half a letter") as caught:
+        load_recipe(written(tmp_path, MINIMAL)).with_changes(changes)
+    str(caught.value).encode()

@@ -20,7 +20,7 @@ class WhetstoneError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.split("\n"))
+        line = " ".join(message.split("\n")).encode(errors="replace").decode()  # halves of letters cannot be shown
         super().__init__(line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…")
 
 

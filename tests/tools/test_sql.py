@@ -258,3 +258,11 @@ def test_half_a_letter_is_no_query(database):
 def test_statements_that_make_no_database_are_the_tasks_fault(statements):
     with pytest.raises(TaskError, match="its database cannot be made"):
         Sql(url="task").open(Episode(Task("t", "", {"database": statements}), seed=0))
+
+
+def test_a_transaction_that_failed_is_told_to_whoever_asks_for_tables(tmp_path):
+    duckdb.connect(str(tmp_path / "shop.duckdb")).execute(MAKE).close()
+    tool = Sql(url=str(tmp_path / "shop.duckdb"), read_only=False)
+    *_, last = asked(tool, ("sql", {"query": "BEGIN"}), ("sql", {"query": "SELECT * FROM nowhere()"}), ("schema", {}))
+    assert last.text.startswith("error: ")
+    assert "transaction" in last.text

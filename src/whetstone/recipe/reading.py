@@ -6,7 +6,6 @@ Easy to get wrong: YAML reads `1e-3` as text and `on` as true in its old version
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -25,7 +24,6 @@ Keys = dict[str, Any]
 """What was written, nested as in the file."""
 Places = dict[str, str]
 """Dotted key → `file:line`, or the override it came from."""
-_HALF = re.compile("[\ud800-\udfff]")
 _MOST_NODES, _MOST_DEPTH = 100_000, 64
 """Values in a recipe, and how deep; aliases may hold one another."""
 
@@ -124,17 +122,12 @@ def _plain(document: Any) -> Any:
         if left < 0 or depth > _MOST_DEPTH:
             raise _NotYaml("it holds itself, or far too much")
         if isinstance(node, Mapping):
-            return {plain(str(key), depth): plain(value, depth + 1) for key, value in node.items()}
+            return {str(key): plain(value, depth + 1) for key, value in node.items()}
         if isinstance(node, list):
             return [plain(value, depth + 1) for value in node]
         if isinstance(node, bool) or node is None:
             return node
-        value = next((kind(node) for kind in (int, float) if isinstance(node, kind)), None)
-        if value is not None:
-            return value
-        if _HALF.search(str(node)):
-            raise _NotYaml("it holds half a letter, which no text can")
-        return str(node)
+        return next((kind(node) for kind in (int, float) if isinstance(node, kind)), str(node))
 
     return plain(document, 0)
 

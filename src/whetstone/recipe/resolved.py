@@ -23,6 +23,7 @@ from whetstone.recipe.locating import located
 from whetstone.recipe.reading import Keys, Places, changed, overridden, place_of, read, shortened
 from whetstone.recipe.settings import Recipe
 
+_HALF = re.compile("[\ud800-\udfff]")
 _ODD = re.compile(r"[^\w ./:,()'+*<>=-]|^ | $")
 
 
@@ -100,9 +101,8 @@ def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
     keys = canonical(located(_without_nulls(keys), None))
-    for dotted, number in _numbers(keys, ""):
-        if not math.isfinite(number):
-            raise RecipeError(f"{place_of(places, dotted, name)}  {dotted}: a finite number is asked for, got {number}")
+    for dotted, said in _unsayable(keys, ""):
+        raise RecipeError(f"{place_of(places, dotted, name)}  {dotted}: {said}")
     try:
         recipe = Recipe.model_validate(keys)
     except ValidationError as error:
@@ -124,12 +124,17 @@ def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
     return resolved
 
 
-def _numbers(value: Any, dotted: str) -> Iterator[tuple[str, float]]:
-    if isinstance(value, float):
-        yield dotted, value
+def _unsayable(value: Any, dotted: str) -> Iterator[tuple[str, str]]:
+    """(key, why) for what no file could say: numbers that are none, and halves of letters."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield dotted, f"a finite number is asked for, got {value}"
+    elif isinstance(value, str) and _HALF.search(value):
+        yield dotted, "it holds half a letter, which no text can"
     elif isinstance(value, Mapping | list):
         for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _numbers(inner, f"{dotted}.{key}" if dotted else str(key))
+            below = f"{dotted}.{key}" if dotted else str(key)
+            yield from _unsayable(str(key), below)
+            yield from _unsayable(inner, below)
 
 
 def _fields_at(path: Sequence[int | str]) -> list[str]:

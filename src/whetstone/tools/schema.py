@@ -20,6 +20,8 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from whetstone.chat import ToolSpec
 from whetstone.errors import RecipeError, ToolError
 
+_MOST_PROBLEMS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -98,8 +100,9 @@ def _bound(name: str, model: type[BaseModel], arguments: str) -> dict[str, Any]:
 
 def _in_one_line(error: ValidationError) -> str:
     said = []
-    for problem in error.errors(include_url=False, include_context=False):
-        where = ".".join(map(str, problem["loc"]))
+    problems = error.errors(include_url=False, include_context=False)
+    for problem in problems[:_MOST_PROBLEMS]:
+        where = _cut(".".join(map(str, problem["loc"])))
         kind = problem["type"]
         if kind == "missing":
             said.append(f"argument {where} is missing")
@@ -111,9 +114,14 @@ def _in_one_line(error: ValidationError) -> str:
             said.append("the arguments must be a JSON object")
         else:
             said.append(f"argument {where}: {problem['msg'].lower()}, got {_shown(problem['input'])}")
-    return "; ".join(said)
+    more = len(problems) - len(said)
+    return "; ".join([*said, f"and {more} more"] if more > 0 else said)
 
 
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "…"

@@ -241,9 +241,12 @@ class _SQLite:
             self.connection.set_progress_handler(None, 0)
 
     def tables(self) -> dict[str, str]:
-        found = self.connection.execute(
-            "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
-        )
+        try:
+            found = self.connection.execute(
+                "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
+            ).fetchall()
+        except sqlite3.Error as error:
+            raise ToolError(str(error)) from None
         return {name: sql for name, sql in found if sql}
 
     def interrupt(self) -> None:
@@ -283,10 +286,13 @@ class _DuckDB:
                 raise ToolError(str(error)) from None
 
     def tables(self) -> dict[str, str]:
-        found = self.connection.execute(
-            "SELECT table_name, sql FROM duckdb_tables() UNION ALL "
-            "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1"
-        ).fetchall()
+        try:
+            found = self.connection.execute(
+                "SELECT table_name, sql FROM duckdb_tables() UNION ALL "
+                "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1"
+            ).fetchall()
+        except self.duckdb.Error as error:  # such as a transaction that was begun and has failed
+            raise ToolError(str(error)) from None
         return dict(found)
 
     def interrupt(self) -> None:
