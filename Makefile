@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup system worlds demo test test-slow check format docs bench mutants clean
+.PHONY: setup system worlds demo test test-slow check format docs bench mutants fuzz clean
 
 setup: $(READY)
 
@@ -68,6 +68,14 @@ mutants: $(READY) system
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,mutants]"
 	$(BIN)/python benchmarks/mutants.py --again --every $(EVERY)
 	$(BIN)/python benchmarks/mutants.py --write benchmarks/results
+
+# inputs without end for everything that reads what others wrote: make fuzz TARGET=recipes MINUTES=60
+TARGET ?= all
+MINUTES ?= 10
+fuzz: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,fuzz]"
+	$(BIN)/python benchmarks/fuzz.py $(TARGET) --minutes $(MINUTES)
+	$(BIN)/python benchmarks/fuzz.py merge
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

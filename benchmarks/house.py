@@ -1,6 +1,6 @@
 """How far is it from the idea to the file? What seams and commands load, the calls from the command to the gradient.
 
-    python benchmarks/house.py
+python benchmarks/house.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What the README shows runs as it is written."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -61,7 +62,13 @@ def test_what_it_shows_from_python_trains(tmp_path):
         (tmp_path / name).write_text(block(language, number))
     (tmp_path / "from_python.py").write_text(block("python", 3))
     done = subprocess.run(
-        [sys.executable, "from_python.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "from_python.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 5

@@ -130,3 +130,98 @@ def test_numbers_in_scientific_notation_are_numbers(tmp_path):
     assert (
         load_recipe(written(tmp_path, MINIMAL), ["training.learning_rate=2e-5"]).recipe.training.learning_rate == 2e-5
     )
+
+
+# ten ones, ten times that, and so on: a hundred million of them
+BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefg", "bcdefgh", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("title: \x7f\n", "mine.yaml:1  not YAML: there is a character no text holds"),
+        ("a: &a {b: *a}\n", "mine"),
+        ("a: &a [*a]\n", "mine"),
+        (BOMB, "far too much"),
+        ("[" * 3000, "mine.yaml:1  not YAML"),
+        ("{" * 3000, "mine.yaml:1  not YAML"),
+        ("a: " + "[" * 100 + "]" * 100, "not YAML: it holds itself, or far too much"),
+        ("a: !!timestamp x\n", "not YAML"),
+        ("a: !!int x\n", "not YAML"),
+        ("? {a: b}\n: c\n", "mine"),
+        (MINIMAL + "<<: {rewrd: x}\n", 'rewrd: no such key; did you mean "reward"?'),
+        (MINIMAL + 'title: "\\ud800"\n', "half a letter"),
+        (MINIMAL + '"\\ud800": 1\n', "half a letter"),
+        (MINIMAL + '"two\\nlines": 1\n', "no such key"),
+        (MINIMAL.replace("exact_number", "{name: exact_number, x: .inf}"), "reward.x: a finite number is asked for"),
+        (MINIMAL.replace("exact_number", "{name: exact_number, x: [1, .nan]}"), "reward.x.1: a finite number is asked"),
+        ("extends: " + "a" * 300, "no recipe named"),
+        ('extends: "a\\0b"', "no recipe named"),
+        (MINIMAL.replace("tiny: {", 'path: "a\\0b", tiny: {'), "set either path"),
+        (MINIMAL.replace("tiny: {", "path: " + "a" * 5000 + ", tiny: {"), "set either path"),
+    ],
+)
+def test_whatever_a_file_holds_is_told_in_a_line(tmp_path, text, said):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(written(tmp_path, text))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) <= 2000
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "a/" + "b" * 300, ".yaml", "/", ""])
+def test_a_name_no_file_can_have_is_no_recipe(name):
+    with pytest.raises(RecipeError, match=r"no such recipe|no recipe named"):
+        load_recipe(name)
+
+
+@pytest.mark.parametrize(
+    "override", ["two\nlines", "seed=\x7f", "seed=&a [*a]", "seed=" + "[" * 3000, 'title="\\ud800"']
+)
+def test_an_override_that_is_none_is_told_in_a_line(tmp_path, override):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(written(tmp_path, MINIMAL), [override])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "? x",
+        "?# x",
+        "# x",
+        "a: b",
+        "x\ny",
+        "\t",
+        " x ",
+        "'",
+        '"',
+        "{",
+        "*a",
+        "!b",
+        "\x85",
+        "é",
+        "-",
+        "null",
+        "1e3",
+        "on",
+        "x" * 200 + " # y",
+    ],
+)
+def test_options_of_any_words_are_written_so_that_they_are_read(tmp_path, odd):
+    changed = load_recipe(written(tmp_path, MINIMAL)).with_changes(
+        {"reward": {"name": "exact_number", odd: [odd, {odd: odd}]}}
+    )
+    (tmp_path / "again.yaml").write_text(changed.dump())
+    assert load_recipe(tmp_path / "again.yaml").recipe == changed.recipe
+
+
+@pytest.mark.parametrize(
+    "changes", [{"title": "\ud800"}, {"reward.x": ["\ud800"]}, {"reward": {"name": "x", "\ud800": 1}}]
+)
+def test_a_change_no_file_could_say_is_refused(tmp_path, changes):
+    with pytest.raises(RecipeError, match="half a letter") as caught:
+        load_recipe(written(tmp_path, MINIMAL)).with_changes(changes)
+    str(caught.value).encode()

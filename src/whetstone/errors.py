@@ -15,9 +15,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_MOST_CHARACTERS = 2000
+
 
 class WhetstoneError(Exception):
-    """Something a person can put right: one line saying what, where, and the nearest right thing."""
+    """Something a person can put right: one line saying what, where, and the nearest right thing.
+
+    What somebody wrote is part of it and may be of many lines; it is one all the same.
+    """
+
+    def __init__(self, message: str) -> None:
+        line = " ".join(message.split("\n")).encode(errors="replace").decode()  # halves of letters cannot be shown
+        super().__init__(line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…")
 
 
 class RecipeError(WhetstoneError):

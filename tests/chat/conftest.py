@@ -1,72 +1,8 @@
-"""Tokenizers in the style of the families people train, built here: no model hub is needed.
-
-The templates are short re-statements of what each family's own does with plain text messages.
-"""
+"""A tokenizer of each family, built once."""
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
-from whetstone.policies import build_tiny
-
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-# earlier thinking goes when a new question comes; an answer of a tool is no new question
-QWEN3 = (
-    "{% set ns = namespace(last=-1) %}{% for m in messages %}"
-    "{% if m.role == 'user' and not m.content.startswith('<tool_response>') %}"
-    "{% set ns.last = loop.index0 %}{% endif %}"
-    "{% endfor %}{% for m in messages %}{% set text = m.content %}"
-    "{% if m.role == 'assistant' and '</think>' in text and loop.index0 < ns.last %}"
-    "{% set text = text.split('</think>')[-1].lstrip('\n') %}{% endif %}"
-    "<|im_start|>{{ m.role }}\n{{ text }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-LLAMA3 = (
-    "<|begin_of_text|>{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
-    "{{ m.content | trim }}<|eot_id|>{% endfor %}"
-    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
-)
-GEMMA = (
-    "<bos>{% for m in messages %}"
-    "{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    "<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
-    "{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
-    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
-)
-MISTRAL = (
-    "<s>{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }}</s>"
-    "{% else %}[INST] {{ m.content }}[/INST]{% endif %}{% endfor %}"
-)
-
-FAMILIES = {
-    "chatml": (CHATML, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "<|im_end|>"),
-    "qwen3": (QWEN3, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "<|im_end|>"),
-    "llama3": (LLAMA3, ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "<|eot_id|>"),
-    "gemma": (GEMMA, ["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"], "<eos>"),
-    "mistral": (MISTRAL, ["<s>", "</s>", "[INST]", "[/INST]"], "</s>"),
-}
-
-
-def build(family):
-    if family == "tiny":
-        markers = ["<call>", "</call>", "<result>", "</result>"]
-        return build_tiny(["Compute 12*34"] * 5, markers=markers, hidden=8, heads=1, layers=1).tokenizer
-    template, special, end = FAMILIES[family]
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    tokenizer.train_from_iterator(["the user asked the assistant for the answer", "tool result: 42"] * 4, trainer)
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, chat_template=template)
-
-
-ALL_FAMILIES = ["tiny", *FAMILIES]
+from tests_templates import ALL_FAMILIES, build
 
 
 @pytest.fixture(scope="session")

@@ -3,46 +3,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from tests_slow import examples
+from tests_templates import NORMALIZERS, SPECIAL, byte_tokenizer
 from whetstone.chat import Chat, Image, Message, Text, ToolSpec, tool_result, user
 from whetstone.chat.formats import FORMATS
 from whetstone.errors import PolicyError
 
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-SPECIAL = ("<|im_start|>", "<|im_end|>", "[INST]")
-
-
-def tokenizer(normalizer):
-    """Bytes and a few special tokens; `normalized` ones are found behind the normalizer, which some models do."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    if normalizer is not None:
-        made.normalizer = normalizer
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=made)
-    wrapped.add_special_tokens(
-        {"additional_special_tokens": [AddedToken(text, special=True, normalized=True) for text in SPECIAL]}
-    )
-    wrapped.eos_token = "<|im_end|>"
-    wrapped.chat_template = TEMPLATE
-    return wrapped
-
-
-NORMALIZERS = {
-    "none": None,
-    "compatibility": normalizers.NFKC(),
-    "no zero-width spaces": normalizers.Replace("\u200b", ""),
-    "both": normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("\u200b", "")]),
-}
 CHATS = {
-    (name, format): Chat(tokenizer(normalizer), FORMATS[format]())
+    (name, format): Chat(byte_tokenizer(normalizer), FORMATS[format]())
     for name, normalizer in NORMALIZERS.items()
     for format in sorted(FORMATS)
 }
@@ -117,3 +86,12 @@ def test_an_image_of_a_tool_is_said_and_one_in_a_question_is_refused():
     assert "a plot:\n[image]" in chat.tokenizer.decode(shown.new)
     with pytest.raises(PolicyError, match="reads text only"):
         chat.open([Message("user", (picture,))], ())
+
+
+@pytest.mark.parametrize("key", CHATS, ids="/".join)
+def test_half_a_letter_is_read_as_no_letter(key):
+    chat, half = CHATS[key], "a\ud800b"
+    tools = (ToolSpec("t", half, {"type": "object", "properties": {half: {"type": "string"}}}),)
+    opened = chat.open([user(half)], tools)
+    assert "a\ufffdb" in chat.tokenizer.decode(opened.ids)
+    assert chat.extend(opened, (), [tool_result(half)]).ids[: len(opened.ids)] == opened.ids

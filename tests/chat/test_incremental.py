@@ -177,3 +177,10 @@ def test_a_tokenizer_without_a_template_is_refused_in_one_line(tokenizer_of):
             chat_for(tokenizer)
     finally:
         tokenizer.chat_template = template
+
+
+def test_a_message_the_template_refuses_is_an_error_of_one_line(tokenizer_of):
+    chat = chat_for(tokenizer_of("gemma"))
+    opened = chat.open([user("x")], [])
+    with pytest.raises(PolicyError, match="its chat template fails: System role not supported"):
+        chat.extend(opened, (), [system("y")])

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,3 +20,29 @@ def test_a_message_survives_the_openai_shape(parts, calls, call_id):
 
 def test_content_null_is_no_content():
     assert Message.from_openai({"role": "assistant", "content": None}) == Message("assistant")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "hello",
+        None,
+        {"content": "x"},
+        {"role": "robot", "content": "x"},
+        {"role": ["user"], "content": "x"},
+        {"role": "user", "content": 5},
+        {"role": "user", "content": ["x"]},
+        {"role": "user", "content": [{"type": "text", "text": 5}]},
+        {"role": "user", "content": [{"type": "image_url", "image_url": "x"}]},
+        {"role": "user", "content": [{"type": ["text"]}]},
+        {"role": "assistant", "tool_calls": "x"},
+        {"role": "assistant", "tool_calls": [{"function": "x"}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+        {"role": "assistant", "malformed": [5]},
+        {"role": "tool", "tool_call_id": 5},
+    ],
+)
+def test_what_is_no_message_is_a_value_error(written):
+    with pytest.raises(ValueError, match=r"message|here|part|call"):
+        Message.from_openai(written)

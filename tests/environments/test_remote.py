@@ -233,6 +233,16 @@ HOSTILE = {
     "calls of another shape": {"calls": [{"x": 1}]},
     "no observation": {"observation": None},
     "a text": "a text",
+    "a message of a role nobody has": {"observation": {"messages": [{"role": "robot", "content": "x"}]}},
+    "a text that is no text": {
+        "observation": {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}
+    },
+    "a tool without a name": {"observation": {"tools": [{"function": {"name": {}, "parameters": {}}}]}},
+    "a tool without a schema": {"observation": {"tools": [{"function": {"name": "f", "parameters": "x"}}]}},
+    "tools that are no list": {"observation": {"tools": 5}},
+    "a word that is a list": {"observation": {"declared": {"variables": []}}},
+    "a record of another kind": {"calls": [{"name": [], "outcome": "ok", "seconds": 0.1}]},
+    "a record of seconds that are none": {"calls": [{"name": "f", "outcome": "ok", "seconds": []}]},
 }
 
 
@@ -259,6 +269,106 @@ def test_a_hostile_server_is_believed_nothing_but_what_a_world_says(what):
 
     with pytest.raises(InfrastructureError, match="http://nowhere: what it says cannot be read: "):
         asyncio.run(play_one())
+
+
+BODIES = [b"", b"5", b'"x"', b"[]", b"null", b"\xff", b"[" * 5000, b'{"turn": 0}', b'{"turn": 0, "action": "x"}']
+BODIES += [b'{"turn": 1e999, "action": {}}', b'{"turn": 0, "action": {"role": "assistant", "tool_calls": "x"}}']
+BODIES += [b'{"task": 5, "seed": 0}', b'{"task": {"id": 5}, "seed": 0}', b'{"task": {"id": "x"}, "seed": [1]}']
+
+
+@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+def test_what_is_no_question_is_refused_and_the_server_goes_on(household, body):
+    url, _ = household
+    id = answered(url, "POST", "/episodes", body=b'{"protocol": 1}')[1]["id"]
+    for path in ("/episodes", f"/episodes/{id}/reset", f"/episodes/{id}/step"):
+        status, said = answered(url, "POST", path, body=body)
+        assert status in (409, 422)
+        assert "\n" not in said["error"]
+    assert answered(url, "DELETE", f"/episodes/{id}")[0] == 200
+
+
+@pytest.mark.parametrize(("length", "status"), [(b"\xb3", 200), (b"-1", 200), (b"x", 200), (b"9" * 5000, 413)])
+def test_a_length_that_is_none_is_no_length(length, status):
+    sent = []
+
+    async def asked():
+        async def receive():
+            return {"type": "http.request", "body": b""}
+
+        async def send(message):
+            sent.append(message)
+
+        headers = [(b"host", b"localhost"), (b"content-length", length)]
+        scope = {"type": "http", "method": "GET", "path": "/health", "headers": headers, "query_string": b""}
+        await application("x", Episodes(functools.partial(environment_of, "household")))(scope, receive, send)
+
+    asyncio.run(asked())
+    assert sent[0]["status"] == status
+
+
+def of_a_server(monkeypatch, *answers):
+    """Have every question answered with these in turn, the last for ever: (status, headers, body)."""
+    import httpx2
+
+    left = list(answers)
+
+    def answer(request):
+        status, headers, body = left.pop(0) if len(left) > 1 else left[0]
+        return httpx2.Response(status, headers=headers, content=body)
+
+    real = httpx2.AsyncClient
+    monkeypatch.setattr(
+        httpx2, "AsyncClient", lambda **options: real(**options, transport=httpx2.MockTransport(answer))
+    )
+
+
+STRANGE = [b"", b"5", b'"x"', b"[]", b"{}", b'{"id": 5}', b'{"id": []}', b"\xff\xfe", b"[" * 5000, b"NaN"]
+
+
+@pytest.mark.parametrize("body", STRANGE, ids=range(len(STRANGE)))
+@pytest.mark.parametrize("headers", [{}, {"content-type": "application/json; charset=idna"}], ids=["plain", "charset"])
+def test_a_server_that_says_anything_is_infrastructure(monkeypatch, body, headers):
+    of_a_server(monkeypatch, (200, headers, body))
+
+    async def asked():
+        environment = Remote(url="http://nowhere")
+        with pytest.raises(InfrastructureError, match="http://nowhere"):
+            await environment.reset(Task("x", ""), seed=0)
+        await environment.close()
+
+    asyncio.run(asked())
+    with pytest.raises(TaskError, match="tasks: http://nowhere") as caught:
+        RemoteTasks(url="http://nowhere")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_verdict_that_is_none_is_infrastructure_and_closing_is_quiet_whatever_is_said(monkeypatch):
+    fine = b'{"messages": []}'
+    of_a_server(monkeypatch, (200, {}, b'{"id": "a"}'), (200, {}, fine), (200, {}, b"[]"), (422, {}, b"no\nno"))
+
+    async def asked():
+        environment = Remote(url="http://nowhere")
+        await environment.reset(Task("x", ""), seed=0)
+        with pytest.raises(InfrastructureError, match="cannot be read"):
+            await environment.verdict()
+        await environment.close()
+
+    asyncio.run(asked())
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch):
+    sent = 0
+
+    async def endless():
+        nonlocal sent
+        while True:
+            sent += 1 << 20
+            yield b" " * (1 << 20)
+
+    of_a_server(monkeypatch, (200, {}, endless()))
+    with pytest.raises(InfrastructureError, match="its answer has more than"):
+        asyncio.run(ask("http://nowhere", "GET", "/health"))
+    assert sent < 64 << 20
 
 
 # ------------------------------------------------------------ others'

@@ -1,6 +1,7 @@
 """Schemas of other people: nothing is fetched, everything ends, and they judge as jsonschema does."""
 
 import asyncio
+import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -114,11 +115,30 @@ def test_the_others_go_on_meanwhile_and_the_model_reads_why():
         ({"properties": []}, "is no JSON Schema"),
         ({"unevaluatedProperties": False, "patternProperties": {"x": {}}}, "unevaluatedProperties beside"),
         ({"description": "x" * 300_000}, "300"),
+        (True, "it is no mapping"),
+        ({"$schema": 34}, "is no JSON Schema"),
+        ("x", "it is no mapping"),
+        ({"pattern": "a{99999999}"}, "repeats without bounds"),
+        ({"pattern": "((a{999}){999}){999}"}, "repeats without bounds"),
+        ({"pattern": "([^)]{999}){999}"}, "repeats without bounds"),
+        ({"patternProperties": {"(ab|c){9999999}": {}}}, "repeats without bounds"),
     ],
 )
 def test_what_is_no_schema_is_said(schema, said):
     with pytest.raises(ValueError, match=said):
         checked_schema(schema)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$",
+        r"^\\{999}[(]{999}\({999}$",
+        "^[a-z]{1,63}([.][a-z]{1,63}){0,10}$",
+    ],
+)
+def test_patterns_people_write_are_taken(pattern):
+    assert checked_schema({"pattern": pattern})
 
 
 def test_a_schema_deeper_than_anybody_needs_is_none():
@@ -176,3 +196,16 @@ def test_what_a_server_says_of_a_tool_is_only_text():
     spec = tool_from_schema(told, None).spec
     assert (spec.name, spec.description) == ("t", "red\ufffd")
     assert spec.parameters == {"properties": {"a\ufffd": {"description": "x\ufffd", "enum": [""]}}}
+
+
+def test_a_schema_that_holds_itself_is_left_before_python_ends():
+    schema = {"type": "object", "additionalProperties": {"not": {"maxLength": 5}}, "$dynamicRef": "#", "minContains": 2}
+    for _ in range(20):  # what ends the process depends on how deep it is when it ends
+        with pytest.raises(UndecidedError, match="not done with them"):
+            problems(checked_schema(schema), {})
+
+
+@pytest.mark.parametrize("values", ["[" * 30 + "]" * 30, '{"a":' * 30 + "1" + "}" * 30])
+def test_values_as_deep_as_people_send_them_are_told(values):
+    schema = {"additionalProperties": {"$ref": "#"}, "items": {"$ref": "#"}}
+    assert problems(checked_schema(schema), json.loads(values)) == []

@@ -344,9 +344,33 @@ def test_a_body_of_any_kind_arrives_as_the_specification_says(shop, tmp_path):
     assert "'name' is a required property" in answers[4].text
 
 
+SERVED = "openapi: 3.0.0\nservers: [{url: 'http://127.0.0.1:1'}]\n"
+MANY = f"""
+paths: {{/a: {{get: {{requestBody: {{content: {{application/json: {{schema: {{$ref: '#/s'}}}}}}}}}}}}}}
+s: {{allOf: [{", ".join(["{$ref: '#/s'}"] * 40)}]}}
+"""
+"""A schema that holds itself forty times."""
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("a: [", "shop.yaml"), ("swagger: 2", "no specification"), ("openapi: 3.0.0\npaths: {}", "no address")],
+    [
+        ("a: [", "shop.yaml"),
+        ("swagger: 2", "no specification"),
+        ("openapi: 3.0.0\npaths: {}", "no address"),
+        ("openapi: 3.0.0\nservers: 5", "no address"),
+        ("openapi: 3.0.0\nservers: [5]", "no address"),
+        (f"{SERVED}paths: 5", "keys and values were to be here, got '5'"),
+        (f"{SERVED}paths: {{/a: 5}}", "keys and values were to be here, got '5'"),
+        (f"{SERVED}paths: {{/a: {{get: x}}}}", "get /a is not declared as OpenAPI 3 has it"),
+        (f"{SERVED}paths: {{/a: {{get: {{parameters: 5}}}}}}", "get /a is not declared"),
+        (
+            f"{SERVED}paths: {{/a: {{get: {{parameters: [{{name: b, in: query, schema: true}}]}}}}}}",
+            "get /a is not declared",
+        ),
+        (f"{SERVED}paths: {{/a: {{get: {{requestBody: [x]}}}}}}", "get /a is not declared"),
+        (f"{SERVED}{MANY}", "its schemas hold one another"),
+    ],
 )
 def test_a_specification_that_is_none_is_said(tmp_path, text, said):
     (tmp_path / "shop.yaml").write_text(text)

@@ -144,3 +144,18 @@ def test_objects_of_a_class_share_one_schema():
     assert first.spec is second.spec
     assert first.function.__self__ is not second.function.__self__
     assert list(first.spec.parameters["properties"]) == ["by"]
+
+
+def test_a_type_nobody_knows_is_said():
+    def f(a: "Nowhere") -> str:  # noqa: F821
+        return "x"
+
+    with pytest.raises(RecipeError, match="tool f: the type of a parameter cannot be read: name 'Nowhere'"):
+        tool_from_function(f)
+
+
+def test_what_is_wrong_with_arguments_is_told_in_a_few_words():
+    said = json.dumps({f"{i}{'x' * 500}": 1 for i in range(50)})
+    with pytest.raises(ToolError, match=r"; and 47 more$") as caught:
+        tool_from_function(convert_weight).bind(said)
+    assert len(str(caught.value)) < 1000

@@ -17,6 +17,7 @@ from tests_tools import played
 from whetstone.errors import InfrastructureError, RecipeError, TaskError, ToolError
 from whetstone.tools import Toolset
 from whetstone.tools.database import process
+from whetstone.tools.protocol import Episode
 from whetstone.tools.sql import Sql, as_table
 from whetstone.trajectory import Task
 
@@ -255,3 +256,30 @@ def test_a_dump_begins_with_settings():
         toolset = Toolset([Sql(url="task", read_only=read_only)])
         (answer,) = played(toolset, ("sql", {"query": "SELECT x FROM t"}), task=Task("t", "?", {"database": dump}))
         assert "7" in answer.text
+
+
+@pytest.mark.parametrize("query", ["", "-- nothing"])
+def test_a_query_that_says_nothing_is_done(database, query):
+    assert text_of(Sql(url=str(database)), query) == "done"
+
+
+def test_half_a_letter_is_no_query(database):
+    tool = Sql(url=str(database))
+    tool.open(Episode(Task("t", ""), seed=0))
+    with pytest.raises(ToolError, match="half a letter"):
+        tool.sql("SELECT '\ud800'")
+    tool.close()
+
+
+@pytest.mark.parametrize("statements", ["SELECT 1;\0", "SELECT '\ud800'", "x"])
+def test_statements_that_make_no_database_are_the_tasks_fault(statements):
+    with pytest.raises(TaskError, match="its database cannot be made"):
+        Sql(url="task").open(Episode(Task("t", "", {"database": statements}), seed=0))
+
+
+def test_a_transaction_that_failed_is_told_to_whoever_asks_for_tables(tmp_path):
+    duckdb.connect(str(tmp_path / "shop.duckdb")).execute(MAKE).close()
+    tool = Sql(url=str(tmp_path / "shop.duckdb"), read_only=False)
+    *_, last = asked(tool, ("sql", {"query": "BEGIN"}), ("sql", {"query": "SELECT * FROM nowhere()"}), ("schema", {}))
+    assert last.text.startswith("error: ")
+    assert "transaction" in last.text

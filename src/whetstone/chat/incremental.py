@@ -30,6 +30,7 @@ from whetstone.errors import PolicyError
 Spoken = tuple[dict[str, str], ...]
 """Messages as the template reads them: role and content, nothing else."""
 
+_HALF = re.compile("[\ud800-\udfff]")
 _PROBE = "\ue000probe\ue000"  # private-use characters: no template and no text contains them
 
 
@@ -123,8 +124,8 @@ class Chat:
         return (*self.encode(self.format.write(message, tools)), self.encode(self._closing)[0])
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """A text as tokens, nothing added."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        """A text as tokens, nothing added; half a letter, which no tokenizer reads, is read as `�`."""
+        return tuple(self.tokenizer.encode(_HALF.sub("\ufffd", text), add_special_tokens=False))
 
     def _tried(self) -> str:
         """What the template puts behind the model's turn.
@@ -134,10 +135,7 @@ class Chat:
         """
         asked = ({"role": "user", "content": _PROBE},)
         said = ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE})
-        try:
-            opened, unopened, whole = self._render(asked, True), self._render(asked, False), self._render(said, False)
-        except TemplateError as error:
-            raise PolicyError(f"{self._named}: its chat template fails: {_short(error)}") from None
+        opened, unopened, whole = self._render(asked, True), self._render(asked, False), self._render(said, False)
         if _PROBE not in opened:
             raise PolicyError(f"{self._named}: its chat template does not show what the user says")
         before, _, behind = whole.partition(_PROBE)
@@ -156,9 +154,17 @@ class Chat:
         return (replace_content(spoken[1], f"{spoken[0]['content']}\n\n{spoken[1]['content']}"), *spoken[2:])
 
     def _render(self, spoken: Spoken, generation_prompt: bool) -> str:
-        return self._template.render(
-            spoken, add_generation_prompt=generation_prompt, special=self.tokenizer.special_tokens_map
-        )
+        """The messages as the template writes them.
+
+        Raises:
+            PolicyError: It fails, or refuses them.
+        """
+        try:
+            return self._template.render(
+                spoken, add_generation_prompt=generation_prompt, special=self.tokenizer.special_tokens_map
+            )
+        except TemplateError as error:
+            raise PolicyError(f"{self._named}: its chat template fails: {_short(error)}") from error
 
     def _foreign(self, messages: Sequence[Message]) -> Spoken:
         """Messages from outside, as the format shows them, with every look-alike of a special token broken up."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -54,12 +54,19 @@ class ToolSpec:
         return {"type": "function", "function": function}
 
     @property
+    def properties(self) -> dict[str, Mapping[str, Any]]:
+        """The schema of each parameter by name; one that is no mapping (`true`: anything) says nothing."""
+        declared = self.parameters.get("properties")
+        if not isinstance(declared, Mapping):
+            return {}
+        return {str(name): one if isinstance(one, Mapping) else {} for name, one in declared.items()}
+
+    @property
     def only_text_parameter(self) -> str | None:
         """The name of the parameter where the tool takes exactly one, a string; else None."""
-        properties = self.parameters.get("properties", {})
-        if len(properties) != 1:
+        if len(self.properties) != 1:
             return None
-        ((name, schema),) = properties.items()
+        ((name, schema),) = self.properties.items()
         return name if schema.get("type") == "string" and "enum" not in schema else None
 
 
@@ -103,16 +110,20 @@ class Message:
 
     @classmethod
     def from_openai(cls, written: Mapping[str, Any]) -> Message:
-        """The message `to_openai` wrote, or one from any OpenAI-style API; `content: null` is no content."""
+        """The message `to_openai` wrote, or one from any OpenAI-style API; `content: null` is no content.
+
+        Raises:
+            ValueError: It is none: another role, a text that is no text, a call without a name.
+        """
+        if not isinstance(written, Mapping) or written.get("role") not in get_args(Role):
+            raise ValueError(f"a message has a role of {', '.join(get_args(Role))}, got {str(written)[:80]}")
         content = written.get("content") or ()
         parts: Sequence[Text | Image]
-        parts = (Text(content),) if isinstance(content, str) else [_part_from_openai(part) for part in content]
-        calls = tuple(
-            ToolCall(call["function"]["name"], call["function"]["arguments"], call.get("id", ""))
-            for call in written.get("tool_calls") or ()
-        )
-        malformed = tuple(written.get("malformed") or ())
-        return cls(written["role"], tuple(parts), calls, written.get("tool_call_id"), malformed)
+        parts = (Text(content),) if isinstance(content, str) else [_part_from_openai(part) for part in _list(content)]
+        calls = tuple(_call_from_openai(call) for call in _list(written.get("tool_calls") or ()))
+        malformed = tuple(_text(wrong) for wrong in _list(written.get("malformed") or ()))
+        answers = written.get("tool_call_id")
+        return cls(written["role"], tuple(parts), calls, None if answers is None else _text(answers), malformed)
 
 
 def system(text: str) -> Message:
@@ -141,9 +152,29 @@ def _part_to_openai(part: Text | Image) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": part.url}}
 
 
-def _part_from_openai(part: Mapping[str, Any]) -> Text | Image:
-    if part["type"] == "text":
-        return Text(part["text"])
-    if part["type"] == "image_url":
-        return Image(part["image_url"]["url"])
-    raise ValueError(f'no content part "{part["type"]}"; there are: text, image_url')
+def _part_from_openai(part: Any) -> Text | Image:
+    kind = part.get("type") if isinstance(part, Mapping) else part
+    if kind == "text":
+        return Text(_text(part.get("text")))
+    if kind == "image_url" and isinstance(part.get("image_url"), Mapping):
+        return Image(_text(part["image_url"].get("url")))
+    raise ValueError(f'no content part "{str(kind)[:80]}"; there are: text, image_url')
+
+
+def _call_from_openai(call: Any) -> ToolCall:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise ValueError(f"a call is an object with a function, got {str(call)[:80]}")
+    return ToolCall(_text(function.get("name")), _text(function.get("arguments")), _text(call.get("id") or ""))
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"a list was to be here, got {str(value)[:80]}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"a text was to be here, got {str(value)[:80]}")
+    return value

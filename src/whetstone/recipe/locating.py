@@ -6,6 +6,7 @@ So what is found is written down whole.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,17 @@ def _value(key: str, value: Any, folder: Path | None) -> Any:
 def _found(written: str, folder: Path | None) -> str:
     if not written or "://" in written or Path(written).is_absolute():
         return written
-    for place in ([folder] if folder is not None else []) + [Path.cwd()]:
-        there = (place / written).resolve()
-        if there.exists():
-            return str(there)
+    with contextlib.suppress(OSError, ValueError):  # a name no file can have names none
+        for place in ([folder] if folder is not None else []) + [Path.cwd()]:
+            there = (place / written).resolve()
+            if there.exists():
+                return str(there)
     return written
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file of this name; of one that no file can have there is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False

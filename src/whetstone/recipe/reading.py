@@ -15,7 +15,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plugins import search_also
-from whetstone.recipe.locating import located
+from whetstone.recipe.locating import is_file, located
 from whetstone.recipe.yaml_text import yaml_document
 
 _MOST_BYTES = 1 << 20
@@ -23,6 +23,8 @@ Keys = dict[str, Any]
 """What was written, nested as in the file."""
 Places = dict[str, str]
 """Dotted key → `file:line`, or the override it came from."""
+_MOST_NODES, _MOST_DEPTH = 100_000, 64
+"""Values in a recipe, and how deep; aliases may hold one another."""
 
 
 def built_in_recipes() -> list[str]:
@@ -42,8 +44,8 @@ def read(name: str | Path, seen: tuple[str, ...] = ()) -> tuple[Keys, Places]:
     document = yaml_document(text, label)
     if not isinstance(document, CommentedMap):
         raise RecipeError(f"{label}:1  a recipe is a mapping of keys to values")
-    places = {dotted: f"{label}:{line}" for dotted, line in _lines(document, "")}
-    folder = Path(name).resolve().parent if Path(name).is_file() else None
+    places = {dotted: f"{label}:{line}" for dotted, line in _lines(document, "", 0)}
+    folder = Path(name).resolve().parent if is_file(Path(name)) else None
     if folder is not None:
         search_also(folder)
     keys = _plain(document)
@@ -52,13 +54,13 @@ def read(name: str | Path, seen: tuple[str, ...] = ()) -> tuple[Keys, Places]:
     if parent is None:
         return keys, places
     beside = (folder or Path()) / str(parent)
-    base, base_places = read(beside if beside.is_file() else str(parent), (*seen, label))
+    base, base_places = read(beside if is_file(beside) else str(parent), (*seen, label))
     return _merged(base, keys), {**base_places, **places}
 
 
 def _text(name: str | Path) -> tuple[str, str]:
     path = Path(name)
-    if path.is_file():
+    if is_file(path):
         try:
             if path.stat().st_size > _MOST_BYTES:
                 raise RecipeError(f"{path.name}: longer than {_MOST_BYTES} bytes, which no recipe is")
@@ -67,30 +69,45 @@ def _text(name: str | Path) -> tuple[str, str]:
             line = path.read_bytes()[: error.start].count(b"\n") + 1
             raise RecipeError(f"{path.name}:{line}  is not UTF-8") from None
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        named = path.with_name(f"{path.name}.yaml")
-        near = f'; did you mean "{named}"?' if named.is_file() else ""
+        named = path.parent / f"{path.name}.yaml"
+        near = f'; did you mean "{named}"?' if is_file(named) else ""
         raise RecipeError(f"{path}: no such recipe file{near}")
     if str(name) not in built_in_recipes():
         raise RecipeError(f'no recipe named "{name}"{did_you_mean(str(name), built_in_recipes())}')
     return f"{name}.yaml", (resources.files("whetstone") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def _lines(node: CommentedMap, prefix: str) -> Iterator[tuple[str, int]]:
+def _lines(node: CommentedMap, prefix: str, around: int) -> Iterator[tuple[str, int]]:
+    written = node.lc.data or {}  # a key that came by `<<` is written where it is merged
     for key, value in node.items():
-        yield f"{prefix}{key}", node.lc.key(key)[0] + 1
+        line = written[key][0] + 1 if key in written else around
+        yield f"{prefix}{key}", line
         if isinstance(value, CommentedMap):
-            yield from _lines(value, f"{prefix}{key}.")
+            yield from _lines(value, f"{prefix}{key}.", line)
 
 
-def _plain(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {str(key): _plain(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_plain(value) for value in node]
-    if isinstance(node, bool) or node is None:
-        return node
-    # ruamel's scalar types remember how they were written; plain values are enough from here on
-    return next((kind(node) for kind in (int, float, str) if isinstance(node, kind)), node)
+def _plain(document: Any) -> Any:
+    """Plain values: ruamel's own remember how they were written.
+
+    Raises:
+        RecipeError: It holds itself, or by its aliases more than anybody means.
+    """
+    left = _MOST_NODES
+
+    def plain(node: Any, depth: int) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0 or depth > _MOST_DEPTH:
+            raise RecipeError("it holds itself, or far too much")
+        if isinstance(node, Mapping):
+            return {str(key): plain(value, depth + 1) for key, value in node.items()}
+        if isinstance(node, list):
+            return [plain(value, depth + 1) for value in node]
+        if isinstance(node, bool) or node is None:
+            return node
+        return next((kind(node) for kind in (int, float) if isinstance(node, kind)), str(node))
+
+    return plain(document, 0)
 
 
 def yaml_value(text: str, override: str) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +13,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from whetstone.errors import RecipeError
 from whetstone.plugins import OptionError, with_names
@@ -19,6 +22,9 @@ from whetstone.recipe.checking import contradictions, without_effect
 from whetstone.recipe.locating import located
 from whetstone.recipe.reading import Keys, Places, changed, layered, overridden, place_of, read, shortened
 from whetstone.recipe.settings import Recipe
+
+_HALF = re.compile("[\ud800-\udfff]")
+_ODD = re.compile(r"[^\w ./:,()'+*<>=-]|^ | $")
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,8 @@ def _extended(parent: Any) -> tuple[Keys, Places]:
 
 def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
     keys = canonical(located(_without_nulls(keys), None))
+    for dotted, said in _unsayable(keys, ""):
+        raise RecipeError(f"{place_of(places, dotted, name)}  {dotted}: {said}")
     try:
         recipe = Recipe.model_validate(keys)
     except OptionError as error:
@@ -145,6 +153,19 @@ def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
     for key, said in contradictions(recipe):
         raise resolved.error(key, said)
     return resolved
+
+
+def _unsayable(value: Any, dotted: str) -> Iterator[tuple[str, str]]:
+    """(key, why) for what no file could say: numbers that are none, and halves of letters."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield dotted, f"a finite number is asked for, got {value}"
+    elif isinstance(value, str) and _HALF.search(value):
+        yield dotted, "it holds half a letter, which no text can"
+    elif isinstance(value, Mapping | list):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            below = f"{dotted}.{key}" if dotted else str(key)
+            yield from _unsayable(str(key), below)
+            yield from _unsayable(inner, below)
 
 
 def _is_set(keys: Mapping[str, Any], dotted: str) -> bool:
@@ -160,10 +181,17 @@ def _compact(value: Any, *, keep_none: bool) -> Any:
     """Sections on one line where they fit."""
     if isinstance(value, Mapping):
         written = CommentedMap(
-            (key, _compact(below, keep_none=keep_none))
+            (_text(key), _compact(below, keep_none=keep_none))
             for key, below in value.items()
             if below is not None or keep_none
         )
         written.fa.set_flow_style()
         return written
-    return value
+    if isinstance(value, list):
+        return [_compact(below, keep_none=keep_none) for below in value]
+    return _text(value)
+
+
+def _text(value: Any) -> Any:
+    """A text with signs of YAML in it is quoted: what is written without quotes is not always read as it was."""
+    return DoubleQuotedScalarString(value) if isinstance(value, str) and _ODD.search(value) else value

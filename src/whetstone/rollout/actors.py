@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whetstone.chat import Chat, ChatEndpoint, Message
+from whetstone.errors import InfrastructureError
 from whetstone.inference import Engine, Sampling
 from whetstone.rollout.protocol import Action, ActorInput
 from whetstone.tasks import Expert
@@ -89,7 +90,7 @@ class EndpointActor:
         """Its next message.
 
         Raises:
-            InfrastructureError: It could not be asked.
+            InfrastructureError: It could not be asked, or says no message.
         """
         options: dict[str, Any] = {
             "temperature": self.temperature,
@@ -99,7 +100,10 @@ class EndpointActor:
         if moment.tools:
             options["tools"] = [tool.to_openai() for tool in moment.tools]
         completion = await self.endpoint.complete([m.to_openai() for m in moment.conversation], **options)
-        read = Message.from_openai({**completion.message, "role": "assistant"})
+        try:
+            read = Message.from_openai({**completion.message, "role": "assistant"})
+        except ValueError as error:
+            raise InfrastructureError(f"the model at {self.endpoint.url} says no message: {error}") from None
         calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(read.tool_calls))
         message = replace(read, tool_calls=calls, tool_call_id=None)
         ids = self.chat.write(message, moment.tools)

@@ -268,9 +268,8 @@ def _bubblewrap() -> list[str]:
             arguments += ["--ro-bind", path, path]
     for folder in ("/sandbox", "/sandbox/whetstone", "/sandbox/whetstone/sandbox"):
         arguments += ["--perms", "0755", "--dir", folder]
-    package = GUEST.parents[1]
-    arguments += ["--ro-bind", str(package / "__init__.py"), "/sandbox/whetstone/__init__.py"]
-    arguments += ["--ro-bind", str(GUEST / "__init__.py"), "/sandbox/whetstone/sandbox/__init__.py"]
+    for place in ("", "sandbox/"):  # windows of ours would load what is not there
+        arguments += ["--ro-bind", str(GUEST / "__init__.py"), f"/sandbox/whetstone/{place}__init__.py"]
     arguments += ["--ro-bind", str(GUEST), "/sandbox/whetstone/sandbox/guest"]
     if filters := _filters_module():
         arguments += ["--ro-bind", filters, "/sandbox/pyseccomp.py"]

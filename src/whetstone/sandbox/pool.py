@@ -261,7 +261,7 @@ class Sandbox:
         try:
             channel.sendall(frame(settings))
             ready = await asyncio.get_running_loop().run_in_executor(None, receive_frame, channel)
-        except OSError:
+        except (OSError, ValueError):
             ready = None
         finally:
             channel.close()

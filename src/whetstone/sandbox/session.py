@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import os
 import socket
@@ -36,6 +35,7 @@ from whetstone.shortening import shortened
 _END_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 _MOST_FRAME_BYTES = 16 << 20
+_MOST_EARLY = 256
 _CHUNK = 1 << 16
 _Happened = tuple[str, Any]
 _ALL_GONE = "it and all that belonged to it, files too, are gone; there is a new one"
@@ -118,7 +118,7 @@ class Session:
             return outcome
         try:
             return replace(outcome, data=base64.b64decode(outcome.value or "", validate=True), value=None)
-        except binascii.Error:
+        except ValueError:
             return Outcome(Ending.ERROR, error="the file could not be read")
 
     async def write(self, path: str, data: bytes) -> Outcome:
@@ -422,8 +422,8 @@ class Session:
             self._tell("gone", None)
             return
         message = object_of(data)
-        if message is None:
-            self._deaf_to(self._jail.control)
+        if message is None or len(self._early) > _MOST_EARLY:
+            self._deaf_to(self._jail.control)  # whoever says such things is not to be asked any more
             self._tell("gone", None)
         elif "died" in message:
             self._tell("died", message["died"])

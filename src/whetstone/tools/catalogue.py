@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from whetstone.chat.message import ToolSpec
@@ -160,14 +160,14 @@ def specs_in(file: str) -> list[ToolSpec]:
     for number, row in enumerate(read_lines(file), 1):
         try:
             found.append(spec_of(row))
-        except (KeyError, AttributeError):
-            raise TaskError(f'{file}:{number}: a tool is an object with "name", "description", "parameters"') from None
+        except ValueError as error:
+            raise TaskError(f"{file}:{number}: {error}") from None
     return found
 
 
 def _words_of(spec: ToolSpec) -> str:
     apart = re.sub(r"([a-z])([A-Z])", r"\1 \2", spec.name).replace("_", " ").replace("-", " ")
-    properties: Mapping[str, Any] = spec.parameters.get("properties", {})
+    properties = spec.properties
     about = " ".join(f"{name.replace('_', ' ')} {inner.get('description', '')}" for name, inner in properties.items())
     return f"{apart} {apart} {spec.description} {about}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -23,7 +24,13 @@ SECONDS = 0.5
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _NAMES_BY_PATTERN = ("unevaluatedProperties",)
 _MOST_CHARACTERS = 200_000
+_MOST_REPEATED = 100_000
+_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\(|\)|\{,?(?P<times>\d+)|.", re.DOTALL)
+_MOST_NESTED = 64
+_MOST_DEPTH = 100
+"""Checks within checks. Far below where Python ends: the library's maps, written in Rust, end the process there."""
 _until: ContextVar[float] = ContextVar("until")
+_depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
 class UndecidedError(Exception):
@@ -41,6 +48,8 @@ def checked_schema(schema: Mapping[str, Any]) -> str:
         ValueError: It is none, is too large, refers to something outside of itself, or cannot be applied in a way that
             ends.
     """
+    if not isinstance(schema, Mapping):
+        raise ValueError("it is no mapping")
     try:
         text = json.dumps(schema)
         for key, value in _all(schema):
@@ -48,13 +57,17 @@ def checked_schema(schema: Mapping[str, Any]) -> str:
                 raise ValueError(f"{key} {str(value)[:200]!r} leads out of it, and nothing is fetched")
             if key in _NAMES_BY_PATTERN and "patternProperties" in text:
                 raise ValueError(f"{key} beside patternProperties is not known here")
-            if key == "pattern" and isinstance(value, str):
-                regex.compile(value)
+            for pattern in _patterns(key, value):
+                if _size(pattern) > _MOST_REPEATED:
+                    raise ValueError(f"the pattern {pattern[:80]!r} repeats without bounds")
+                regex.compile(pattern)
         if len(text) > _MOST_CHARACTERS:
             raise ValueError(f"it has {len(text)} characters")
         kind = jsonschema.validators.validator_for(schema)
         kind.check_schema(schema)
-    except (jsonschema.SchemaError, regex.error, RecursionError, TypeError) as error:
+    except ValueError:
+        raise
+    except Exception as error:  # somebody else's schema in somebody else's library
         message = error.message if isinstance(error, jsonschema.SchemaError) else str(error)
         raise ValueError(f"it is no JSON Schema: {message[:200]}") from None
     return text
@@ -75,10 +88,11 @@ def problems(schema: str, values: Any, *, most: int = 3) -> list[str]:
         return [f"{'.'.join(map(str, e.path)) or 'arguments'}: {e.message[:200]}" for e in found[:most]]
     except (RecursionError, TimeoutError, _Late):
         raise UndecidedError(f"its schema is not done with them in {SECONDS:g} s") from None
-    except Exception as error:  # somebody else's schema in somebody else's library
+    except Exception as error:
         raise UndecidedError(f"its schema cannot be applied: {str(error)[:200]}") from None
     finally:
         _until.reset(token)
+        _depth.set(0)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -102,7 +116,13 @@ def _bounded(kind: Any) -> Any:
 def _on_the_clock(check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
     def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         _remaining()
-        yield from check(validator, value, instance, schema) or ()
+        if _depth.get() >= _MOST_DEPTH:
+            raise _Late
+        _depth.set(_depth.get() + 1)
+        try:
+            yield from check(validator, value, instance, schema) or ()
+        finally:
+            _depth.set(_depth.get() - 1)
 
     return checked
 
@@ -144,13 +164,44 @@ def _additional_properties(validator: Any, below: Any, instance: Any, schema: Ma
         yield jsonschema.ValidationError(f"there is no argument {', '.join(sorted(others))}")
 
 
+def _patterns(key: str, value: Any) -> Iterator[str]:
+    if key == "pattern" and isinstance(value, str):
+        yield value
+    if key == "patternProperties" and isinstance(value, Mapping):
+        yield from map(str, value)
+
+
+def _size(pattern: str) -> int:
+    """How large a pattern is whose repetitions are written out, as the engine does before it begins."""
+    open_groups, last = [0], 0
+    for token in _TOKEN.finditer(pattern):
+        if token[0] == "(":
+            open_groups.append(0)
+        elif token[0] == ")" and len(open_groups) > 1:
+            last = open_groups.pop()
+            open_groups[-1] += last
+        elif token["times"]:
+            more = last * max(int(token["times"][:9]) - 1, 0)
+            open_groups[-1], last = open_groups[-1] + more, last + more
+        else:
+            last = 1
+            open_groups[-1] += 1
+    return sum(open_groups)
+
+
 def _all(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key with its value, however deep."""
-    left = [value]
+    """Every key with its value.
+
+    Raises:
+        ValueError: It is deeper than anybody needs.
+    """
+    left = [(value, 0)]
     while left:
-        inner = left.pop()
+        inner, depth = left.pop()
+        if depth > _MOST_NESTED:
+            raise ValueError(f"it is deeper than {_MOST_NESTED} values within values")
         if isinstance(inner, Mapping):
             yield from inner.items()
-            left += inner.values()
+            left += [(one, depth + 1) for one in inner.values()]
         elif isinstance(inner, list | tuple):
-            left += inner
+            left += [(one, depth + 1) for one in inner]

@@ -54,8 +54,8 @@ def _bound(spec: ToolSpec, schema: str, arguments: str) -> dict[str, Any]:
         raise ToolError(f"{spec.name}: whether the arguments fit cannot be told: {error}") from None
     if found:
         raise ToolError(f"{spec.name}: {'; '.join(found)}")
-    unknown = values.keys() - spec.parameters.get("properties", {}).keys()
-    if unknown and "additionalProperties" not in spec.parameters and spec.parameters.get("properties"):
+    unknown = values.keys() - spec.properties.keys()
+    if unknown and spec.properties and "additionalProperties" not in spec.parameters:
         raise ToolError(f"{spec.name}: there is no argument {', '.join(sorted(unknown))}")
     return values
 
@@ -70,7 +70,13 @@ def _plain_in(value: Any) -> Any:
 
 
 def spec_of(declared: Mapping[str, Any]) -> ToolSpec:
-    """A declaration in the OpenAI shape, with or without `{"type": "function", "function": …}` around it."""
-    inner = declared.get("function", declared)
+    """A declaration in the OpenAI shape, with or without `{"type": "function", "function": …}` around it.
+
+    Raises:
+        ValueError: It is none.
+    """
+    inner = declared.get("function", declared) if isinstance(declared, Mapping) else None
+    if not isinstance(inner, Mapping) or "name" not in inner:
+        raise ValueError('a tool is an object with "name", "description", "parameters"')
     parameters = inner.get("parameters") or inner.get("inputSchema") or {"type": "object", "properties": {}}
     return ToolSpec(str(inner["name"]), str(inner.get("description", "")), parameters)

@@ -29,8 +29,7 @@ from whetstone.tools.schema import Tool
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _MOST_DEPTH = 12
-_MOST_RESOLVED = 1_000_000
-"""Values of an operation once references are written out."""
+_MOST_VALUES = 100_000
 _LONGEST = 16 << 20
 _JSON, _FORM, _PARTS = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 _WITH_FIELDS = frozenset({_JSON, _FORM, _PARTS})
@@ -78,8 +77,7 @@ class OpenApi:
         timeout_seconds: float = 10.0,
     ) -> None:
         document = _read(Path(file))
-        servers = document.get("servers") or [{}]
-        self.url = (url or servers[0].get("url", "")).rstrip("/")
+        self.url = (url or _first_server(document)).rstrip("/")
         if not self.url.startswith(("http://", "https://")):
             raise RecipeError(f"openapi: {file} names no address; give one as `url`")
         self._said = url is not None
@@ -155,36 +153,35 @@ class OpenApi:
         return Result((Text(text),))
 
 
-class _Written:
-    """How much is written out so far."""
-
-    def __init__(self) -> None:
-        self.values = 0
-
-    def more(self) -> None:
-        """One value more.
-
-        Raises:
-            RecipeError: There are too many.
-        """
-        self.values += 1
-        if self.values > _MOST_RESOLVED:
-            raise RecipeError(f"openapi: more than {_MOST_RESOLVED} values, references written out")
-
-
 def operations_of(document: Mapping[str, Any]) -> list[Operation]:
     """Every operation, named by its `operationId`, or by what it does where."""
     found = []
-    for path, item in (document.get("paths") or {}).items():
-        if not path.startswith("/"):  # behind an address it would be another host's: `https://shop.org` `@evil.net/`
-            raise RecipeError(f"openapi: a path begins with /, got {path[:60]!r}")
+    for path, item in _mapping(document.get("paths") or {}).items():
+        if not str(path).startswith("/"):  # it would be another host's: `https://shop.org` `@evil.net/`
+            raise RecipeError(f"openapi: a path begins with /, got {str(path)[:60]!r}")
         for method in _METHODS:
-            if method in item:
-                found.append(_operation(document, path, method, item))
+            if method in _mapping(item):
+                try:
+                    found.append(_operation(_References(document), str(path), method, item))
+                except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+                    said = f"{type(error).__name__}: {error}"
+                    raise RecipeError(f"openapi: {method} {path} is not declared as OpenAPI 3 has it: {said}") from None
     return found
 
 
-def _operation(document: Mapping[str, Any], path: str, method: str, item: Mapping[str, Any]) -> Operation:
+def _first_server(document: Mapping[str, Any]) -> str:
+    servers = document.get("servers")
+    first = servers[0] if isinstance(servers, list) and servers else {}
+    return str(first.get("url", "")) if isinstance(first, Mapping) else ""
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise RecipeError(f"openapi: keys and values were to be here, got {str(value)[:80]!r}")
+    return value
+
+
+def _operation(references: _References, path: str, method: str, item: Mapping[str, Any]) -> Operation:
     declared = item[method]
     name = declared.get("operationId") or f"{method}_{path}"
     name = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9_-]+", "_", name)).strip("_")[:64]
@@ -192,15 +189,15 @@ def _operation(document: Mapping[str, Any], path: str, method: str, item: Mappin
     required: list[str] = []
     places: dict[str, str] = {}
     for parameter in (*item.get("parameters", ()), *declared.get("parameters", ())):
-        parameter = _resolved(document, parameter)
-        schema = {**_resolved(document, parameter.get("schema", {})), **_about(parameter)}
+        parameter = references.resolved(parameter)
+        schema = {**references.resolved(parameter.get("schema", {})), **_about(parameter)}
         properties[parameter["name"]], places[parameter["name"]] = schema, parameter["in"]
         if parameter.get("required") or parameter["in"] == "path":
             required.append(parameter["name"])
-    body = _resolved(document, declared.get("requestBody", {}))
+    body = references.resolved(declared.get("requestBody", {}))
     media, content = _media(body.get("content", {}))
     if content is not None:
-        schema = _resolved(document, content.get("schema", {}))
+        schema = references.resolved(content.get("schema", {}))
         if media in _WITH_FIELDS and schema.get("type") == "object" and schema.get("properties"):
             for field, inner in schema["properties"].items():
                 is_file = media == _PARTS and inner.get("type") == "string" and _is_file(inner)
@@ -253,25 +250,43 @@ def _about(parameter: Mapping[str, Any]) -> dict[str, str]:
     return {"description": parameter["description"]} if parameter.get("description") else {}
 
 
-def _resolved(document: Mapping[str, Any], value: Any, depth: int = 0, written: _Written | None = None) -> Any:
-    """A value without references; a schema that holds itself ends as anything."""
-    written = written or _Written()
-    written.more()
-    if isinstance(value, Mapping):
-        if depth > _MOST_DEPTH:
-            return {}
-        if "$ref" in value:
-            target: Any = document
-            for step in str(value["$ref"]).removeprefix("#/").split("/"):
-                key = step.replace("~1", "/").replace("~0", "~")
-                if not isinstance(target, Mapping) or key not in target:
-                    raise RecipeError(f"openapi: {value['$ref']} leads nowhere")
-                target = target[key]
-            return _resolved(document, target, depth + 1, written)
-        return _as_now({key: _resolved(document, inner, depth + 1, written) for key, inner in value.items()})
-    if isinstance(value, list):
-        return [_resolved(document, inner, depth + 1, written) for inner in value]
-    return value
+class _References:
+    """A specification whose parts refer to one another.
+
+    Args:
+        document: All of it.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.document, self.left = document, _MOST_VALUES
+
+    def resolved(self, value: Any, depth: int = 0) -> Any:
+        """A value without references; a schema that holds itself ends as anything.
+
+        Raises:
+            RecipeError: A reference leads nowhere, or they hold one another so often that there is no end to it.
+        """
+        self.left -= 1
+        if self.left < 0:
+            raise RecipeError(f"openapi: an operation of more than {_MOST_VALUES} values, references written out")
+        if isinstance(value, Mapping):
+            if depth > _MOST_DEPTH:
+                return {}
+            if "$ref" in value:
+                return self.resolved(self._target(str(value["$ref"])), depth + 1)
+            return _as_now({str(key): self.resolved(inner, depth + 1) for key, inner in value.items()})
+        if isinstance(value, list):
+            return [self.resolved(inner, depth + 1) for inner in value]
+        return value
+
+    def _target(self, reference: str) -> Any:
+        target: Any = self.document
+        for step in reference.removeprefix("#/").split("/"):
+            key = step.replace("~1", "/").replace("~0", "~")
+            if not isinstance(target, Mapping) or key not in target:
+                raise RecipeError(f"openapi: {reference} leads nowhere")
+            target = target[key]
+        return target
 
 
 def _as_now(schema: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from whetstone.chat import ToolSpec
 from whetstone.errors import RecipeError, ToolError
 
+_MOST_PROBLEMS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -59,7 +61,10 @@ def _tool_of(function: Callable[..., Any], method: bool) -> Tool:
     about = {p.arg_name: p.description for p in documentation.params}
     # of a partial or a callable object the hints are those of what is called in the end
     inner = function.func if isinstance(function, functools.partial) else function
-    hints = get_type_hints(inner if inspect.isroutine(inner) else type(inner).__call__, include_extras=True)
+    try:
+        hints = get_type_hints(inner if inspect.isroutine(inner) else type(inner).__call__, include_extras=True)
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        raise RecipeError(f"tool {name}: the type of a parameter cannot be read: {error}") from None
     fields: dict[str, Any] = {}
     for parameter in list(inspect.signature(function).parameters.values())[int(method) :]:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -95,8 +100,9 @@ def _bound(name: str, model: type[BaseModel], arguments: str) -> dict[str, Any]:
 
 def _in_one_line(error: ValidationError) -> str:
     said = []
-    for problem in error.errors(include_url=False, include_context=False):
-        where = ".".join(map(str, problem["loc"]))
+    problems = error.errors(include_url=False, include_context=False)
+    for problem in problems[:_MOST_PROBLEMS]:
+        where = _cut(".".join(map(str, problem["loc"])))
         kind = problem["type"]
         if kind == "missing":
             said.append(f"argument {where} is missing")
@@ -108,9 +114,14 @@ def _in_one_line(error: ValidationError) -> str:
             said.append("the arguments must be a JSON object")
         else:
             said.append(f"argument {where}: {problem['msg'].lower()}, got {_shown(problem['input'])}")
-    return "; ".join(said)
+    more = len(problems) - len(said)
+    return "; ".join([*said, f"and {more} more"] if more > 0 else said)
 
 
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "…"

@@ -62,8 +62,8 @@ class Simulated:
         rows = read_lines(file)
         try:
             self.specs = [spec_of(row) for row in rows]
-        except (KeyError, AttributeError):
-            raise TaskError(f'{file}: a tool is an object with "name", "description" and "parameters"') from None
+        except ValueError as error:
+            raise TaskError(f"{file}: {error}") from None
 
     def tools(self) -> list[Tool]:
         """Those of the file."""

@@ -102,6 +102,10 @@ class Sql:
         Args:
             query: The statement.
         """
+        try:
+            query.encode()
+        except UnicodeEncodeError:
+            raise ToolError("the query holds half a letter, which no text can") from None
         result = await self._there().rows(query, most=self.max_rows + 1, seconds=self.timeout_seconds)
         if not result.columns:
             return "done"

@@ -131,3 +131,98 @@ def test_tags_are_named_after_tools_and_code_stands_for_python():
     assert form.read("<search>who", TOOLS).malformed == ("a <search> was not closed with </search>",)
     assert form.read("<answer>42</answer>", TOOLS).tool_calls == ()
     assert form.results([tool_result("it")])[0].text == "<information>it</information>"
+
+
+ODD = {
+    "anything": {"a": True},
+    "several types": {"a": {"type": ["string", "null"]}},
+    "no mapping": [],
+    "an enum that is none": {"a": {"enum": "x"}},
+}
+
+
+@EACH
+@pytest.mark.parametrize("odd", ODD)
+def test_a_tool_of_any_schema_can_be_told_of(name, odd):
+    tool = ToolSpec("f", "", {"type": "object", "properties": ODD[odd], "required": None})
+    format = FORMATS[name]()
+    assert isinstance(format.describe([tool]), str)
+    assert format.read("f(1) Action: f", [tool]).role == "assistant"
+
+
+def test_several_types_are_told_in_a_line():
+    several = ToolSpec(
+        "f", "", {"type": "object", "properties": {"a": {"type": ["string", "null"]}}, "required": ["a"]}
+    )
+    assert FORMATS["compact"]().describe([several]).startswith("<call>f(a: str|None)</call>")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", "a </tool_call> b"),
+        ("hermes", "<think>x</think>"),
+        ("llama3", "a <|python_tag|> b"),
+        ("mistral", "[TOOL_CALLS] [{}]"),
+        ("react", "Observation: 3\nAction: x"),
+    ],
+)
+def test_an_argument_may_say_the_signs_of_a_format_that_writes_json(name, text):
+    written, call = FORMATS[name](), ToolCall("search", json.dumps({"query": text}))
+    (read,) = written.read(written.write(assistant("", call), TOOLS), TOOLS).tool_calls
+    assert json.loads(read.arguments) == {"query": text}
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("code", ToolCall("search", '{"query": "x"}')),  # a block always runs the same tool
+        ("tags", ToolCall("add", '{"a": "x"}')),  # takes more than a text
+        ("tags", ToolCall("python", '{"code": "</think> x"}')),  # what stands before is a thought
+        ("compact", ToolCall("add", '{"a": NaN, "b": 1}')),
+        ("compact", ToolCall("add", '{"not a name": 1}')),
+        ("compact", ToolCall("with spaces", '{"query": "x"}')),
+    ],
+)
+def test_what_would_be_read_as_something_else_is_not_written(name, call):
+    with pytest.raises(ValueError, match=r"call|block"):
+        FORMATS[name]().write(assistant("", call), TOOLS)
+
+
+@pytest.mark.parametrize("tool", ["server.search", "web-search", "suche_für"])
+def test_a_compact_call_may_have_any_name_of_one_word(tool):
+    call, tools = ToolCall(tool, '{"query": "x (y)"}'), [spec(tool, query={"type": "string"})]
+    written = FORMATS["compact"]().write(assistant("", call), tools)
+    assert FORMATS["compact"]().read(written, tools).tool_calls == (call,)
+
+
+@EACH
+@pytest.mark.parametrize(
+    "arguments", ["[" * 5000, '{"query":' * 3000, "{", ""], ids=["list", "object", "open", "empty"]
+)
+def test_arguments_that_cannot_be_read_are_not_written(name, arguments):
+    with pytest.raises(ValueError, match=""):
+        FORMATS[name]().write(assistant("", ToolCall("python", arguments)), TOOLS)
+
+
+@pytest.mark.parametrize("depth", [500, 900, 990, 5000])
+def test_a_call_as_deep_as_can_be_read_is_a_call_or_malformed(depth):
+    deep = '{"name": "add", "arguments": ' + "[" * depth + "]" * depth + "}"
+    for name, text in (
+        ("hermes", f"<tool_call>{deep}</tool_call>"),
+        ("mistral", f"[TOOL_CALLS] [{deep}]"),
+        ("llama3", deep),
+    ):
+        read = FORMATS[name]().read(text, TOOLS)
+        assert bool(read.tool_calls) != bool(read.malformed)
+
+
+def test_a_compact_call_of_a_tool_nobody_knows_is_written_as_it_was():
+    read = FORMATS["compact"]().read("<call>f(*a, **b)</call>", TOOLS)
+    assert FORMATS["compact"]().write(read, TOOLS) == "<call>f(*a, **b)</call>"
+
+
+def test_a_tool_that_is_called_code_is_itself():
+    tools = [PYTHON, spec("code", text={"type": "string"})]
+    (read,) = Tags().read("<code>x</code>", tools).tool_calls
+    assert read == ToolCall("code", '{"text": "x"}')

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import message_of
+from whetstone.chat.formats.json_call import arguments_of, message_of
 from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
 _BLOCK = re.compile(r"^```(?:python|py)[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -48,7 +48,10 @@ class Code:
             return message.text
         if len(message.tool_calls) > 1:
             raise ValueError("a turn in this format holds one block")
-        arguments = list(json.loads(message.tool_calls[0].arguments).values())
+        tool = _runner(tools)
+        if message.tool_calls[0].name != (tool.name if tool is not None else "python"):
+            raise ValueError(f"a block runs {tool.name if tool is not None else 'python'} and calls nothing else")
+        arguments = list(arguments_of(message.tool_calls[0]).values())
         if len(arguments) != 1 or not isinstance(arguments[0], str) or "```" in arguments[0]:
             raise ValueError("a call in this format is one text without a fence")
         code = arguments[0] if arguments[0].endswith("\n") else arguments[0] + "\n"

@@ -15,10 +15,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from whetstone.chat.formats.json_call import arguments_of
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, user
 
 _CALL = re.compile(r"<call>(.*?)</call>", re.DOTALL)
-_NAME_AND_ARGUMENTS = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)\((.*)\)\s*", re.DOTALL)
+_NAME_AND_ARGUMENTS = re.compile(r"\s*([^\s()]+)\((.*)\)\s*", re.DOTALL)
+_OF_UNKNOWN_TOOLS = "input"
 _TYPE_NAMES = {
     "string": "str",
     "integer": "int",
@@ -26,6 +28,7 @@ _TYPE_NAMES = {
     "boolean": "bool",
     "array": "list",
     "object": "dict",
+    "null": "None",
 }
 
 
@@ -40,13 +43,19 @@ class Compact:
         return "\n".join(f"<call>{_signature(tool)}</call> {tool.description.partition(chr(10))[0]}" for tool in tools)
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its calls."""
+        """The message's text, then its calls.
+
+        Raises:
+            ValueError: A call could not be read back: its name has spaces, a value is none of Python's, a text holds
+                the end of a call.
+        """
         by_name = {tool.name: tool for tool in tools}
         calls = []
         for call in message.tool_calls:
             inside = f"{call.name}({_write_arguments(call, by_name.get(call.name))})"
-            if "</call>" in inside:
-                raise ValueError(f"{call.name}: an argument holds </call>, which the compact format cannot express")
+            back = _read_call(inside, by_name)
+            if "</call>" in inside or not _same(back, call, known=call.name in by_name):
+                raise ValueError(f"{call.name}: {_shortened(inside)} is a call the compact format cannot express")
             calls.append(f"<call>{inside}</call>")
         return message.text + "".join(calls)
 
@@ -83,26 +92,25 @@ class Compact:
 
 
 def _signature(tool: ToolSpec) -> str:
-    required = set(tool.parameters.get("required", ()))
+    required = tool.parameters.get("required") or ()
     parameters = []
-    for name, schema in tool.parameters.get("properties", {}).items():
-        kind = (
-            "|".join(map(repr, schema["enum"])) if "enum" in schema else _TYPE_NAMES.get(schema.get("type", ""), "any")
-        )
+    for name, schema in tool.properties.items():
+        choices, types = schema.get("enum"), schema.get("type", "")
+        kinds = [_TYPE_NAMES.get(str(kind), "any") for kind in (types if isinstance(types, list) else [types])]
+        kind = "|".join(map(repr, choices) if isinstance(choices, list) else dict.fromkeys(kinds))
         optional = "" if name in required else f"={schema.get('default')!r}"
         parameters.append(f"{name}: {kind}{optional}")
     return f"{tool.name}({', '.join(parameters)})"
 
 
 def _write_arguments(call: ToolCall, tool: ToolSpec | None) -> str:
-    arguments = json.loads(call.arguments)
+    arguments = arguments_of(call)
     if not isinstance(arguments, dict):
         raise ValueError(f"{call.name}: arguments must be a JSON object, got {call.arguments}")
-    if tool is not None and tool.only_text_parameter in arguments and len(arguments) == 1:
-        raw = arguments[tool.only_text_parameter]
-        if isinstance(raw, str):
-            return raw
-    order = list(tool.parameters.get("properties", {})) if tool is not None else []
+    only = tool.only_text_parameter if tool is not None else _OF_UNKNOWN_TOOLS
+    if list(arguments) == [only] and isinstance(raw := arguments[only], str):
+        return raw
+    order = list(tool.properties) if tool is not None else []
     positional = order[: len(arguments)] == list(arguments)
     return ", ".join(repr(value) if positional else f"{name}={value!r}" for name, value in arguments.items())
 
@@ -115,14 +123,14 @@ def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
     name, text = match.groups()
     tool = tools.get(name)
     if tool is None:  # the environment says what tools there are
-        return ToolCall(name, json.dumps({"input": text}))
+        return ToolCall(name, json.dumps({_OF_UNKNOWN_TOOLS: text}))
     if tool.only_text_parameter is not None:
         return ToolCall(name, json.dumps({tool.only_text_parameter: text}))
     try:
         parsed = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(parsed, ast.Call) or any(keyword.arg is None for keyword in parsed.keywords):
             raise ValueError("not a list of arguments")
-        order = list(tool.parameters.get("properties", {}))
+        order = list(tool.properties)
         if len(parsed.args) > len(order):
             return f"{name} takes {len(order)} arguments, got {len(parsed.args)}"
         arguments: dict[str, Any] = dict(zip(order, map(ast.literal_eval, parsed.args), strict=False))
@@ -133,6 +141,13 @@ def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
         return ToolCall(name, json.dumps(arguments))
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return f"the arguments of {name} are not values separated by commas: {_shortened(text)}"
+
+
+def _same(back: ToolCall | str, call: ToolCall, *, known: bool) -> bool:
+    """Whether a call is read as it was written; of a tool that is not known, its name."""
+    if isinstance(back, str) or back.name != call.name:
+        return False
+    return not known or json.dumps(arguments_of(back)) == json.dumps(arguments_of(call))
 
 
 def _shortened(text: str) -> str:

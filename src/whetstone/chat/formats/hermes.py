@@ -36,7 +36,7 @@ class Hermes:
         """The message's text, then its calls, each in tags of its own."""
         pieces = [message.text] if message.text else []
         for call in message.tool_calls:
-            body = written(call, arguments="arguments", forbidden=("</tool_call>",))
+            body = written(call, arguments="arguments", signs=("<tool_call>", "</tool_call>", "</think>"))
             pieces.append(f"<tool_call>\n{body}\n</tool_call>")
         return "\n".join(pieces)
 

@@ -20,7 +20,10 @@ def read_call(value: Any, *, arguments: Sequence[str]) -> ToolCall | str:
         return f'a call is an object with "name" and "{arguments[0]}"'
     given = value[key]
     # some models write the arguments as a string of JSON; it is the same call
-    return ToolCall(value["name"], given if isinstance(given, str) else json.dumps(given))
+    try:
+        return ToolCall(value["name"], given if isinstance(given, str) else json.dumps(given))
+    except RecursionError:
+        return "the arguments of a call are too deep to be read"
 
 
 def parsed(text: str) -> tuple[Any, str]:
@@ -31,16 +34,35 @@ def parsed(text: str) -> tuple[Any, str]:
         return None, str(error)
 
 
-def written(call: ToolCall, *, arguments: str, forbidden: Sequence[str] = ()) -> str:
-    """The call as a JSON object.
+def arguments_of(call: ToolCall) -> Any:
+    """The arguments of a call as a value.
 
     Raises:
-        ValueError: It holds a sign of the format, which could not be read back.
+        ValueError: They are no JSON.
     """
-    body = json.dumps({"name": call.name, arguments: json.loads(call.arguments)}, ensure_ascii=False)
-    for sign in forbidden:
-        if sign in body:
-            raise ValueError(f"{call.name}: an argument holds {sign}, which this format cannot express")
+    try:
+        return json.loads(call.arguments)
+    except RecursionError:
+        raise ValueError(f"{call.name}: its arguments are too deep to be read") from None
+
+
+def written(call: ToolCall, *, arguments: str, signs: Sequence[str] = ()) -> str:
+    """The call as a JSON object.
+
+    Args:
+        signs: Of the format around it; where a text in the call holds one, its first letter is written as its number.
+
+    Raises:
+        ValueError: Its arguments are no JSON.
+    """
+    return without_signs({"name": call.name, arguments: arguments_of(call)}, signs)
+
+
+def without_signs(value: Any, signs: Sequence[str]) -> str:
+    """A value as JSON in which none of these stands, though its texts may say them."""
+    body = json.dumps(value, ensure_ascii=False)
+    for sign in signs:
+        body = body.replace(sign, f"\\u{ord(sign[0]):04x}{sign[1:]}")
     return body
 
 

@@ -41,11 +41,11 @@ class Llama3:
             return message.text
         if message.text:
             raise ValueError("a turn in this format either says something or calls")
-        return "; ".join(written(call, arguments="parameters") for call in message.tool_calls)
+        return "; ".join(written(call, arguments="parameters", signs=(_TAG,)) for call in message.tool_calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """The calls where the turn begins with one; otherwise what it says."""
-        tagged, body = _TAG in text, text.replace(_TAG, "", 1).strip()
+        tagged, body = text.lstrip().startswith(_TAG), text.strip().removeprefix(_TAG).strip()
         found: list[ToolCall | str] = []
         decoder, place = json.JSONDecoder(), 0
         while body.startswith("{", place):
@@ -59,7 +59,7 @@ class Llama3:
                 place += 1
         is_call = tagged or '"name"' in body.partition(",")[0]
         if not found or not is_call:
-            return message_of(text, [f"{_TAG} and no call"] if tagged else [])
+            return message_of(text, [f"{_TAG} and no call"] if _TAG in text else [])
         if place < len(body) and all(isinstance(call, ToolCall) for call in found):
             found = ["a turn that calls says nothing else"]
         return message_of("", found)

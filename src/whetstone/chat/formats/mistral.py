@@ -34,7 +34,7 @@ class Mistral:
         """The message's text, then its calls as one list."""
         if not message.tool_calls:
             return message.text
-        calls = ", ".join(written(call, arguments="arguments", forbidden=(_SIGN,)) for call in message.tool_calls)
+        calls = ", ".join(written(call, arguments="arguments", signs=(_SIGN,)) for call in message.tool_calls)
         return f"{message.text}{_SIGN} [{calls}]"
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import message_of, parsed, schemas
+from whetstone.chat.formats.json_call import arguments_of, message_of, parsed, schemas, without_signs
 from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
 _OBSERVATION = "Observation:"
@@ -48,9 +48,7 @@ class React:
         if len(message.tool_calls) > 1:
             raise ValueError("a turn in this format holds one call")
         (call,) = message.tool_calls
-        body = json.dumps(json.loads(call.arguments), ensure_ascii=False)
-        if any(marker in body for marker in self.markers):
-            raise ValueError(f"{call.name}: an argument holds a word of this format, which it cannot express")
+        body = without_signs(arguments_of(call), self.markers)
         before = f"{message.text}\n" if message.text else ""
         return f"{before}Action: {call.name}\nAction Input: {body}"
 

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import message_of
+from whetstone.chat.formats.json_call import arguments_of, message_of
 from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
 _OTHER_NAMES = {"code": "python"}
@@ -39,22 +39,26 @@ class Tags:
         """The message's text, then its call.
 
         Raises:
-            ValueError: There are several calls, or one of a tool that takes more than one text.
+            ValueError: There are several calls, one of a tool that takes more than one text, or one that could not be
+                read back.
         """
         if not message.tool_calls:
             return message.text
         if len(message.tool_calls) > 1:
             raise ValueError("a turn in this format holds one call")
         (call,) = message.tool_calls
-        values = list(json.loads(call.arguments).values())
-        if len(values) != 1 or not isinstance(values[0], str) or f"</{call.name}>" in values[0]:
-            raise ValueError(f"{call.name}: a call in this format is one text without its own tag")
-        return f"{message.text}<{call.name}>{values[0]}</{call.name}>"
+        values = list(arguments_of(call).values())
+        text = values[0].strip() if len(values) == 1 and isinstance(values[0], str) else None
+        written = f"{message.text}<{call.name}>{values[0] if values else ''}</{call.name}>"
+        back = [(one.name, list(json.loads(one.arguments).values())) for one in self.read(written, tools).tool_calls]
+        if text is None or back != [(call.name, [text])]:
+            raise ValueError(f"{call.name}: a call in this format is one text without tags, of a tool that takes one")
+        return written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """The first tag of a tool behind the last thought, and what is said before it."""
         names = {tool.name: tool.name for tool in tools if tool.only_text_parameter is not None}
-        names |= {other: name for other, name in _OTHER_NAMES.items() if name in names}
+        names |= {other: name for other, name in _OTHER_NAMES.items() if name in names and other not in names}
         if not names:
             return message_of(text, [])
         thought = text.rfind("</think>") + len("</think>") if "</think>" in text else 0

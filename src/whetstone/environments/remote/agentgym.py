@@ -18,7 +18,7 @@ from whetstone.chat import Message, user
 from whetstone.environments.commands import Actions, answered, command_of, tool_of
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.environments.remote.http_client import Asking, Refused, reward_of
-from whetstone.errors import EpisodeError, InfrastructureError
+from whetstone.errors import EpisodeError, InfrastructureError, TaskError
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Task
 
@@ -47,8 +47,8 @@ class AgentGym:
         if self._id is None:
             created = await self._asking.ask("POST", "/create", {})
             id = created.get("id", created.get("env_idx")) if isinstance(created, Mapping) else created
-            if id is None:
-                raise InfrastructureError(f"{self._asking.url}/create gave no id: {created}")
+            if not isinstance(id, str | int):
+                raise InfrastructureError(f"{self._asking.url}/create gave no id: {str(created)[:80]}")
             if (self._asking.url, str(id)) in _in_use:
                 raise InfrastructureError(f"{self._asking.url} gave the id {id} to two episodes")
             _in_use.add((self._asking.url, str(id)))
@@ -89,7 +89,7 @@ class AgentGym:
         try:
             if id is not None:
                 _in_use.discard((self._asking.url, str(id)))
-                with contextlib.suppress(InfrastructureError, EpisodeError):
+                with contextlib.suppress(InfrastructureError, EpisodeError, TaskError):
                     await self._asking.ask("POST", "/close", self._named)
         finally:
             self._id = None

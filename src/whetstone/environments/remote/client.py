@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
+import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from whetstone.chat import Message
@@ -15,6 +16,7 @@ from whetstone.environments.remote.guard import TOKEN
 from whetstone.environments.remote.http_client import Asking
 from whetstone.environments.remote.wire import (
     PROTOCOL,
+    field_of,
     observation_from_wire,
     result_from_wire,
     task_from_wire,
@@ -24,6 +26,7 @@ from whetstone.errors import EpisodeError, InfrastructureError, TaskError
 from whetstone.trajectory import Task
 
 _Read = TypeVar("_Read")
+_ID = re.compile(r"[\w-]{1,128}", re.ASCII)
 
 
 class Remote:
@@ -46,7 +49,7 @@ class Remote:
             InfrastructureError: The server is not there, full, or of another version.
         """
         if not self._id:
-            self._id = (await self._asking.ask("POST", "/episodes", {"protocol": PROTOCOL}))["id"]
+            self._id = self._read(_id_in, await self._asking.ask("POST", "/episodes", {"protocol": PROTOCOL}))
         self._turn = 0
         body = {"task": task_to_wire(task), "seed": seed}
         return self._read(observation_from_wire, await self._asking.ask("POST", f"/episodes/{self._id}/reset", body))
@@ -66,25 +69,20 @@ class Remote:
 
     async def verdict(self) -> Mapping[str, Any]:
         """What the environment says of how it went."""
-        said: Mapping[str, Any] = await self._asking.ask("POST", f"/episodes/{self._id}/verdict", {})
-        return said
+        return self._read(_verdict, await self._asking.ask("POST", f"/episodes/{self._id}/verdict", {}))
 
     async def close(self) -> None:
         """End the episode there; a server that is gone has ended it already."""
         id, self._id = self._id, ""
         try:
             if id:
-                with contextlib.suppress(InfrastructureError, EpisodeError):
+                with contextlib.suppress(InfrastructureError, EpisodeError, TaskError):
                     await self._asking.ask("DELETE", f"/episodes/{id}")
         finally:
             await self._asking.close()
 
     def _read(self, as_what: Callable[[Any], _Read], row: Any) -> _Read:
-        try:
-            return as_what(row)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            said = f"{type(error).__name__}: {error}"[:200]
-            raise InfrastructureError(f"{self._asking.url}: what it says cannot be read: {said}") from None
+        return _readable(self._asking.url, as_what, row)
 
 
 class RemoteTasks:
@@ -105,29 +103,42 @@ class RemoteTasks:
     def task(self, index: int) -> Task:
         """Training task `index`, as the server has it."""
         if index not in self._known:
-            self._known[index] = task_from_wire(self._asked(f"/tasks/{index}"))
+            self._known[index] = self._asked(f"/tasks/{index}", task_from_wire)
         return self._known[index]
 
     def held_out(self, count: int) -> Sequence[Task]:
         """The held-out tasks, as the server has them."""
-        return [task_from_wire(row) for row in self._asked(f"/held_out/{count}")["tasks"]]
+        return self._asked(f"/held_out/{count}", lambda row: list(map(task_from_wire, field_of(row, "tasks", list))))
 
-    def _asked(self, path: str) -> Any:
-        answer: list[Any] = []
-        failure: list[Exception] = []
-
-        async def ask() -> None:
+    def _asked(self, path: str, as_what: Callable[[Any], _Read]) -> _Read:
+        async def ask() -> Any:
             asking = Asking(self.url, token=os.environ.get(TOKEN, ""))
             try:
-                answer.append(await asking.ask("GET", path))
-            except (InfrastructureError, EpisodeError) as error:
-                failure.append(error)
+                return await asking.ask("GET", path)
             finally:
                 await asking.close()
 
-        thread = threading.Thread(target=lambda: asyncio.run(ask()))  # a loop may be running here already
-        thread.start()
-        thread.join()
-        if failure:
-            raise TaskError(f"tasks: {failure[0]}")
-        return answer[0]
+        with ThreadPoolExecutor(1) as thread:  # a loop may be running here already
+            try:
+                return _readable(self.url, as_what, thread.submit(asyncio.run, ask()).result())
+            except (InfrastructureError, EpisodeError) as error:
+                raise TaskError(f"tasks: {error}") from None
+
+
+def _readable(url: str, as_what: Callable[[Any], _Read], row: Any) -> _Read:
+    try:
+        return as_what(row)
+    except (ValueError, RecursionError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}"[:200].split())
+        raise InfrastructureError(f"{url}: what it says cannot be read: {said}") from None
+
+
+def _id_in(row: Any) -> str:
+    id = field_of(row, "id", str)
+    if not _ID.fullmatch(id):
+        raise ValueError(f"an id of letters and digits was to be here, got {id[:80]!r}")
+    return id
+
+
+def _verdict(row: Any) -> Mapping[str, Any]:
+    return field_of({"verdict": row}, "verdict", dict)

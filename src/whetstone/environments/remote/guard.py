@@ -56,7 +56,8 @@ class Guard:
         given = headers.get("authorization", "").removeprefix("Bearer ")
         if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
             return 401, f"the token is missing or another; set {TOKEN}"
-        if headers.get("content-length", "0").isdigit() and int(headers.get("content-length", "0")) > self.most_bytes:
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and (len(length) > 18 or int(length) > self.most_bytes):
             return 413, f"more than {self.most_bytes} bytes"
         return 0, ""
 

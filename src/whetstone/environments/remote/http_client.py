@@ -17,6 +17,8 @@ from whetstone.network import Answer, asked
 from whetstone.trajectory_json import writable
 
 _BUSY = (408, 425, 429, 502, 503, 504)
+_MOST_BYTES = 32 << 20
+"""Of an answer."""
 _OURS = (401, 402, 403, 407)
 """Refusals that are about who asks, not about what."""
 
@@ -100,7 +102,7 @@ def _read(answer: Answer, where: str, acting: bool) -> Any:
     status = answer.status
     try:
         value = answer.json() if answer.content else None
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
         if status < 400:
             raise InfrastructureError(f"{where}: its answer is no JSON: {answer.text[:80]!r}") from None

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +32,7 @@ from whetstone.environments.protocol import Environment
 from whetstone.environments.remote.guard import Guard
 from whetstone.environments.remote.wire import (
     PROTOCOL,
+    field_of,
     observation_to_wire,
     result_to_wire,
     task_from_wire,
@@ -154,31 +155,38 @@ def application(name: str, episodes: Episodes, source: Any = None, *, token: str
     one_at_a_time = asyncio.Lock()
 
     async def health(request: Request) -> JSONResponse:
-        said = {"environment": name, "protocol": PROTOCOL, "open": len(episodes.open), "capacity": episodes.capacity}
-        return JSONResponse(said)
+        about = {"environment": name, "protocol": PROTOCOL, "open": len(episodes.open), "capacity": episodes.capacity}
+        return JSONResponse(about)
+
+    async def said(request: Request) -> Mapping[str, Any]:
+        try:
+            return field_of({"question": await request.json()}, "question", dict)
+        except RecursionError:
+            raise ValueError("a question without end") from None
 
     async def begin(request: Request) -> JSONResponse:
-        body = await request.json()
+        body = await said(request)
         if body.get("protocol") != PROTOCOL:
             raise TaskError(f"this server speaks protocol {PROTOCOL}, the client {body.get('protocol')}")
         return JSONResponse({"id": await episodes.begin()}, status_code=201)
 
     async def reset(request: Request) -> JSONResponse:
-        body, episode = await request.json(), episodes.get(request.path_params["id"])
+        body, episode = await said(request), episodes.get(request.path_params["id"])
+        task, seed = task_from_wire(field_of(body, "task", dict)), field_of(body, "seed", int)
         async with episode.lock:
             episode.turn, episode.answer, episode.begun = -1, None, True
-            first = await episode.environment.reset(task_from_wire(body["task"]), seed=int(body["seed"]))
+            first = await episode.environment.reset(task, seed=seed)
         return JSONResponse(observation_to_wire(first))
 
     async def step(request: Request) -> JSONResponse:
-        body = await request.json()
-        action = Message.from_openai(body["action"])
-        return JSONResponse(await episodes.step(request.path_params["id"], int(body["turn"]), action))
+        body = await said(request)
+        turn, action = field_of(body, "turn", int), Message.from_openai(field_of(body, "action", dict))
+        return JSONResponse(await episodes.step(request.path_params["id"], turn, action))
 
     async def verdict(request: Request) -> JSONResponse:
         environment = episodes.get(request.path_params["id"]).environment
-        said = await awaited(environment.verdict()) if fulfils(environment, GivesVerdict) else {}
-        return JSONResponse(dict(said))
+        verdict = await awaited(environment.verdict()) if fulfils(environment, GivesVerdict) else {}
+        return JSONResponse(dict(verdict))
 
     async def end(request: Request) -> JSONResponse:
         await episodes.end(request.path_params["id"])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments.protocol import Observation, StepResult
@@ -14,6 +13,15 @@ from whetstone.trajectory_json import writable
 
 PROTOCOL = 1
 
+_Kind = TypeVar("_Kind")
+_NAMES: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    int: "a whole number",
+    bool: "true or false",
+}
+
 
 def task_to_wire(task: Task) -> dict[str, Any]:
     """A task, its private data among it: the environment judges by it."""
@@ -21,8 +29,14 @@ def task_to_wire(task: Task) -> dict[str, Any]:
 
 
 def task_from_wire(row: Mapping[str, Any]) -> Task:
-    """What `task_to_wire` wrote."""
-    return Task(str(row["id"]), str(row.get("prompt", "")), row.get("private", {}), row.get("tags", {}))
+    """What `task_to_wire` wrote.
+
+    Raises:
+        ValueError: It is none.
+    """
+    private, tags = (field_of(row, name, dict, {}) for name in ("private", "tags"))
+    words = {name: field_of(tags, name, str) for name in tags}
+    return Task(field_of(row, "id", str), field_of(row, "prompt", str, ""), private, words)
 
 
 def observation_to_wire(observation: Observation) -> dict[str, Any]:
@@ -36,13 +50,17 @@ def observation_to_wire(observation: Observation) -> dict[str, Any]:
 
 
 def observation_from_wire(row: Mapping[str, Any]) -> Observation:
-    """What `observation_to_wire` wrote."""
-    functions = [tool["function"] for tool in row.get("tools", ())]
+    """What `observation_to_wire` wrote.
+
+    Raises:
+        ValueError: It is none.
+    """
+    declared = field_of(row, "declared", dict, {})
     return Observation(
-        tuple(map(Message.from_openai, row["messages"])),
-        tuple(ToolSpec(f["name"], f.get("description", ""), f["parameters"]) for f in functions),
-        tuple(row.get("declared", {}).items()),
-        Author(row.get("author", Author.ENVIRONMENT)),
+        tuple(map(Message.from_openai, field_of(row, "messages", list))),
+        tuple(map(_spec, field_of(row, "tools", list, []))),
+        tuple((name, field_of(declared, name, str)) for name in declared),
+        Author(field_of(row, "author", str, Author.ENVIRONMENT)),
     )
 
 
@@ -59,18 +77,56 @@ def result_to_wire(result: StepResult) -> dict[str, Any]:
 
 
 def result_from_wire(row: Mapping[str, Any]) -> StepResult:
-    """What `result_to_wire` wrote."""
+    """What `result_to_wire` wrote.
+
+    Raises:
+        ValueError: It is none.
+    """
+    observation = observation_from_wire(field_of(row, "observation", dict))
+    reward, reason = row.get("reward"), row.get("reason")
     return StepResult(
-        observation_from_wire(row["observation"]),
-        reward=_finite(row.get("reward")),
+        observation,
+        reward=None if reward is None else _finite(row, "reward"),
         terminated=bool(row.get("terminated")),
         truncated=bool(row.get("truncated")),
-        reason=None if row.get("reason") is None else EndReason(row["reason"]),
-        calls=tuple(CallRecord(**call) for call in row.get("calls", ())),
+        reason=None if reason is None else EndReason(field_of(row, "reason", str)),
+        calls=tuple(map(_record, field_of(row, "calls", list, []))),
     )
 
 
-def _finite(reward: Any) -> float | None:
-    if reward is not None and (isinstance(reward, bool) or not math.isfinite(reward)):
-        raise ValueError(f"a reward is {str(reward)[:40]}, no finite number")
-    return reward if reward is None else float(reward)
+def field_of(row: Mapping[str, Any], name: str, kind: type[_Kind], default: Any = ...) -> _Kind:
+    """What is under a name, if it is of this kind.
+
+    Raises:
+        ValueError: It is of another, or is missing and has no default.
+    """
+    if not isinstance(row, Mapping):
+        raise ValueError(f"an object with `{name}` was to be here, got {str(row)[:80]!r}")
+    value = row.get(name, default)
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        said = "missing" if value is ... else f"{str(value)[:80]!r}"
+        raise ValueError(f"`{name}` is {said}, and was to be {_NAMES.get(kind, kind.__name__)}")
+    return value
+
+
+def _spec(tool: Any) -> ToolSpec:
+    function = field_of(tool, "function", dict)
+    description = field_of(function, "description", str, "")
+    return ToolSpec(field_of(function, "name", str), description, dict(field_of(function, "parameters", dict)))
+
+
+def _record(row: Any) -> CallRecord:
+    return CallRecord(
+        field_of(row, "name", str),
+        field_of(row, "outcome", str),
+        _finite(row, "seconds"),
+        field_of(row, "truncated", bool, False),
+        _finite({"cost": 0.0, **row}, "cost"),
+    )
+
+
+def _finite(row: Mapping[str, Any], name: str) -> float:
+    value = row.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+        raise ValueError(f"`{name}` is {str(value)[:40]!r}, no finite number")
+    return float(value)

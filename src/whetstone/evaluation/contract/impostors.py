@@ -100,7 +100,7 @@ class Nonsense:
             return odd[self.turn // 8 % len(odd)]
         if tool.name == "act":
             return said(text, tools)
-        properties: Mapping[str, Any] = tool.parameters.get("properties", {})
+        properties = tool.properties
         given = {name: self._odd(schema, number) for number, (name, schema) in enumerate(properties.items())}
         return assistant("", ToolCall(tool.name, json.dumps(given), "call_0"))
 

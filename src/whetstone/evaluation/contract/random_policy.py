@@ -42,7 +42,7 @@ class RandomPolicy:
         if not tools or self.draw.random() < _SPEAKS:
             return assistant(self.draw.choice(words))
         tool = self.draw.choice(list(tools))
-        properties: Mapping[str, Any] = tool.parameters.get("properties", {})
+        properties = tool.properties
         arguments = {name: self._value(schema, words) for name, schema in properties.items()}
         return assistant("", ToolCall(tool.name, json.dumps(arguments), "call_0"))
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, get_args
+from typing import Any, Protocol, TypeVar, get_args
 
 from whetstone.algorithms import Level
+from whetstone.contracts import fulfils
 from whetstone.errors import RecipeError, did_you_mean
+from whetstone.plugins import unbound
 from whetstone.recipe import Recipe
 from whetstone.trajectory import Task
 
@@ -67,6 +69,12 @@ class Column:
         return self.requires(run) if self.requires is not None else None
 
 
+class Declared(Protocol):
+    """A function that was declared a column."""
+
+    declared_column: Column
+
+
 def column(
     level: Level,
     *,
@@ -106,8 +114,8 @@ def column(
 
 def declaration_of(function: Callable[..., Any]) -> Column | None:
     """What a function declares, options bound to it included; None where it is no column."""
-    said = getattr(getattr(function, "func", function), "declared_column", None)
-    return replace(said, build=function) if isinstance(said, Column) else None
+    whole = unbound(function)
+    return replace(whole.declared_column, build=function) if fulfils(whole, Declared) else None
 
 
 def by_name(functions: Iterable[Callable[..., Any]]) -> dict[str, Column]:

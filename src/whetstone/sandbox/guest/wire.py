@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 PACKET_BYTES = 65536
+_MOST_FRAME_BYTES = 1 << 30
+"""Of what one who answers may be sent at once; files of a session are among it."""
 LENGTH = struct.Struct("!I")
 
 
@@ -21,9 +23,13 @@ def send_packet(to: socket.socket, message: Mapping[str, Any], files: Sequence[i
 
 
 def receive_packet(source: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """(message, files); None for the message where the other side is gone."""
+    """(message, files); None for the message where the other side is gone.
+
+    Raises:
+        ValueError: It is no message.
+    """
     data, files, _, _ = socket.recv_fds(source, PACKET_BYTES, 8)
-    return (json.loads(data) if data else None), list(files)
+    return (_mapping(data) if data else None), list(files)
 
 
 def frame(message: Mapping[str, Any]) -> bytes:
@@ -33,10 +39,27 @@ def frame(message: Mapping[str, Any]) -> bytes:
 
 
 def receive_frame(source: socket.socket) -> dict[str, Any] | None:
-    """The next message; None where the other side is gone. Blocks."""
+    """The next message; None where the other side is gone. Blocks.
+
+    Raises:
+        ValueError: It is no message.
+    """
     head = _exactly(source, LENGTH.size)
-    body = _exactly(source, LENGTH.unpack(head)[0]) if head is not None else None
-    return json.loads(body) if body is not None else None
+    size = LENGTH.unpack(head)[0] if head is not None else 0
+    if size > _MOST_FRAME_BYTES:
+        raise ValueError(f"a message of {size} bytes")
+    body = _exactly(source, size) if head is not None else None
+    return _mapping(body) if body is not None else None
+
+
+def _mapping(data: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(data)
+    except RecursionError:
+        raise ValueError("a message without end") from None
+    if not isinstance(message, dict):
+        raise ValueError("a message that is no mapping")
+    return message
 
 
 def _exactly(source: socket.socket, size: int) -> bytes | None:

@@ -1,0 +1,1 @@
+"""What `benchmarks/fuzz.py` throws at Whetstone: one file a target."""
