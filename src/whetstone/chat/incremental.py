@@ -222,7 +222,7 @@ class Chat:
         """Some templates (Gemma) refuse or drop a system message; tools then go to the first user message."""
         try:
             shown = self._render(({"role": "system", "content": _PROBE}, {"role": "user", "content": "x"}), True)
-        except TemplateError:  # refusing is all it can mean here
+        except PolicyError:  # refusing is all it can mean here
             return False
         return _PROBE in shown
 
