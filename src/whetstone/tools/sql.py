@@ -281,6 +281,8 @@ class _DuckDB:
                 columns = [column[0] for column in cursor.description or ()]
                 return columns, cursor.fetchmany(most)
             except self.duckdb.Error as error:
+                with contextlib.suppress(self.duckdb.Error):  # a transaction that failed would refuse all that follows
+                    self.connection.rollback()
                 if late.is_set():
                     raise ToolError(f"the query ran longer than {seconds:g} s and was ended") from None
                 raise ToolError(str(error)) from None
