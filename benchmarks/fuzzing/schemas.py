@@ -15,7 +15,7 @@ from fuzzing.choices import Choices, held
 from fuzzing.trying import scratch
 from whetstone.chat import FORMATS, ToolSpec
 from whetstone.errors import RecipeError, ToolError
-from whetstone.tools import described, foreign_schema
+from whetstone.tools import foreign_schema, json_schema_tools
 from whetstone.tools.json_schema_tools import spec_of, tool_from_schema
 from whetstone.tools.openapi import OpenApi
 from whetstone.tools.schema import tool_from_function
@@ -231,4 +231,4 @@ def plant() -> None:
             raise KeyError("planted")
         return found(schema, values, most=most)
 
-    vars(described)["problems"] = problems
+    vars(json_schema_tools)["problems"] = problems

@@ -202,7 +202,7 @@ class Answers(httpx2.AsyncBaseTransport):
             raise httpx2.ReadError("gone")
         if choices.often(3):
             return httpx2.Response(200, stream=Endless())
-        return httpx2.Response(status, headers=headers, content=text)
+        return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(text))
 
 
 class Endless(httpx2.AsyncByteStream):

@@ -24,6 +24,8 @@ from whetstone.recipe.reading import Keys, Places, changed, layered, overridden,
 from whetstone.recipe.settings import Recipe
 
 _HALF = re.compile("[\ud800-\udfff]")
+_WITHOUT_BOUND = ("training.max_mismatch",)
+"""Keys that say `.inf` for any."""
 _ODD = re.compile(r"[^\w ./:,()'+*<>=-]|^ | $")
 
 
@@ -157,7 +159,7 @@ def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
 
 def _unsayable(value: Any, dotted: str) -> Iterator[tuple[str, str]]:
     """(key, why) for what no file could say: numbers that are none, and halves of letters."""
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value) and dotted not in _WITHOUT_BOUND:
         yield dotted, f"a finite number is asked for, got {value}"
     elif isinstance(value, str) and _HALF.search(value):
         yield dotted, "it holds half a letter, which no text can"

@@ -6,7 +6,6 @@ Easy to get wrong: JSON has numbers without end, and values of any kind in any p
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import signal
 from typing import Any
@@ -29,13 +28,15 @@ def outcome_of(answer: dict[str, Any]) -> Outcome | None:
     """An answer that is one; None for anything else."""
     value, error, kind = answer.get("value", answer.get("data")), answer.get("error"), answer.get("kind", "error")
     images, exit_code = answer.get("images", []), answer.get("exit_code")
-    if not (isinstance(value, str | None) and isinstance(error, str | None) and isinstance(exit_code, int | None)):
+    if not (isinstance(value, str | None) and isinstance(error, str | None)):
+        return None
+    if exit_code is not None and type(exit_code) is not int:  # true is an int, too
         return None
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
         return None
     try:
         pictures = tuple(base64.b64decode(image, validate=True) for image in images)
-    except binascii.Error:
+    except ValueError:
         return None
     cpu = answer.get("cpu")
     ending = Ending.OK if error is None else Ending.MEMORY if kind == "memory" else Ending.ERROR

@@ -52,6 +52,10 @@ class DuckDB:
         except (self._duckdb.FatalException, self._duckdb.InternalException):
             self._usable = False  # it refuses whatever is asked from here on
             raise
+        except self._duckdb.Error:  # its transaction is over with it, and would refuse whatever follows
+            with contextlib.suppress(self._duckdb.Error):
+                self._connection.rollback()
+            raise
 
     def tables(self) -> list[tuple[str, str]]:
         """See `Engine`."""

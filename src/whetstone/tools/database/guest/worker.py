@@ -108,7 +108,8 @@ def _answer(engine: Engine, asked: dict[str, Any], host: socket.socket) -> None:
         )
         return
     cursor = engine.execute(asked["query"])
-    columns = [str(column[0]) for column in cursor.description or ()]
+    # DuckDB has no cursor for a query that says nothing
+    columns = [str(column[0]) for column in cursor.description or ()] if cursor is not None else []
     host.sendall(wire.frame({"columns": columns}))
     if columns:
         for rows in _pieces(iter(cursor.fetchone, None), asked["most"], asked["cell"]):
