@@ -65,6 +65,7 @@ class Level:
 
     def __init__(self, sandbox: Sandbox, folder: Path, python: Path | None) -> None:
         self.sandbox, self.folder, self.python = sandbox, folder, python
+        self._others = set(psutil.Process().children(recursive=True))
         self.alone = sandbox.isolation in (Isolation.NAMESPACES, Isolation.CONTAINER) or os.getuid() == 0
 
     async def tried(self, attacks: list[Attack]) -> dict[str, Any]:
@@ -163,7 +164,7 @@ class Level:
     def left_over(self) -> dict[str, float]:
         """Processes, descriptors, MiB and folders, with the session that goes on."""
         here = psutil.Process()
-        family = here.children(recursive=True)
+        family = [child for child in here.children(recursive=True) if child not in self._others]
         memory = 0
         for process in family:
             try:

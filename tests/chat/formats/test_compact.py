@@ -110,3 +110,13 @@ def test_neighbouring_answers_share_a_message():
 def test_what_the_format_cannot_express_is_refused():
     with pytest.raises(ValueError, match="</call>"):
         Compact().write(assistant("", ToolCall("calculator", json.dumps({"expression": "</call>"}))), TOOLS)
+
+
+def test_a_text_that_may_be_left_out_is_left_out():
+    schema = spec("schema", table={"type": "string", "default": ""})
+    for arguments, written in (({}, "<call>schema()</call>"), ({"table": "shop"}, "<call>schema(shop)</call>")):
+        message = Message("assistant", (), (ToolCall("schema", json.dumps(arguments)),))
+        assert Compact().write(message, [schema]) == written
+        assert json.loads(Compact().read(written, [schema]).tool_calls[0].arguments) == arguments
+    needed = Compact().read("<call>calculator()</call>", TOOLS)
+    assert json.loads(needed.tool_calls[0].arguments) == {"expression": ""}

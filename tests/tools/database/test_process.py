@@ -80,6 +80,13 @@ def of_status(pid, name):
     return next(line.split()[1] for line in lines if line.startswith(f"{name}:"))
 
 
+def most_kib_of(pid):
+    try:
+        return int(of_status(pid, "VmHWM"))
+    except (OSError, StopIteration):
+        return 0  # it has ended
+
+
 def limits_of(pid):
     lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
     return {line[:25].strip(): line[25:].split()[0] for line in lines}
@@ -130,9 +137,12 @@ def test_what_takes_more_memory_than_there_is_is_ended(tmp_path, kind, query):
         toolset = Toolset([sql], timeout_seconds=60)
         await toolset.open(Task("t", "?"), seed=0)
         try:
-            ended = await toolset.call(ToolCall("sql", f'{{"query": "{query}"}}'))
-            most = int(of_status(workers(kind)[0], "VmHWM"))
-            return ended, await toolset.call(ToolCall("sql", f'{{"query": "{COUNT}"}}')), most
+            asked = asyncio.create_task(toolset.call(ToolCall("sql", f'{{"query": "{query}"}}')))
+            most = 0
+            while not asked.done():
+                await asyncio.sleep(0.001)
+                most = max([most, *(most_kib_of(pid) for pid in workers(kind))])
+            return await asked, await toolset.call(ToolCall("sql", f'{{"query": "{COUNT}"}}')), most
         finally:
             await toolset.close()
 

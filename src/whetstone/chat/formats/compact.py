@@ -125,7 +125,8 @@ def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
     if tool is None:  # the environment says what tools there are
         return ToolCall(name, json.dumps({_OF_UNKNOWN_TOOLS: text}))
     if tool.only_text_parameter is not None:
-        return ToolCall(name, json.dumps({tool.only_text_parameter: text}))
+        nothing = not text and tool.only_text_parameter not in (tool.parameters.get("required") or ())
+        return ToolCall(name, json.dumps({} if nothing else {tool.only_text_parameter: text}))
     try:
         parsed = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(parsed, ast.Call) or any(keyword.arg is None for keyword in parsed.keywords):

@@ -205,14 +205,16 @@ class DatabaseProcess:
                 raise ToolError(f"the result is larger than {much}; the query was ended{self._what_is_left}") from None
             except EOFError:
                 raise self._brought_down() from None
+            left = ""
+            if not heard[-1].get("stays"):  # it goes by itself, and might be asked once more before it has gone
+                self._worker.kill()
+                left = self._what_is_left
         end = heard.pop()
         if end["end"] == "ok":
             return heard
         if end["end"] == "time":
-            raise ToolError(f"the query ran longer than {seconds:g} s and was ended")
+            raise ToolError(f"the query ran longer than {seconds:g} s and was ended{left}")
         if end["end"] == "memory":
-            # DuckDB's process keeps what it took, and another takes its place
-            left = self._what_is_left if self.origin.kind == "duckdb" else ""
             raise ToolError(f"the query took more memory than {self.memory_mb} MiB and was ended{left}")
         raise ToolError(str(end.get("said")))
 

@@ -69,7 +69,7 @@ def serve(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
     except Exception as error:
         end = _failed(error, until)
     host.sendall(wire.frame(end))
-    while end["end"] == "ok" or (engine.usable() and (end["end"] != "memory" or engine.gives_memory_back)):
+    while end["stays"]:
         asked = wire.receive_frame(host)
         if asked is None:
             return
@@ -81,6 +81,7 @@ def serve(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
             end = _ended("ok")
         except Exception as error:  # whatever a library raises is of the query, and is said to who asked it
             end = _failed(error, until)
+            end["stays"] = engine.usable() and (end["end"] != "memory" or engine.gives_memory_back)
         host.sendall(wire.frame(end))
 
 
@@ -158,11 +159,12 @@ def _plain(value: Any, cell: int) -> Any:
     return text[:cell] if cell else text
 
 
-def _ended(how: str, said: str = "") -> dict[str, str]:
-    return {"end": how, "said": said[:_MOST_SAID]}
+def _ended(how: str, said: str = "") -> dict[str, Any]:
+    """How it ended, and whether the process stays for what is asked next."""
+    return {"end": how, "said": said[:_MOST_SAID], "stays": how == "ok"}
 
 
-def _failed(error: Exception, until: float) -> dict[str, str]:
+def _failed(error: Exception, until: float) -> dict[str, Any]:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException":
         return _ended("memory")
     return _ended("time") if time.monotonic() > until else _ended("error", str(error) or type(error).__name__)
