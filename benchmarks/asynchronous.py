@@ -44,13 +44,17 @@ LEARNING = [
     "supervised=null",
     "policy.tiny=null",
     # the learner is to take as long as the engine
-    "training.epochs=6",
-    "training.learning_rate=5.0e-4",
-    "training.checkpoint_every=1000",
+    "reinforcement.epochs=6",
+    "reinforcement.learning_rate=5.0e-4",
+    "reinforcement.checkpoint_every=1000",
 ]
 WAYS = {
     "synchronous": [],
-    "asynchronous": ["training.admit_ahead=2", "training.max_staleness=4", "correction={name: masked, high: 5}"],
+    "asynchronous": [
+        "reinforcement.admit_ahead=2",
+        "reinforcement.max_staleness=4",
+        "correction={name: masked, high: 5}",
+    ],
 }
 ENVIRONMENTS = ((64, 1.0), (256, 1.25))
 """How many, and how wide their answers' times are spread; each has a median of 50 ms, three to an episode."""
@@ -77,7 +81,7 @@ def learned(way: str, seed: int, steps: int, model: Path, folder: Path, more: li
         *WAYS[way],
         *more,
         f"policy.path={model}",
-        f"training.steps={steps}",
+        f"reinforcement.steps={steps}",
     ]
     summary = train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

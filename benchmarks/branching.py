@@ -44,8 +44,8 @@ COMMON = [
     "ablations=null",
     "supervised=null",
     "policy.tiny=null",
-    "training.checkpoint_every=1000",
-    "training.decay_fraction=0.5",
+    "reinforcement.checkpoint_every=1000",
+    "reinforcement.decay_fraction=0.5",
 ]
 COSTS = ("sampled_tokens", "reused_tokens", "tool_calls", "environment_steps")
 SHOWN = (*COSTS, "sampling_seconds")
@@ -56,7 +56,7 @@ def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
     recipe = load_recipe("demo", [*COMMON, *overrides, f"policy.path={model}"])
     summary = train(recipe, folder, progress=Progress(quiet=True))
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    costs = {name: statistics.fmean(row[f"cost/{name}"] for row in rows) for name in COSTS}
+    costs = {name: statistics.fmean(row[f"cost_per_group/{name}"] for row in rows) for name in COSTS}
     return {
         **costs,
         "before": summary.before.success,
@@ -90,8 +90,8 @@ def main() -> None:
                     there = folder / "run"
                     overrides = [
                         f"seed={seed}",
-                        f"training.steps={arguments.updates}",
-                        f"training.tasks_per_step={arguments.tasks}",
+                        f"reinforcement.steps={arguments.updates}",
+                        f"reinforcement.tasks_per_step={arguments.tasks}",
                         f"evaluation.episodes={arguments.episodes}",
                         *changes,
                         *more,

@@ -51,9 +51,9 @@ SMALL = [
     "supervised.batch_size=4",
     "supervised.learning_rate=1.0e-4",
     "supervised.checkpoint_every=1",
-    f"training.steps={STEPS}",
-    f"training.tasks_per_step={GROUPS}",
-    "training.checkpoint_every=2",
+    f"reinforcement.steps={STEPS}",
+    f"reinforcement.tasks_per_step={GROUPS}",
+    "reinforcement.checkpoint_every=2",
     f"rollout.group_size={GROUP}",
     "rollout.max_new_tokens=20",
     "evaluation.episodes=2",
@@ -61,8 +61,12 @@ SMALL = [
 ]
 WAYS = {
     "synchronous": [],
-    "one step off, by recipe": ["training.admit_ahead=1", "training.max_staleness=1", "training.deterministic=true"],
-    "asynchronous": ["training.admit_ahead=2", "training.max_staleness=4"],
+    "one step off, by recipe": [
+        "reinforcement.admit_ahead=1",
+        "reinforcement.max_staleness=1",
+        "reinforcement.deterministic=true",
+    ],
+    "asynchronous": ["reinforcement.admit_ahead=2", "reinforcement.max_staleness=4"],
 }
 BY_RECIPE = ("synchronous", "one step off, by recipe")
 
@@ -160,7 +164,7 @@ def die_after(events: int) -> None:
 def speaking(folder: Path) -> Path:
     """A policy that has learned to end its turns, so that its episodes have several."""
     short = [POLICY, "supervised.steps=60", "supervised.batch_size=16", "evaluation.episodes=2", "ablations=null"]
-    nothing = ["training=null", "rollout=null", "objective=null", "advantage=null"]
+    nothing = ["reinforcement=null", "rollout=null", "objective=null", "advantage=null"]
     train(load_recipe("demo", [*short, *TALK, *nothing]), folder, progress=Progress(quiet=True))
     found = latest_checkpoint(folder)
     assert found is not None

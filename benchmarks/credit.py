@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from circumstances import circumstances
-from whetstone.algorithms import ADVANTAGES, MODULATION, columns_of, level_of
+from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, columns_of, level_of
 from whetstone.algorithms.advantages import gae
 
 GROUPS, SIZE, TURNS, TOKENS = 128, 8, 8, 256
@@ -55,7 +55,7 @@ def batch() -> dict[str, Tensor]:
 
 
 def _functions() -> dict[str, Any]:
-    return {**ADVANTAGES, **MODULATION}
+    return {**ADVANTAGES, **ADVANTAGE_TRANSFORMS}
 
 
 def _levels(function: Callable[..., Any]) -> list[tuple[str, str]]:

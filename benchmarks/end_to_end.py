@@ -84,7 +84,7 @@ OVERRIDES = [
 WARM_UP = [
     "supervised.steps=320",
     "reward=exact_number",
-    "training=null",
+    "reinforcement=null",
     "rollout=null",
     "advantage=null",
     "objective=null",
@@ -94,10 +94,10 @@ REINFORCEMENT = [
     "policy.tiny=null",
     f"rollout.max_new_tokens={TURN_TOKENS}",
     f"rollout.group_size={GROUP}",
-    f"training.tasks_per_step={PROMPTS}",
-    "training.optimizer=adamw",
-    "training.steps=10000",
-    f"training.learning_rate={RATE}",
+    f"reinforcement.tasks_per_step={PROMPTS}",
+    "reinforcement.optimizer=adamw",
+    "reinforcement.steps=10000",
+    f"reinforcement.learning_rate={RATE}",
 ]
 
 
@@ -130,7 +130,7 @@ class Ours:
 
     async def block(self, steps: int) -> list[dict[str, float]]:
         """`steps` steps behind one that warms up: seconds and sampled tokens of each."""
-        settings = self.resolved.recipe.training
+        settings = self.resolved.recipe.reinforcement
         assert settings is not None
         if self.assembly is None:
             self.assembly = await in_arithmetic_thread(assemble, self.resolved)

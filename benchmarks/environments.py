@@ -24,7 +24,7 @@ import psutil
 
 from circumstances import circumstances
 from whetstone.chat import assistant
-from whetstone.cli.tasks import contract_of
+from whetstone.cli.environments import contract_of
 from whetstone.environments.dependencies import check_needs
 from whetstone.environments.hosting import host_counts
 from whetstone.errors import RecipeError

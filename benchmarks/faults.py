@@ -43,7 +43,7 @@ OVERRIDES = [
     "policy.tiny=null",
     "environment.tools=[faults:pocket_calculator]",
     "environment.tool_timeout_seconds=1",
-    "training.max_faults=400",
+    "reinforcement.max_faults=400",
 ]
 
 
@@ -140,8 +140,8 @@ async def learn(
 ) -> dict[str, Any]:
     """Steps until the goal is reached for the first time, and what went wrong on the way."""
     global workers, faulty
-    resolved = load_recipe("demo", [*OVERRIDES, f"seed={seed}", f"policy.path={model}", f"training.steps={steps}"])
-    settings = resolved.recipe.training
+    resolved = load_recipe("demo", [*OVERRIDES, f"seed={seed}", f"policy.path={model}", f"reinforcement.steps={steps}"])
+    settings = resolved.recipe.reinforcement
     assert settings is not None
     assembly = await in_arithmetic_thread(assemble, resolved)
     learner = await in_arithmetic_thread(learner_for, assembly, settings, None)

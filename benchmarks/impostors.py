@@ -1,6 +1,6 @@
 """Does anybody win without doing the task? Impostors over every world, every adapter and every recipe.
 
-    worlds, adapters   the check "nothing for nothing" of `whetstone tasks check`
+    worlds, adapters   the check "nothing for nothing" of `whetstone environments check`
     recipes            the checks of `whetstone rewards audit`; recipes of the same tasks, world and reward are one line
 
 Each is tried in a process of its own, so that one that hangs or ends its process is a line of the table, and no more.
@@ -25,7 +25,7 @@ import whetstone
 from circumstances import circumstances
 from environments import NATIVE
 from whetstone import assembly
-from whetstone.cli.tasks import contract_of
+from whetstone.cli.environments import contract_of
 from whetstone.errors import WhetstoneError
 from whetstone.evaluation.audit import Audit
 from whetstone.evaluation.checks import Verdict

@@ -35,9 +35,9 @@ async def learn(seed: int, every: int, episodes: int, folder: str) -> dict[str, 
     # all arithmetic in one thread: two pools of helpers would be half as fast
     assembly = await in_arithmetic_thread(assemble, load_recipe("demo", [f"seed={seed}"]))
     engine = await in_arithmetic_thread(assembly.engine)
-    warm_up, training = recipe.supervised, recipe.training
+    warm_up, reinforcement = recipe.supervised, recipe.reinforcement
     assert warm_up is not None
-    assert training is not None
+    assert reinforcement is not None
 
     async def success() -> float:
         weights = dict(assembly.policy.model.named_parameters())
@@ -56,17 +56,17 @@ async def learn(seed: int, every: int, episodes: int, folder: str) -> dict[str, 
         seconds += time.perf_counter() - began
     after_warm_up, warm_up_seconds = await success(), seconds
     reached, rate = None, after_warm_up
-    learner = await in_arithmetic_thread(learner_for, assembly, training, None)
-    store = RunStore(Path(folder), groups_per_file=training.tasks_per_step)
-    reinforcing = Reinforcement(assembly, learner, engine, training, store=store, base_version=engine.version)
-    assert training.reference_kl == 0  # the learner is given no reference here
-    for step in range(training.steps):
+    learner = await in_arithmetic_thread(learner_for, assembly, reinforcement, None)
+    store = RunStore(Path(folder), groups_per_file=reinforcement.tasks_per_step)
+    reinforcing = Reinforcement(assembly, learner, engine, reinforcement, store=store, base_version=engine.version)
+    assert reinforcement.reference_kl == 0  # the learner is given no reference here
+    for step in range(reinforcement.steps):
         began = time.perf_counter()
         metrics = await reinforcing.step()
         spent = time.perf_counter() - began
         seconds += spent
         tokens += metrics["throughput/tokens_per_second"] * spent
-        if (step + 1) % every == 0 or step + 1 == training.steps:
+        if (step + 1) % every == 0 or step + 1 == reinforcement.steps:
             rate = await success()
             print(f"seed {seed} step {step + 1}: {rate:.1%} after {seconds / 60:.2f} minutes", file=sys.stderr)
             if rate >= GOAL and reached is None:

@@ -206,7 +206,7 @@ def compared(size: str, repeats: int) -> tuple[dict[str, Any], dict[str, float]]
         "forked_tokens_per_second": {name: rates(trees, values) for name, values in forked.items()},
         "gradients_apart": difference(size, segments),
         "shared_fraction": metrics["update/shared_fraction"],
-        "flops_utilisation": metrics["throughput/flops_utilisation"],
+        "flops_utilisation": metrics["throughput/mfu"],
     }
     middle = {name: statistics.median(values) for name, values in (timed | forked).items()}
     return measured, {

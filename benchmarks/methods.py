@@ -33,12 +33,12 @@ COMMON = [
     "ablations=null",
     "supervised=null",
     "policy.tiny=null",
-    "training.checkpoint_every=1000",
-    "training.minibatches=2",
-    "training.decay_fraction=0.5",
+    "reinforcement.checkpoint_every=1000",
+    "reinforcement.minibatches=2",
+    "reinforcement.decay_fraction=0.5",
 ]
 _WARM, _SUCCESS = ["critic={warm_up: 4}"], ["critic={loss: success}"]
-_SLOWER = ["training.learning_rate=3.0e-4"]
+_SLOWER = ["reinforcement.learning_rate=3.0e-4"]
 """For estimators without a baseline of the task: the demo's rate is for ones that have it."""
 _GRADIENT, _FORKED = ["objective=policy_gradient"], ["rollout.strategy=forked"]
 _CALLS, _THOUGHTS = ["reward=matched_calls"], ["reward=meta_reasoning"]
@@ -87,19 +87,19 @@ METHODS: dict[str, dict[str, list[str]]] = {
         "filters: zero_variance": ["filters=[zero_variance]"],
         "filters: overlong_filter": ["filters=[overlong_filter]"],
         "filters: invalid_endings": ["filters=[invalid_endings]"],
-        "modulation: entropy_modulated": ["modulation=[entropy_modulated]"],
-        "modulation: entropy_aware": ["modulation=[entropy_aware]"],
-        "modulation: clip_cov": ["modulation=[{name: clip_cov, low: 0.1, share: 0.02}]"],
+        "advantage transform: entropy_modulated": ["advantage_transforms=[entropy_modulated]"],
+        "advantage transform: entropy_aware": ["advantage_transforms=[entropy_aware]"],
+        "advantage transform: clip_cov": ["advantage_transforms=[{name: clip_cov, low: 0.1, share: 0.02}]"],
         "shaping: overlong": ["shaping=[{name: overlong, limit: 140, buffer: 70, penalty: 0.5}]"],
         "shaping: gated": ["shaping=[gated]", *_CALLS],
         "shaping: kl_penalty": ["advantage=reinforce_plus_plus", "shaping=[kl_penalty]", *_SLOWER],
         "shaping: self_correction": ["shaping=[{name: self_correction, weight: 1.0}]", *_CALLS],
         "aggregation: sequence_sum": ["aggregation=sequence_sum"],
         "aggregation: constant": ["aggregation={mode: constant, tokens: 100}"],
-        "training.entropy": ["training.entropy={weight: 0.001, band: 0.2}"],
-        "training.reference_kl (k3)": ["training.reference_kl=0.01", "training.reference_estimator=k3"],
-        "training.imitation (fading)": [
-            "training.imitation={weight: 0.5, final_weight: 0.05, decay_steps: 20, mixed: true}"
+        "reinforcement.entropy": ["reinforcement.entropy={weight: 0.001, band: 0.2}"],
+        "reinforcement.reference_kl (k3)": ["reinforcement.reference_kl=0.01", "reinforcement.reference_estimator=k3"],
+        "reinforcement.imitation (fading)": [
+            "reinforcement.imitation={weight: 0.5, final_weight: 0.05, decay_steps: 20, mixed: true}"
         ],
     },
 }
@@ -146,8 +146,8 @@ def main() -> None:
                 named = [f"{kind}={method}"] if kind != "beside" else []
                 overrides = [
                     f"seed={seed}",
-                    f"training.steps={arguments.updates}",
-                    f"training.tasks_per_step={arguments.tasks}",
+                    f"reinforcement.steps={arguments.updates}",
+                    f"reinforcement.tasks_per_step={arguments.tasks}",
                     f"evaluation.episodes={arguments.episodes}",
                     *named,
                     *(each.replace("TEACHER", str(teacher)) for each in more),

@@ -24,7 +24,7 @@ environment: {tools: ["shop:price"], max_turns: 2}
 reward: "shop:right_price"
 rollout: {group_size: 2, max_new_tokens: 4}
 evaluation: {episodes: 2}
-training: {steps: 1, tasks_per_step: 2}
+reinforcement: {steps: 1, tasks_per_step: 2}
 """
 TASKS = "".join(f'{{"prompt": "What does {what} cost?", "answer": {cost}}}\n' for what, cost in (
     ("tea", 4), ("rice", 7), ("milk", 2), ("salt", 1)
@@ -150,18 +150,20 @@ MISTAKES = (
     Mistake(
         "a section misspelt in the file",
         "train shop.yaml",
-        'shop.yaml:8  trainng: no such key; did you mean "training"?',
+        'shop.yaml:8  reinforcemnt: no such key; did you mean "reinforcement"?',
         2,
-        _recipe("training:", "trainng:"),
+        _recipe("reinforcement:", "reinforcemnt:"),
     ),
     Mistake(
         "a section misspelt on the command line",
-        "train shop.yaml trainng.steps=3",
-        'command line (trainng.steps=3)  trainng: no such key; did you mean "training"?',
+        "train shop.yaml reinforcemnt.steps=3",
+        'command line (reinforcemnt.steps=3)  reinforcemnt: no such key; did you mean "reinforcement"?',
     ),
-    Mistake("a key misspelt", "train shop.yaml training.stepps=3", 'no such key; did you mean "steps"?'),
+    Mistake("a key misspelt", "train shop.yaml reinforcement.stepps=3", 'no such key; did you mean "steps"?'),
     Mistake(
-        "a word for a number", "train shop.yaml training.steps=many", "training.steps: input should be a valid integer"
+        "a word for a number",
+        "train shop.yaml reinforcement.steps=many",
+        "reinforcement.steps: input should be a valid integer",
     ),
     Mistake(
         "a word for a section",
@@ -188,17 +190,17 @@ MISTAKES = (
     ),
     Mistake(
         "an ablation with a misspelt key",
-        "train shop.yaml 'ablations={a: {training.stepps: 3}}'",
-        "training.stepps: no such key",
+        "train shop.yaml 'ablations={a: {reinforcement.stepps: 3}}'",
+        "reinforcement.stepps: no such key",
     ),
     Mistake(
         "an optimiser whose package is missing",
-        "train shop.yaml training.optimizer=adamw_8bit",
+        "train shop.yaml reinforcement.optimizer=adamw_8bit",
         "adamw_8bit needs bitsandbytes: pip install",
     ),
     Mistake(
         "more updates than groups",
-        "train shop.yaml training.minibatches=9",
+        "train shop.yaml reinforcement.minibatches=9",
         "9 updates cannot each have a share of 2 groups",
     ),
     Mistake(
@@ -333,12 +335,14 @@ MISTAKES = (
     ),
     Mistake("a world of tasks that are not its own", "train frozen-lake tasks.source=sokoban", "sokoban"),
     Mistake(
-        "a Gymnasium world that is not there", "tasks check gymnasium id=my_gym:Shop-v0", "No module named 'my_gym'"
+        "a Gymnasium world that is not there",
+        "environments check gymnasium id=my_gym:Shop-v0",
+        "No module named 'my_gym'",
     ),
     Mistake(
         "imitation without an expert",
-        "train shop.yaml training.imitation={}",
-        'training.imitation: the source "jsonl" has no expert',
+        "train shop.yaml reinforcement.imitation={}",
+        'reinforcement.imitation: the source "jsonl" has no expert',
     ),
     Mistake(
         "beginning behind an expert who is not there",
@@ -361,7 +365,7 @@ MISTAKES = (
     Mistake("a run that is not there", "evaluate runs/shop", "runs/shop: neither a run nor a recipe is there"),
     Mistake(
         "a file for a folder",
-        "evaluate shop.yaml --into shop.yaml",
+        "evaluate shop.yaml --output-dir shop.yaml",
         "shop.yaml: is a file; an evaluation is kept in a folder",
     ),
     Mistake("a model without an address", "evaluate shop.yaml --model gpt", "--model: belongs to an address"),
@@ -384,10 +388,10 @@ MISTAKES = (
     Mistake("a recipe for a task source", "tasks show shop.yaml", "is a recipe; its tasks are shown by"),
     Mistake(
         "no tasks for a world of one's own",
-        "tasks check shop:World",
+        "environments check shop:World",
         "say where the tasks of shop:World come from: --tasks",
     ),
-    Mistake("a port that is none", "host sokoban --port 99999", "99999 is not in the range"),
+    Mistake("a port that is none", "environments serve sokoban --port 99999", "99999 is not in the range"),
     Mistake("nothing to serve", "mcp shop:Empty", "Empty"),
 )
 

@@ -82,8 +82,8 @@ COMMON = [
     "ablations=null",
     "supervised=null",
     "policy.tiny=null",
-    "training.checkpoint_every=1000",
-    "training.decay_fraction=0.5",
+    "reinforcement.checkpoint_every=1000",
+    "reinforcement.decay_fraction=0.5",
 ]
 
 
@@ -121,8 +121,8 @@ def main() -> None:
                 for reward, said in CLAIMS[claim]["rewards"].items():
                     overrides = [
                         f"seed={seed}",
-                        f"training.steps={CLAIMS[claim]['updates']}",
-                        f"training.tasks_per_step={arguments.tasks}",
+                        f"reinforcement.steps={CLAIMS[claim]['updates']}",
+                        f"reinforcement.tasks_per_step={arguments.tasks}",
                         f"evaluation.episodes={arguments.episodes}",
                         *world,
                         f"reward={said}",

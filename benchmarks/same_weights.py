@@ -19,7 +19,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-STAGE = "training"
+STAGE = "reinforcement"
 """What a recipe calls the stage of reinforcement."""
 SHORT = ["supervised.steps=80", f"{STAGE}.steps=2", f"{STAGE}.tasks_per_step=8", "evaluation.episodes=4"]
 RUNS = {

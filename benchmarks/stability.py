@@ -38,8 +38,8 @@ COMMON = [
     "ablations=null",
     "supervised=null",
     "policy.tiny=null",
-    "training.checkpoint_every=1000",
-    "training.minibatches=2",
+    "reinforcement.checkpoint_every=1000",
+    "reinforcement.minibatches=2",
     # by the number of tokens, fewer episodes would be louder ones
     "aggregation={mode: constant, tokens: 48}",
 ]
@@ -59,7 +59,7 @@ def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
         "largest_over_median": max(norms) / median,
         "spikes": sum(norm > SPIKE * median for norm in norms),
         "filtered_fraction": statistics.fmean(row.get("filter/void_turns", 0.0) for row in rows),
-        "stopped_fraction": statistics.fmean(row.get("marked/void_turn", 0.0) for row in rows),
+        "stopped_fraction": statistics.fmean(row.get("flag/void_turn", 0.0) for row in rows),
         "mismatch_kl": max(row.get("sampler/mismatch_kl", 0.0) for row in rows),
         "before": summary.before.success,
         "after": summary.after.success,
@@ -86,10 +86,10 @@ def main() -> None:
                 there = folder / "run"
                 overrides = [
                     f"seed={seed}",
-                    f"training.steps={arguments.updates}",
-                    f"training.tasks_per_step={arguments.tasks}",
-                    f"training.learning_rate={arguments.learning_rate}",
-                    "training.decay_fraction=0",
+                    f"reinforcement.steps={arguments.updates}",
+                    f"reinforcement.tasks_per_step={arguments.tasks}",
+                    f"reinforcement.learning_rate={arguments.learning_rate}",
+                    "reinforcement.decay_fraction=0",
                     f"evaluation.episodes={arguments.episodes}",
                     *more,
                 ]

@@ -24,8 +24,8 @@ from tools_page import tools_page
 from whetstone.algorithms import (
     ADVANTAGES,
     CORRECTIONS,
-    FILTERS,
-    MODULATION,
+    CREDIT_FILTERS,
+    ADVANTAGE_TRANSFORMS,
     OBJECTIVES,
     SHAPING,
     advantages,
@@ -33,21 +33,21 @@ from whetstone.algorithms import (
     columns_of,
     corrections,
     level_of,
-    modulation,
+    advantage_transforms,
     objectives,
     schedules,
     shaping,
 )
 from whetstone.rollout.allocations import ALLOCATIONS
-from whetstone.rollout.injections import INJECTIONS
-from whetstone.rollout.partners import PARTNERS
-from whetstone.rollout.refills import REFILLS
+from whetstone.rollout.replay import REPLAY
+from whetstone.rollout.environment_wrappers import ENVIRONMENT_WRAPPERS
+from whetstone.rollout.dynamic_sampling import DYNAMIC_SAMPLING
 from whetstone.rollout.rewrites import REWRITES
-from whetstone.rollout.selections import SELECTIONS
+from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
 from whetstone.rollout.starts import STARTS
 from whetstone.rollout.stops import STOPS
 from whetstone.rollout.strategies import STRATEGIES
-from whetstone.rollout.views import VIEWS
+from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
 from whetstone.tasks.curricula import CURRICULA
 from whetstone.learning.columns import COLUMN_BUILDERS
 
@@ -60,13 +60,29 @@ PRIMITIVES: list[tuple[str, str, Mapping[str, Any]]] = [
     ("Sample and fork", "`rollout.strategy:`, how the trajectories of one task come about.", STRATEGIES),
     ("Allocate", "`rollout.allocate:`, how much a group may use.", ALLOCATIONS),
     ("Start", "`rollout.start:`, where the episodes of a group begin.", STARTS),
-    ("View", "`rollout.views:`, a list, in order; what the policy reads beside what the environment said.", VIEWS),
+    (
+        "Context transforms",
+        "`rollout.context_transforms:`, a list, in order; what the policy reads beside what the environment said.",
+        CONTEXT_TRANSFORMS,
+    ),
     ("Stop", "`rollout.stops:`, a list; when an episode is to end before its time.", STOPS),
-    ("Partner", "`rollout.partner:`, who answers in the environment's place.", PARTNERS),
+    (
+        "Environment wrapper",
+        "`rollout.environment_wrapper:`, who answers in the environment's place.",
+        ENVIRONMENT_WRAPPERS,
+    ),
     ("Rewrite", "`rollout.rewrites:`, a list; what becomes of what was said so far.", REWRITES),
-    ("Inject", "`rollout.inject:`, a list; what stored trajectories are learned from.", INJECTIONS),
-    ("Select", "`rollout.select:`, a list, in order; which trajectories of a step are learned from.", SELECTIONS),
-    ("Refill", "`rollout.refill:`, which groups count; others are sampled in the place of the rest.", REFILLS),
+    ("Replay", "`rollout.replay:`, a list; what stored trajectories are learned from.", REPLAY),
+    (
+        "Trajectory filters",
+        "`rollout.trajectory_filters:`, a list, in order; which trajectories of a step are learned from.",
+        TRAJECTORY_FILTERS,
+    ),
+    (
+        "Dynamic sampling",
+        "`rollout.dynamic_sampling:`, which groups count; others are sampled in the place of the rest.",
+        DYNAMIC_SAMPLING,
+    ),
     ("Task distribution", "`curriculum:`, which task comes next.", CURRICULA),
 ]
 
@@ -99,7 +115,7 @@ half is one function, `training/one_step.py`. Task generation is a task source.
 What a part remembers from step to step (a buffer, a bandit, a library) is bounded, in the checkpoint, and a function
 of the groups on record: a run that was killed remembers what it would have. All chance comes from a seed made of run,
 step, group and part. What a part has to say of itself is in `metrics.jsonl` under its name; what was spent on a group,
-whatever became of it, under `cost/`: sampled tokens, tokens of shared prefixes nobody drew again, tool calls,
+whatever became of it, under `cost_per_group/`: sampled tokens, tokens of shared prefixes nobody drew again, tool calls,
 environment steps.
 
 What branching costs and whether it learns as well: [the table](../benchmarks/results/branching.md); whether void turns
@@ -118,10 +134,10 @@ TOP = """# Methods
 A recipe names how rewards become credit and how credit becomes a loss:
 
 ```yaml
-shaping: [overlong]                # rewards made over before anything is computed from them
-filters: [void_turns]              # what is not learned from, and where that bites
+shaping: [overlong]                # reward shaping, before anything is computed
+credit_filters: [void_turns]              # what is not learned from, and whether it still counts in the baseline
 advantage: {name: gigpo, scale: true}
-modulation: [entropy_modulated]    # advantages made over after all
+advantage_transforms: [entropy_modulated]    # advantage transforms, applied last
 objective: {name: clipped, clip_high: 0.28}
 aggregation: token_mean            # what a token's loss counts for
 correction: truncated              # what tokens count for that another policy drew
@@ -149,7 +165,7 @@ whose run does not produce a column is refused before anything is sampled. Yours
 Whether each learns on the demo's task, and what it was given beside: [the table](../benchmarks/results/methods.md).
 
 The six pieces they are made of: shape the reward (`shaping`), return (`returns.reward_to_go`), baseline and scale over
-a set (`sets.normalised`), blend two levels (a sum), modulate (`modulation`). Groups of one, equal rewards and sets of
+a set (`sets.normalised`), blend two levels (a sum), transform (`advantage_transforms`). Groups of one, equal rewards, sets of
 one give exactly 0; statistics are in float64 over all trajectories of a step.
 
 """
@@ -254,8 +270,12 @@ def methods_page() -> str:
     sections: list[tuple[str, str, Mapping[str, Any]]] = [
         ("Estimators", "`advantage:`, from columns to advantages.", ADVANTAGES),
         ("Shaping", "`shaping:`, a list; each gives what takes the place of the rewards of its level.", SHAPING),
-        ("Modulation", "`modulation:`, a list, in order; each works on any estimator's advantages.", MODULATION),
-        ("Filters", "`filters:`, a list; each says where its removal bites.", FILTERS),
+        (
+            "Advantage transforms",
+            "`advantage_transforms:`, a list, in order; each works on any estimator's advantages.",
+            ADVANTAGE_TRANSFORMS,
+        ),
+        ("Filters", "`filters:`, a list; each says where its removal bites.", CREDIT_FILTERS),
         (
             "Objectives",
             "`objective:`, from log-probs and advantages to a loss per token, or from sums of log-probs to one loss.",
@@ -268,7 +288,7 @@ def methods_page() -> str:
         parts += [_entry(name, function) for name, function in sorted(functions.items())]
     parts.append(BESIDE)
     named = {id(function) for _, _, functions in sections for function in functions.values()}
-    for room in (advantages, corrections, modulation, objectives, schedules, shaping):
+    for room in (advantages, corrections, advantage_transforms, objectives, schedules, shaping):
         for name in sorted(room.__all__):
             function = getattr(room, name)
             if inspect.isfunction(function) and id(function) not in named:
@@ -296,7 +316,7 @@ def _entry(name: str, function: Callable[..., Any]) -> str:
     lines = [f"### `{name}`\n\n", _as_markdown(body), "\n"]
     columns = [f"`{column}`" for column in columns_of(function)]
     gives = f"; gives one number a {level_of(function)}" if function in ADVANTAGES.values() else ""
-    if function in FILTERS.values():
+    if function in CREDIT_FILTERS.values():
         gives = f"; bites: {bite_of(function).value.replace('_', ' ')}"
     lines.append(f"*Reads* {', '.join(columns)}{gives}.\n\n")
     options = {p.name: p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}

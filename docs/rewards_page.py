@@ -34,7 +34,7 @@ group (`compared`), once the group is whole.
 
 **What goes wrong in a reward is never a number.** An exception, a value that is not finite, a judge that is down or
 answers in prose, a sandbox that died: the episode leaves every statistic, ends by `error` or `infrastructure`, is
-counted in the metrics, and too many of them stop the run (`training.max_faults`).
+counted in the metrics, and too many of them stop the run (`reinforcement.max_faults`).
 
 ## Sums of terms
 
@@ -67,10 +67,10 @@ once (`one move`, `stops`) no more wins than luck explains. It exits with 1 wher
 CHECKS = """
 Checked are: a good episode is paid more than every bad one; nonsense and stopping at once never win; giving up is paid
 no more than an honest failure; what cannot be judged (the task's private data, the world's verdict, the judge taken
-away) is no number; components keep their names; scores are the same when asked again; a change of one per cent in a
+away) is not a number; components keep their names; scores are the same when asked again; a change of one per cent in a
 weight changes nobody's place. Every recipe that comes along passes.
 
-`whetstone rewards fit RECIPE --model FOLDER` fits a reward model (`learned`) on the same episodes.
+`whetstone rewards train-model RECIPE --model FOLDER` fits a reward model (`learned`) on the same episodes.
 
 """
 
@@ -88,9 +88,9 @@ SEARCHED = """## Evaluation
 `whetstone evaluate RUN_OR_RECIPE` plays held-out tasks with fixed seeds: success with a Wilson interval and one that
 draws whole tasks anew, pass@k and pass^k, maj@k, the mean reward, components, turns, calls, solved episodes per call,
 tokens, cost, what went wrong, calibration of stated confidence, each tag of the tasks. `--policy` takes a run, a
-model's folder or an OpenAI-compatible address; `--into FOLDER` keeps every episode and goes on with them; `--lm-eval
+model's folder or an OpenAI-compatible address; `--output-dir FOLDER` keeps every episode and goes on with them; `--lm-eval
 FILE` writes results as lm-evaluation-harness does. Episodes that failed for reasons of infrastructure are counted
-apart; above 2 % the command exits with 1. `evaluation.every: 10` evaluates beside training, on a copy of the weights.
+apart; above 2 % the command exits with 1. `evaluation.interval_steps: 10` evaluates beside training, on a copy of the weights.
 
 `whetstone compare demo gspo` or `whetstone compare demo advantage=group_relative,gigpo --budget sampled_tokens=1e6`
 trains each over several seeds on the same tasks with the same budget (`episodes`, `sampled_tokens`, `tool_calls`,

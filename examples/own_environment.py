@@ -68,7 +68,7 @@ RECIPE = {
     "reward": "verdict",
     "supervised": {"steps": 20},
     "rollout": {"group_size": 4, "max_new_tokens": 4},
-    "training": {"steps": 10, "tasks_per_step": 8},
+    "reinforcement": {"steps": 10, "tasks_per_step": 8},
     "evaluation": {"episodes": 50},
 }
 

@@ -12,7 +12,7 @@ from whetstone.training import RunSummary
 
 def main(run_dir: str = "runs/calculator", **sections: Any) -> RunSummary:
     """Train, and say what came of it."""
-    recipe = whetstone.load_recipe("demo", **{"ablations": None, "training": {"steps": 30}, **sections})
+    recipe = whetstone.load_recipe("demo", **{"ablations": None, "reinforcement": {"steps": 30}, **sections})
     run = whetstone.train(recipe, run_dir)
     for stage, evaluation in run.evaluations.items():
         low, high = evaluation.interval

@@ -6,21 +6,21 @@ from pathlib import Path
 
 from docstring_parser import parse
 
-from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING
+from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, CORRECTIONS, CREDIT_FILTERS, OBJECTIVES, SHAPING
 from whetstone.chat import FORMATS
 from whetstone.rewards import REWARDS
 from whetstone.rewards.judges import JUDGES
 from whetstone.rollout import SEARCHES
 from whetstone.rollout.allocations import ALLOCATIONS
-from whetstone.rollout.injections import INJECTIONS
-from whetstone.rollout.partners import PARTNERS
-from whetstone.rollout.refills import REFILLS
+from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
+from whetstone.rollout.dynamic_sampling import DYNAMIC_SAMPLING
+from whetstone.rollout.environment_wrappers import ENVIRONMENT_WRAPPERS
+from whetstone.rollout.replay import REPLAY
 from whetstone.rollout.rewrites import REWRITES
-from whetstone.rollout.selections import SELECTIONS
 from whetstone.rollout.starts import STARTS
 from whetstone.rollout.stops import STOPS
 from whetstone.rollout.strategies import STRATEGIES
-from whetstone.rollout.views import VIEWS
+from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
 from whetstone.tasks.curricula import CURRICULA
 from whetstone.tools import TOOLS
 
@@ -37,15 +37,15 @@ def test_it_is_what_the_docstrings_say(monkeypatch):
 
 
 def test_every_method_is_in_it():
-    for functions in (ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING):
+    for functions in (ADVANTAGES, CORRECTIONS, CREDIT_FILTERS, ADVANTAGE_TRANSFORMS, OBJECTIVES, SHAPING):
         for name in functions:
             assert f"### `{name}`" in PAGE
 
 
 def test_every_part_of_the_primitives_is_on_the_other_page():
     for parts in (
-        *(ALLOCATIONS, CURRICULA, INJECTIONS, PARTNERS, REFILLS, REWRITES),
-        *(SELECTIONS, STARTS, STOPS, STRATEGIES, VIEWS),
+        *(ALLOCATIONS, CURRICULA, REPLAY, ENVIRONMENT_WRAPPERS, DYNAMIC_SAMPLING, REWRITES),
+        *(TRAJECTORY_FILTERS, STARTS, STOPS, STRATEGIES, CONTEXT_TRANSFORMS),
     ):
         assert parts
         for name in parts:

@@ -11,7 +11,7 @@ SMALL = {
     "policy": {"tiny": {"hidden": 16, "heads": 2, "layers": 1, "intermediate": 16}},
     "supervised": {"steps": 2, "batch_size": 4},
     "rollout": {"group_size": 2, "max_new_tokens": 4},
-    "training": {"steps": 2, "tasks_per_step": 2},
+    "reinforcement": {"steps": 2, "tasks_per_step": 2},
     "evaluation": {"episodes": 4},
 }
 

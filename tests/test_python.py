@@ -29,7 +29,7 @@ TINY = {
     "chat": {"format": "compact"},
     "tasks": {"source": "arithmetic"},
     "rollout": {"group_size": 2, "max_new_tokens": 6},
-    "training": {"steps": 2, "tasks_per_step": 2, "checkpoint_every": 1},
+    "reinforcement": {"steps": 2, "tasks_per_step": 2, "checkpoint_every": 1},
     "evaluation": {"episodes": 4},
 }
 
@@ -103,9 +103,11 @@ def test_a_recipe_is_keys_an_object_or_a_file_with_sections_over_it(tmp_path):
     built = whetstone.Recipe(**keys)
     loaded = [load_recipe(given).recipe for given in (keys, built, load_recipe(keys), tmp_path / "mine.yaml")]
     assert all(recipe == loaded[0] for recipe in loaded)
-    changed = load_recipe(tmp_path / "mine.yaml", ["training.tasks_per_step=3"], training={"steps": 5}, seed=7).recipe
-    assert (changed.seed, changed.training.steps, changed.training.tasks_per_step) == (7, 5, 3)
-    assert changed.training.checkpoint_every == 1
+    changed = load_recipe(
+        tmp_path / "mine.yaml", ["reinforcement.tasks_per_step=3"], reinforcement={"steps": 5}, seed=7
+    ).recipe
+    assert (changed.seed, changed.reinforcement.steps, changed.reinforcement.tasks_per_step) == (7, 5, 3)
+    assert changed.reinforcement.checkpoint_every == 1
     extended = load_recipe({"extends": str(tmp_path / "mine.yaml"), "advantage": above_half}).recipe
     assert extended.advantage.name == name_of(above_half)
     assert extended.tasks == loaded[0].tasks
@@ -119,8 +121,8 @@ def test_a_section_that_is_none_is_taken_out():
     ("make", "said"),
     [
         (lambda: load_recipe({**TINY, "reward": parity, "advantge": above_half}), 'did you mean "advantage"?'),
-        (lambda: load_recipe("demo", training={"stpes": 3}), 'training.stpes: no such key; did you mean "steps"?'),
-        (lambda: load_recipe("demo").with_changes(training={"stpes": 3}), 'did you mean "steps"?'),
+        (lambda: load_recipe("demo", reinforcement={"stpes": 3}), 'training.stpes: no such key; did you mean "steps"?'),
+        (lambda: load_recipe("demo").with_changes(reinforcement={"stpes": 3}), 'did you mean "steps"?'),
         (lambda: whetstone.Recipe(**TINY, reward=parity, sed=1), 'sed: no such key; did you mean "seed"?'),
         (lambda: load_recipe("demo", seed=lambda: 0), "seed: "),
         (lambda: whetstone.Recipe(), "policy: is needed and not set"),
@@ -134,10 +136,10 @@ def test_a_mistake_in_keys_is_one_line(make, said):
 
 
 def test_changes_take_functions():
-    changed = load_recipe("demo").with_changes({"advantage": above_half, "training.steps": 3})
+    changed = load_recipe("demo").with_changes({"advantage": above_half, "reinforcement.steps": 3})
     assert changed.recipe.advantage.name == name_of(above_half)
-    assert changed.recipe.training.steps == 3
-    assert load_recipe("demo").with_changes(advantage=above_half, training={"steps": 3}).recipe == changed.recipe
+    assert changed.recipe.reinforcement.steps == 3
+    assert load_recipe("demo").with_changes(advantage=above_half, reinforcement={"steps": 3}).recipe == changed.recipe
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +261,7 @@ from whetstone.training import Interrupted
 from tests_small import parity
 from test_python import TINY
 async def notebook():
-    recipe = whetstone.load_recipe({{**TINY, "reward": parity}}, training={{"steps": 10_000}})
+    recipe = whetstone.load_recipe({{**TINY, "reward": parity}}, reinforcement={{"steps": 10_000}})
     def pressed(row):
         if row["step"] == 2:
             _thread.interrupt_main()

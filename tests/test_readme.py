@@ -45,7 +45,7 @@ def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said):
 
 
 @pytest.mark.parametrize(
-    "said", ["tasks check guess:Guess --tasks guess:Numbers actions=text --json", "train guess.yaml --json"]
+    "said", ["environments check guess:Guess --tasks guess:Numbers actions=text --json", "train guess.yaml --json"]
 )
 def test_the_world_of_the_readme_keeps_its_promises_and_is_learned_in(tmp_path, said):
     assert said.removesuffix(" --json") in README

@@ -12,7 +12,7 @@ tasks: {source: arithmetic}
 environment: {tools: [pocket_calculator]}
 chat: {format: compact}
 reward: exact_number
-training: {steps: 3}
+reinforcement: {steps: 3}
 """
 
 
@@ -34,10 +34,13 @@ def test_defaults_fill_what_is_not_written(tmp_path):
     [
         (MINIMAL + "rewrd: x\n", 'mine.yaml:7  rewrd: no such key; did you mean "reward"?'),
         (MINIMAL.replace("steps: 3", "stepz: 3"), 'mine.yaml:6  training.stepz: no such key; did you mean "steps"?'),
-        (MINIMAL.replace("steps: 3", "steps: many"), "mine.yaml:6  training.steps: input should be a valid integer"),
+        (
+            MINIMAL.replace("steps: 3", "steps: many"),
+            "mine.yaml:6  reinforcement.steps: input should be a valid integer",
+        ),
         (MINIMAL.replace("steps: 3", "steps: 0"), "greater than or equal to 1, got 0"),
         (MINIMAL.replace("reward: exact_number\n", ""), "mine  reward: is needed and not set"),
-        (MINIMAL.replace("training: {steps: 3}", ""), "neither supervised nor training is set"),
+        (MINIMAL.replace("reinforcement: {steps: 3}", ""), "neither supervised nor training is set"),
         (MINIMAL.replace("tiny: {", "path: x, tiny: {"), "mine.yaml:1  policy: set either path"),
         (MINIMAL.replace("heads: 2", "heads: 3"), "must divide hidden (16), got 3"),
         ("a: [", "mine.yaml:1  not YAML"),
@@ -83,7 +86,7 @@ def test_a_mistake_in_a_part_is_found_before_anything_runs(tmp_path, change, sai
         (["objective.clip_high=0.3"], "objective.clip_high: has no effect: with one minibatch and one epoch"),
         (["evaluation.samples=4"], "evaluation.samples: has no effect: at evaluation.temperature: 0"),
         (["environment.tools=[]", "environment.max_calls_per_turn=1"], "has no effect: the environment has no tools"),
-        (["training=null", "supervised.steps=2", "rollout.group_size=4"], "rollout: has no effect: there is no"),
+        (["reinforcement=null", "supervised.steps=2", "rollout.group_size=4"], "rollout: has no effect: there is no"),
         (["policy.trust_remote_code=true"], "has no effect: no model of the recipe comes from a folder"),
         (["rollout.group_size=0"], "rollout.group_size: input should be greater than or equal to 1"),
     ],
@@ -95,22 +98,27 @@ def test_a_key_without_effect_is_an_error_with_the_reason(tmp_path, changes, sai
 
 
 def test_with_its_condition_met_the_same_key_is_fine(tmp_path):
-    changes = ["objective.clip_high=0.3", "training.minibatches=2", "evaluation.samples=4", "evaluation.temperature=1"]
+    changes = [
+        "objective.clip_high=0.3",
+        "reinforcement.minibatches=2",
+        "evaluation.samples=4",
+        "evaluation.temperature=1",
+    ]
     assert load_recipe(written(tmp_path, MINIMAL), changes).recipe.objective.options == {"clip_high": 0.3}
 
 
 def test_extending_merges_mappings_and_a_part_of_another_name_starts_afresh(tmp_path):
     written(tmp_path, MINIMAL + "objective: {name: clipped}\n", "base.yaml")
-    text = "extends: base.yaml\ntraining: {tasks_per_step: 5}\nreward: my.module:reward\n"
+    text = "extends: base.yaml\nreinforcement: {tasks_per_step: 5}\nreward: my.module:reward\n"
     recipe = load_recipe(written(tmp_path, text)).recipe
-    assert (recipe.training.steps, recipe.training.tasks_per_step) == (3, 5)
+    assert (recipe.reinforcement.steps, recipe.reinforcement.tasks_per_step) == (3, 5)
     assert recipe.reward.name == "my.module:reward"
     jsonl = written(tmp_path, "extends: base.yaml\ntasks: {source: jsonl, path: x}\n", "other.yaml")
     assert load_recipe(jsonl).recipe.tasks.options == {"path": "x"}
 
 
 def test_null_takes_a_key_out(tmp_path):
-    assert load_recipe(written(tmp_path, MINIMAL), ["training.steps=null"]).recipe.training.steps == 100
+    assert load_recipe(written(tmp_path, MINIMAL), ["reinforcement.steps=null"]).recipe.reinforcement.steps == 100
 
 
 @pytest.mark.parametrize("name", built_in_recipes())
@@ -123,12 +131,13 @@ def test_a_resolved_recipe_is_the_same_recipe_and_fits_on_a_screen(tmp_path, nam
 
 def test_overrides_that_are_none_are_refused(tmp_path):
     with pytest.raises(RecipeError, match="an override is written key=value"):
-        load_recipe(written(tmp_path, MINIMAL), ["training.steps"])
+        load_recipe(written(tmp_path, MINIMAL), ["reinforcement.steps"])
 
 
 def test_numbers_in_scientific_notation_are_numbers(tmp_path):
     assert (
-        load_recipe(written(tmp_path, MINIMAL), ["training.learning_rate=2e-5"]).recipe.training.learning_rate == 2e-5
+        load_recipe(written(tmp_path, MINIMAL), ["reinforcement.learning_rate=2e-5"]).recipe.reinforcement.learning_rate
+        == 2e-5
     )
 
 

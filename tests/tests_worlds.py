@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from whetstone.cli.tasks import contract_of
+from whetstone.cli.environments import contract_of
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, is_game, played
 from whetstone.evaluation.contract import RandomPolicy, play
 

@@ -33,8 +33,8 @@ WORDS = (
     "null", "true", "on",
     "1e-3", "0o17", "0x1f", "1_000", ".inf", ".nan", "2026-01-01", "2026-01-01T00:00:00Z", "12:30:45", "1" * 300,
     "a:b", "\\", "'", '"',
-    "a.b.c", "training.steps", "objective", "clipped", "\n", "\n  ", "\n    ", "\x00", "\x85", "/", "a" * 300, "a/b",
-    "..", "*",
+    "a.b.c", "reinforcement.steps", "objective", "clipped", "\n", "\n  ", "\n    ", "\x00", "\x85", "/", "a" * 300,
+    "a/b", "..", "*",
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import whetstone
 
-recipe = whetstone.load_recipe("demo", training={"steps": 30})
+recipe = whetstone.load_recipe("demo", reinforcement={"steps": 30})
 run = whetstone.train(recipe, "runs/first")
 print(f"{run.before.success:.0%} → {run.after.success:.0%}")
 """

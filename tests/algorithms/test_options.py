@@ -3,9 +3,9 @@
 import pytest
 
 from tests_pages import options, told
-from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING
+from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, CORRECTIONS, CREDIT_FILTERS, OBJECTIVES, SHAPING
 
-EVERY = {**ADVANTAGES, **SHAPING, **MODULATION, **FILTERS, **OBJECTIVES, **CORRECTIONS}
+EVERY = {**ADVANTAGES, **SHAPING, **ADVANTAGE_TRANSFORMS, **CREDIT_FILTERS, **OBJECTIVES, **CORRECTIONS}
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))

@@ -17,7 +17,7 @@ from whetstone.reporting import Progress
 from whetstone.reporting.comparison import band_of, differences, table_lines, verdict_of
 from whetstone.training import train
 
-GIVEN = [*SMALL, TEACHING, "training.steps=4"]
+GIVEN = [*SMALL, TEACHING, "reinforcement.steps=4"]
 QUIET = Progress(quiet=True)
 
 
@@ -55,7 +55,7 @@ def test_what_cannot_be_compared(recipes, overrides, said):
 
 
 def test_a_budget_ends_the_stage_and_a_run_that_goes_on_knows_it(tmp_path):
-    recipe = load_recipe("demo", [*GIVEN, "training.budget.episodes=7", "ablations=null"])
+    recipe = load_recipe("demo", [*GIVEN, "reinforcement.budget.episodes=7", "ablations=null"])
     train(recipe, tmp_path, progress=QUIET)
     assert spent(tmp_path)["episodes"] == 8  # whole updates of 4
     weights = (tmp_path / "checkpoints").glob("*")
@@ -69,7 +69,7 @@ def test_a_budget_ends_the_stage_and_a_run_that_goes_on_knows_it(tmp_path):
 @pytest.mark.parametrize("unit", ["sampled_tokens", "seconds"])
 def test_other_units(unit, tmp_path):
     most = 0.001 if unit == "seconds" else 1
-    recipe = load_recipe("demo", [*GIVEN, f"training.budget.{unit}={most}", "ablations=null"])
+    recipe = load_recipe("demo", [*GIVEN, f"reinforcement.budget.{unit}={most}", "ablations=null"])
     train(recipe, tmp_path, progress=QUIET)
     x, y = learning_curve(tmp_path, unit)
     assert len(x) == len(y) == 1
@@ -88,12 +88,12 @@ def rates(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", ["sampled_tokens", "episodes"])
 def test_schedules_are_laid_out_over_what_ends_the_stage(unit, tmp_path):
-    plan = ["training.warmup_fraction=0", "training.decay_fraction=1", "training.learning_rate=0.001"]
-    whole = load_recipe("demo", [*GIVEN, *plan, "ablations=null", "training.steps=6"])
+    plan = ["reinforcement.warmup_fraction=0", "reinforcement.decay_fraction=1", "reinforcement.learning_rate=0.001"]
+    whole = load_recipe("demo", [*GIVEN, *plan, "ablations=null", "reinforcement.steps=6"])
     train(whole, tmp_path / "whole", progress=QUIET)
     most = int(spent(tmp_path / "whole")[unit])
     budget = load_recipe(
-        "demo", [*GIVEN, *plan, "ablations=null", "training.steps=5000", f"training.budget.{unit}={most}"]
+        "demo", [*GIVEN, *plan, "ablations=null", "reinforcement.steps=5000", f"reinforcement.budget.{unit}={most}"]
     )
     train(budget, tmp_path / "budget", progress=QUIET)
     by_steps, by_budget = rates(tmp_path / "whole"), rates(tmp_path / "budget")
@@ -109,15 +109,17 @@ def test_schedules_are_laid_out_over_what_ends_the_stage(unit, tmp_path):
 
 def test_what_is_laid_out_over_steps_is_laid_out_over_those_a_budget_pays_for():
     # two tasks of two episodes a step
-    contenders = contenders_of(["demo"], [*GIVEN, "advantage=opo,gpg", "training.steps=100"], budget={"episodes": 18})
-    assert [c.resolved.recipe.training.steps for c in contenders] == [5, 5]
-    few = contenders_of(["demo"], [*GIVEN, "advantage=opo,gpg", "training.steps=3"], budget={"episodes": 18})
-    assert [c.resolved.recipe.training.steps for c in few] == [3, 3]
+    contenders = contenders_of(
+        ["demo"], [*GIVEN, "advantage=opo,gpg", "reinforcement.steps=100"], budget={"episodes": 18}
+    )
+    assert [c.resolved.recipe.reinforcement.steps for c in contenders] == [5, 5]
+    few = contenders_of(["demo"], [*GIVEN, "advantage=opo,gpg", "reinforcement.steps=3"], budget={"episodes": 18})
+    assert [c.resolved.recipe.reinforcement.steps for c in few] == [3, 3]
 
 
 def test_every_contender_is_tried_before_the_first_is_run(tmp_path):
     done = whetstone(
-        "compare", "demo", *GIVEN, "advantage=group_relative,turn_gae", "--into", tmp_path / "page", "--seeds", 1
+        "compare", "demo", *GIVEN, "advantage=group_relative,turn_gae", "--output-dir", tmp_path / "page", "--seeds", 1
     )
     assert done.returncode == 2
     assert "advantage=turn_gae: " in done.stderr
@@ -137,16 +139,16 @@ def test_every_contender_is_tried_before_the_first_is_run(tmp_path):
     ],
 )
 def test_what_cannot_be_meant_is_said_at_once(given, said, tmp_path):
-    done = whetstone("compare", "demo", *GIVEN, *given, "--into", tmp_path)
+    done = whetstone("compare", "demo", *GIVEN, *given, "--output-dir", tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
 
 
 @pytest.mark.slow
 def test_where_the_budget_did_not_decide_that_is_said(tmp_path):
-    given = ["compare", "demo", *GIVEN, "advantage=opo,gpg", "--seeds", 1, "--into", tmp_path]
+    given = ["compare", "demo", *GIVEN, "advantage=opo,gpg", "--seeds", 1, "--output-dir", tmp_path]
     done = whetstone(*given, "--budget", "sampled_tokens=100000000")
-    assert "advantage=opo: ended by training.steps, with 0% of the budget (sampled_tokens) spent" in done.stdout
+    assert "advantage=opo: ended by reinforcement.steps, with 0% of the budget (sampled_tokens) spent" in done.stdout
     done = whetstone(*given, "--budget", "sampled_tokens=1")
     assert "times the budget (sampled_tokens): one update takes more" in done.stdout
 
@@ -238,13 +240,13 @@ def test_the_command(tmp_path):
     given = [
         "demo",
         *SMALL,
-        "training.steps=2",
+        "reinforcement.steps=2",
         "advantage=opo,gpg",
         "--seeds",
         "2",
         "--budget",
         "episodes=4",
-        "--into",
+        "--output-dir",
         str(tmp_path),
     ]
     found = whetstone("compare", *given, "--json")

@@ -16,12 +16,16 @@ from whetstone.training import train
 
 VARIANTS = {
     "synchronous": [],
-    "ahead": ["training.admit_ahead=2", "training.max_staleness=3", "correction={name: truncated, high: 1.5}"],
-    "imitation": ["training.imitation={weight: 0.5, batch_size: 3}"],
-    "reference": ["training.reference_kl=0.1", "training.checkpoint_every=2"],
+    "ahead": [
+        "reinforcement.admit_ahead=2",
+        "reinforcement.max_staleness=3",
+        "correction={name: truncated, high: 1.5}",
+    ],
+    "imitation": ["reinforcement.imitation={weight: 0.5, batch_size: 3}"],
+    "reference": ["reinforcement.reference_kl=0.1", "reinforcement.checkpoint_every=2"],
     "process model": ["advantage=oprl", "process_model={learning_rate: 0.01}"],
     "critics": ["advantage=archer", "critic={}", "objective=policy_gradient"],
-    "epochs": ["training.epochs=2", "training.minibatches=2"],
+    "epochs": ["reinforcement.epochs=2", "reinforcement.minibatches=2"],
 }
 
 
@@ -33,7 +37,7 @@ def runs(tmp_path_factory):
     def run(name, small_demo):
         if name not in made:
             made[name] = tmp_path_factory.mktemp("replay") / "run"
-            overrides = [TEACHING, "training.steps=4", "rollout.group_size=4", *VARIANTS[name]]
+            overrides = [TEACHING, "reinforcement.steps=4", "rollout.group_size=4", *VARIANTS[name]]
             train(small_demo(*overrides), made[name], progress=Progress(quiet=True))
         return made[name]
 

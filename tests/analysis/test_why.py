@@ -17,13 +17,13 @@ from whetstone.training import train
 
 CHANGES = [
     TEACHING,
-    "training.steps=4",
+    "reinforcement.steps=4",
     "rollout.group_size=4",
-    "training.minibatches=2",
-    "training.checkpoint_every=2",
+    "reinforcement.minibatches=2",
+    "reinforcement.checkpoint_every=2",
     "correction=truncated",
-    "modulation=[entropy_modulated]",
-    "filters=[overlong_filter]",
+    "advantage_transforms=[entropy_modulated]",
+    "credit_filters=[overlong_filter]",
     "advantage={name: group_relative, scale: false}",
 ]
 
@@ -51,7 +51,7 @@ def test_the_chain_from_rewards_to_the_advantage(run_dir):
         assert found.update == 4
         assert chain["return"] == chain["outcome"] == reward
         assert chain["advantage"] == pytest.approx(reward - chain["baseline"])
-        # one a turn; averaged over a group's turns the modulation's weights are 1
+        # one a turn; averaged over a group's turns the transform's weights are 1
         assert len(chain["modulated"]) == int(
             next(link for link in found.chain if link.what == "ended").said.split()[0]
         )

@@ -123,7 +123,7 @@ def test_tasks_are_shown_and_an_environment_is_tried():
     assert [row["id"].startswith("sokoban/2/") for row in rows] == [True, True]
     told = whetstone("tasks", "show", "sokoban", "-n", "1")
     assert "difficulty" in told.stdout
-    found = whetstone("tasks", "check", "negotiation", "--episodes", "5", "--json")
+    found = whetstone("environments", "check", "negotiation", "--episodes", "5", "--json")
     report = json.loads(found.stdout)
     assert report["kept"] is True
     assert report["found"]["expert"] == 1.0
@@ -134,10 +134,10 @@ def test_tasks_are_shown_and_an_environment_is_tried():
     [
         (("tasks", "show", "sokobann"), 'did you mean "sokoban"'),
         (("tasks", "show", "sokoban", "levels=[9]"), "levels 1 to 3"),
-        (("tasks", "check", "sokoban", "max_step=3"), 'did you mean "max_steps"'),
-        (("tasks", "check", "agentgym", "url=http://x"), "--tasks"),
-        (("tasks", "check", "gymnasium", "id=FrozenLake-v2"), 'did you mean "FrozenLake-v1"'),
-        (("host", "sokobann"), 'did you mean "sokoban"'),
+        (("environments", "check", "sokoban", "max_step=3"), 'did you mean "max_steps"'),
+        (("environments", "check", "agentgym", "url=http://x"), "--tasks"),
+        (("environments", "check", "gymnasium", "id=FrozenLake-v2"), 'did you mean "FrozenLake-v1"'),
+        (("environments", "serve", "sokobann"), 'did you mean "sokoban"'),
     ],
 )
 def test_a_mistake_about_an_environment_is_one_line(command, said):

@@ -10,10 +10,14 @@ from whetstone.training import final_agent, train
 
 
 def test_a_library_is_read_in_evaluations(tmp_path, small_demo):
-    changes = ["rollout.views=[{name: lessons, most: 2}]", "policy.tiny.context_length=512", "rollout.group_size=4"]
+    changes = [
+        "rollout.context_transforms=[{name: lessons, most: 2}]",
+        "policy.tiny.context_length=512",
+        "rollout.group_size=4",
+    ]
     train(small_demo("reward=tests_small:odd", *changes), tmp_path / "run", progress=Progress(quiet=True))
     _, memory = final_agent(tmp_path / "run")
-    (lesson, *_) = memory["views.lessons"]["library"]
+    (lesson, *_) = memory["context_transforms.lessons"]["library"]
     after = read_trajectories(tmp_path / "run" / "trajectories" / "evaluation-reinforcement.jsonl")
     assert all(lesson in t.opening[0].text for t in after)
     before = read_trajectories(tmp_path / "run" / "trajectories" / "evaluation-untrained.jsonl")

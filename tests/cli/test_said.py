@@ -27,7 +27,7 @@ def trained(tmp_path_factory):
     """The shop with a run in it."""
     folder = tmp_path_factory.mktemp("shop")
     mistakes.make(mistakes.Mistake("", "", ""), folder)
-    done = whetstone("train", "shop.yaml", "training.steps=2", cwd=folder)
+    done = whetstone("train", "shop.yaml", "reinforcement.steps=2", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -44,11 +44,11 @@ def test_going_on_where_nothing_is_starts_and_says_so(shop):
 @pytest.mark.parametrize(
     ("command", "unread"),
     [
-        (("evaluate", "runs/shop", "training.steps=99"), "training.steps=99"),
+        (("evaluate", "runs/shop", "reinforcement.steps=99"), "reinforcement.steps=99"),
         (("evaluate", "runs/shop", "policy.tiny.hidden=64"), "policy.tiny.hidden=64"),
         (("evaluate", "shop.yaml", "rollout.group_size=3"), "rollout.group_size=3"),
         (("rollout", "runs/shop", "-n", "1", "advantage=opo"), "advantage=opo"),
-        (("replay", "runs/shop", "training.steps=5"), "training.steps=5"),
+        (("replay", "runs/shop", "reinforcement.steps=5"), "reinforcement.steps=5"),
     ],
 )
 def test_overrides_nobody_reads_are_said(trained, command, unread):
@@ -76,14 +76,14 @@ def test_fewer_held_out_tasks_than_asked_for_is_said(trained):
 
 
 def test_an_evaluation_keeps_out_of_other_folders(trained):
-    done = whetstone("evaluate", "runs/shop", "--into", ".", cwd=trained)
+    done = whetstone("evaluate", "runs/shop", "--output-dir", ".", cwd=trained)
     assert "is not empty and holds no evaluation" in done.stderr
     assert whetstone("evaluate", "runs/shop", "--lm-eval", "runs", cwd=trained).stderr.startswith(
         "whetstone: --lm-eval runs: is a folder"
     )
-    kept = whetstone("evaluate", "runs/shop", "--into", "kept", cwd=trained)
+    kept = whetstone("evaluate", "runs/shop", "--output-dir", "kept", cwd=trained)
     assert kept.returncode == 0, kept.stderr
-    assert whetstone("evaluate", "runs/shop", "--into", "kept", cwd=trained).returncode == 0  # goes on with it
+    assert whetstone("evaluate", "runs/shop", "--output-dir", "kept", cwd=trained).returncode == 0  # goes on with it
 
 
 def test_a_checkpoint_is_told_from_a_run(trained):
@@ -164,7 +164,7 @@ def test_a_reader_that_leaves_ends_it_quietly_and_another_pipe_does_not(shop):
 def test_a_run_asked_to_stop_says_so_by_its_exit_code(shop):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
-        [sys.executable, "-m", "whetstone.cli.main", "train", "shop.yaml", "training.steps=100000"],
+        [sys.executable, "-m", "whetstone.cli.main", "train", "shop.yaml", "reinforcement.steps=100000"],
         cwd=shop, env=environment, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     metrics = shop / "runs" / "shop" / "metrics.jsonl"

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from whetstone.chat import ToolCall, ToolSpec, assistant, user
-from whetstone.cli.tasks import contract_of
+from whetstone.cli.environments import contract_of
 from whetstone.environments import Observation, StepResult
 from whetstone.errors import RecipeError
 from whetstone.evaluation.checks import Verdict

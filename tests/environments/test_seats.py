@@ -155,7 +155,7 @@ def test_the_scripts_agree_on_a_price_between_theirs():
 
 def test_a_checkpoint_sits_in_the_others_seat(tmp_path):
     """Its folder is named in the recipe; its tokens must be the policy's."""
-    small = [*SMALL, "supervised.steps=1", "training.steps=1"]
+    small = [*SMALL, "supervised.steps=1", "reinforcement.steps=1"]
     first = assemble(load_recipe("dealing", small))
     first.policy.model.save_pretrained(tmp_path / "old")
     first.policy.tokenizer.save_pretrained(tmp_path / "old")

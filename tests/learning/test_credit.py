@@ -134,7 +134,7 @@ def test_a_filter_bites_where_it_says():
     assert said({"first": keeps_the_first})[0] == [0.0]  # alone, it has nothing to be compared with
     assert said({"winners": keeps_winners})[0] == [0.5, 0.0]
     assert said({"halves": halves})[0] == [0.25, -0.25, 0.0]
-    assert said({"winners": keeps_winners})[1]["filter/winners"] == pytest.approx(1 / 3)
+    assert said({"winners": keeps_winners})[1]["filter/winners_removed_fraction"] == pytest.approx(1 / 3)
 
 
 def doubled(outcomes: PerTrajectory) -> PerTrajectory:
@@ -154,7 +154,7 @@ def everything(rewards: PerTrajectory) -> PerTrajectory:
 
 
 def test_rewards_are_shaped_before_and_advantages_modulated_behind():
-    parts = {"shaping": (one_a_turn, doubled), "modulation": (only_the_last,)}
+    parts = {"shaping": (one_a_turn, doubled), "advantage_transforms": (only_the_last,)}
     ((made,),) = given([group(Score(3.0))], everything, **parts).by_group
     # twice 3, and 1 for each of two turns; only the last turn keeps it
     assert made.segment.advantages == (0, 0, 0, 0, 0, 0, 8, 8, 8)

@@ -25,8 +25,8 @@ def sampled(small_demo):
     """An assembly, its learner, and a group whose first trajectory may be changed."""
 
     def made(*overrides):
-        assembly = assemble(small_demo("rollout.group_size=3", "training.max_mismatch=.inf", SPY, *overrides))
-        settings = assembly.resolved.recipe.training
+        assembly = assemble(small_demo("rollout.group_size=3", "reinforcement.max_mismatch=.inf", SPY, *overrides))
+        settings = assembly.resolved.recipe.reinforcement
         learner = LocalLearner(ModelTrainer(assembly.policy, settings), assembly.learning_spec(settings))
 
         async def group():
@@ -63,7 +63,9 @@ def with_logprobs(trajectory, value, author=Author.POLICY):
 
 
 @pytest.mark.parametrize("mode", OffPolicy)
-@pytest.mark.parametrize("more", [[], ["training.minibatches=1", "training.epochs=2"]], ids=["first", "epochs"])
+@pytest.mark.parametrize(
+    "more", [[], ["reinforcement.minibatches=1", "reinforcement.epochs=2"]], ids=["first", "epochs"]
+)
 def test_kept_log_probs_take_the_old_ones_place_where_the_mode_says(sampled, mode, more):
     assembly, learner, group = sampled(*more)
     first = replace(with_logprobs(group.trajectories[0], -7.0), off_policy=mode)

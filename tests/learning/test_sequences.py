@@ -181,10 +181,14 @@ def groups(*rewards):
 def learned(sampled, *changes, budget=4096):
     """What a step says of these groups, and the weights behind it."""
     plain = [change for change in SMALL if not change.startswith("supervised.")]
-    steps = [f"training.micro_batch_tokens={budget}", "training.warmup_fraction=0", "training.max_mismatch=.inf"]
+    steps = [
+        f"reinforcement.micro_batch_tokens={budget}",
+        "reinforcement.warmup_fraction=0",
+        "reinforcement.max_mismatch=.inf",
+    ]
     resolved = load_recipe("demo", [*plain, "supervised=null", "ablations=null", *steps, *changes])
     assembly = assemble(resolved)
-    settings = resolved.recipe.training
+    settings = resolved.recipe.reinforcement
     learner = LocalLearner(ModelTrainer(assembly.policy, settings), assembly.learning_spec(settings))
     found = learner.update(UpdateBatch(tuple(sampled), version=0))
     return found.metrics, [p.detach().clone() for p in assembly.policy.model.parameters()]
@@ -195,7 +199,7 @@ KEPT = ["correction={name: sequence_truncated, high: 1.3}"]
 
 @pytest.mark.parametrize("changes", [["objective=gspo"], ["objective=gmpo"], ["objective=clipped", *KEPT]])
 def test_in_a_run_it_does_not_matter_which_segments_share_a_pass(changes):
-    many = [*changes, "training.minibatches=1", "training.epochs=2", "aggregation=sequence_mean"]
+    many = [*changes, "reinforcement.minibatches=1", "reinforcement.epochs=2", "aggregation=sequence_mean"]
     metrics, weights = learned(groups([1.0, 0.0], [0.0, 0.0]), *many, budget=1000)
     apart, others = learned(groups([1.0, 0.0], [0.0, 0.0]), *many, budget=1)
     for name in ("loss", "policy/ratio", "policy/kl", "policy/clip_fraction", "policy/entropy"):
@@ -217,7 +221,7 @@ def test_step_metrics_are_over_all_action_tokens_whoever_has_credit():
     assert (equal["update/skipped"], both["update/skipped"]) == (1, 0)
 
 
-@pytest.mark.parametrize("changes", [[], ["aggregation=sequence_mean"], ["training.reference_kl=0.1"]])
+@pytest.mark.parametrize("changes", [[], ["aggregation=sequence_mean"], ["reinforcement.reference_kl=0.1"]])
 def test_the_loss_that_is_reported_is_the_one_that_is_optimised(changes):
     sampled = groups([1.0, 0.0], [0.0, 0.0])
     off = ["advantage={name: group_relative, scale: false}", *changes]
@@ -240,7 +244,7 @@ def test_sampler_and_learner_are_compared_on_every_token_that_was_drawn():
     sampled = groups([1.0, 0.0], [0.0, 0.0])
     metrics, _ = learned(sampled)
     resolved = load_recipe("demo", [*(c for c in SMALL if not c.startswith("supervised.")), "supervised=null"])
-    learner = ModelTrainer(assemble(resolved).policy, resolved.recipe.training)
+    learner = ModelTrainer(assemble(resolved).policy, resolved.recipe.reinforcement)
     segments = [s for group in sampled for t in group.trajectories for s in t.segments()]
     ours = torch.cat(learner.logprobs(segments))
     drawn = torch.tensor([x for s in segments for x in s.tokens.logprobs if not math.isnan(x)])
@@ -264,7 +268,7 @@ def test_sampler_and_learner_are_compared_on_every_token_that_was_drawn():
 
 def test_minibatches_report_the_mismatch_of_all_their_tokens():
     whole, _ = learned(groups([1.0, 0.0], [0.0, 1.0]))
-    halves, _ = learned(groups([1.0, 0.0], [0.0, 1.0]), "training.minibatches=2", "training.epochs=2")
+    halves, _ = learned(groups([1.0, 0.0], [0.0, 1.0]), "reinforcement.minibatches=2", "reinforcement.epochs=2")
     for name in ("sampler/mismatch_mean", "sampler/mismatch_max", "sampler/mismatch_kl"):
         assert halves[name] == pytest.approx(whole[name], rel=1e-5)
 

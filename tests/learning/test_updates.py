@@ -10,17 +10,26 @@ from whetstone.reporting import Progress
 from whetstone.training import train
 
 NOTHING_LEFT = {
-    "groups all equal": ["filters=[zero_variance]"],
-    "with pairs": ["filters=[zero_variance]", "objective=dpo", "advantage=null"],
-    "nothing to imitate": ["filters=[rejection]", "objective=supervised", "advantage=null"],
-    "a critic": ["filters=[zero_variance]", "advantage=turn_gae", "critic={}"],
-    "slow critics": ["filters=[zero_variance]", "advantage=archer", "critic={}"],
-    "a process model": ["filters=[zero_variance]", "advantage=oprl", "process_model={}"],
-    "beliefs": ["filters=[zero_variance]", "advantage=igpo"],
-    "chance": ["filters=[zero_variance]", "modulation=[clip_cov]", "objective=kl_cov"],
-    "sequences": ["filters=[zero_variance]", "objective=gspo", "aggregation=sequence_mean"],
-    "trees": ["filters=[zero_variance]", "rollout.strategy=forked", "advantage=portool", "reward=meta_reasoning"],
-    "a bonus": ["filters=[zero_variance]", "training.entropy={band: 0.2}", "training.reference_kl=0.1"],
+    "groups all equal": ["credit_filters=[zero_variance]"],
+    "with pairs": ["credit_filters=[zero_variance]", "objective=dpo", "advantage=null"],
+    "nothing to imitate": ["credit_filters=[rejection]", "objective=supervised", "advantage=null"],
+    "a critic": ["credit_filters=[zero_variance]", "advantage=turn_gae", "critic={}"],
+    "slow critics": ["credit_filters=[zero_variance]", "advantage=archer", "critic={}"],
+    "a process model": ["credit_filters=[zero_variance]", "advantage=oprl", "process_model={}"],
+    "beliefs": ["credit_filters=[zero_variance]", "advantage=igpo"],
+    "chance": ["credit_filters=[zero_variance]", "advantage_transforms=[clip_cov]", "objective=kl_cov"],
+    "sequences": ["credit_filters=[zero_variance]", "objective=gspo", "aggregation=sequence_mean"],
+    "trees": [
+        "credit_filters=[zero_variance]",
+        "rollout.strategy=forked",
+        "advantage=portool",
+        "reward=meta_reasoning",
+    ],
+    "a bonus": [
+        "credit_filters=[zero_variance]",
+        "reinforcement.entropy={band: 0.2}",
+        "reinforcement.reference_kl=0.1",
+    ],
 }
 
 

@@ -87,7 +87,7 @@ def test_one_alone_is_refused_where_it_could_teach_nothing(changes, said):
         ("correction={name: sequence_masked, high: .nan}", "finite number"),
         ("objective={name: sapo, temperature: 0}", "greater than 0"),
         ("objective={name: kl_cov, share: 9}", "less than or equal to 1"),
-        ("training.learning_rate=.inf", "finite number"),
+        ("reinforcement.learning_rate=.inf", "finite number"),
         ("seed=99999999999999999999999", "less than"),
         ("rollout.strategy={name: frontier_tree, width: 0}", "width"),
         ("rollout.strategy={name: entropy_branching, base: 5}", "base"),

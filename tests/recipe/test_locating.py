@@ -16,7 +16,7 @@ tasks: {source: jsonl, path: prices.jsonl, held_out_share: 0.5}
 environment: {tools: ["beside_tools:price"], max_turns: 2}
 reward: "beside_tools:right"
 rollout: {group_size: 2, max_new_tokens: 3}
-training: {steps: 1, tasks_per_step: 2}
+reinforcement: {steps: 1, tasks_per_step: 2}
 evaluation: {episodes: 2}
 """
 MODULE = """
@@ -100,8 +100,8 @@ def test_an_environment_of_gymnasium_in_the_working_directory_is_found(tmp_path)
     )
     shown = whetstone("tasks", "show", "gymnasium", "id=my_gym:Thermostat-v0", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    checked = whetstone("tasks", "check", "gymnasium", "id=my_gym:Thermostat-v0", "actions=text", cwd=tmp_path)
+    checked = whetstone("environments", "check", "gymnasium", "id=my_gym:Thermostat-v0", "actions=text", cwd=tmp_path)
     assert "my_gym" not in checked.stderr
-    missing = whetstone("tasks", "check", "gymnasium", "id=no_gym:Thermostat-v0", cwd=tmp_path)
+    missing = whetstone("environments", "check", "gymnasium", "id=no_gym:Thermostat-v0", cwd=tmp_path)
     assert missing.returncode == 2
     assert "No module named 'no_gym'" in missing.stderr

@@ -144,10 +144,10 @@ def test_numbers_of_any_library_become_pythons_own():
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (Score("1"), "it said '1' as value, which is no number"),
-        (Score(1.0, {"part": None}), "it said None as part part, which is no number"),
-        (Score(1.0, turns=("x",)), "it said 'x' as turns, which is no number"),
-        (Score(1.0, signals={"seen": (None,)}), "it said None as signal seen, which is no number"),
+        (Score("1"), "value: '1' is not a number"),
+        (Score(1.0, {"part": None}), "part part: None is not a number"),
+        (Score(1.0, turns=("x",)), "turns: 'x' is not a number"),
+        (Score(1.0, signals={"seen": (None,)}), "signal seen: None is not a number"),
         (Score(1.0, success=1), "it said 1 as success, which is True, False or None"),
         (Score("x" * 58), f"it said '{'x' * 58}' as value"),
         (Score("x" * 59), f"it said '{'x' * 58}… as value"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests_episodes import TASK, call, collected, in_order, path, played, turn
-from whetstone.algorithms.filters import void_turns
+from whetstone.algorithms.credit_filters import void_turns
 from whetstone.chat import assistant
 from whetstone.chat.message import Message, Text
 from whetstone.environments import ToolEnvironment
@@ -13,10 +13,10 @@ from whetstone.learning.columns import Columns
 from whetstone.learning.token_index import held_of
 from whetstone.plugins import OptionError
 from whetstone.rollout import Method
+from whetstone.rollout.context_transforms import BudgetLine
 from whetstone.rollout.protocol import EpisodeKey, EpisodeState, Siblings
 from whetstone.rollout.stops import Lagging, Spent, VoidTurn
 from whetstone.rollout.strategies import Independent
-from whetstone.rollout.views import BudgetLine
 from whetstone.tools import pocket_calculator
 from whetstone.trajectory import EndReason, Group, Score
 
@@ -112,7 +112,7 @@ def test_siblings_are_known_as_they_end():
 
 
 def test_a_spent_budget_leaves_one_turn_to_answer():
-    method = Method(views={"budget_line": BudgetLine(budgets=(2,))}, stops={"spent": Spent(budgets=(2,))})
+    method = Method(context_transforms={"budget_line": BudgetLine(budgets=(2,))}, stops={"spent": Spent(budgets=(2,))})
     on = in_order(call("1+1"), call("2+2"), call("3+3"), assistant("408"))
     (stopped,) = collected(Independent(group_size=1), on, method=method).trajectories
     assert (stopped.ended, stopped.marks) == (EndReason.STOPPED, ("spent",))

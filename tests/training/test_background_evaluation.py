@@ -13,8 +13,8 @@ from whetstone.reporting import Progress
 from whetstone.training import final_policy, train
 
 QUIET = Progress(quiet=True)
-GIVEN = [*SMALL, TEACHING, "training.steps=4", "training.checkpoint_every=2", "ablations=null"]
-BESIDE = [*GIVEN, "evaluation.every=1", "evaluation.during=3"]
+GIVEN = [*SMALL, TEACHING, "reinforcement.steps=4", "reinforcement.checkpoint_every=2", "ablations=null"]
+BESIDE = [*GIVEN, "evaluation.interval_steps=1", "evaluation.interval_episodes=3"]
 
 
 def weights(folder):

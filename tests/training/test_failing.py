@@ -95,7 +95,7 @@ tasks: {{source: jsonl, path: shop.jsonl, held_out_share: 0.5}}
 environment: {{tools: ["tools_here:price"], max_turns: 2}}
 reward: "rewards_here:plain"
 rollout: {{group_size: 4, max_new_tokens: 3}}
-training: {{steps: 2, tasks_per_step: 2}}
+reinforcement: {{steps: 2, tasks_per_step: 2}}
 evaluation: {{episodes: 40}}
 """
     )
@@ -107,7 +107,7 @@ tasks: {{source: "worlds_here:Tasks"}}
 environment: {{name: "worlds_here:World", actions: text, max_turns: 2}}
 reward: verdict
 rollout: {{group_size: 2, max_new_tokens: 3}}
-training: {{steps: 1, tasks_per_step: 2}}
+reinforcement: {{steps: 1, tasks_per_step: 2}}
 evaluation: {{episodes: 4}}
 """
     )

@@ -15,7 +15,9 @@ from whetstone.training import train
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile") / "run"
-    train(load_recipe("demo", [*SMALL, "ablations=null", "training.steps=1"]), folder, progress=Progress(quiet=True))
+    train(
+        load_recipe("demo", [*SMALL, "ablations=null", "reinforcement.steps=1"]), folder, progress=Progress(quiet=True)
+    )
     return folder
 
 

@@ -12,7 +12,7 @@ chat: {format: compact}
 tasks: {source: jsonl, path: tasks.jsonl, held_out_share: 0.5}
 reward: exact_match
 rollout: {group_size: 2, max_new_tokens: 3}
-training: {steps: 3, tasks_per_step: 4, admit_ahead: 1, max_staleness: 1}
+reinforcement: {steps: 3, tasks_per_step: 4, admit_ahead: 1, max_staleness: 1}
 evaluation: {episodes: 100}
 """
 
@@ -28,13 +28,13 @@ def project(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("changes", [[], ["training.admit_ahead=0", "training.max_staleness=null"]])
+@pytest.mark.parametrize("changes", [[], ["reinforcement.admit_ahead=0", "reinforcement.max_staleness=null"]])
 def test_a_run_goes_on_and_says_how_many_it_left_out(project, changes):
     done = whetstone("train", "tasks.yaml", *changes, cwd=project)
     assert done.returncode == 0, done.stderr
     run = project / "runs" / "tasks"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [row["spent/episodes"] for row in rows] == [8, 8, 8]  # others took their places
+    assert [row["cost_per_step/episodes"] for row in rows] == [8, 8, 8]  # others took their places
     assert rows[-1]["group/too_long"] > 0
     summary = json.loads((run / "summary.json").read_text())
     held_out = summary["after"]["tasks"] + summary["after"]["too_long"]

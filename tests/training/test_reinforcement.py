@@ -14,14 +14,18 @@ from whetstone.rollout import Independent
 from whetstone.training import final_policy, train
 
 QUIET = Progress(quiet=True)
-LONGER = [TEACHING, "training.steps=6", "rollout.group_size=4", "supervised.steps=1"]
+LONGER = [TEACHING, "reinforcement.steps=6", "rollout.group_size=4", "supervised.steps=1"]
 AHEAD = {
-    "one step off": ["training.admit_ahead=1", "training.max_staleness=1"],
-    "asynchronous": ["training.admit_ahead=2", "training.max_staleness=4"],
-    "in flight": ["training.admit_ahead=2", "training.max_staleness=3", "training.in_flight=continue"],
-    "drained": ["training.admit_ahead=1", "training.max_staleness=2", "training.in_flight=drain"],
-    "by recipe": ["training.admit_ahead=1", "training.max_staleness=1", "training.deterministic=true"],
-    "by recipe, far": ["training.admit_ahead=3", "training.max_staleness=3", "training.deterministic=true"],
+    "one step off": ["reinforcement.admit_ahead=1", "reinforcement.max_staleness=1"],
+    "asynchronous": ["reinforcement.admit_ahead=2", "reinforcement.max_staleness=4"],
+    "in flight": ["reinforcement.admit_ahead=2", "reinforcement.max_staleness=3", "reinforcement.in_flight=continue"],
+    "drained": ["reinforcement.admit_ahead=1", "reinforcement.max_staleness=2", "reinforcement.in_flight=drain"],
+    "by recipe": ["reinforcement.admit_ahead=1", "reinforcement.max_staleness=1", "reinforcement.deterministic=true"],
+    "by recipe, far": [
+        "reinforcement.admit_ahead=3",
+        "reinforcement.max_staleness=3",
+        "reinforcement.deterministic=true",
+    ],
 }
 
 
@@ -63,7 +67,7 @@ def test_running_ahead_every_group_is_consumed_once_and_none_is_too_old(tmp_path
     train(resolved, tmp_path / "run", progress=QUIET)
     exactly_once(tmp_path / "run", 6)
     rows = metrics(tmp_path / "run")
-    assert all(row["policy/staleness_max"] <= resolved.recipe.training.max_staleness for row in rows)
+    assert all(row["policy/staleness_max"] <= resolved.recipe.reinforcement.max_staleness for row in rows)
     assert max(row["policy/staleness_max"] for row in rows) >= 1
     assert any(row["update/skipped"] == 0 for row in rows)
 
@@ -77,7 +81,7 @@ def test_without_a_distance_nothing_is_stale(tmp_path, small_demo):
 @pytest.mark.parametrize("stopped", mostly_slow([0, 1, 3, 5], quick=[3]))
 @pytest.mark.parametrize("name", mostly_slow(["by recipe", "by recipe, far"], quick=["by recipe, far"]))
 def test_where_the_recipe_decides_a_stopped_run_ends_in_the_same_weights(tmp_path, small_demo, name, stopped):
-    resolved = small_demo(*LONGER, *AHEAD[name], "training.checkpoint_every=2")
+    resolved = small_demo(*LONGER, *AHEAD[name], "reinforcement.checkpoint_every=2")
     train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(stopped, of="reinforcement"))
@@ -89,7 +93,7 @@ def test_where_the_recipe_decides_a_stopped_run_ends_in_the_same_weights(tmp_pat
 @pytest.mark.parametrize("stopped", mostly_slow([0, 1, 3, 5], quick=[3]))
 @pytest.mark.parametrize("name", mostly_slow(["asynchronous", "in flight"], quick=["in flight"]))
 def test_where_timing_decides_updates_on_record_are_made_again_bit_for_bit(tmp_path, small_demo, name, stopped):
-    resolved = small_demo(*LONGER, *AHEAD[name], "training.checkpoint_every=10", "reward=tests_small:slowly")
+    resolved = small_demo(*LONGER, *AHEAD[name], "reinforcement.checkpoint_every=10", "reward=tests_small:slowly")
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "run", progress=StopAfter(stopped, of="reinforcement"))
     before = metrics(tmp_path / "run")
@@ -106,9 +110,12 @@ def test_where_timing_decides_updates_on_record_are_made_again_bit_for_bit(tmp_p
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("training.admit_ahead=2", "training.max_staleness: must be admit_ahead (2) or more, got 0"),
-        ("training.deterministic=true", "training.deterministic: has no effect: training.admit_ahead is 0"),
-        ("training.max_staleness=3", "training.max_staleness: has no effect: training.admit_ahead is 0"),
+        ("reinforcement.admit_ahead=2", "reinforcement.max_staleness: must be admit_ahead (2) or more, got 0"),
+        (
+            "reinforcement.deterministic=true",
+            "reinforcement.deterministic: has no effect: reinforcement.admit_ahead is 0",
+        ),
+        ("reinforcement.max_staleness=3", "reinforcement.max_staleness: has no effect: reinforcement.admit_ahead is 0"),
     ],
 )
 def test_distances_that_cannot_be_meant_are_refused(small_demo, override, said):
@@ -118,7 +125,7 @@ def test_distances_that_cannot_be_meant_are_refused(small_demo, override, said):
 
 
 def test_a_step_that_waits_too_long_takes_what_there_is(tmp_path, small_demo):
-    resolved = small_demo(*LONGER, "training.step_timeout_seconds=0.2", "reward=tests_small:now_and_then_for_ever")
+    resolved = small_demo(*LONGER, "reinforcement.step_timeout_seconds=0.2", "reward=tests_small:now_and_then_for_ever")
     train(resolved, tmp_path / "run", progress=QUIET)
     events = journal(tmp_path / "run")
     sizes = [len(event["groups"]) for event in events if event["event"] == "consumed"]
@@ -131,13 +138,13 @@ def test_a_step_that_waits_too_long_takes_what_there_is(tmp_path, small_demo):
 
 @pytest.mark.parametrize("name", ["truncated", "masked"])
 def test_what_older_policies_drew_is_weighed_and_told(tmp_path, small_demo, name):
-    far = ["training.admit_ahead=2", "training.max_staleness=2", "training.learning_rate=0.05"]
+    far = ["reinforcement.admit_ahead=2", "reinforcement.max_staleness=2", "reinforcement.learning_rate=0.05"]
     train(small_demo(*LONGER, *far, f"correction={{name: {name}, high: 1.05}}"), tmp_path / "run", progress=QUIET)
     rows = metrics(tmp_path / "run")
     assert rows[0]["correction/weight"] == pytest.approx(1, abs=1e-3)  # nothing was updated yet
     stale = [row for row in rows if row["policy/staleness_max"] >= 1]
     assert any(row["correction/changed_fraction"] > 0 for row in stale)
-    assert all(0 < row["correction/effective_fraction"] <= 1 + 1e-6 for row in rows if not row["update/skipped"])
+    assert all(0 < row["importance/effective_sample_fraction"] <= 1 + 1e-6 for row in rows if not row["update/skipped"])
     assert any(row["policy/staleness_kl"] > 1e-6 for row in stale)
 
 
@@ -178,7 +185,7 @@ def test_an_update_that_takes_the_process_down_again_and_again_gets_other_groups
 
 
 def test_too_many_failures_end_the_run_with_its_state_saved(tmp_path, small_demo):
-    resolved = small_demo(*LONGER, "reward=tests_small:torn", "training.max_faults=10", "supervised=null")
+    resolved = small_demo(*LONGER, "reward=tests_small:torn", "reinforcement.max_faults=10", "supervised=null")
     with pytest.raises(FaultBudgetError, match=r"11 of the last \d+ episodes failed.*judge is down.*The state is in"):
         train(resolved, tmp_path / "run", progress=QUIET)
     assert (tmp_path / "run" / "checkpoints").is_dir()

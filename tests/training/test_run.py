@@ -19,7 +19,7 @@ from whetstone.record.checkpoint import load_checkpoint
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import final_policy, train
 
-CHECKPOINT_EVERY_STEP = ["supervised.checkpoint_every=1", "training.checkpoint_every=1"]
+CHECKPOINT_EVERY_STEP = ["supervised.checkpoint_every=1", "reinforcement.checkpoint_every=1"]
 
 
 QUIET = Progress(quiet=True)
@@ -208,36 +208,44 @@ def test_gradients_that_are_no_numbers_end_the_run_with_its_state_saved(tmp_path
 
 
 VARIANTS = {
-    "adapters": ["policy.lora={rank: 4}", "training.reference_kl=0.1"],
-    "adapters without a warm-up": ["policy.lora={rank: 4}", "training.reference_kl=0.1", "supervised=null"],
-    "frozen": ["policy.frozen=[model.embed_tokens.*]", "training.reference_kl=0.1"],
-    "epochs": ["training.epochs=2", "training.minibatches=2", "training.reference_kl=0.1"],
+    "adapters": ["policy.lora={rank: 4}", "reinforcement.reference_kl=0.1"],
+    "adapters without a warm-up": ["policy.lora={rank: 4}", "reinforcement.reference_kl=0.1", "supervised=null"],
+    "frozen": ["policy.frozen=[model.embed_tokens.*]", "reinforcement.reference_kl=0.1"],
+    "epochs": ["reinforcement.epochs=2", "reinforcement.minibatches=2", "reinforcement.reference_kl=0.1"],
     "critic": ["advantage=turn_gae", "critic={warm_up: 1, learning_rate: 0.02}"],
     "critic epochs": ["advantage=turn_gae", "critic={epochs: 3}"],
     "token critic": ["advantage=token_gae", "critic={detached: false, clip: 0.2}"],
     "slow critics": ["advantage=archer", "critic={}", "objective=policy_gradient"],
     "success critics": ["advantage=digirl", "critic={loss: success}", "objective=policy_gradient"],
     "process model": ["advantage=oprl", "process_model={learning_rate: 0.01}"],
-    "entropy band": ["training.entropy={weight: 0.01, band: 0.2, phase: decay}"],
+    "entropy band": ["reinforcement.entropy={weight: 0.01, band: 0.2, phase: decay}"],
     "preference": ["objective=dpo", "advantage=null"],
-    "regression": ["objective=refuel", "advantage=null", "training.minibatches=2"],
+    "regression": ["objective=refuel", "advantage=null", "reinforcement.minibatches=2"],
     "sequences": [
         "objective={name: gspo, clip_low: 0.2, clip_high: 0.2}",
         "aggregation=sequence_mean",
-        "training.epochs=2",
+        "reinforcement.epochs=2",
     ],
-    "chance": ["modulation=[{name: clip_cov, low: -1, share: 0.2}]", "objective=kl_cov", "training.epochs=2"],
-    "stale tokens": ["modulation=[{name: second_moment, bound: 0.01}]"],
+    "chance": [
+        "advantage_transforms=[{name: clip_cov, low: -1, share: 0.2}]",
+        "objective=kl_cov",
+        "reinforcement.epochs=2",
+    ],
+    "stale tokens": ["advantage_transforms=[{name: second_moment, bound: 0.01}]"],
     "penalty": ["advantage=reinforce_plus_plus", "shaping=[{name: kl_penalty, weight: 0.5}]"],
-    "imitation": ["training.imitation={weight: 0.5, batch_size: 3}"],
-    "one by one": ["training.share_prefixes=false", "supervised.share_prefixes=false", "training.reference_kl=0.1"],
+    "imitation": ["reinforcement.imitation={weight: 0.5, batch_size: 3}"],
+    "one by one": [
+        "reinforcement.share_prefixes=false",
+        "supervised.share_prefixes=false",
+        "reinforcement.reference_kl=0.1",
+    ],
 }
 
 
 @pytest.mark.parametrize("name", mostly_slow(VARIANTS, quick=["adapters", "critic epochs", "imitation"]))
 def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, name):
     changes = [c for c in SMALL if not ("supervised=null" in VARIANTS[name] and c.startswith("supervised"))]
-    changes += ["ablations=null", "training.checkpoint_every=1", TEACHING, "rollout.group_size=4", *VARIANTS[name]]
+    changes += ["ablations=null", "reinforcement.checkpoint_every=1", TEACHING, "rollout.group_size=4", *VARIANTS[name]]
     resolved = load_recipe("demo", changes)
     train(resolved, tmp_path / "whole", progress=QUIET)
     warm_up = 0 if resolved.recipe.supervised is None else 2
@@ -269,7 +277,7 @@ def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
     for need in getattr(ENVIRONMENTS.get(load_recipe(name).recipe.environment.name), "needs", ()):
         if not need.met:
             pytest.skip(f"{need.name} is not installed: {need.command}")
-    if getattr(load_recipe(name).recipe.training, "minibatches", 1) > 2:
-        extra += ["training.tasks_per_step=4"]  # each update has a group of its own
+    if getattr(load_recipe(name).recipe.reinforcement, "minibatches", 1) > 2:
+        extra += ["reinforcement.tasks_per_step=4"]  # each update has a group of its own
     summary = train(load_recipe(name, [*SMALL, *extra]), tmp_path / name, progress=QUIET)
     assert summary.after.episodes == 4

@@ -15,25 +15,28 @@ from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import final_policy, train
 
 QUIET = Progress(quiet=True)
-BASE = ["reward=tests_small:odd", "training.steps=6", "rollout.group_size=4", "supervised.steps=1"]
+BASE = ["reward=tests_small:odd", "reinforcement.steps=6", "rollout.group_size=4", "supervised.steps=1"]
 KINDS = "kinds: [product, product_then_sum, sum_then_product, product_of_sums, sum_product_sum]"
 METHODS = {
     "bandit": [f"curriculum={{name: ucb, {KINDS}}}"],
     "replay": [
         "curriculum={name: pool, size: 3}",
-        "rollout.inject=[{name: success_replay, below: 0.6, spread: 1}]",
+        "rollout.replay=[{name: success_replay, below: 0.6, spread: 1}]",
     ],
-    "second pass": ["rollout.inject=[{name: self_imitation, size: 2, trigger: 0.5, ascent_steps: 2}]"],
-    "refilled": ["rollout.refill={name: informative, of: reward, max_tried: 20}"],
-    "selected": ["rollout.select=[{name: balanced, keep: 3}, {name: surprising, quantile: 0.3}]"],
-    "instructions": ["rollout.views=[{name: instructions, texts: [a, b, c]}]", "policy.tiny.context_length=384"],
+    "second pass": ["rollout.replay=[{name: self_imitation, size: 2, trigger: 0.5, ascent_steps: 2}]"],
+    "refilled": ["rollout.dynamic_sampling={name: informative, of: reward, max_tried: 20}"],
+    "selected": ["rollout.trajectory_filters=[{name: balanced, keep: 3}, {name: surprising, quantile: 0.3}]"],
+    "instructions": [
+        "rollout.context_transforms=[{name: instructions, texts: [a, b, c]}]",
+        "policy.tiny.context_length=384",
+    ],
     "made tasks": ["curriculum={name: generated, generator: 'tests_small:harder', gates: ['tests_small:sensible']}"],
     "own starts": ["curriculum={name: pool, size: 3}", "rollout.start={name: own_prefix, until: 50}"],
     "allocated": ["rollout.allocate={name: by_success, by: kind, least_turns: 2}"],
     "branching": ["rollout.strategy={name: entropy_branching, roots: 2}"],
 }
 BARE = ["tasks={source: 'tests_small:Bare'}", "supervised=null"]
-AHEAD = ["training.admit_ahead=1", "training.max_staleness=1", "training.deterministic=true"]
+AHEAD = ["reinforcement.admit_ahead=1", "reinforcement.max_staleness=1", "reinforcement.deterministic=true"]
 
 
 def without_warm_up(changes):
@@ -61,7 +64,7 @@ def same(ours, theirs):
 )
 @pytest.mark.parametrize("name", mostly_slow(METHODS, quick=["replay"]))
 def test_a_run_that_was_stopped_remembers_what_it_would_have(tmp_path, small_demo, name, ahead):
-    resolved = small_demo(*BASE, *METHODS[name], *ahead, "training.checkpoint_every=2")
+    resolved = small_demo(*BASE, *METHODS[name], *ahead, "reinforcement.checkpoint_every=2")
     train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(3, of="reinforcement"))
@@ -79,7 +82,7 @@ def test_whatever_is_faster_a_deterministic_run_is_the_same(tmp_path, small_demo
 
 @pytest.mark.parametrize("name", mostly_slow(METHODS, quick=["branching", "replay"]))
 def test_updates_are_made_again_to_the_last_bit(tmp_path, small_demo, name):
-    train(small_demo(*BASE, *METHODS[name], "training.checkpoint_every=2"), tmp_path / "run", progress=QUIET)
+    train(small_demo(*BASE, *METHODS[name], "reinforcement.checkpoint_every=2"), tmp_path / "run", progress=QUIET)
 
     async def replayed():
         return [each async for each in Replay(tmp_path / "run").everything(updates=True)]
@@ -101,14 +104,14 @@ def test_a_bandit_hears_and_chooses(tmp_path, small_demo):
 def test_what_is_replayed_is_learned_from_and_told(tmp_path, small_demo):
     train(small_demo(*BASE, *METHODS["replay"]), tmp_path / "run", progress=QUIET)
     rows = metrics(tmp_path / "run")
-    assert rows[0]["select/injected"] == 0
-    assert sum(row["select/injected"] for row in rows) > 0
-    assert rows[-1]["inject/success_replay/stored"] > 0
+    assert rows[0]["replay/injected"] == 0
+    assert sum(row["replay/injected"] for row in rows) > 0
+    assert rows[-1]["replay/success_replay/stored"] > 0
 
 
 def test_why_explains_a_replayed_trajectory_and_the_one_that_gave_way(tmp_path, small_demo):
-    train(small_demo(*BASE, *METHODS["replay"], "training.checkpoint_every=1"), tmp_path / "run", progress=QUIET)
-    update = next(k for k, row in enumerate(metrics(tmp_path / "run")) if row["select/injected"] == 2)
+    train(small_demo(*BASE, *METHODS["replay"], "reinforcement.checkpoint_every=1"), tmp_path / "run", progress=QUIET)
+    update = next(k for k, row in enumerate(metrics(tmp_path / "run")) if row["replay/injected"] == 2)
     explainer = Explainer(tmp_path / "run")
     for id, *_ in explainer.trajectories(update + 1):
         if id.endswith("#0"):
@@ -122,7 +125,7 @@ def test_a_second_pass_is_an_update_of_its_own(tmp_path, small_demo):
     rows = metrics(tmp_path / "run")
     passes = [row for row in rows if "second_pass/update/tokens" in row]
     assert passes
-    assert rows[-1]["inject/self_imitation/passes"] >= len(passes) - 1
+    assert rows[-1]["replay/self_imitation/passes"] >= len(passes) - 1
     train(
         small_demo(*BASE, METHODS["second pass"][0].replace("size", "weight: 0, size")), tmp_path / "no", progress=QUIET
     )
@@ -139,7 +142,7 @@ def test_groups_that_do_not_count_are_sampled_anew_and_on_record(tmp_path, small
     assert len(consumed) == len(set(consumed)) == 12
     assert len(over) == len(set(over)) > 0
     assert not set(consumed) & set(over)
-    assert sum(row["group/passed_over"] for row in metrics(tmp_path / "run")) == len(over)
+    assert sum(row["group/filtered"] for row in metrics(tmp_path / "run")) == len(over)
     by_group = {}
     for path in (tmp_path / "run" / "trajectories").glob("step-*.jsonl"):
         for trajectory in read_trajectories(path):
@@ -151,32 +154,36 @@ def test_groups_that_do_not_count_are_sampled_anew_and_on_record(tmp_path, small
 
 
 def test_a_quota_that_can_never_be_met_stops_with_a_reason(tmp_path, small_demo):
-    never = ["reward=tests_small:generous", "rollout.refill={name: informative, max_tried: 3}"]
-    with pytest.raises(QuotaError, match=r"5 that were sampled did not count \(mean reward 1\)"):
+    never = ["reward=tests_small:generous", "rollout.dynamic_sampling={name: informative, max_tried: 3}"]
+    with pytest.raises(QuotaError, match=r"5 groups rejected for an update of \d+ \(mean reward 1\)"):
         train(small_demo(*without_warm_up(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
 
 
 def test_or_the_update_does_with_what_there_is(tmp_path, small_demo):
-    never = ["reward=tests_small:generous", "rollout.refill={name: informative, max_tried: 3, on_exhaust: go_on}"]
+    never = [
+        "reward=tests_small:generous",
+        "rollout.dynamic_sampling={name: informative, max_tried: 3, when_exhausted: continue}",
+    ]
     train(small_demo(*without_warm_up(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
     rows = metrics(tmp_path / "run")
-    assert [row["group/passed_over"] for row in rows] == [6.0] * 6
+    assert [row["group/filtered"] for row in rows] == [6.0] * 6
     assert all(row["update/skipped"] == 1 for row in rows)
 
 
 @pytest.mark.slow
 def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
     for name in ("independent", "forked", "entropy_branching", "balanced_branching", "frontier_tree", "probed"):
-        train(small_demo(*BASE, f"rollout.strategy={name}", "training.steps=1"), tmp_path / name, progress=QUIET)
+        train(small_demo(*BASE, f"rollout.strategy={name}", "reinforcement.steps=1"), tmp_path / name, progress=QUIET)
         (row,) = metrics(tmp_path / name)
         sampled = row["episode/action_tokens"] * 4
-        assert {key for key in row if key.startswith("cost/")} == {
-            "cost/sampled_tokens", "cost/reused_tokens", "cost/tool_calls", "cost/environment_steps",
+        assert {key for key in row if key.startswith("cost_per_group/")} == {
+            "cost_per_group/sampled_tokens", "cost_per_group/reused_tokens",
+            "cost_per_group/tool_calls", "cost_per_group/environment_steps",
         }  # fmt: skip
-        assert row["cost/sampled_tokens"] > 0
+        assert row["cost_per_group/sampled_tokens"] > 0
         if name == "independent":
-            assert row["cost/sampled_tokens"] == pytest.approx(sampled)
-            assert row["cost/reused_tokens"] == 0
+            assert row["cost_per_group/sampled_tokens"] == pytest.approx(sampled)
+            assert row["cost_per_group/reused_tokens"] == 0
 
 
 @pytest.mark.parametrize(
@@ -184,22 +191,28 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
     [
         (
             ["environment={name: 'tests_small:Unrepeatable'}", "rollout.strategy=forked"],
-            'environment "tests_small:Unrepeatable" can neither be kept .* nor led through the same actions again',
+            r'environment "tests_small:Unrepeatable" supports neither snapshot\(\) nor deterministic replay',
         ),
         (
             ["environment={name: 'tests_small:Unrepeatable'}", "rollout.start={name: expert_prefix, until: 5}"],
-            "so no episode can begin in its middle",
+            "so episodes cannot fork",
         ),
         (["rollout.strategy=forked", "rollout.rewrites=[{name: summary, tokens: 9}]"], "cannot be forked"),
         (["rollout.rewrites=[rollback]", "environment={name: 'tests_small:Unrepeatable'}"], "takes calls back"),
-        (["rollout.stops=[lagging]", *AHEAD], "which training.deterministic forbids"),
-        (["rollout.refill={name: informative, on_exhaust: go_on}", *AHEAD], "which training.deterministic forbids"),
-        (["rollout.inject=[{name: success_replay, off_policy: truncated}]"], "so set correction: truncated"),
-        (["rollout.views=[{name: demonstrations, examples: [a], counts: [[5, 1]]}]"], "the steps before have no value"),
+        (["rollout.stops=[lagging]", *AHEAD], "which reinforcement.deterministic forbids"),
+        (
+            ["rollout.dynamic_sampling={name: informative, when_exhausted: continue}", *AHEAD],
+            "which reinforcement.deterministic forbids",
+        ),
+        (["rollout.replay=[{name: success_replay, off_policy: truncated}]"], "so set correction: truncated"),
+        (
+            ["rollout.context_transforms=[{name: demonstrations, examples: [a], counts: [[5, 1]]}]"],
+            "the steps before have no value",
+        ),
         (["rollout.allocate={name: horizon_stages, turns: [99], every: 2}"], r"environment\.max_turns \(6\), got 99"),
         (
-            ["rollout.views=[{name: budget_lin, budgets: [1]}]"],
-            'no view named "budget_lin"; did you mean "budget_line"',
+            ["rollout.context_transforms=[{name: budget_lin, budgets: [1]}]"],
+            'no context transform named "budget_lin"; did you mean "budget_line"',
         ),
         (
             ["curriculum={name: ucb, kinds: [prodct]}"],
@@ -207,18 +220,18 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
         ),
         (["curriculum={name: stages, stages: [[product], [odd]], every: 1}"], 'none is of kind "odd"'),
         (
-            ["rollout.select=[{name: surprising, by: colour}]"],
-            r'rollout\.select\.surprising: task .* has no tag "colour"',
+            ["rollout.trajectory_filters=[{name: surprising, by: colour}]"],
+            r'rollout\.trajectory_filters\.surprising: task .* has no tag "colour"',
         ),
         (["tasks={source: 'tests_small:Bare'}", "supervised=null", "rollout.strategy=guided_retry"], "has no hint"),
         (
-            ["tasks={source: 'tests_small:Bare'}", "supervised=null", "rollout.views=[rubric]"],
+            ["tasks={source: 'tests_small:Bare'}", "supervised=null", "rollout.context_transforms=[rubric]"],
             "has no private `rubric`",
         ),
-        (["filters=[void_turns, void_turns]"], '"void_turns" stands there twice'),
-        (["rollout.stops=[void_turn, void_turn]"], '"void_turn" stands there twice'),
-        (["rollout.on_view_overflow=refuse"], "has no effect: there are no views"),
-        (["rollout.partner={name: try_again, attempt: 3}"], "no such option"),
+        (["credit_filters=[void_turns, void_turns]"], '"void_turns" is listed twice'),
+        (["rollout.stops=[void_turn, void_turn]"], '"void_turn" is listed twice'),
+        (["rollout.on_context_overflow=refuse"], "has no effect: there are no views"),
+        (["rollout.environment_wrapper={name: try_again, attempt: 3}"], "no such option"),
         (["rollout.strategy={name: entropy_branching, roots: 9}"], "0 to group_size"),
     ],
 )
@@ -228,7 +241,7 @@ def test_what_cannot_be_is_refused_before_anything_is_sampled(tmp_path, small_de
 
 
 def test_removals_by_selection_stay_where_they_are(tmp_path, small_demo):
-    train(small_demo(*BASE, "rollout.select=[{name: balanced, keep: 2}]"), tmp_path / "run", progress=QUIET)
-    assert {row["select/removed_fraction"] for row in metrics(tmp_path / "run")} == {0.5}
+    train(small_demo(*BASE, "rollout.trajectory_filters=[{name: balanced, keep: 2}]"), tmp_path / "run", progress=QUIET)
+    assert {row["trajectory_filters/removed_fraction"] for row in metrics(tmp_path / "run")} == {0.5}
     for path in (tmp_path / "run" / "trajectories").glob("step-*.jsonl"):
         assert {t.removal for t in read_trajectories(path)} == {None}  # what was sampled is on record as it was

@@ -1,8 +1,9 @@
 """Credit and losses as pure functions: tensors in, tensors out; each cites its source."""
 
+from whetstone.algorithms.advantage_transforms import ADVANTAGE_TRANSFORMS
 from whetstone.algorithms.advantages import ADVANTAGES, gae, group_relative, whitened
 from whetstone.algorithms.corrections import CORRECTIONS, importance_weights, masked, truncated
-from whetstone.algorithms.filters import FILTERS
+from whetstone.algorithms.credit_filters import CREDIT_FILTERS
 from whetstone.algorithms.levels import (
     Bite,
     Credit,
@@ -17,7 +18,6 @@ from whetstone.algorithms.levels import (
     level_of,
 )
 from whetstone.algorithms.mismatch import mismatch
-from whetstone.algorithms.modulation import MODULATION
 from whetstone.algorithms.objectives import (
     OBJECTIVES,
     AdvantageLoss,
@@ -38,9 +38,9 @@ from whetstone.algorithms.shaping import SHAPING
 
 __all__ = [
     "ADVANTAGES",
+    "ADVANTAGE_TRANSFORMS",
     "CORRECTIONS",
-    "FILTERS",
-    "MODULATION",
+    "CREDIT_FILTERS",
     "OBJECTIVES",
     "SHAPING",
     "AdvantageLoss",

@@ -108,13 +108,15 @@ def contenders_of(recipes: Sequence[str], overrides: Sequence[str], *, budget: M
             axes.append([(key, value) for value in values])
         else:
             fixed.append(override)
-    limits = [f"training.budget.{unit}={most if unit == 'seconds' else int(most)}" for unit, most in budget.items()]
+    limits = [
+        f"reinforcement.budget.{unit}={most if unit == 'seconds' else int(most)}" for unit, most in budget.items()
+    ]
     found: dict[str, Contender] = {}
     for recipe in recipes:
         for chosen in itertools.product(*axes):
             changes = [f"{key}={value}" for key, value in chosen]
             resolved = load_recipe(recipe, [*fixed, *changes, "ablations=null", *limits])
-            if resolved.recipe.training is None:
+            if resolved.recipe.reinforcement is None:
                 raise RecipeError(f"{recipe}: there is no reinforcement to compare (training is not set)")
             resolved = _laid_out(resolved)
             parts = [Path(recipe).stem] if len(set(recipes)) > 1 or not changes else []
@@ -133,11 +135,11 @@ def contenders_of(recipes: Sequence[str], overrides: Sequence[str], *, budget: M
 def _laid_out(resolved: Resolved) -> Resolved:
     """The recipe with no more steps than its episodes pay for, so that whatever is laid out over steps (curricula,
     horizons) is laid out over those it makes."""
-    training, rollout = resolved.recipe.training, resolved.recipe.rollout
-    if training is None or training.budget is None or training.budget.episodes is None:
+    reinforcement, rollout = resolved.recipe.reinforcement, resolved.recipe.rollout
+    if reinforcement is None or reinforcement.budget is None or reinforcement.budget.episodes is None:
         return resolved
-    steps = math.ceil(training.budget.episodes / (training.tasks_per_step * rollout.group_size))
-    return resolved.with_changes({"training.steps": steps}) if steps < training.steps else resolved
+    steps = math.ceil(reinforcement.budget.episodes / (reinforcement.tasks_per_step * rollout.group_size))
+    return resolved.with_changes({"reinforcement.steps": steps}) if steps < reinforcement.steps else resolved
 
 
 def check_contenders(contenders: Sequence[Contender]) -> None:

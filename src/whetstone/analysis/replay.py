@@ -31,7 +31,7 @@ from whetstone.learning.learner import LocalLearner, batch_columns
 from whetstone.learning.spec import UpdateBatch
 from whetstone.learning.token_index import held_of
 from whetstone.policies import Policy
-from whetstone.recipe import Resolved, TrainingSettings
+from whetstone.recipe import ReinforcementSettings, Resolved
 from whetstone.record.checkpoint import Position, checkpoint_path, load_checkpoint
 from whetstone.record.reader import RunRecord
 from whetstone.record.run_directory import read_json, run_recipe
@@ -145,7 +145,9 @@ class Replay:
         """Of the kept episodes, against what the run said of them."""
         told = read_json(self.run_dir / "evaluations" / f"{name}.json")
         settings = self.recorded.recipe.evaluation
-        tasks = {task.id: task for task in self.before.source.held_out(max(settings.episodes, settings.during))}
+        tasks = {
+            task.id: task for task in self.before.source.held_out(max(settings.episodes, settings.interval_episodes))
+        }
         groups: dict[str, list[Trajectory]] = {}
         for trajectory in read_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl"):
             groups.setdefault(trajectory.task_id, []).append(trajectory)
@@ -196,7 +198,7 @@ class Replay:
             path, done = found
             policy, optimizer, position = await in_arithmetic_thread(self._loaded, path)
         assembly = await in_arithmetic_thread(assemble, self.changed, policy, position.memory if done else None)
-        settings = self.changed.recipe.training
+        settings = self.changed.recipe.reinforcement
         assert settings is not None  # there are updates
         warmed_up = checkpoint_path(self.run_dir, self.warm_up_steps) if self.warm_up_steps else None
         learner = await in_arithmetic_thread(learner_for, assembly, settings, warmed_up)
@@ -225,7 +227,7 @@ class MadeAgain:
     replay: Replay
     assembly: Assembly
     learner: LocalLearner
-    settings: TrainingSettings
+    settings: ReinforcementSettings
     base_version: int
     done: int
 
@@ -263,7 +265,7 @@ def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> Replayed:
 
 def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[float, ...]]:
     """The advantages of each trajectory that is trained on, token by token."""
-    settings = assembly.resolved.recipe.training
+    settings = assembly.resolved.recipe.reinforcement
     assert settings is not None  # there are updates
     columns = partial(batch_columns, assembly.learning_spec(settings), None)
     given = give_credit(assembly.credit, held_of(groups), len(groups), columns)

@@ -133,14 +133,14 @@ class Explainer:
         reads = {name for _, function in assembly.credit.every() for name in columns_of(function)}
         again: MadeAgain | None = None
         of_models = not from_record(reads, by_name(assembly.columns))
-        if weights or assembly.method.inject or assembly.method.select or of_models:
+        if weights or assembly.method.replay or assembly.method.trajectory_filters or of_models:
             again = await self._before(update)
         assembly = again.assembly if again else assembly
         learned = as_learned(assembly.method, groups, seed=assembly.resolved.recipe.seed, update=update)
         known = {t.id: t for group in (*groups, *learned) for t in group.trajectories}
         if id not in known:
             raise RunDirectoryError(f"{self.run_dir}: no trajectory {id}{did_you_mean(id, known)}")
-        settings = assembly.resolved.recipe.training
+        settings = assembly.resolved.recipe.reinforcement
         assert settings is not None  # there are updates
         columns = partial(batch_columns, assembly.learning_spec(settings), again.learner.trainer if again else None)
         chain, tokens = _credit_of(assembly, learned, known[id], columns)
@@ -229,7 +229,7 @@ def _credit_of(
         Told(f"critic's target: {head}", row.of(target, level_of(estimator, head)))
         for head, target in given.said.targets.items()
     ]
-    for part, (advantages, level) in zip(assembly.resolved.recipe.modulation, given.modulated, strict=True):
+    for part, (advantages, level) in zip(assembly.resolved.recipe.advantage_transforms, given.modulated, strict=True):
         chain.append(Told("modulated", row.of(advantages, level), f"by {part.name}, one a {level}"))
     for filter_name, each in (assembly.credit.filters or {}).items():
         if bite_of(each) != "before_baseline":

@@ -11,7 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING, columns_of
+from whetstone.algorithms import (
+    ADVANTAGE_TRANSFORMS,
+    ADVANTAGES,
+    CORRECTIONS,
+    CREDIT_FILTERS,
+    OBJECTIVES,
+    SHAPING,
+    columns_of,
+)
 from whetstone.assembly.column_requirements import added_columns
 from whetstone.assembly.compatibility import (
     check_group,
@@ -36,7 +44,7 @@ from whetstone.learning.optimizer import check_optimizer
 from whetstone.learning.spec import LearningSpec
 from whetstone.plugins import OptionError, find_part, made_of, named_part
 from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
-from whetstone.recipe import Part, Resolved, TrainingSettings
+from whetstone.recipe import Part, ReinforcementSettings, Resolved
 from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
 from whetstone.rollout import (
     Actor,
@@ -102,7 +110,7 @@ class Assembly:
             heard: Told where one died and another took its place.
         """
         recipe = self.resolved.recipe
-        ahead = recipe.training is not None and recipe.training.admit_ahead > 0
+        ahead = recipe.reinforcement is not None and recipe.reinforcement.admit_ahead > 0
         model = copy_of_trained(self.policy.model) if ahead else self.policy.model
         rows = recipe.rollout.max_in_flight
         # another over the same model draws from the weights that were last loaded
@@ -117,7 +125,7 @@ class Assembly:
             heard=heard,
         )
 
-    def learning_spec(self, settings: TrainingSettings) -> LearningSpec:
+    def learning_spec(self, settings: ReinforcementSettings) -> LearningSpec:
         """How groups are learned from in a stage."""
         recipe = self.resolved.recipe
         return LearningSpec(
@@ -217,12 +225,12 @@ def assemble(
     if recipe.supervised is not None and recipe.supervised.tasks:
         options = {**recipe.tasks.options, **recipe.supervised.tasks}
         demonstrated = _source(resolved, "supervised.tasks", options)
-    imitation = recipe.training.imitation if recipe.training is not None else None
-    for key, asks in (("supervised", recipe.supervised), ("training.imitation", imitation)):
+    imitation = recipe.reinforcement.imitation if recipe.reinforcement is not None else None
+    for key, asks in (("supervised", recipe.supervised), ("reinforcement.imitation", imitation)):
         if asks is not None and not isinstance(demonstrated, Expert):
             said = f'the source "{recipe.tasks.source}" has no expert to learn from; set {key}: null'
             raise resolved.error(key, said)
-    for key, stage in (("supervised", recipe.supervised), ("training", recipe.training)):
+    for key, stage in (("supervised", recipe.supervised), ("reinforcement", recipe.reinforcement)):
         try:
             check_optimizer(stage.optimizer if stage is not None else "adamw")
         except RecipeError as error:
@@ -241,17 +249,19 @@ def assemble(
         method = replace(method, reward=reward)
     method.load_state(memory or {})
     check_method(resolved, strategy, method, source, environment)
-    for k, part in enumerate(recipe.filters):
-        if part.name in {other.name for other in recipe.filters[:k]}:
-            raise resolved.error(f"filters.{k}", f'"{part.name}" stands there twice')
+    for k, part in enumerate(recipe.credit_filters):
+        if part.name in {other.name for other in recipe.credit_filters[:k]}:
+            raise resolved.error(f"credit_filters.{k}", f'"{part.name}" is listed twice')
     credit = CreditParts(
         advantage=function_of(resolved, "advantage", recipe.advantage, ADVANTAGES),
         shaping=_functions(resolved, "shaping", recipe.shaping, SHAPING),
-        modulation=_functions(resolved, "modulation", recipe.modulation, MODULATION),
+        advantage_transforms=_functions(
+            resolved, "advantage_transforms", recipe.advantage_transforms, ADVANTAGE_TRANSFORMS
+        ),
         filters=dict(
             zip(
-                (part.name for part in recipe.filters),
-                _functions(resolved, "filters", recipe.filters, FILTERS),
+                (part.name for part in recipe.credit_filters),
+                _functions(resolved, "credit_filters", recipe.credit_filters, CREDIT_FILTERS),
                 strict=True,
             )
         ),
@@ -261,7 +271,7 @@ def assemble(
     if correction is not None:
         try_on_nothing(resolved, "correction", correction)
     added = added_columns(resolved, provided_by(reward))
-    if recipe.training is not None:
+    if recipe.reinforcement is not None:
         run = RunCapabilities(recipe, functools.partial(source.task, 0), provided_by(reward), provided(strategy))
         check_needs(resolved, credit, objective, run, by_name(added))
     reads = {name for _, each in (*credit.every(), ("", objective)) for name in columns_of(each)}
@@ -271,7 +281,7 @@ def assemble(
     if recipe.critic is not None:
         heads = critic_heads(columns_of(credit.advantage))
         if not heads:
-            raise resolved.error("critic", f'advantage "{recipe.advantage.name}" asks for no values')
+            raise resolved.error("critic", f'has no effect: advantage "{recipe.advantage.name}" does not use a critic')
         critic = critic_for(
             policy.model,
             heads,
@@ -366,7 +376,10 @@ def _source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
 
 def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in: Mapping[str, Any]) -> tuple[Any, ...]:
     """The named functions, each with its options bound."""
-    return tuple(function_of(resolved, f"{section}.{k}", part, built_in, kind=section) for k, part in enumerate(parts))
+    return tuple(
+        function_of(resolved, f"{section}.{k}", part, built_in, kind=section.replace("_", " ").removesuffix("s"))
+        for k, part in enumerate(parts)
+    )
 
 
 def _reward(resolved: Resolved) -> Reward:

@@ -14,10 +14,10 @@ from whetstone.learning.learner import LocalLearner
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.process_model import ProcessModel
 from whetstone.policies import has_adapters, load_policy
-from whetstone.recipe import OptimizerSettings, TrainingSettings
+from whetstone.recipe import OptimizerSettings, ReinforcementSettings
 
 
-def learner_for(assembly: Assembly, settings: TrainingSettings, warmed_up: Path | None) -> LocalLearner:
+def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: Path | None) -> LocalLearner:
     """A learner with a reference, a teacher and a process model, each where the recipe reads it.
 
     Args:

@@ -45,7 +45,7 @@ def check_needs(
     Raises:
         RecipeError: Says what is read, by whom, and what would provide it.
     """
-    given = {"modulation": {"advantages"}, "objective": FORWARD_COLUMNS | OF_SUMS}
+    given = {"advantage_transforms": {"advantages"}, "objective": FORWARD_COLUMNS | OF_SUMS}
     for key, function in (*credit.every(), ("objective", objective)):
         section = key.partition(".")[0]
         asked = [name for name in columns_of(function) if name not in given.get(section, ())]
@@ -59,11 +59,11 @@ def check_needs(
                 raise resolved.error(key, said if section == "objective" else f"{said}: Per{added.level.capitalize()}")
         try_on_nothing(resolved, key, function)
     level = level_of(credit.advantage)
-    for k, modulate in enumerate(credit.modulation):
+    for k, modulate in enumerate(credit.advantage_transforms):
         wanted = level_of(modulate, "advantages")
         if LEVELS.index(wanted) < LEVELS.index(level):
             said = f"works on one advantage a {wanted}, but in front of it there is one a {level}"
-            raise resolved.error(f"modulation.{k}", said)
+            raise resolved.error(f"advantage_transforms.{k}", said)
         level = wanted
 
 
@@ -109,9 +109,12 @@ def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:
     """
     recipe, reads = resolved.recipe, columns_of(objective)
     name = recipe.objective.name
-    if "advantages" not in reads and recipe.critic is None and recipe.training is not None:
+    if "advantages" not in reads and recipe.critic is None and recipe.reinforcement is not None:
         # the default stands in every recipe that was written out whole
-        for key, is_set in (("advantage", recipe.advantage != DEFAULT_ADVANTAGE), ("modulation", recipe.modulation)):
+        for key, is_set in (
+            ("advantage", recipe.advantage != DEFAULT_ADVANTAGE),
+            ("advantage_transforms", recipe.advantage_transforms),
+        ):
             if is_set:
                 raise resolved.error(key, f'has no effect: objective "{name}" reads no advantages')
     if recipe.correction is None:
@@ -130,7 +133,7 @@ def check_group(resolved: Resolved, credit: CreditParts, objective: Callable[...
         RecipeError: One alone could teach nothing.
     """
     recipe = resolved.recipe
-    if recipe.training is None or recipe.rollout.group_size > 1:
+    if recipe.reinforcement is None or recipe.rollout.group_size > 1:
         return
     if recipe.rollout.strategy.name not in _ALONE and ":" not in recipe.rollout.strategy.name:
         said = f'strategy "{recipe.rollout.strategy.name}" makes a group of several episodes; 2 or more'

@@ -7,6 +7,7 @@ not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,18 +19,28 @@ from whetstone.errors import TaskError
 from whetstone.recipe import Part, Resolved
 from whetstone.rollout import Method, Strategy
 from whetstone.rollout.allocations import ALLOCATIONS
-from whetstone.rollout.injections import INJECTIONS
+from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
+from whetstone.rollout.dynamic_sampling import DYNAMIC_SAMPLING
+from whetstone.rollout.environment_wrappers import ENVIRONMENT_WRAPPERS
 from whetstone.rollout.optional import ByTiming, ChecksSource, KeyedBy, StatelessOnly, forks
-from whetstone.rollout.partners import PARTNERS
-from whetstone.rollout.protocol import Allocation, Injection, Partner, Refill, Rewrite, Selection, Start, Stop, View
-from whetstone.rollout.refills import REFILLS
+from whetstone.rollout.protocol import (
+    Allocation,
+    ContextTransform,
+    DynamicSampling,
+    EnvironmentWrapper,
+    Replay,
+    Rewrite,
+    Start,
+    Stop,
+    TrajectoryFilter,
+)
+from whetstone.rollout.replay import REPLAY
 from whetstone.rollout.rewrites import REWRITES
-from whetstone.rollout.selections import SELECTIONS
 from whetstone.rollout.starts import STARTS
 from whetstone.rollout.stops import STOPS
 from whetstone.rollout.strategies import SEARCHES, STRATEGIES
 from whetstone.rollout.task_keys import key_of
-from whetstone.rollout.views import VIEWS
+from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
 from whetstone.tasks import CURRICULA, Curriculum, Source
 from whetstone.tools.protocol import stateless
 from whetstone.trajectory import OffPolicy
@@ -61,14 +72,14 @@ def method_of(resolved: Resolved, source: Source, vocabulary: int) -> Method:
     recipe, rollout, given = resolved.recipe, resolved.recipe.rollout, _given(resolved, source, vocabulary)
 
     def one(key: str, part: Part | None, protocol: type, built_in: Mapping[str, Any]) -> Any:
-        kind = protocol.__name__.lower()
+        kind = re.sub(r"(?<!^)(?=[A-Z])", " ", protocol.__name__).lower()
         return None if part is None else part_of(resolved, key, kind, part, built_in, given, protocol=protocol)
 
     def some(key: str, parts: Sequence[Part], protocol: type, built_in: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for k, part in enumerate(parts):
             if part.name in found:
-                raise resolved.error(f"rollout.{key}.{k}", f'"{part.name}" stands there twice')
+                raise resolved.error(f"rollout.{key}.{k}", f'"{part.name}" is listed twice')
             found[part.name] = one(f"rollout.{key}.{k}", part, protocol, built_in)
         return found
 
@@ -76,14 +87,16 @@ def method_of(resolved: Resolved, source: Source, vocabulary: int) -> Method:
         curriculum=one("curriculum", recipe.curriculum, Curriculum, CURRICULA),
         allocate=one("rollout.allocate", rollout.allocate, Allocation, ALLOCATIONS),
         start=one("rollout.start", rollout.start, Start, STARTS),
-        views=some("views", rollout.views, View, VIEWS),
+        context_transforms=some("context_transforms", rollout.context_transforms, ContextTransform, CONTEXT_TRANSFORMS),
         stops=some("stops", rollout.stops, Stop, STOPS),
         rewrites=some("rewrites", rollout.rewrites, Rewrite, REWRITES),
-        partner=one("rollout.partner", rollout.partner, Partner, PARTNERS),
-        inject=some("inject", rollout.inject, Injection, INJECTIONS),
-        select=some("select", rollout.select, Selection, SELECTIONS),
-        refill=one("rollout.refill", rollout.refill, Refill, REFILLS),
-        overflow=rollout.on_view_overflow,
+        environment_wrapper=one(
+            "rollout.environment_wrapper", rollout.environment_wrapper, EnvironmentWrapper, ENVIRONMENT_WRAPPERS
+        ),
+        replay=some("replay", rollout.replay, Replay, REPLAY),
+        trajectory_filters=some("trajectory_filters", rollout.trajectory_filters, TrajectoryFilter, TRAJECTORY_FILTERS),
+        dynamic_sampling=one("rollout.dynamic_sampling", rollout.dynamic_sampling, DynamicSampling, DYNAMIC_SAMPLING),
+        overflow=rollout.on_context_overflow,
     )
 
 
@@ -114,28 +127,36 @@ def check_method(
     for key, parts in (("rollout.strategy", forking), ("rollout.start", method.start is not None)):
         if parts and not can_be_gone_back_to(environment()):
             said = (
-                f'environment "{recipe.environment.name}" can neither be kept (`snapshot`) nor led through the same '
-                "actions again (`replayable = False`), so no episode can begin in its middle; use independent episodes"
+                f'environment "{recipe.environment.name}" supports neither snapshot() nor deterministic replay '
+                "(`replayable = False`), so episodes cannot fork; use strategy: independent"
             )
             raise resolved.error(key, said)
     if forking and method.rewrites:
         raise resolved.error("rollout.rewrites", "episodes that are rewritten cannot be forked; use one or the other")
-    training, refill = recipe.training, method.refill
-    if refill is not None and refill.on_exhaust == "go_on" and training is not None and training.deterministic:
-        said = "on_exhaust: go_on depends on which groups are faster, which training.deterministic forbids; use stop"
-        raise resolved.error("rollout.refill", said)
+    reinforcement, refill = recipe.reinforcement, method.dynamic_sampling
+    if (
+        refill is not None
+        and refill.when_exhausted == "continue"
+        and reinforcement is not None
+        and reinforcement.deterministic
+    ):
+        said = (
+            "when_exhausted: continue depends on which groups are faster, which reinforcement.deterministic forbids; "
+            "use stop"
+        )
+        raise resolved.error("rollout.dynamic_sampling", said)
     for name, rewrite in (method.rewrites or {}).items():
         if fulfils(rewrite, StatelessOnly) and rewrite.stateless_only and not stateless(environment()):
             said = f"{name} takes calls back, which a world that remembers them (stateless = False) does not"
             raise resolved.error("rollout.rewrites", said)
     for name, stop in (method.stops or {}).items():
-        if fulfils(stop, ByTiming) and stop.by_timing and training is not None and training.deterministic:
-            said = f"{name} depends on which of a group's episodes is faster, which training.deterministic forbids"
+        if fulfils(stop, ByTiming) and stop.by_timing and reinforcement is not None and reinforcement.deterministic:
+            said = f"{name} depends on which of a group's episodes is faster, which reinforcement.deterministic forbids"
             raise resolved.error("rollout.stops", said)
-    for name, injection in (method.inject or {}).items():
+    for name, injection in (method.replay or {}).items():
         if injection.off_policy is OffPolicy.TRUNCATED and recipe.correction is None:
             said = f"{name} says off_policy: truncated, so set correction: truncated, which weighs what is replayed"
-            raise resolved.error("rollout.inject", said)
+            raise resolved.error("rollout.replay", said)
 
 
 def _check_seats(resolved: Resolved, strategy: Strategy, environment: Environment) -> None:
@@ -154,12 +175,12 @@ def _check_seats(resolved: Resolved, strategy: Strategy, environment: Environmen
 def _given(resolved: Resolved, source: Source, vocabulary: int) -> dict[str, Any]:
     """What any part may ask for by name."""
     recipe = resolved.recipe
-    training = recipe.training
+    reinforcement = recipe.reinforcement
     return {
         "seed": recipe.seed,
         "group_size": recipe.rollout.group_size,
         "max_turns": recipe.environment.max_turns,
-        "steps": training.steps if training is not None else 1,
+        "steps": reinforcement.steps if reinforcement is not None else 1,
         "source": source,
         "vocabulary": vocabulary,
     }

@@ -186,7 +186,9 @@ class _Probe:
         rewards = [reward for group in groups for reward in group.rewards]
         tokens = sum(t.action_tokens for t in self.sampled) / len(self.sampled)
         said = f"{len(self.sampled)} sampled, {tokens:.0f} tokens each, rewards {min(rewards):g} to {max(rewards):g}"
-        compares = self.recipe.training is not None and self.recipe.critic is None and self.recipe.supervised is None
+        compares = (
+            self.recipe.reinforcement is not None and self.recipe.critic is None and self.recipe.supervised is None
+        )
         if compares and len(set(rewards)) == 1:
             return Check("", Verdict.NOTE, f"{said}: nothing to compare yet", "a warm-up (supervised), or easier tasks")
         return Check("", Verdict.GOOD, said)
@@ -246,7 +248,7 @@ class _Probe:
         return time.perf_counter() - began, count * length
 
     def _settings(self) -> OptimizerSettings:
-        settings = self.recipe.training or self.recipe.supervised
+        settings = self.recipe.reinforcement or self.recipe.supervised
         assert settings is not None  # a recipe without a stage is refused
         return settings
 

@@ -32,10 +32,12 @@ _KEY = re.compile(r"[\w.]+=")
     metavar="UNIT=MOST",
     help=f"What reinforcement may spend: {', '.join(UNITS)}; more than one may be given.",
 )
-@click.option("--into", type=click.Path(path_type=Path), default=Path("comparisons"), show_default=True,
+@click.option("--output-dir", type=click.Path(path_type=Path), default=Path("comparisons"), show_default=True,
               help="Where runs are kept and the page goes; runs that are there are not made again.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def compare_command(recipes: tuple[str, ...], seeds: int, budget: tuple[str, ...], into: Path, as_json: bool) -> None:
+def compare_command(
+    recipes: tuple[str, ...], seeds: int, budget: tuple[str, ...], output_dir: Path, as_json: bool
+) -> None:
     """Compare RECIPEs: same tasks, same budget, several seeds; a table, learning curves, paired tests, one HTML page.
 
     A key may be given several values, `advantage=group_relative,gigpo`: each is a contender. What was run before is
@@ -52,16 +54,16 @@ def compare_command(recipes: tuple[str, ...], seeds: int, budget: tuple[str, ...
     found = compare(
         contenders,
         seeds=range(first, first + seeds),
-        folder=into,
+        folder=output_dir,
         budget=limits,
         progress=Progress(quiet=as_json),
     )
     told = found.to_json()
     unit = next(iter(limits), "sampled_tokens")
     curves = {name: [learning_curve(run.folder, unit) for run in runs] for name, runs in found.runs.items()}
-    page = into / "comparison.html"
+    page = output_dir / "comparison.html"
     write_comparison(page, told, curves, {c.name: c.resolved.dump() for c in contenders}, unit=unit)
-    write_text(into / "comparison.json", to_json(told, indent=1) + "\n")
+    write_text(output_dir / "comparison.json", to_json(told, indent=1) + "\n")
     if as_json:
         click.echo(to_json(told))
         return
@@ -81,7 +83,7 @@ def _budget_lines(told: Mapping[str, Any]) -> list[str]:
         if shares and max(shares.values()) < 1:
             unit = max(shares, key=lambda unit: shares[unit])
             found.append(
-                f"{row['name']}: ended by training.steps, with {shares[unit]:.0%} of the budget ({unit}) spent"
+                f"{row['name']}: ended by reinforcement.steps, with {shares[unit]:.0%} of the budget ({unit}) spent"
             )
         elif shares and max(shares.values()) > 1.5:
             unit = max(shares, key=lambda unit: shares[unit])

@@ -25,7 +25,7 @@ from whetstone.reporting import Progress
 _FEW = 100
 _OF_GROUPS = (
     "rollout.strategy", "rollout.group_size", "rollout.temperature", "rollout.allocate", "rollout.start",
-    "rollout.inject", "rollout.select", "rollout.refill", "rollout.group_timeout_seconds",
+    "rollout.replay", "rollout.trajectory_filters", "rollout.dynamic_sampling", "rollout.group_timeout_seconds",
 )  # fmt: skip
 """Keys of how training samples; an evaluation has `evaluation.temperature` and the like."""
 
@@ -35,13 +35,13 @@ _OF_GROUPS = (
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--policy", help="Who acts instead: a run, a model's folder, or an address such as http://host:8000/v1.")
 @click.option("--model", default="", help="The model's name at that address.")
-@click.option("--key-variable", default="", help="The environment variable that holds the key for that address.")
+@click.option("--api-key-env", default="", help="The environment variable that holds the key for that address.")
 @click.option("--episodes", type=click.IntRange(min=1), help="Held-out tasks [the recipe's].")
 @click.option("--samples", type=click.IntRange(min=1), help="Episodes of each task, for pass@k [the recipe's].")
 @click.option("--temperature", type=click.FloatRange(min=0), help="0 takes the likeliest token [the recipe's].")
 @click.option("--seed", type=click.IntRange(min=0), help="Of the draws [the recipe's].")
 @click.option(
-    "--into", type=click.Path(path_type=Path), help="Keep episodes there; the same command goes on with them."
+    "--output-dir", type=click.Path(path_type=Path), help="Keep episodes there; the same command goes on with them."
 )
 @click.option("--lm-eval", type=click.Path(path_type=Path), help="Write results there as lm-evaluation-harness does.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -50,12 +50,12 @@ def evaluate(
     overrides: tuple[str, ...],
     policy: str | None,
     model: str,
-    key_variable: str,
+    api_key_env: str,
     episodes: int | None,
     samples: int | None,
     temperature: float | None,
     seed: int | None,
-    into: Path | None,
+    output_dir: Path | None,
     lm_eval: Path | None,
     as_json: bool,
 ) -> None:
@@ -64,11 +64,11 @@ def evaluate(
     Exits with 1 where too many episodes could not be scored to say anything.
     """
     remote = policy is not None and policy.startswith(("http://", "https://"))
-    for option, value in (("--model", model), ("--key-variable", key_variable)):
+    for option, value in (("--model", model), ("--api-key-env", api_key_env)):
         if value and not remote:
             raise RecipeError(f"{option}: belongs to an address (--policy http://…), and none is given")
-    if into is not None:
-        training.EvaluationRecord(into).check()
+    if output_dir is not None:
+        training.EvaluationRecord(output_dir).check()
     if lm_eval is not None and lm_eval.is_dir():
         raise RecipeError(f"--lm-eval {lm_eval}: is a folder; a file is written")
     unread = (*LEARNING, *_OF_GROUPS, *(("policy",) if policy is not None or Path(run_or_recipe).is_dir() else ()))
@@ -76,9 +76,9 @@ def evaluate(
     given = {"episodes": episodes, "samples": samples, "temperature": temperature}
     changes = [f"evaluation.{key}={value}" for key, value in given.items() if value is not None]
     agent = training.agent_of(
-        run_or_recipe, (*overrides, *changes), _endpoint(policy, model, key_variable) if remote and policy else policy
+        run_or_recipe, (*overrides, *changes), _endpoint(policy, model, api_key_env) if remote and policy else policy
     )
-    record = training.EvaluationRecord(into) if into is not None else None
+    record = training.EvaluationRecord(output_dir) if output_dir is not None else None
     progress = Progress(quiet=as_json or not sys.stderr.isatty())
     came_to, protocol = training.evaluate_agent(
         agent, seed=seed, record=record, progress=progress, say=lambda line: click.echo(line, err=True)
@@ -101,12 +101,12 @@ def evaluate(
         sys.exit(1)
 
 
-def _endpoint(url: str, model: str, key_variable: str) -> ChatEndpoint:
+def _endpoint(url: str, model: str, api_key_env: str) -> ChatEndpoint:
     if not model:
-        raise RecipeError("--model: an address serves models by their names; say which")
-    if key_variable and key_variable not in os.environ:
-        raise RecipeError(f"--key-variable: the environment variable {key_variable} is not set")
-    return ChatEndpoint(url, model, key=os.environ.get(key_variable, "") if key_variable else "")
+        raise RecipeError("--policy is a URL: also pass --model NAME")
+    if api_key_env and api_key_env not in os.environ:
+        raise RecipeError(f"--api-key-env: the environment variable {api_key_env} is not set")
+    return ChatEndpoint(url, model, key=os.environ.get(api_key_env, "") if api_key_env else "")
 
 
 def _show(came_to: Evaluation, protocol: dict[str, Any]) -> None:

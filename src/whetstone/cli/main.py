@@ -21,19 +21,27 @@ from whetstone.training.interruption import Interrupted
 COMMANDS = {
     "compare": ("compare:compare_command", "Compare recipes: same tasks, same budget, several seeds."),
     "doctor": ("doctor:doctor", "Look at this machine, or try every part of a recipe."),
+    "environments": ("environments:environments", "Try an environment; serve one over HTTP."),
     "evaluate": ("evaluate:evaluate", "Evaluate a run, or a recipe's policy as it stands."),
-    "host": ("host:host", "Serve an environment and its tasks over HTTP until stopped."),
     "mcp": ("mcp:mcp", "Serve tools by the Model Context Protocol."),
     "recipes": ("recipes:recipes", "List every recipe, its paper and its parts."),
     "replay": ("replay:replay", "Compute again what a run has on record."),
     "rewards": ("rewards:rewards", "Try a reward; list rewards."),
     "rollout": ("rollout:rollout", "Play episodes and show them as conversations."),
-    "tasks": ("tasks:tasks", "Look at tasks; try an environment."),
+    "tasks": ("tasks:tasks", "Look at tasks."),
     "train": ("train:train", "Train a recipe."),
     "why": ("why:why", "Explain one number of a run."),
 }
 """By name, the file and object of each command, and what the list of commands says of it. A command is loaded when it
 is called: what most of them stand on takes seconds."""
+RENAMED = {
+    "host": "environments serve",
+    "tasks check": "environments check",
+    "rewards fit": "rewards train-model",
+    "--into": "--output-dir",
+    "--key-variable": "--api-key-env",
+}
+"""Commands and options of the release before, and what they are called now."""
 
 
 class _ReaderLeft(Exception):
@@ -58,6 +66,8 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The command of this name, loaded."""
+        if cmd_name in RENAMED:
+            ctx.fail(f"{cmd_name}: renamed to {RENAMED[cmd_name]}")
         if cmd_name not in COMMANDS:
             ctx.fail(f'no command "{cmd_name}"{did_you_mean(cmd_name, COMMANDS)}')
         module, _, name = COMMANDS[cmd_name][0].partition(":")
@@ -94,7 +104,11 @@ def main() -> None:
     try:
         cli(standalone_mode=False, obj=options)
     except click.ClickException as refused:
-        refused.show()
+        old = _renamed(refused)
+        if old is None:
+            refused.show()
+        else:
+            print(f"whetstone: {old}: renamed to {RENAMED[old]}", file=sys.stderr)
         sys.exit(2)
     except Interrupted as stop:
         print(f"whetstone: {stop}", file=sys.stderr)
@@ -113,6 +127,19 @@ def main() -> None:
         more = "" if isinstance(error, WhetstoneError) else "; `whetstone --traceback …` shows all of it"
         print(f"whetstone: {line}{more}", file=sys.stderr)
         sys.exit(2)
+
+
+def _renamed(refused: click.ClickException) -> str | None:
+    """The option or command of the release before that was called, where that is what is wrong."""
+    if isinstance(refused, click.NoSuchOption):
+        called = refused.option_name
+    elif isinstance(refused, click.UsageError) and refused.ctx is not None and refused.ctx.info_name is not None:
+        arguments = sys.argv[1:]
+        place = arguments.index(refused.ctx.info_name) if refused.ctx.info_name in arguments else len(arguments)
+        called = " ".join(arguments[place : place + 2])
+    else:
+        return None
+    return called if called in RENAMED else None
 
 
 def _reader_left() -> bool:

@@ -44,14 +44,17 @@ def _row(name: str) -> dict[str, Any]:
         "advantage": recipe.advantage.name,
         "objective": recipe.objective.name,
     }
-    keys = ("shaping", "filters", "modulation", "columns")
+    keys = ("shaping", "credit_filters", "advantage_transforms", "columns")
     lists = {key: getattr(recipe, key) for key in keys}
     parts |= {key: ", ".join(part.name for part in listed) for key, listed in lists.items() if listed}
     rollout = recipe.rollout
-    lists = {key: getattr(rollout, key) for key in ("views", "stops", "rewrites", "inject", "select")}
+    lists = {
+        key: getattr(rollout, key)
+        for key in ("context_transforms", "stops", "rewrites", "replay", "trajectory_filters")
+    }
     parts |= {key: ", ".join(part.name for part in listed) for key, listed in lists.items() if listed}
     single = {"curriculum": recipe.curriculum}
-    single |= {key: getattr(rollout, key) for key in ("allocate", "start", "partner", "refill")}
+    single |= {key: getattr(rollout, key) for key in ("allocate", "start", "environment_wrapper", "dynamic_sampling")}
     parts |= {key: part.name for key, part in single.items() if part is not None}
     if recipe.correction is not None:
         parts["correction"] = recipe.correction.name

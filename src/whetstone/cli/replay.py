@@ -28,7 +28,7 @@ def replay(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_json: bo
     With keys changed (reward=my.module:mine) the differences are shown. Without, there must be none: the exit code
     is 1 where something does not come out as it is on record.
     """
-    unread = _UNREAD if updates else (*_UNREAD, "training")
+    unread = _UNREAD if updates else (*_UNREAD, "reinforcement")
     say_unread(overrides, unread, "what is on record was sampled already" if updates else "no update is made again")
     found = asyncio.run(_replayed(analysis.Replay(run_dir, overrides), updates))
     if as_json:

@@ -54,7 +54,7 @@ def listed(as_json: bool) -> None:
     "--tasks", default=100, show_default=True, type=click.IntRange(min=5), help="A fifth is kept to try it on."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def fit(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: int, as_json: bool) -> None:
+def train_model(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: int, as_json: bool) -> None:
     """Fit a reward model on RECIPE's tasks: what its expert does is better, what impostors do is worse.
 
     Written beside the model as `reward_head.json`; a recipe names it by `reward: {name: learned, path: FOLDER}`.

@@ -18,8 +18,8 @@ from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Trajectory
 
 _OF_GROUPS = (
-    "rollout.strategy", "rollout.group_size", "rollout.inject", "rollout.select", "rollout.refill",
-    "rollout.group_timeout_seconds",
+    "rollout.strategy", "rollout.group_size", "rollout.replay", "rollout.trajectory_filters",
+    "rollout.dynamic_sampling", "rollout.group_timeout_seconds",
 )  # fmt: skip
 
 

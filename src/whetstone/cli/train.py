@@ -23,7 +23,7 @@ from whetstone.reporting import Progress
 def train(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume: bool, as_json: bool) -> None:
     """Train RECIPE, a built-in name (`whetstone recipes` lists them) or a YAML file.
 
-    Any key can be set by its dotted path: whetstone train demo training.steps=30 seed=1
+    Any key can be set by its dotted path: whetstone train demo reinforcement.steps=30 seed=1
 
     SIGTERM and Ctrl-C save the run and stop it (exit code 143 and 130); a second one stops it at once, and it can
     still be resumed.

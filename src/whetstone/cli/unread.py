@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import click
 
 LEARNING = (
-    "training", "supervised", "ablations", "curriculum", "advantage", "shaping", "modulation", "filters", "columns",
-    "roles", "objective", "aggregation", "correction", "critic", "teacher", "process_model",
+    "reinforcement", "supervised", "ablations", "curriculum", "advantage", "shaping", "advantage_transforms",
+    "credit_filters", "columns", "roles", "objective", "aggregation", "correction", "critic", "teacher",
+    "process_model",
 )  # fmt: skip
 """Keys that decide what is learned, and nothing of how the policy acts."""
 

@@ -115,4 +115,4 @@ def _said(action: Message, actions: Actions, whole: bool) -> str | None:
 
 
 def _no_number(said: str) -> Any:
-    raise ValueError(f"{said} is no number JSON has")
+    raise ValueError(f"{said} is not a number JSON has")

@@ -128,7 +128,7 @@ class Seat:
                 table.moved.notify_all()
             raise TaskError(f"task {task.id}: there is no seat {self.role}{did_you_mean(self.role, roles)}")
         if self.role in table.taken:
-            raise TaskError(f"task {task.id}: somebody sits at {self.role} already")
+            raise TaskError(f'task {task.id}: seat "{self.role}" is already taken')
         table.taken.add(self.role)
         self._table, self._over = table, False
         table.let_script()

@@ -42,7 +42,7 @@ class ToolEnvironment:
         user: Makes who is spoken to, see `User`; none: nobody, and the task's prompt is the question.
 
     Raises:
-        OptionError: `answer` is no pattern, or there is a user, who hears everything that is no call.
+        OptionError: `answer` is not a valid regular expression, or there is a user, who hears all that is no call.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ToolEnvironment:
         try:
             self.answer = re.compile(answer)
         except re.error as error:
-            raise OptionError("answer", f"{answer!r} is no pattern: {error}") from None
+            raise OptionError("answer", f"{answer!r} is not a valid regular expression: {error}") from None
         self.toolset = Toolset(tools, timeout_seconds=tool_timeout_seconds, max_result_characters=max_result_characters)
         self._offered = self.toolset.specs
         self._user_of, self._user = user, None if user is None else user()

@@ -17,7 +17,7 @@ from whetstone.errors import MismatchError
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch
 from whetstone.learning.model_trainer import action_places
-from whetstone.recipe import TrainingSettings
+from whetstone.recipe import ReinforcementSettings
 from whetstone.trajectory import Author
 
 
@@ -47,7 +47,7 @@ def disagreement(batches: Sequence[Minibatch], version: int | None) -> dict[str,
 
 
 def check_agreement(
-    batches: Sequence[Minibatch], loss: UpdateLoss, version: int | None, settings: TrainingSettings
+    batches: Sequence[Minibatch], loss: UpdateLoss, version: int | None, settings: ReinforcementSettings
 ) -> None:
     """See that sampler and learner agree, when the first pass of a step has found what tokens are worth.
 
@@ -59,9 +59,9 @@ def check_agreement(
     if found > settings.max_mismatch:
         raise MismatchError(
             f"sampler and learner disagree by {found:.3g} nats a token on the tokens that were just sampled "
-            f"(sampler/mismatch_kl), more than training.max_mismatch ({settings.max_mismatch:g}): they do not have the "
-            "same weights, arithmetic, template or temperature, and what is learned from such ratios is noise. "
-            "`whetstone doctor RECIPE` compares the two"
+            f"(sampler/mismatch_kl), more than reinforcement.max_mismatch ({settings.max_mismatch:g}): they "
+            "do not have the same weights, arithmetic, template or temperature, and what is learned from such ratios "
+            "is noise. `whetstone doctor RECIPE` compares the two"
         )
 
 

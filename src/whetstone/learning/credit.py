@@ -1,6 +1,6 @@
 """Who gets the credit? Rewards become one number for each action token, in six pieces named by the recipe.
 
-    filters → shaping → estimator (return, baseline, scale, blend) → modulation → tokens
+    filters → shaping → estimator (return, baseline, scale, blend) → advantage transforms → tokens
 
 Each is a function that names the columns it reads (`columns/`).
 
@@ -38,7 +38,7 @@ class CreditParts:
     """Columns → advantages, or `Credit`."""
     shaping: Sequence[Callable[..., Any]] = ()
     """Columns → rewards that take the place of those of its level."""
-    modulation: Sequence[Callable[..., Any]] = ()
+    advantage_transforms: Sequence[Callable[..., Any]] = ()
     """(advantages, columns) → advantages."""
     filters: Mapping[str, Callable[..., Any]] | None = None
     """By name: columns → which trajectories stay, and how much they count."""
@@ -47,8 +47,8 @@ class CreditParts:
         """(key of the recipe, function) of each."""
         found = [("advantage", self.advantage)]
         found += [(f"shaping.{k}", each) for k, each in enumerate(self.shaping)]
-        found += [(f"modulation.{k}", each) for k, each in enumerate(self.modulation)]
-        return found + [(f"filters.{k}", each) for k, each in enumerate((self.filters or {}).values())]
+        found += [(f"advantage_transforms.{k}", each) for k, each in enumerate(self.advantage_transforms)]
+        return found + [(f"credit_filters.{k}", each) for k, each in enumerate((self.filters or {}).values())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Given:
     said: Credit
     """What the estimator said."""
     modulated: tuple[tuple[Tensor, Level], ...]
-    """(advantages, one of what) behind each modulation."""
+    """(advantages, one of what) after each advantage transform."""
     advantages: Tensor
     """[K]"""
     kept: Tensor
@@ -116,7 +116,7 @@ def give_credit(
     level = level_of(parts.advantage)
     advantages = _finite("advantage", parts.advantage, credit.advantages, columns, level)
     modulated = []
-    for modulate in parts.modulation:
+    for modulate in parts.advantage_transforms:
         wanted = level_of(modulate, "advantages")
         advantages = columns.ask(modulate, advantages=columns.spread(advantages, level, wanted))
         advantages = _finite(names[id(modulate)], modulate, advantages, columns, wanted)
@@ -125,7 +125,7 @@ def give_credit(
     unmasked = columns.spread(advantages, level, "token")
     per_token = unmasked * columns.spread(weights, "trajectory", "token")
     columns.replaced("advantages", per_token)
-    metrics["credit/mean_size"] = per_token.abs().mean().item() if len(per_token) else 0.0
+    metrics["advantage/abs_mean"] = per_token.abs().mean().item() if len(per_token) else 0.0
     metrics["credit/zero_fraction"] = (per_token == 0).double().mean().item() if len(per_token) else 1.0
     by_group = _by_group(columns, credit, per_token, weights, groups)
     sizes = _sizes(columns, unmasked)
@@ -187,14 +187,14 @@ def _filtered(
         if bite_of(each) is Bite.BEFORE_BASELINE:
             columns = columns_of_batch(held)
             stays = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory") > 0
-            metrics[f"filter/{name}"] = 1 - stays.double().mean().item() if len(held) else 0.0
+            metrics[f"filter/{name}_removed_fraction"] = 1 - stays.double().mean().item() if len(held) else 0.0
             held = [one for one, stay in zip(held, stays.tolist(), strict=True) if stay]
     weights = torch.tensor([float(one.trajectory.removal is not Removal.LOSS_ONLY) for one in held]).double()
     columns = columns_of_batch(held)
     for name, each in filters.items():
         if bite_of(each) is not Bite.BEFORE_BASELINE:
             counts = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory")
-            metrics[f"filter/{name}"] = 1 - counts.mean().item() if len(held) else 0.0
+            metrics[f"filter/{name}_removed_fraction"] = 1 - counts.mean().item() if len(held) else 0.0
             weights = weights * counts
     return held, weights
 

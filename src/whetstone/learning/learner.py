@@ -98,7 +98,7 @@ class LocalLearner:
         metrics |= _over_updates(reports) | disagreement(minibatches, batch.version)
         squared = metrics.pop("correction/weight_squared", 0.0)
         if squared > 0:  # (Σw)² / (n Σw²): 1 where all count alike
-            metrics["correction/effective_fraction"] = metrics["correction/weight"] ** 2 / squared
+            metrics["importance/effective_sample_fraction"] = metrics["correction/weight"] ** 2 / squared
         return UpdateResult(metrics, given.sizes)
 
     def imitate(self, segments: Sequence[Segment]) -> UpdateResult:

@@ -177,7 +177,7 @@ class ModelTrainer:
             "update/tokens": float(total),
             "update/learning_rate": self.optimizers.rate(),
             "throughput/update_tokens_per_second": standing / seconds,
-            "throughput/flops_utilisation": self._flops.utilisation(flops, seconds),
+            "throughput/mfu": self._flops.utilisation(flops, seconds),
             "memory/peak_gib": peak_memory_gib(self._device),
             "memory/micro_batch_tokens": float(self.token_budget),
         }
@@ -356,7 +356,7 @@ class ModelTrainer:
         if moves:
             movement = Movement(parameters)
             self.optimizers.update()
-            found["update/weight_ratio"] = movement.ratio()
+            found["update/relative_norm"] = movement.ratio()
         self._forget_gradient()
         self.nonfinite_in_a_row = 0 if math.isfinite(norm) else self.nonfinite_in_a_row + 1
         if self.nonfinite_in_a_row >= self.settings.max_nonfinite:

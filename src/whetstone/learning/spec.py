@@ -11,7 +11,7 @@ from typing import Any
 
 from whetstone.chat import Chat
 from whetstone.learning.credit import CreditParts
-from whetstone.recipe import AggregationSettings, CriticSettings, TrainingSettings
+from whetstone.recipe import AggregationSettings, CriticSettings, ReinforcementSettings
 from whetstone.trajectory import Group, Segment
 
 
@@ -19,7 +19,7 @@ from whetstone.trajectory import Group, Segment
 class LearningSpec:
     """How a policy learns from groups; the same for all updates of a stage."""
 
-    settings: TrainingSettings
+    settings: ReinforcementSettings
     """Optimiser, epochs, minibatches, and what is added to the objective."""
     credit: CreditParts
     """What advantages are made of."""

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
         Part,
         ProcessModelSettings,
         Recipe,
+        ReinforcementSettings,
         SupervisedSettings,
         TinySettings,
-        TrainingSettings,
     )
 
 __getattr__, __dir__ = window(__name__)
@@ -32,10 +32,10 @@ __all__ = [
     "Part",
     "ProcessModelSettings",
     "Recipe",
+    "ReinforcementSettings",
     "Resolved",
     "SupervisedSettings",
     "TinySettings",
-    "TrainingSettings",
     "built_in_recipes",
     "load_recipe",
     "yaml_value",

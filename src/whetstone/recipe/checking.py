@@ -14,12 +14,12 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """(key, what is wrong) for values that cannot go together."""
     if (recipe.policy.path is None) == (recipe.policy.tiny is None):
         yield "policy", "set either path (a model folder) or tiny (a model built from nothing)"
-    if recipe.supervised is None and recipe.training is None:
-        yield "training", "neither supervised nor training is set, so there is nothing to do"
+    if recipe.supervised is None and recipe.reinforcement is None:
+        yield "reinforcement", "neither supervised nor reinforcement is set, so there is nothing to do"
     tiny = recipe.policy.tiny
     if tiny is not None and tiny.hidden % tiny.heads:
         yield "policy.tiny.heads", f"must divide hidden ({tiny.hidden}), got {tiny.heads}"
-    for stage, settings in (("supervised", recipe.supervised), ("training", recipe.training)):
+    for stage, settings in (("supervised", recipe.supervised), ("reinforcement", recipe.reinforcement)):
         if settings is not None and settings.warmup_fraction + settings.decay_fraction > 1:
             said = f"with warmup_fraction {settings.warmup_fraction:g} it exceeds the whole stage"
             yield f"{stage}.decay_fraction", said
@@ -28,13 +28,13 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     noise = recipe.environment.noise
     if noise is not None and not (noise.errors or noise.outdated or noise.delay_seconds):
         yield "environment.noise", "nothing goes wrong: set errors, outdated or delay_seconds"
-    training = recipe.training
-    if training is not None and training.minibatches > training.tasks_per_step:
-        said = f"{training.minibatches} updates cannot each have a share of {training.tasks_per_step} groups"
-        yield "training.minibatches", f"{said} (training.tasks_per_step)"
-    if training is not None and training.max_staleness < training.admit_ahead:
-        said = f"must be admit_ahead ({training.admit_ahead}) or more, got {training.max_staleness}"
-        yield "training.max_staleness", said
+    reinforcement = recipe.reinforcement
+    if reinforcement is not None and reinforcement.minibatches > reinforcement.tasks_per_step:
+        said = f"{reinforcement.minibatches} updates cannot each have a share of {reinforcement.tasks_per_step} groups"
+        yield "reinforcement.minibatches", f"{said} (reinforcement.tasks_per_step)"
+    if reinforcement is not None and reinforcement.max_staleness < reinforcement.admit_ahead:
+        said = f"must be admit_ahead ({reinforcement.admit_ahead}) or more, got {reinforcement.max_staleness}"
+        yield "reinforcement.max_staleness", said
 
 
 def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -44,7 +44,7 @@ def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    if recipe.training is None:
+    if recipe.reinforcement is None:
         for key in _REINFORCEMENT:
             yield key, "there is no reinforcement stage (training is not set)"
     if recipe.aggregation.mode != "constant":
@@ -59,16 +59,18 @@ def _adapters_need_layers(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _decay_needs_a_share(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    for stage, settings in (("supervised", recipe.supervised), ("training", recipe.training)):
+    for stage, settings in (("supervised", recipe.supervised), ("reinforcement", recipe.reinforcement)):
         if settings is not None and settings.decay_fraction == 0:
             yield f"{stage}.decay", f"{stage}.decay_fraction is 0, so the learning rate does not fall"
 
 
 def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    updates = recipe.training.minibatches * recipe.training.epochs if recipe.training is not None else 0
+    updates = recipe.reinforcement.minibatches * recipe.reinforcement.epochs if recipe.reinforcement is not None else 0
     if updates == 1 and recipe.objective.name in ("clipped", "entropy_balanced", "gspo"):
         for key in ("clip_low", "clip_high", "dual_clip"):
-            reason = "with one minibatch and one epoch (training.minibatches, training.epochs) every ratio is 1"
+            reason = (
+                "with one minibatch and one epoch (reinforcement.minibatches, reinforcement.epochs) every ratio is 1"
+            )
             yield f"objective.{key}", reason
 
 
@@ -78,13 +80,13 @@ def _trust_needs_a_folder(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    if recipe.training is not None and recipe.training.reference_kl == 0:
-        yield "training.reference_estimator", "training.reference_kl is 0, so no divergence is estimated"
+    if recipe.reinforcement is not None and recipe.reinforcement.reference_kl == 0:
+        yield "reinforcement.reference_estimator", "reinforcement.reference_kl is 0, so no divergence is estimated"
 
 
 def _overflow_needs_views(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    if not recipe.rollout.views:
-        yield "rollout.on_view_overflow", "there are no views (rollout.views)"
+    if not recipe.rollout.context_transforms:
+        yield "rollout.on_context_overflow", "there are no views (rollout.context_transforms)"
 
 
 def _samples_need_temperature(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -95,8 +97,11 @@ def _samples_need_temperature(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "evaluation.strategy", "at evaluation.temperature: 0 every try of a task is the same"
     if evaluation.strategy is not None and evaluation.samples > 1:
         yield "evaluation.samples", "evaluation.strategy says how often a task is tried"
-    if evaluation.every is None:
-        yield "evaluation.during", "evaluation.every is not set, so nothing is evaluated beside reinforcement"
+    if evaluation.interval_steps is None:
+        yield (
+            "evaluation.interval_episodes",
+            "evaluation.interval_steps is not set, so nothing is evaluated beside reinforcement",
+        )
 
 
 def _calls_need_tools(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -106,17 +111,17 @@ def _calls_need_tools(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _ahead_needs_a_distance(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    training = recipe.training
-    if training is not None and training.admit_ahead == 0:
+    reinforcement = recipe.reinforcement
+    if reinforcement is not None and reinforcement.admit_ahead == 0:
         for key in ("max_staleness", "in_flight", "deterministic"):
-            yield f"training.{key}", "training.admit_ahead is 0, so sampling does not run ahead"
-    elif training is not None and training.deterministic:
-        yield "training.in_flight", "with training.deterministic nothing is under way when weights change"
+            yield f"reinforcement.{key}", "reinforcement.admit_ahead is 0, so sampling does not run ahead"
+    elif reinforcement is not None and reinforcement.deterministic:
+        yield "reinforcement.in_flight", "with reinforcement.deterministic nothing is under way when weights change"
 
 
 _REINFORCEMENT = (
-    "rollout", "curriculum", "advantage", "shaping", "modulation", "filters", "columns", "roles", "objective",
-    "aggregation", "correction", "critic",
+    "rollout", "curriculum", "advantage", "shaping", "advantage_transforms", "credit_filters", "columns", "roles",
+    "objective", "aggregation", "correction", "critic",
 )  # fmt: skip
 _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _advantage_needs,

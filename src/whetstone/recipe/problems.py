@@ -10,6 +10,21 @@ from pydantic import BaseModel, ValidationError
 from whetstone.errors import did_you_mean
 from whetstone.plugins import OptionError, plain_problem
 
+RENAMED = {
+    "training": "reinforcement",
+    "modulation": "advantage_transforms",
+    "filters": "credit_filters",
+    "rollout.refill": "rollout.dynamic_sampling",
+    "rollout.inject": "rollout.replay",
+    "rollout.select": "rollout.trajectory_filters",
+    "rollout.views": "rollout.context_transforms",
+    "rollout.on_view_overflow": "rollout.on_context_overflow",
+    "rollout.partner": "rollout.environment_wrapper",
+    "evaluation.every": "evaluation.interval_steps",
+    "evaluation.during": "evaluation.interval_episodes",
+}
+"""Keys of the release before, and what they are called now."""
+
 
 def problem_of(error: ValidationError, model: type[BaseModel]) -> OptionError:
     """The key and what is wrong with it; whoever knows where it was written adds file and line.
@@ -21,7 +36,8 @@ def problem_of(error: ValidationError, model: type[BaseModel]) -> OptionError:
     *above, last = problem["loc"]
     said = plain_problem(problem)
     if problem["type"] == "extra_forbidden":
-        said = f"no such key{did_you_mean(str(last), _fields_at(model, above))}"
+        new = RENAMED.get(".".join(map(str, problem["loc"])))
+        said = f"renamed to {new}" if new else f"no such key{did_you_mean(str(last), _fields_at(model, above))}"
     elif problem["type"] == "model_type":
         said += f"; keys below it are {', '.join(_fields_at(model, problem['loc']))}"
     return OptionError(".".join(map(str, problem["loc"])), said)

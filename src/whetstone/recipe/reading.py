@@ -160,7 +160,7 @@ def overridden(keys: Mapping[str, Any], places: Mapping[str, str], overrides: Se
     for override in overrides:
         dotted, equals, text = override.partition("=")
         if not equals or not dotted:
-            raise RecipeError(f"{override}: an override is written key=value, such as training.steps=30")
+            raise RecipeError(f"{override}: an override is written key=value, such as reinforcement.steps=30")
         changes[dotted] = yaml_value(text, override)
     said = {dotted: f"command line ({dotted}={shortened(value)})" for dotted, value in changes.items()}
     return changed(keys, places, changes, said)

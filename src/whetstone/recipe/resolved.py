@@ -24,7 +24,7 @@ from whetstone.recipe.reading import Keys, Places, changed, layered, overridden,
 from whetstone.recipe.settings import Recipe
 
 _HALF = re.compile("[\ud800-\udfff]")
-_WITHOUT_BOUND = ("training.max_mismatch",)
+_WITHOUT_BOUND = ("reinforcement.max_mismatch",)
 """Keys that say `.inf` for any."""
 _ODD = re.compile(r"[^\w ./:,()'+*<>=-]|^ | $")
 
@@ -89,7 +89,7 @@ def load_recipe(
 ) -> Resolved:
     """A recipe by built-in name, from a file, or from keys in Python, where functions and classes may stand for names.
 
-        load_recipe("demo", advantage=my_function, training={"steps": 3})
+        load_recipe("demo", advantage=my_function, reinforcement={"steps": 3})
         load_recipe({"extends": "demo", "environment": {"tools": [my_tool]}}, ["seed=1"])
 
     Args:

@@ -152,21 +152,21 @@ class RolloutSettings(_Settings):
     """How much a group may use, such as `horizon_stages`; null: all the same."""
     start: Annotated[Part | None, _named()] = None
     """Where episodes begin, such as `expert_prefix`; null: at the beginning."""
-    views: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    context_transforms: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What the policy reads beside what the environment says, such as `demonstrations`, `budget_line`."""
-    on_view_overflow: Literal["drop", "refuse"] = "drop"
+    on_context_overflow: Literal["drop", "refuse"] = "drop"
     """What becomes of what a view shows where it does not fit into the context."""
     stops: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What ends an episode early, such as `void_turn`."""
     rewrites: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What becomes of what was said so far, such as `summary`, `rollback`."""
-    partner: Annotated[Part | None, _named()] = None
+    environment_wrapper: Annotated[Part | None, _named()] = None
     """Who answers in the environment's place, such as `try_again`."""
-    inject: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    replay: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What stored trajectories groups are given, such as `success_replay`."""
-    select: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    trajectory_filters: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """Which trajectories of a step are learned from, such as `resample_on_correct`."""
-    refill: Annotated[Part | None, _named()] = None
+    dynamic_sampling: Annotated[Part | None, _named()] = None
     """Which groups count, such as `informative`; others are sampled in the place of the rest."""
     group_size: int = Field(8, ge=1)
     """Trajectories of one task. One alone teaches something only where credit compares it with nothing of its task."""
@@ -224,7 +224,7 @@ class SupervisedSettings(OptimizerSettings):
     """Options of the task source that are different for demonstrations, such as an easier mix."""
 
 
-class TrainingSettings(OptimizerSettings):
+class ReinforcementSettings(OptimizerSettings):
     """Reinforcement."""
 
     tasks_per_step: int = Field(16, ge=1)
@@ -361,9 +361,9 @@ class EvaluationSettings(_Settings):
     strategy: Annotated[Part | None, _named()] = None
     """How an answer comes of several tries, such as `best_of`, `majority_vote`, `tree_search`; null: each stands for
     itself."""
-    every: int | None = Field(None, ge=1)
+    interval_steps: int | None = Field(None, ge=1)
     """Also evaluate beside reinforcement, each time so many updates are made; null: only before and after stages."""
-    during: int = Field(100, ge=1)
+    interval_episodes: int = Field(100, ge=1)
     """Held-out tasks of those evaluations."""
 
 
@@ -396,14 +396,14 @@ class Recipe(_Settings):
     rollout: RolloutSettings = RolloutSettings()
     supervised: SupervisedSettings | None = None
     """The warm-up; null leaves it out."""
-    training: TrainingSettings | None = None
+    reinforcement: ReinforcementSettings | None = None
     """Reinforcement; null leaves it out."""
     advantage: Annotated[Part, _named("group_relative")] = DEFAULT_ADVANTAGE
     shaping: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What is done to rewards before credit, such as `overlong`, `gated`, `kl_penalty`."""
-    modulation: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    advantage_transforms: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What is done to advantages behind the estimator, such as `entropy_modulated`, `clip_cov`; in this order."""
-    filters: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    credit_filters: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """What is not learned from, such as `void_turns`; each says whether it still counts in statistics."""
     columns: Annotated[list[Annotated[Part, _named()]], _listed()] = []
     """Columns of yours that credit or objective reads by name, `package.module:name` each; see `docs/methods.md`."""

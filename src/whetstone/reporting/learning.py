@@ -46,7 +46,10 @@ def learning_rows(rows: Sequence[Mapping[str, Any]], *, windows: int | None = No
     filters = sorted({key for row in steps for key in row if key.startswith("filter/")})
     reasons = [
         *REASONS[:2],
-        *(Reason(key, f"out by {key.removeprefix('filter/')}", "") for key in filters),
+        *(
+            Reason(key, f"out by {key.removeprefix('filter/').removesuffix('_removed_fraction')}", "")
+            for key in filters
+        ),
         *REASONS[2:],
     ]
     count = len(steps) if windows is None else min(windows, len(steps))

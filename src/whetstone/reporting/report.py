@@ -57,7 +57,7 @@ _CURVES = (
     ),
     (
         "reinforcement",
-        {"sampled": "cost/sampled_tokens", "shared by forks": "cost/reused_tokens"},
+        {"sampled": "cost_per_group/sampled_tokens", "shared by forks": "cost_per_group/reused_tokens"},
         False,
         "Tokens of a group: drawn from the policy, whatever became of them, and those that forks did not draw again.",
     ),

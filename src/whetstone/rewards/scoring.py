@@ -112,7 +112,7 @@ def _in_numbers(score: Score) -> Score:
     """The score in Python's own numbers, whatever library they came from.
 
     Raises:
-        TypeError: Something in it is no number, or `success` is neither true nor false.
+        TypeError: Something in it is not a number, or `success` is neither true nor false.
     """
     return replace(
         score,
@@ -129,7 +129,7 @@ def _in_numbers(score: Score) -> Score:
 def _number(value: Any, name: str) -> float:
     found = value.item() if hasattr(value, "item") else value  # of NumPy or PyTorch
     if not isinstance(found, Real):
-        raise TypeError(f"it said {_short(value)} as {name}, which is no number")
+        raise TypeError(f"{name}: {_short(value)} is not a number")
     return float(found)
 
 

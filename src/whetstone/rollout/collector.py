@@ -352,7 +352,9 @@ class Collector:
     def _environment(self) -> Environment:
         """A fresh one, with the method's partner in it."""
         made = self.environment()
-        return self.method.partner(made, self._judged) if self.method.partner is not None else made
+        return (
+            self.method.environment_wrapper(made, self._judged) if self.method.environment_wrapper is not None else made
+        )
 
     def _made(self) -> Environment:
         """A fresh environment; where none can be made, one that says why when the episode begins."""

@@ -16,7 +16,17 @@ from random import Random
 from typing import Any
 
 from whetstone.rollout.method import Method
-from whetstone.rollout.protocol import Allowance, EpisodeKey, Plan, Running, Siblings, Splice, Start, StartPrefix, View
+from whetstone.rollout.protocol import (
+    Allowance,
+    ContextTransform,
+    EpisodeKey,
+    Plan,
+    Running,
+    Siblings,
+    Splice,
+    Start,
+    StartPrefix,
+)
 from whetstone.rollout.runner import EpisodeHooks, Fork
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.trajectory import Costs, EndReason, Removal, Task, Trajectory, Turn
@@ -172,7 +182,7 @@ class GroupSampler:
         *,
         index: int,
         greedy: bool = False,
-        view: View | None = None,
+        view: ContextTransform | None = None,
         max_turns: int | None = None,
         seat: str = "",
         table: int = 0,
@@ -212,7 +222,7 @@ class GroupSampler:
         shared: tuple[Turn, ...] = (),
         splice: Splice | None = None,
         greedy: bool = False,
-        view: View | None = None,
+        view: ContextTransform | None = None,
         max_turns: int | None = None,
         seat: str = "",
         table: int = 0,
@@ -269,12 +279,12 @@ class GroupSampler:
         seated = {"seat": seat, "table": name, "table_seed": seed}
         return replace(self.plan.task, private={**self.plan.task.private, **seated})
 
-    def _hooks(self, running: RunningEpisode, index: int, view: View | None) -> EpisodeHooks:
+    def _hooks(self, running: RunningEpisode, index: int, view: ContextTransform | None) -> EpisodeHooks:
         """What is done around an episode."""
         method = self.method
         return EpisodeHooks(
             occasion=replace(self.occasion, index=index),
-            views=(*(method.views or {}).values(), *([view] if view is not None else [])),
+            context_transforms=(*(method.context_transforms or {}).values(), *([view] if view is not None else [])),
             stops=tuple((method.stops or {}).items()),
             rewrites=tuple((method.rewrites or {}).values()),
             overflow=method.overflow,

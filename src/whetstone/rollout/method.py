@@ -20,16 +20,16 @@ from whetstone.contracts import fulfils
 from whetstone.rollout.optional import AtEvaluation, EvaluatedAs, Measures
 from whetstone.rollout.protocol import (
     Allocation,
-    Injection,
-    Partner,
-    Refill,
+    ContextTransform,
+    DynamicSampling,
+    EnvironmentWrapper,
+    Replay,
     Rewrite,
-    Selection,
     Start,
     Stateful,
     StepOutcome,
     Stop,
-    View,
+    TrajectoryFilter,
 )
 from whetstone.rollout.reading import Overflow
 from whetstone.tasks import Curriculum
@@ -42,24 +42,24 @@ class Method:
     curriculum: Curriculum | None = None
     allocate: Allocation | None = None
     start: Start | None = None
-    views: Mapping[str, View] | None = None
+    context_transforms: Mapping[str, ContextTransform] | None = None
     stops: Mapping[str, Stop] | None = None
     rewrites: Mapping[str, Rewrite] | None = None
-    partner: Partner | None = None
-    inject: Mapping[str, Injection] | None = None
-    select: Mapping[str, Selection] | None = None
-    refill: Refill | None = None
+    environment_wrapper: EnvironmentWrapper | None = None
+    replay: Mapping[str, Replay] | None = None
+    trajectory_filters: Mapping[str, TrajectoryFilter] | None = None
+    dynamic_sampling: DynamicSampling | None = None
     reward: Any = None
     """Where it learns on from how steps went; judging is the collector's."""
     overflow: Overflow = "drop"
 
     def parts(self) -> Iterator[tuple[str, Any]]:
         """(name, part) of each, in the order of a step."""
-        for key in ("curriculum", "allocate", "start", "partner", "refill", "reward"):
+        for key in ("curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "reward"):
             part = getattr(self, key)
             if part is not None:
                 yield key, part
-        for key in ("views", "stops", "rewrites", "inject", "select"):
+        for key in ("context_transforms", "stops", "rewrites", "replay", "trajectory_filters"):
             for name, part in (getattr(self, key) or {}).items():
                 yield f"{key}.{name}", part
 
@@ -67,13 +67,14 @@ class Method:
         """What of it is there when the policy is evaluated: what belongs to the agent, not to its training."""
         kept = {
             key: {name: part for name, part in (getattr(self, key) or {}).items() if _evaluated(part)}
-            for key in ("views", "stops", "rewrites")
+            for key in ("context_transforms", "stops", "rewrites")
         }
-        partner = self.partner if _evaluated(self.partner) else None
+        wrapper = self.environment_wrapper if _evaluated(self.environment_wrapper) else None
         return replace(
-            Method(overflow=self.overflow, partner=partner),
-            views={
-                name: part.evaluated if fulfils(part, EvaluatedAs) else part for name, part in kept["views"].items()
+            Method(overflow=self.overflow, environment_wrapper=wrapper),
+            context_transforms={
+                name: part.evaluated if fulfils(part, EvaluatedAs) else part
+                for name, part in kept["context_transforms"].items()
             },
             stops=kept["stops"],
             rewrites=kept["rewrites"],

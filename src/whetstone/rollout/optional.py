@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Seats
 from whetstone.rewards.protocol import Provides
-from whetstone.rollout.protocol import Stateful, View
+from whetstone.rollout.protocol import ContextTransform, Stateful
 from whetstone.tasks.protocol import Source
 from whetstone.trajectory import Group
 
@@ -55,7 +55,7 @@ class AtEvaluation(Protocol):
 class EvaluatedAs(Protocol):
     """A view that is another one when the policy is evaluated."""
 
-    evaluated: View
+    evaluated: ContextTransform
 
 
 @runtime_checkable
@@ -107,8 +107,8 @@ OPTIONAL = (
 
 
 KINDS = (
-    "strategy", "curriculum", "allocation", "start", "view", "stop", "rewrite", "partner", "injection", "selection",
-    "refill",
+    "strategy", "curriculum", "allocation", "start", "context transform", "stop", "rewrite", "environment wrapper",
+    "replay", "trajectory filter", "dynamic sampling",
 )  # fmt: skip
 """What parts of rollout are called in messages."""
 

@@ -173,7 +173,7 @@ class Roller(Protocol):
         *,
         index: int,
         greedy: bool = False,
-        view: View | None = None,
+        view: ContextTransform | None = None,
         max_turns: int | None = None,
         seat: str = "",
         table: int = 0,
@@ -285,7 +285,7 @@ class EpisodeState:
     max_turns: int = 0
 
 
-class View(Protocol):
+class ContextTransform(Protocol):
     """What the policy reads instead of what the environment said."""
 
     @property
@@ -364,7 +364,7 @@ class Rewrite(Protocol):
         ...
 
 
-class Partner(Protocol):
+class EnvironmentWrapper(Protocol):
     """Who answers the policy in the environment's place."""
 
     def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
@@ -383,7 +383,7 @@ class Judge(Protocol):
 # ------------------------------------------------------------ inject, select, refill
 
 
-class Injection(Protocol):
+class Replay(Protocol):
     """What stored trajectories a group is given before it is learned from."""
 
     @property
@@ -396,15 +396,15 @@ class Injection(Protocol):
         ...
 
 
-class Selection(Protocol):
-    """Which trajectories of a step are learned from. Removed ones stay where they are and say where that bites."""
+class TrajectoryFilter(Protocol):
+    """Which trajectories of a step are learned from. Removed ones stay, and say whether they still count."""
 
     def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
         """The same groups, in the same order, with removals."""
         ...
 
 
-class Refill(Protocol):
+class DynamicSampling(Protocol):
     """Which groups count towards those an update takes; others are sampled in the place of the rest."""
 
     @property
@@ -413,7 +413,7 @@ class Refill(Protocol):
         ...
 
     @property
-    def on_exhaust(self) -> Literal["stop", "go_on"]:
+    def when_exhausted(self) -> Literal["stop", "continue"]:
         """Whether the run then stops, or the update takes those there are."""
         ...
 

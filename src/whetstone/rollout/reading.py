@@ -14,7 +14,7 @@ from typing import Literal
 
 from whetstone.chat import Chat, Context, Message, ToolSpec
 from whetstone.errors import PromptTooLong
-from whetstone.rollout.protocol import EpisodeState, View
+from whetstone.rollout.protocol import ContextTransform, EpisodeState
 from whetstone.trajectory import Author, OffPolicy, Tokens, Turn
 
 Overflow = Literal["drop", "refuse"]
@@ -43,7 +43,7 @@ class Reading:
     def __init__(
         self,
         chat: Chat,
-        views: Sequence[View] = (),
+        views: Sequence[ContextTransform] = (),
         *,
         context_length: int,
         overflow: Overflow = "drop",
@@ -151,7 +151,7 @@ class Reading:
             names = ", ".join(type(view).__name__ for view in self.views)
             raise PromptTooLong(
                 f"task {so_far.occasion.task.id}: with what {names} shows it reads {tokens} tokens, the context is "
-                f"{self.context_length}; show less, or set rollout.on_view_overflow: drop"
+                f"{self.context_length}; show less, or set rollout.on_context_overflow: drop"
             )
         self.dropped = True
         return messages, context

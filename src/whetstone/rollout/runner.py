@@ -31,6 +31,7 @@ from whetstone.rollout.protocol import (
     ActorInput,
     Ask,
     Change,
+    ContextTransform,
     EpisodeKey,
     EpisodeRecord,
     EpisodeState,
@@ -40,7 +41,6 @@ from whetstone.rollout.protocol import (
     Siblings,
     Splice,
     Stop,
-    View,
 )
 from whetstone.rollout.reading import Overflow, Reading
 from whetstone.seeding import derive_seed
@@ -81,7 +81,7 @@ class EpisodeHooks:
     """What a method does around one episode."""
 
     occasion: EpisodeKey
-    views: tuple[View, ...] = ()
+    context_transforms: tuple[ContextTransform, ...] = ()
     stops: tuple[tuple[str, Stop], ...] = ()
     """By name."""
     rewrites: tuple[Rewrite, ...] = ()
@@ -203,7 +203,7 @@ class _Episode:
         self.world = fork.world if fork is not None else derive_seed(seed, "environment")
         self.reading = Reading(
             chat,
-            around.views,
+            around.context_transforms,
             context_length=limits.context_length,
             overflow=around.overflow,
             history=bool(around.rewrites),
@@ -411,7 +411,7 @@ class _Episode:
             self.author = answer.observation.author
             messages = answer.observation.messages
             so_far = replace(self._so_far(), turns=(*played[:number], replace(played[number], observation=messages)))
-            for view in self.around.views:
+            for view in self.around.context_transforms:
                 messages = view.observation(messages, so_far)
             if answer.ended is not None or answer.instead is not None or messages != played[number].observation:
                 return False  # or what stands in the history is not what was said

@@ -82,7 +82,7 @@ class Beside:
             came_to, groups = await evaluate(
                 assembly,
                 engine,
-                episodes=settings.during,
+                episodes=settings.interval_episodes,
                 samples=settings.samples,
                 temperature=settings.temperature,
                 seed=recipe.seed,

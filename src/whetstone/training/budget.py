@@ -21,7 +21,7 @@ def spent_in(rows: Sequence[Mapping[str, Any]], stage: str = "reinforcement") ->
         rows: Of `metrics.jsonl`.
     """
     mine = [row for row in rows if row["stage"] == stage]
-    found = {unit: sum(row.get(f"spent/{unit}") or 0.0 for row in mine) for unit in UNITS[:3]}
+    found = {unit: sum(row.get(f"cost_per_step/{unit}") or 0.0 for row in mine) for unit in UNITS[:3]}
     found["seconds"] = sum((row.get("time/rollout") or 0.0) + (row.get("time/update") or 0.0) for row in mine)
     return found
 

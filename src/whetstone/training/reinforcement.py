@@ -29,7 +29,7 @@ from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.inference import Engine
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch
-from whetstone.recipe import TrainingSettings
+from whetstone.recipe import ReinforcementSettings
 from whetstone.record.store import RunStore
 from whetstone.rewards.judge_usage import judge_metrics
 from whetstone.rollout import Collector, Plan, StepOutcome
@@ -67,7 +67,7 @@ class Reinforcement:
         assembly: Assembly,
         learner: Learner,
         engine: Engine,
-        settings: TrainingSettings,
+        settings: ReinforcementSettings,
         *,
         store: RunStore,
         base_version: int,
@@ -138,7 +138,7 @@ class Reinforcement:
             "time/environment": sum(turn.environment_seconds for t in trajectories for turn in t.turns)
             / max(1, len(trajectories)),
             "throughput/tokens_per_second": sum(t.action_tokens for t in trajectories) / (now - began),
-            "group/passed_over": float(len(passed_over)),
+            "group/filtered": float(len(passed_over)),
             "group/too_long": float(self.store.too_long(before=max(self._consumed, default=0))),
             "throughput/episodes_per_second": len(trajectories) / (now - began),
         }
@@ -231,7 +231,7 @@ class Reinforcement:
             max_staleness=settings.max_staleness,
             in_order=self.by_recipe,
             max_faults=settings.max_faults,
-            refill=assembly.method.refill,
+            refill=assembly.method.dynamic_sampling,
         )
         stream.start()
         return _Sampling(collector, stream)
@@ -321,7 +321,7 @@ class Reinforcement:
         if oldest > self.settings.max_staleness:
             raise RunDirectoryError(
                 f"update {self.done + 1}: a token lies {oldest} updates back, "
-                f"more than training.max_staleness ({self.settings.max_staleness})"
+                f"more than reinforcement.max_staleness ({self.settings.max_staleness})"
             )
         return {"policy/staleness_mean": sum(ages) / len(ages), "policy/staleness_max": float(oldest)}
 

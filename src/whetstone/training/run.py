@@ -31,7 +31,7 @@ from whetstone.errors import (
 )
 from whetstone.learning.protocol import Learner
 from whetstone.policies import Policy
-from whetstone.recipe import OptimizerSettings, Recipe, Resolved, SupervisedSettings, TrainingSettings, load_recipe
+from whetstone.recipe import OptimizerSettings, Recipe, ReinforcementSettings, Resolved, SupervisedSettings, load_recipe
 from whetstone.record.checkpoint import (
     Checkpoints,
     Position,
@@ -163,8 +163,8 @@ class _Run:
                     await self._evaluate("untrained")
                 if self.recipe.supervised is not None:
                     await self._stage("supervised", self.recipe.supervised)
-                if self.recipe.training is not None:
-                    await self._stage("reinforcement", self.recipe.training)
+                if self.recipe.reinforcement is not None:
+                    await self._stage("reinforcement", self.recipe.reinforcement)
             finally:
                 await self.engine.close()
                 await self.checkpoints.written()
@@ -233,7 +233,7 @@ class _Run:
     async def _steps(
         self, name: str, settings: OptimizerSettings, learner: Learner, work: Work, beside: Beside
     ) -> None:
-        every = self.recipe.evaluation.every if isinstance(settings, TrainingSettings) else None
+        every = self.recipe.evaluation.interval_steps if isinstance(settings, ReinforcementSettings) else None
         share = self._spent(name, settings)
         while work.done < settings.steps and share < 1:
             began = time.perf_counter()
@@ -269,13 +269,13 @@ class _Run:
 
     def _spent(self, name: str, settings: OptimizerSettings) -> float:
         """How much of what it may a stage has spent; see `share_spent`."""
-        budget = settings.budget if isinstance(settings, TrainingSettings) else None
+        budget = settings.budget if isinstance(settings, ReinforcementSettings) else None
         return share_spent(self.journal.read(), budget, name) if budget is not None else 0.0
 
     def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Work:
         if isinstance(settings, SupervisedSettings):
             return Supervised(self.assembly, learner, self.engine, settings, done=done)
-        assert isinstance(settings, TrainingSettings)
+        assert isinstance(settings, ReinforcementSettings)
         store = RunStore(self.run_dir, groups_per_file=settings.tasks_per_step, say=self.progress.say)
         held.callback(store.close)
         return Reinforcement(
@@ -311,13 +311,13 @@ class _Run:
 
     def _tell(self, stage: str, work: Work, metrics: Mapping[str, float]) -> None:
         """Say what failed, once for each cause, and once that sampler and learner disagree."""
-        most = self.recipe.training.max_mismatch if self.recipe.training is not None else math.inf
+        most = self.recipe.reinforcement.max_mismatch if self.recipe.reinforcement is not None else math.inf
         apart = metrics.get("sampler/mismatch_kl", 0.0)
         if apart > most / 10 and _MISMATCH not in self.told:
             self.told.add(_MISMATCH)
             self.progress.say(
                 f"step {work.done} of {stage}: sampler and learner disagree by {apart:.2g} nats a token on the same "
-                f"tokens (sampler/mismatch_kl); the run stops above {most:g} (training.max_mismatch)"
+                f"tokens (sampler/mismatch_kl); the run stops above {most:g} (reinforcement.max_mismatch)"
             )
         new = {cause: count for cause, count in work.causes.items() if cause_key(cause) not in self.told}
         self.told |= {cause_key(cause) for cause in new}
@@ -353,7 +353,7 @@ class _Run:
             self.shown.watch(lambda: collector.status().line())
 
     def _learner(self, settings: OptimizerSettings) -> Learner:
-        if isinstance(settings, TrainingSettings):
+        if isinstance(settings, ReinforcementSettings):
             return learner_for(self.assembly, settings, self.warmed_up)
         return imitator_for(self.assembly, settings)
 
@@ -400,7 +400,7 @@ class _Run:
     def _method(self) -> dict[str, str]:
         """What reinforcement was made of, by name."""
         recipe = self.recipe
-        if recipe.training is None:
+        if recipe.reinforcement is None:
             return {"imitation of": f"the expert of {recipe.tasks.source}", "paper": recipe.paper}
         return {
             "paper": recipe.paper,
@@ -408,7 +408,7 @@ class _Run:
             "objective": recipe.objective.name,
             "strategy": recipe.rollout.strategy.name,
             "reward": recipe.reward.name,
-            "updates": f"{recipe.training.steps} of {recipe.training.tasks_per_step} tasks",
+            "updates": f"{recipe.reinforcement.steps} of {recipe.reinforcement.tasks_per_step} tasks",
         }
 
     def _failed(self) -> dict[str, Any]:

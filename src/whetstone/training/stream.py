@@ -22,7 +22,7 @@ from whetstone.causes import Beginning, cause_of, counted_causes, listed
 from whetstone.errors import FaultBudgetError, PromptTooLong, QuotaError, WhetstoneError
 from whetstone.record.store import RunStore
 from whetstone.rollout import Admission, Collector, GroupOutcome, Plan, Strategy, next_batch
-from whetstone.rollout.protocol import Refill
+from whetstone.rollout.protocol import DynamicSampling
 from whetstone.trajectory import EndReason, Group
 
 _EPISODES_JUDGED = 1000
@@ -54,7 +54,7 @@ class GroupStream:
         max_staleness: int,
         in_order: bool,
         max_faults: int,
-        refill: Refill | None = None,
+        refill: DynamicSampling | None = None,
     ) -> None:
         self.collector, self.strategy, self.plan, self.store = collector, strategy, plan, store
         self.admission, self.next_number = admission, next_number
@@ -246,14 +246,14 @@ class GroupStream:
         if len(self.passed_over) <= (self.refill.max_tried - 1) * self.admission.groups_per_update:
             self.admission.reject(number)
             return group
-        if self.refill.on_exhaust == "stop":
+        if self.refill.when_exhausted == "stop":
             rewards = [reward for tried in self.passed_over.values() for reward in tried.rewards]
             mean = sum(rewards) / max(1, len(rewards))
             raise QuotaError(
-                f"rollout.refill: of {self.admission.groups_per_update} groups for an update, "
-                f"{len(self.passed_over)} that were sampled did not count (mean reward {mean:.3g}); tasks that are "
-                "neither always nor never solved, or a larger rollout.group_size, would; on_exhaust: go_on takes what "
-                "there is"
+                f"dynamic sampling exhausted: {len(self.passed_over)} groups rejected for an update of "
+                f"{self.admission.groups_per_update} (mean reward {mean:.3g}); tasks that are neither always nor never "
+                "solved, or a larger rollout.group_size, would count; rollout.dynamic_sampling.when_exhausted: "
+                "continue takes what there is"
             )
         self.admission.withdraw(number)
         return group
@@ -267,7 +267,7 @@ class GroupStream:
         if faults > self.max_faults:
             causes = listed(counted_causes(self.store.causes[-faults:]))
             raise FaultBudgetError(
-                f"{faults} of the last {len(self._judged)} episodes failed, more than training.max_faults "
+                f"{faults} of the last {len(self._judged)} episodes failed, more than reinforcement.max_faults "
                 f"({self.max_faults}): {causes}; the last: {episode}"
             )
 

@@ -22,7 +22,7 @@ from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.evaluation import evaluation_of
 from whetstone.inference import Engine
 from whetstone.learning.protocol import Learner
-from whetstone.recipe import Recipe, SupervisedSettings, TrainingSettings
+from whetstone.recipe import Recipe, ReinforcementSettings, SupervisedSettings
 from whetstone.rollout import Plan
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import Costs, Group, Segment, Trajectory
@@ -108,7 +108,7 @@ def first_task(recipe: Recipe) -> int:
     return warm_up.steps * warm_up.batch_size if warm_up is not None else 0
 
 
-async def imitated(assembly: Assembly, settings: TrainingSettings, *, update: int) -> list[Segment]:
+async def imitated(assembly: Assembly, settings: ReinforcementSettings, *, update: int) -> list[Segment]:
     """The demonstrations imitated in an update of reinforcement; none where the recipe asks for none."""
     if settings.imitation is None:
         return []
@@ -121,19 +121,19 @@ def costs_of(groups: Sequence[Group]) -> dict[str, float]:
     """What was spent on a group in the mean, whatever became of it."""
     each = [group.costs for group in groups] or [Costs()]
     return {
-        "cost/sampled_tokens": fmean(costs.sampled_tokens for costs in each),
-        "cost/reused_tokens": fmean(costs.reused_tokens for costs in each),
-        "cost/tool_calls": fmean(costs.tool_calls for costs in each),
-        "cost/environment_steps": fmean(costs.environment_steps for costs in each),
+        "cost_per_group/sampled_tokens": fmean(costs.sampled_tokens for costs in each),
+        "cost_per_group/reused_tokens": fmean(costs.reused_tokens for costs in each),
+        "cost_per_group/tool_calls": fmean(costs.tool_calls for costs in each),
+        "cost_per_group/environment_steps": fmean(costs.environment_steps for costs in each),
     }
 
 
 def spent_on(groups: Sequence[Group]) -> dict[str, float]:
     """What was spent on all groups of a step, those that did not count among them; budgets are held against its sum."""
     return {
-        "spent/episodes": float(sum(len(group.trajectories) for group in groups)),
-        "spent/sampled_tokens": float(sum(group.costs.sampled_tokens for group in groups)),
-        "spent/tool_calls": float(sum(group.costs.tool_calls for group in groups)),
+        "cost_per_step/episodes": float(sum(len(group.trajectories) for group in groups)),
+        "cost_per_step/sampled_tokens": float(sum(group.costs.sampled_tokens for group in groups)),
+        "cost_per_step/tool_calls": float(sum(group.costs.tool_calls for group in groups)),
     }
 
 
@@ -160,11 +160,11 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     if came_to.well_formed_calls is not None:
         metrics["tools/well_formed_fraction"] = came_to.well_formed_calls
     metrics |= {f"success/{kind}": rate.success for kind, rate in came_to.kinds.items() if rate.episodes}
-    metrics |= {f"ended/{reason}": share for reason, share in came_to.ended.items()}
+    metrics |= {f"end_reason/{reason}": share for reason, share in came_to.ended.items()}
     metrics |= {f"reward/{name}": value for name, value in came_to.parts.items()}
     if came_to.incomplete:
         metrics["reward/incomplete"] = came_to.incomplete / max(1, came_to.episodes)
     played = [t for group in groups for t in group.trajectories]
     marks = Counter(mark for t in played for mark in set(t.marks))
-    metrics |= {f"marked/{mark}": count / len(played) for mark, count in sorted(marks.items())}
+    metrics |= {f"flag/{mark}": count / len(played) for mark, count in sorted(marks.items())}
     return metrics

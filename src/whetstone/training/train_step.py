@@ -52,7 +52,7 @@ def train_step(
     groups = as_learned(method, batch.groups, seed=seed, update=update)
     learned = learner.update(replace(batch, groups=tuple(groups)))
     metrics = learned.metrics | _removed(batch.groups, groups)
-    for name, inject in (method.inject or {}).items():
+    for name, inject in (method.replay or {}).items():
         if fulfils(inject, LearnsAgain):
             stored = inject.again(update, derive_random(seed, "again", name, update))
             metrics |= _second_pass(learner, stored, batch.budget_share) if stored else {}
@@ -66,11 +66,11 @@ def train_step(
 def as_learned(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:
     """The groups of an update with what is injected, and what is not selected removed."""
     groups = sampled
-    for name, inject in (method.inject or {}).items():
+    for name, inject in (method.replay or {}).items():
         groups = [
             inject(group, derive_random(seed, "inject", name, update, place)) for place, group in enumerate(groups)
         ]
-    for name, select in (method.select or {}).items():
+    for name, select in (method.trajectory_filters or {}).items():
         groups = select(groups, derive_random(seed, "select", name, update))
     return groups
 
@@ -91,4 +91,4 @@ def _removed(before: Sequence[Group], after: Sequence[Group]) -> dict[str, float
     now = [trajectory for group in after for trajectory in group.trajectories]
     injected = sum(trajectory.id not in old for trajectory in now)
     removed = sum(t.removal is not None and old.get(t.id, t.removal) is None for t in now)
-    return {"select/injected": float(injected), "select/removed_fraction": removed / max(1, len(now))}
+    return {"replay/injected": float(injected), "trajectory_filters/removed_fraction": removed / max(1, len(now))}

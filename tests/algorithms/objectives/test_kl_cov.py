@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests_batches import of
-from whetstone.algorithms.modulation import clip_cov
+from whetstone.algorithms.advantage_transforms import clip_cov
 from whetstone.algorithms.objectives import kl_cov
 
 

@@ -14,7 +14,7 @@ from whetstone.analysis import Explainer
 from whetstone.assembly import assemble
 from whetstone.errors import CreditError, RecipeError
 from whetstone.learning.columns import by_name, column, from_record
-from whetstone.recipe import TrainingSettings, load_recipe
+from whetstone.recipe import ReinforcementSettings, load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
 
@@ -40,7 +40,7 @@ def test_an_estimator_of_a_run_reads_it_and_it_is_explained_from_the_record_alon
 
 def test_an_objective_reads_one_of_tokens_and_one_that_costs_a_pass_is_given_it(tmp_path):
     both = "columns=['tests_columns:surprise', 'tests_columns:first_of_turn']"
-    named = ["advantage=tests_columns:by_surprise", "objective=tests_columns:on_first", "training.minibatches=2"]
+    named = ["advantage=tests_columns:by_surprise", "objective=tests_columns:on_first", "reinforcement.minibatches=2"]
     train(small(both, *named), tmp_path, progress=Progress(quiet=True))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     seen = [row["first_fraction"] for row in rows if "first_fraction" in row]
@@ -137,7 +137,7 @@ def test_what_was_made_of_rewards_is_made_anew_once_those_are_made_over():
 
 def test_a_learner_in_another_process_can_be_told_of_one():
     assembly = assemble(small(*NOVEL))
-    spec = assembly.learning_spec(TrainingSettings())
+    spec = assembly.learning_spec(ReinforcementSettings())
     again = by_name(pickle.loads(pickle.dumps(spec.columns)))
     assert again["novelty"].level == "turn"
     assert again["novelty"].build is yours.novelty

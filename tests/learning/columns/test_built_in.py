@@ -5,10 +5,10 @@ import inspect
 import pytest
 
 from tests_columns import batch_with
-from whetstone.algorithms import ADVANTAGES, FILTERS, MODULATION, SHAPING, columns_of, level_of
+from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, CREDIT_FILTERS, SHAPING, columns_of, level_of
 from whetstone.learning.columns import COLUMN_BUILDERS, MODEL_COLUMNS, VALUE_POSITIONS, empty_column
 
-ESTIMATORS = {**ADVANTAGES, **FILTERS, **MODULATION, **SHAPING}
+ESTIMATORS = {**ADVANTAGES, **CREDIT_FILTERS, **ADVANTAGE_TRANSFORMS, **SHAPING}
 FROM_OTHERS = {"process_rewards", "matched", "progress", "action_rewards", "tags", "roles", "hardness"}
 """Those that need a reward, a task or a seat."""
 

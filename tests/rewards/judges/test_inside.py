@@ -62,9 +62,9 @@ def test_a_judge_that_answers_in_prose_ends_a_run_before_anything_is_learned(tmp
 
 
 def test_a_judge_that_now_and_then_answers_in_prose_leaves_no_number_there(tmp_path):
-    told = [row for row in rows(tmp_path, "now_and_then", "training.steps=4") if row["episode/invalid"]]
+    told = [row for row in rows(tmp_path, "now_and_then", "reinforcement.steps=4") if row["episode/invalid"]]
     assert told
     for row in told:
         assert row["judge/failed"] > 0
-        assert row["ended/infrastructure"] == pytest.approx(row["episode/invalid"] / 4)
+        assert row["end_reason/infrastructure"] == pytest.approx(row["episode/invalid"] / 4)
         assert row["reward/mean"] == (None if row["episode/invalid"] == 4 else 1)

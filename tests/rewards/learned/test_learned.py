@@ -100,7 +100,7 @@ def test_it_learns_on_from_what_the_rule_accepts(folder):
     again.load_state(json.loads(json.dumps(reward.state())))
     assert torch.allclose(again.model.weight, reward.model.weight)
     reward.observe(StepOutcome(1, (Group(task("?"), (scored("x", True),)),), {}, derive_random(1)))
-    with pytest.raises(RecipeError, match=f"has no {HEAD}: `whetstone rewards fit RECIPE"):
+    with pytest.raises(RecipeError, match=f"has no {HEAD}: `whetstone rewards train-model RECIPE"):
         Learned(path=str(folder))
     again.model.save()
     assert not hasattr(Learned(path=str(folder)), "observe")
@@ -113,7 +113,9 @@ def scored(said, right):
 @pytest.mark.slow
 def test_a_run_in_which_it_learns_on_goes_on_as_it_was(folder, tmp_path):
     reward = f"reward={{name: learned, path: {folder}, refresh: true, outcome: 'tests_small:odd'}}"
-    recipe = load_recipe("demo", [*SMALL, reward, "training.steps=4", "training.checkpoint_every=1", "ablations=null"])
+    recipe = load_recipe(
+        "demo", [*SMALL, reward, "reinforcement.steps=4", "reinforcement.checkpoint_every=1", "ablations=null"]
+    )
     train(recipe, tmp_path / "whole", progress=Progress(quiet=True))
     with pytest.raises(Stopped):
         train(recipe, tmp_path / "cut", progress=StopAfter(2, of="reinforcement"))
@@ -127,7 +129,7 @@ def test_a_run_in_which_it_learns_on_goes_on_as_it_was(folder, tmp_path):
 
 
 def test_the_command_fits_one(folder):
-    found = whetstone("rewards", "fit", "demo", "--model", folder, "--tasks", "25", "--json")
+    found = whetstone("rewards", "train-model", "demo", "--model", folder, "--tasks", "25", "--json")
     assert found.returncode == 0, found.stderr
     told = json.loads(found.stdout)
     assert (told["tasks"], told["tried_on"]) == (20, 5)

@@ -1,4 +1,4 @@
-"""An environment that another machine serves (`whetstone host`), and its tasks."""
+"""An environment that another machine serves (`whetstone environments serve`), and its tasks."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from whetstone.algorithms.advantage_transforms import covariances
 from whetstone.algorithms.advantages import implicit_rewards
-from whetstone.algorithms.modulation import covariances
 from whetstone.chat import assistant
 from whetstone.errors import CreditError
 from whetstone.learning.columns.declaration import RunCapabilities, column

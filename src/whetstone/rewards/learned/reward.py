@@ -26,7 +26,7 @@ class Learned:
     that is computed again is that of the model as it is then.
 
     Args:
-        path: A Hugging Face folder, with the line `whetstone rewards fit` put there.
+        path: A Hugging Face folder, with the line `whetstone rewards train-model` put there.
         outcome: The rule.
         beside: What the rule itself counts for, beside the model: 0 for the model alone.
         weight: Of the model.
@@ -57,7 +57,7 @@ class Learned:
         if memory < 1 or steps < 1:
             raise ValueError(f"memory and steps are 1 or more, got {memory} and {steps}")
         if not refresh and not (Path(path) / HEAD).is_file() and Path(path).is_dir():
-            said = f"{path} has no {HEAD}: `whetstone rewards fit RECIPE --model {path}` makes one"
+            said = f"{path} has no {HEAD}: `whetstone rewards train-model RECIPE --model {path}` makes one"
             raise OptionError("path", said)
         self.model = RewardModel(path, trust_remote_code=trust_remote_code)
         self.outcome, self.beside, self.weight = outcome, beside, weight

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from whetstone.plugins import OptionError
-from whetstone.rollout.injections.buffer import Buffer, Stored
 from whetstone.rollout.protocol import Demonstrator, EpisodeKey, StartPrefix, StepOutcome
+from whetstone.rollout.replay.buffer import Buffer, Stored
 from whetstone.rollout.starts.expert_prefix import share_started, spliced
 from whetstone.rollout.task_keys import own
 

@@ -1,7 +1,7 @@
 """A few hopeless, very long episodes take most of the time. They are given up.
 
 Easy to get wrong: an episode that was given up is a failure and stays one in the group's statistics; and slow successes
-are lost with it, so the share that was stopped is worth watching (`marked/lagging`).
+are lost with it, so the share that was stopped is worth watching (`flag/lagging`).
 """
 
 from __future__ import annotations

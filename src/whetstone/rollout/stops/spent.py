@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from whetstone.rollout.context_transforms.budget_line import budget_of, used_calls
 from whetstone.rollout.protocol import EpisodeState, Siblings
-from whetstone.rollout.views.budget_line import budget_of, used_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

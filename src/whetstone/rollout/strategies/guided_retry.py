@@ -12,8 +12,8 @@ from typing import Any
 
 from whetstone.errors import TaskError
 from whetstone.plugins import find_part
+from whetstone.rollout.context_transforms.hint import Hint
 from whetstone.rollout.protocol import Roller
-from whetstone.rollout.views.hint import Hint
 from whetstone.tasks.protocol import Source
 from whetstone.trajectory import Group, OffPolicy, Removal, Task, Trajectory
 

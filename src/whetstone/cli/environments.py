@@ -1,0 +1,214 @@
+"""`whetstone environments`: try whether one keeps its promises, or serve one over HTTP for any client."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from whetstone.cli.check_output import show as show_check
+from whetstone.cli.tasks import ALL_SOURCES, read_options
+from whetstone.contracts import fulfils
+from whetstone.environments import ENVIRONMENTS, USERS, is_game, played
+from whetstone.environments.catalogue import REWARD_OF
+from whetstone.environments.protocol import Checks
+from whetstone.environments.remote.guard import LOOPBACK, TOKEN
+from whetstone.environments.remote.server import Episodes, application
+from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
+from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.contract import Contract, check_contract
+from whetstone.extras import install_command
+from whetstone.plain_json import to_json
+from whetstone.plugins import checked_options, find_part, has_all_of, made_of, named_part, options_of
+from whetstone.rewards import REWARDS, make_reward
+from whetstone.tasks import Source
+from whetstone.tools import TOOLS
+
+
+@click.group()
+def environments() -> None:
+    """Try an environment; serve one."""
+
+
+@environments.command()
+@click.argument("environment")
+@click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--tasks", "source", help="Where its tasks come from; the source of the same name unless said.")
+@click.option("--reward", help="What judges; the environment's own verdict unless said.")
+@click.option(
+    "--episodes", type=click.IntRange(min=1), default=20, show_default=True, help="Of the expert, and of chance."
+)
+@click.option("--max-turns", type=click.IntRange(min=1), default=60, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(
+    environment: str,
+    options: tuple[str, ...],
+    source: str | None,
+    reward: str | None,
+    episodes: int,
+    max_turns: int,
+    as_json: bool,
+) -> None:
+    """Try ENVIRONMENT: expert and random scores, reward range, whether nonsense or stopping at once ever wins, the
+    same again by seed and wherever shared chance stands, in another process and beside others, snapshots, endings,
+    strange actions, speed. Exits with 1 where a promise is broken.
+
+    Options go to the environment, to its tasks, or to both, wherever there is one of that name.
+    """
+    contract = contract_of(
+        environment, read_options(options), source=source, reward=reward, episodes=episodes, max_turns=max_turns
+    )
+    found = asyncio.run(_checked(contract, as_json))
+    bad = [each.name for each in found if each.verdict is Verdict.BAD]
+    if as_json:
+        click.echo(to_json({"environment": environment, "kept": not bad, "found": contract.found,
+                               "checks": [asdict(each) for each in found]}))  # fmt: skip
+    else:
+        click.echo(f"broken: {', '.join(bad)}" if bad else f"{environment} keeps its promises")
+    sys.exit(1 if bad else 0)
+
+
+@environments.command()
+@click.argument("environment")
+@click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--tasks", "source", help="Where its tasks come from; the source of the same name unless said.")
+@click.option("--address", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8100, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--capacity",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Episodes open at once; more are refused.",
+)
+@click.option(
+    "--idle-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="After which a forgotten episode is closed.",
+)
+def serve(
+    environment: str,
+    options: tuple[str, ...],
+    source: str | None,
+    address: str,
+    port: int,
+    capacity: int,
+    idle_seconds: float,
+) -> None:
+    """Serve ENVIRONMENT and its tasks over HTTP until stopped. Elsewhere a recipe says
+    `environment: {name: remote, url: http://HOST:8100}`, and `tasks: {source: remote, url: …}`.
+
+    Whoever may ask is told the tasks with their answers. So beyond this machine a token is asked for, which both sides
+    find in the environment variable WHETSTONE_TOKEN; where it is not set, one is made and shown."""
+    try:
+        import uvicorn
+    except ImportError:
+        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
+    contract = contract_of(environment, read_options(options), source=source)
+    episodes = Episodes(contract.make, capacity=capacity, idle_seconds=idle_seconds)
+    token = os.environ.get(TOKEN, "")
+    made = "" if token or address in LOOPBACK else secrets.token_urlsafe(24)
+    served = application(environment, episodes, contract.source, token=token or made)
+    try:
+        bound = socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except OSError as error:
+        raise RecipeError(f"http://{address}:{port} cannot be served: {error.strerror or error}") from None
+    with bound:
+        click.echo(f"{environment} at http://{address}:{bound.getsockname()[1]}, {capacity} episodes at once")
+        if made:
+            click.echo(f"who asks needs {TOKEN}={made}")
+        uvicorn.Server(uvicorn.Config(served, log_level="warning")).run(sockets=[bound])
+
+
+async def _checked(contract: Contract, quiet: bool) -> list[Check]:
+    found = []
+    async for each in check_contract(contract):
+        found.append(each)
+        if not quiet:
+            show_check(each)
+    return found
+
+
+def contract_of(
+    environment: str,
+    options: Mapping[str, Any],
+    *,
+    source: str | None = None,
+    reward: str | None = None,
+    episodes: int = 20,
+    max_turns: int = 60,
+) -> Contract:
+    """What is tried of an environment by its name.
+
+    Raises:
+        RecipeError: A name or option is wrong; the message has the nearest right one.
+    """
+    part = find_part("environment", environment, ENVIRONMENTS)
+    part = played(part) if is_game(part) else part
+    name = source or environment
+    is_source = isinstance(part, type) and issubclass(part, Source)
+    if (":" not in name and name not in ALL_SOURCES) or (":" in name and source is None and not is_source):
+        said = (
+            f'--tasks: no task source "{source}"'
+            if source
+            else f"say where the tasks of {environment} come from: --tasks"
+        )
+        raise RecipeError(f"{said}{did_you_mean(name, ALL_SOURCES)}")
+    source_part = find_part("task source", name, ALL_SOURCES)
+    ours, theirs = options_of(part), options_of(source_part)
+    for key in options:
+        if key not in ours and key not in theirs:
+            raise RecipeError(f"{key}: neither {environment} nor its tasks have such an option"
+                              f"{did_you_mean(key, [*ours, *theirs])}")  # fmt: skip
+    given = {key: value for key, value in options.items() if key in ours}
+    if isinstance(given.get("tools"), list):
+        given["tools"] = [named_part("tool", tool, TOOLS) for tool in given["tools"]]
+    if "user" in given:
+        given["user"] = named_part("user", given["user"], USERS)
+    make = functools.partial(_made, environment, checked_options(part, given))
+    of_tasks = checked_options(source_part, {key: value for key, value in options.items() if key in theirs})
+    judge = make_reward(reward or REWARD_OF.get(environment, "verdict"), REWARDS)
+    tried = make()
+    if fulfils(tried, Checks):
+        tried.check()
+    return Contract(
+        make=make,
+        source=_with_tasks(name, made_of("task source", name, source_part, of_tasks)),
+        again=lambda: source_part(**of_tasks),
+        reward=judge,
+        episodes=episodes,
+        max_turns=max_turns,
+    )
+
+
+def _with_tasks(name: str, source: Any) -> Source:
+    """The source, which has a task.
+
+    Raises:
+        RecipeError: It has no methods for tasks, or no task.
+    """
+    has_all_of(source, Source, "task source", name)
+    try:
+        source.task(0)
+    except WhetstoneError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise RecipeError(f'task source "{name}" has no tasks: the first one raised {said}') from error
+    return source  # type: ignore[no-any-return]
+
+
+def _made(environment: str, options: Mapping[str, Any]) -> Any:
+    """By its name, so that another process can make it, too."""
+    part = find_part("environment", environment, ENVIRONMENTS)
+    return (played(part) if is_game(part) else part)(**options)

@@ -1,0 +1,7 @@
+"""Which groups count towards those an update takes."""
+
+from whetstone.rollout.dynamic_sampling.informative import Informative
+
+DYNAMIC_SAMPLING = {"informative": Informative}
+
+__all__ = ["DYNAMIC_SAMPLING", "Informative"]

@@ -1,0 +1,44 @@
+"""So many of each group, with both a success and a failure where there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from whetstone.plugins import OptionError
+from whetstone.trajectory import Group, Removal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balanced:
+    """Keeps `keep` of each group by chance, one success and one failure among them where there are (DART).
+
+    Groups no larger than that stay whole.
+
+    Source: DART 2025, arXiv:2509.23866, its code (`trainable_filter.py`).
+    """
+
+    keep: int = 8
+    """Of each group."""
+
+    def __post_init__(self) -> None:
+        if self.keep < 2:
+            raise OptionError("keep", f"two or more, got {self.keep}")
+
+    def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
+        """See `TrajectoryFilter`."""
+        return [self._of(group, draw) for group in groups]
+
+    def _of(self, group: Group, draw: Random) -> Group:
+        counted = group.counted
+        if len(counted) <= self.keep:
+            return group
+        positive = [t.id for t in counted if t.score is not None and t.score.value > 0]
+        negative = [t.id for t in counted if t.score is not None and t.score.value <= 0]
+        stays = [draw.choice(of_kind) for of_kind in (positive, negative) if of_kind]
+        rest = [t.id for t in counted if t.id not in stays]
+        stays += draw.sample(rest, self.keep - len(stays))
+        gone = {t.id for t in counted} - set(stays)
+        marked = (replace(t, removal=Removal.BEFORE_BASELINE) if t.id in gone else t for t in group.trajectories)
+        return replace(group, trajectories=tuple(marked))

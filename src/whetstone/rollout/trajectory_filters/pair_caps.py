@@ -1,0 +1,32 @@
+"""A few successes and a few failures of each task, so that easy tasks do not make most of the pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from whetstone.trajectory import Group, Removal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairCaps:
+    """At most `most` successes and `most` failures of each group, the first of either (Agent-RLVR).
+
+    Source: Agent-RLVR 2025, arXiv:2506.11425; the cap is ours.
+    """
+
+    most: int = 2
+    """Of either."""
+
+    def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
+        """See `TrajectoryFilter`."""
+        return [self._of(group) for group in groups]
+
+    def _of(self, group: Group) -> Group:
+        stays = {
+            t.id for solved in (True, False) for t in [t for t in group.counted if t.solved is solved][: self.most]
+        }
+        gone = {t.id for t in group.counted} - stays
+        marked = (replace(t, removal=Removal.BEFORE_BASELINE) if t.id in gone else t for t in group.trajectories)
+        return replace(group, trajectories=tuple(marked))

@@ -1,0 +1,138 @@
+"""What holds for every advantage transform: it says what loops over floats say, all of it, and writes nowhere."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests_batches import asked, batches, columns, mean
+from tests_naive_credit import std
+from whetstone.algorithms import ADVANTAGE_TRANSFORMS, level_of
+
+FEW = settings(max_examples=min(40, settings.default.max_examples), deadline=None)
+EVERY = pytest.mark.parametrize("name", sorted(ADVANTAGE_TRANSFORMS))
+APART = math.pi / 1000
+"""No covariance of such columns lies on a bound that is so much off a round number, whatever its last bit."""
+OPTIONS = {
+    "clip_cov": {
+        "low": st.sampled_from([-1 + APART, APART, 0.5 - APART]),
+        "high": st.sampled_from([0.6 + APART, 2 - APART]),
+        "share": st.sampled_from([2e-4, 0.3, 0.9]),
+    },
+    "entropy_aware": {"weight": st.floats(0, 2)},
+    "entropy_modulated": {"strength": st.floats(0.1, 3), "least_range": st.sampled_from([0.0, 0.1, 1.0])},
+    "high_entropy_turns": {"share": st.floats(0.05, 1)},
+    "replay_band": {"low": st.floats(0, 0.4), "high": st.floats(0.5, 1)},
+    "second_moment": {"bound": st.floats(0.01, 3)},
+}
+
+
+def silenced(advantages, places):
+    return [0.0 if k in places else a for k, a in enumerate(advantages)]
+
+
+def clip_cov(c, low, high, share):
+    a, x = c["advantages"], c["old_logprobs"]
+    shares = [(p - mean(a)) * (q - mean(x)) for p, q in zip(a, x, strict=True)]
+    candidates = sorted((c["draws"][k], k) for k, s in enumerate(shares) if low < s < high)
+    return silenced(a, [k for _, k in candidates[: max(1, int(share * len(a)))]])
+
+
+def entropy_aware(c, weight):
+    measured = [h for h in c["entropies"] if not math.isnan(h)]
+    deviation = std(measured) if measured else 0.0
+    if deviation < 1e-8:
+        return c["advantages"]
+    z = [0.0 if math.isnan(h) else (h - mean(measured)) / deviation for h in c["entropies"]]
+    return [a * max(0.0, 1 + weight * each) for a, each in zip(c["advantages"], z, strict=True)]
+
+
+def entropy_modulated(c, strength, least_range):
+    task, found = [c["group"][i] for i in c["trajectory"]], list(c["advantages"])
+    for m, h in enumerate(c["turn_entropies"]):
+        others = [x for x, of in zip(c["turn_entropies"], task, strict=True) if of == task[m] and not math.isnan(x)]
+        if math.isnan(h) or max(others) == min(others) or max(others) - min(others) < least_range:
+            continue
+        low, wide = min(others), max(others) - min(others)
+        weights = [math.exp(-strength * (x - low) / wide) for x in others]
+        found[m] *= math.exp(-strength * (h - low) / wide) / mean(weights)
+    return found
+
+
+def high_entropy_turns(c, share):
+    known = [-math.inf if math.isnan(h) else h for h in c["turn_entropies"]]
+    first = sorted(range(len(known)), key=lambda m: (-known[m], m))[: round(share * len(known))]
+    return [a if m in first else 0.0 for m, a in enumerate(c["advantages"])]
+
+
+def replay_band(c, low, high):
+    found = []
+    for m, a in enumerate(c["advantages"]):
+        mine = [x for x, turn in zip(c["old_logprobs"], c["turn"], strict=True) if turn == m]
+        p = math.exp(mean(mine)) if mine else 1.0
+        found.append(a if not c["replayed"][c["trajectory"][m]] or low < p <= high else 0.0)
+    return found
+
+
+def second_moment(c, bound):
+    gaps = {k: x - y for k, (x, y) in enumerate(zip(c["old_logprobs"], c["sampler_logprobs"], strict=True))}
+    order = sorted((k for k, d in gaps.items() if not math.isnan(d)), key=lambda k: (gaps[k] ** 2, k))
+    beyond = [order[n] for n in range(1, len(order)) if mean([gaps[k] ** 2 for k in order[: n + 1]]) >= bound]
+    return silenced(c["advantages"], beyond)
+
+
+@st.composite
+def modulated(draw, name):
+    """Columns an advantage transform may ask for, and options of it."""
+    found = columns(draw(batches()))
+    count = {"token": len(found["turn"]), "turn": len(found["trajectory"])}[
+        level_of(ADVANTAGE_TRANSFORMS[name], "advantages")
+    ]
+
+    def drawn(numbers, n):
+        return torch.tensor(draw(st.lists(numbers, min_size=n, max_size=n)), dtype=torch.float64)
+
+    tokens = len(found["turn"])
+    found["advantages"] = drawn(st.sampled_from([-1.0, 0.1, 0.5, 2.3]), count)
+    found["draws"] = drawn(st.floats(0, 1), tokens)
+    found["sampler_logprobs"] = drawn(st.floats(-3, -0.01) | st.just(math.nan), tokens)
+    found["replayed"] = drawn(st.sampled_from([0.0, 1.0]), len(found["group"]))
+    found["entropies"] = drawn(st.sampled_from([0.0, 0.1, 0.5, 1.9, math.nan]), tokens)
+    return found, {key: draw(option) for key, option in OPTIONS[name].items()}
+
+
+@EVERY
+@FEW
+@given(data=st.data())
+def test_it_says_what_loops_over_floats_say(name, data):
+    found, options = data.draw(modulated(name))
+    expected = globals()[name]({key: column.tolist() for key, column in found.items()}, **options)
+    said = asked(ADVANTAGE_TRANSFORMS[name], found, **options)
+    assert said.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@EVERY
+@FEW
+@given(data=st.data())
+def test_columns_of_half_the_width_are_computed_with_in_the_whole_width_and_none_is_written_to(name, data):
+    found, options = data.draw(modulated(name))
+    narrow = {key: column.float() if column.is_floating_point() else column for key, column in found.items()}
+    wide = {key: column.double() if column.is_floating_point() else column for key, column in narrow.items()}
+    kept = {key: column.clone() for key, column in wide.items()}
+    assert torch.equal(
+        asked(ADVANTAGE_TRANSFORMS[name], narrow, **options).double(),
+        asked(ADVANTAGE_TRANSFORMS[name], wide, **options),
+    )
+    assert all(torch.equal(wide[key].nan_to_num(-1), column.nan_to_num(-1)) for key, column in kept.items())
+
+
+@pytest.mark.parametrize("name", ["entropy_aware", "entropy_modulated"])
+def test_entropies_have_no_gradient(name):
+    given = {"advantages": [1.0, 2.0], "entropies": [0.2, 0.9], "turn_entropies": [0.2, 0.9]}
+    found = {key: torch.tensor(column, dtype=torch.float64) for key, column in given.items()}
+    found |= {"trajectory": torch.tensor([0, 1]), "group": torch.tensor([0, 0])}
+    for key in ("entropies", "turn_entropies"):
+        found[key].requires_grad_()
+    assert not asked(ADVANTAGE_TRANSFORMS[name], found).requires_grad

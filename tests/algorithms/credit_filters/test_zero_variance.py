@@ -1,0 +1,22 @@
+"""Groups that say nothing."""
+
+import torch
+
+from tests_batches import of, whole
+from whetstone.algorithms import Bite, bite_of
+from whetstone.algorithms.credit_filters import zero_variance
+
+
+def test_groups_whose_rewards_differ_stay():
+    found = zero_variance(of(1, 1, 1, 0, 2), whole(0, 0, 1, 1, 2))
+    assert found.tolist() == [0, 0, 1, 1, 1]  # one alone has nothing to differ from
+    assert found.dtype is torch.float64
+    assert bite_of(zero_variance) is Bite.BEFORE_BASELINE
+
+
+def test_a_least_deviation():
+    assert zero_variance(of(1, 0.9), whole(0, 0), least_std=0.3).tolist() == [0, 0]
+    assert zero_variance(of(1, 0), whole(0, 0), least_std=0.3).tolist() == [1, 1]
+    # the population's: a quarter, the sample's would be .354
+    assert zero_variance(of(0.5, 0), whole(0, 0), least_std=0.3).tolist() == [0, 0]
+    assert zero_variance(of(), whole()).tolist() == []

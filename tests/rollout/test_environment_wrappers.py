@@ -1,0 +1,186 @@
+"""Who answers in the environment's place: try again, once more, and an expert who patches."""
+
+import pytest
+
+from tests_episodes import CHAT, TASK, call, collected, in_order, one_by_one, played
+from whetstone.chat import assistant
+from whetstone.environments import ToolEnvironment
+from whetstone.plugins import OptionError
+from whetstone.rewards import attempts, unary_feedback
+from whetstone.rewards.turns.unary_feedback import unary_return
+from whetstone.rollout import Method
+from whetstone.rollout.environment_wrappers import LogReplay, SecondAttempt, TryAgain
+from whetstone.rollout.environment_wrappers.log_replay import same_action
+from whetstone.rollout.strategies import Independent
+from whetstone.tasks import Arithmetic
+from whetstone.tools import pocket_calculator
+from whetstone.trajectory import EndReason
+
+ONE = Independent(group_size=1)
+
+
+def one(speak, partner, **how):
+    (trajectory,) = collected(ONE, speak, method=Method(environment_wrapper=partner), **how).trajectories
+    return trajectory
+
+
+# ------------------------------------------------------------ try again
+
+
+def test_ufo_worked_numbers():
+    """The answer is 7."""
+    assert unary_return(["4", "4", "7"], solved_at=2) == pytest.approx(0.0833, abs=1e-4)
+    assert unary_return(["7"], solved_at=0) == 1
+    assert unary_return(["1", "2", "3", "4", "5"], solved_at=None) == 0
+    assert unary_return(["4"] * 5, solved_at=None) == pytest.approx(-0.4)
+    assert unary_return([], solved_at=None) == 0
+    assert unary_return(["1/2", "0.5"], solved_at=None) == 0  # different, as written
+    assert unary_return([" A ", "a"], solved_at=None) == -0.25
+
+
+def test_a_wrong_answer_is_told_so_and_a_right_one_ends():
+    words = one_by_one(assistant("9"), call("12*34"), assistant("408"))
+    trajectory = one(words, TryAgain(attempts=3), reward=unary_feedback)
+    assert [len(t.observation) for t in trajectory.turns] == [1, 1, 0]
+    assert "not correct" in trajectory.turns[0].observation[0].text
+    assert trajectory.ended is EndReason.TERMINATED
+    assert (trajectory.score.value, trajectory.solved) == (0.5, True)
+    assert trajectory.score.parts["attempts"] == 2
+
+
+def test_after_the_last_attempt_it_is_over():
+    trajectory = one(one_by_one(assistant("1"), assistant("1")), TryAgain(attempts=2), reward=unary_feedback)
+    assert len(trajectory.turns) == 2
+    assert trajectory.score.value == -0.25
+    assert not trajectory.solved
+
+
+def test_with_one_attempt_it_is_the_environment_itself():
+    words = in_order(call("12*34"), assistant("9"))
+    plain, (partnered) = collected(ONE, words).trajectories[0], one(words, TryAgain(attempts=1))
+    assert [t.context.ids for t in plain.turns] == [t.context.ids for t in partnered.turns]
+    assert plain.ended is partnered.ended
+
+
+# ------------------------------------------------------------ a second attempt
+
+
+@pytest.mark.parametrize("first", ["9", "408"])
+def test_whatever_was_said_there_is_a_second_attempt_and_each_is_paid(first):
+    trajectory = one(one_by_one(assistant(first), assistant("408")), SecondAttempt(), reward=attempts)
+    assert len(trajectory.turns) == 2
+    assert trajectory.score.turns == (float(first == "408"), 1.0)
+    assert (trajectory.score.value, trajectory.solved) == (0.0, True)
+    assert trajectory.score.parts == {"first_correct": float(first == "408"), "last_correct": 1.0}
+
+
+def test_both_attempts_read_the_same_sentence():
+    said = {
+        one(one_by_one(assistant(first), assistant("1")), SecondAttempt(), reward=attempts).turns[0].observation[0].text
+        for first in ("9", "408")
+    }
+    assert len(said) == 1
+
+
+# ------------------------------------------------------------ an expert's episode
+
+
+SOURCE = Arithmetic(kinds={"product_then_sum": 1})
+
+
+def followed(speak, patches):
+    return one(speak, LogReplay(source=SOURCE, patches=patches), task=SOURCE.held_out(1)[0])
+
+
+def expert(moment):
+    return SOURCE.demonstrate(moment.task, moment.conversation, moment.tools)
+
+
+def test_who_does_as_the_expert_is_not_patched():
+    trajectory = followed(expert, 0)
+    assert trajectory.solved
+    assert trajectory.marks == ()
+
+
+def test_an_error_is_patched_in_the_history_and_trained_as_it_was():
+    def errs(moment):
+        return call("1+1") if moment.turn == 0 else expert(moment)
+
+    trajectory = followed(errs, 1)
+    assert trajectory.solved
+    assert trajectory.marks == ("patched",)
+    first, second = trajectory.segments()
+    assert "1+1" in CHAT.tokenizer.decode(first.tokens.ids)
+    assert "1+1" not in CHAT.tokenizer.decode(second.tokens.ids)
+    wanted = SOURCE.held_out(1)[0].private["steps"][0]
+    assert wanted in CHAT.tokenizer.decode(second.tokens.ids)
+    # the expert's action is read, and never trained
+    trained = [k for k, m in enumerate(second.action_mask) if m]
+    assert wanted not in CHAT.tokenizer.decode([second.tokens.ids[k] for k in trained])
+    assert trajectory.turns[0].reward == 0.0
+
+
+def test_without_patches_left_it_is_over():
+    trajectory = followed(in_order(call("1+1")), 0)
+    assert trajectory.ended is EndReason.STOPPED
+    assert len(trajectory.turns) == 1
+    assert len(followed(in_order(call("1+1")), 1).turns) == 2
+    assert followed(in_order(call("1+1")), -1).ended is EndReason.TERMINATED
+
+
+class Record:
+    """Turns that were played before a kill."""
+
+    def __init__(self, turns):
+        self.turns, self.dropped = tuple(turns), 0
+
+    def played(self, episode):
+        return self.turns
+
+    def add(self, episode, turn):
+        pass
+
+    def drop(self, episode):
+        self.turns, self.dropped = (), self.dropped + 1
+
+
+def test_a_patched_episode_that_was_cut_off_ends_as_it_would_have():
+    def errs(moment):
+        return call("1+1") if moment.turn == 0 else expert(moment)
+
+    task = SOURCE.held_out(1)[0]
+
+    def world():
+        return LogReplay(source=SOURCE)(ToolEnvironment(tools=[pocket_calculator]), None)
+
+    whole = played(errs, environment=world(), task=task)
+    assert whole.marks == ("patched",)
+    record = Record(whole.turns[:1])
+    again = played(errs, environment=world(), task=task, record=record)
+    assert record.dropped == 1  # its history is not in its turns
+    assert [t.context.ids for t in again.turns] == [t.context.ids for t in whole.turns]
+    assert again.marks == whole.marks
+
+
+def test_actions_are_compared_by_what_they_do():
+    assert same_action(call("1+1"), call("1+1"))
+    assert not same_action(call("1+1"), call("1+2"))
+    assert not same_action(call("1+1"), assistant("2"))
+    assert same_action(assistant(" 2"), assistant("2 "))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: TryAgain(attempts=0), "one or more"),
+        (lambda: LogReplay(source=object()), "no expert"),
+        (lambda: LogReplay(source=SOURCE, patches=-2), "zero or more"),
+    ],
+)
+def test_options_that_cannot_be(made, said):
+    with pytest.raises(OptionError, match=said):
+        made()
+
+
+def test_a_partner_leaves_the_task_as_it_is():
+    assert collected(ONE, in_order(assistant("408")), method=Method(environment_wrapper=TryAgain())).task is TASK
