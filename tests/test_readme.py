@@ -14,6 +14,8 @@ from tests_cli import whetstone
 from tests_sandbox import MISSING
 from whetstone.sandbox import Isolation
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 

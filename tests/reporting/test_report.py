@@ -11,6 +11,8 @@ from whetstone.reporting import Journal, write_report, write_trajectories
 from whetstone.reporting.report import ablation_sentence, kind_note, verdict
 from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 NOTHING = Tokens.written((), Author.ENVIRONMENT)
 
 
