@@ -10,15 +10,30 @@ from hypothesis import settings
 import crash
 from tests_small import SMALL
 from whetstone.assembly import assemble
+from whetstone.assembly import assembly as assembly_module
 from whetstone.recipe import load_recipe
 from whetstone.reporting import charts
+from whetstone.tasks import Arithmetic
 
 torch.set_num_threads(1)  # tests run two at a time, one core each
 RENDERED = charts._svg
 
 
+PROMPTS = assembly_module._prompts
+DRAWN: dict[object, list[str]] = {}
+
+
+def prompts_once(source):
+    """Every run in miniature has the same generated tasks, and drawing them takes longer than a step."""
+    if type(source) is not Arithmetic:
+        return PROMPTS(source)
+    key = (source.seed, source.digits, *source.weights.items())
+    return list(DRAWN.get(key) or DRAWN.setdefault(key, PROMPTS(source)))
+
+
 def pytest_sessionstart():
     """`make test` plots the curves of reports and renders few: a dozen of them take longer than a run in miniature."""
+    assembly_module._prompts = prompts_once
     if settings.get_current_profile_name() == "quick":
         charts._svg = lambda figure: "<svg></svg>"
 
@@ -27,6 +42,12 @@ def pytest_sessionstart():
 def rendered(monkeypatch):
     """A report's curves are what a reader sees."""
     monkeypatch.setattr(charts, "_svg", RENDERED)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Models that cannot be reached are asked again at once."""
+    monkeypatch.setattr("whetstone.chat.endpoint._LONGEST_PAUSE", 0.01)
 
 
 @pytest.fixture(scope="session")
