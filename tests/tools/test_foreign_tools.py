@@ -85,6 +85,7 @@ def test_a_server_that_is_not_there_or_dies_is_infrastructure():
         played(Toolset([Mcp(url="http://127.0.0.1:9/mcp", timeout_seconds=5)]))
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_of_a_call_and_comes_again_is_the_calls_own_failure(tmp_path):
     (tmp_path / "dying.py").write_text(
         "import os\n"
