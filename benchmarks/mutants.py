@@ -211,7 +211,7 @@ class Survey:
     running: dict[str, dict[int, list[str]]]
     """Of each file and line the tests that run it."""
     plain: list[str]
-    """Files of tests that need nothing of conftest.py."""
+    """Files of tests that need no fixture of tests_fixtures.py."""
     imported: list[str]
     """Packages that are not ours."""
 
@@ -248,7 +248,7 @@ class _Watching:
         self.needy: set[str] = set()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        shared = _names_of_fixtures(Path("tests/conftest.py"))
+        shared = _names_of_fixtures(Path("tests/tests_fixtures.py"))
         self.needy = {_file(item.nodeid) for item in items if shared & set(getattr(item, "fixturenames", ()))}
 
     @pytest.hookimpl(wrapper=True)

@@ -1,64 +1,13 @@
-"""What many tests need: the real data where it is at hand, small policies, and a run in miniature."""
+"""What every test stands on. The process that hands tests out loads neither torch nor models: they take seconds."""
 
-import subprocess
-from pathlib import Path
-
-import pytest
-import torch
 from hypothesis import settings
 
-import crash
-from tests_small import SMALL
-from whetstone.assembly import assemble
-from whetstone.recipe import load_recipe
-
-settings.register_profile("quick", max_examples=10, deadline=None)
+settings.register_profile("quick", max_examples=5, deadline=None)
 settings.register_profile("thorough", max_examples=200, deadline=None)
 if settings.get_current_profile_name() in ("default", "ci"):  # nobody asked for another one
     settings.load_profile("quick")
-torch.set_num_threads(1)  # tests run two at a time, one core each
 
 
-@pytest.fixture(scope="session")
-def gsm8k_folder():
-    """The published GSM8K files."""
-    folder = Path(__file__).parents[2] / "shared" / "data" / "gsm8k"
-    if not (folder / "train.jsonl").is_file():
-        pytest.skip(f"GSM8K is not there: put train.jsonl and test.jsonl into {folder}")
-    return folder
-
-
-@pytest.fixture
-def small_demo():
-    """The demo recipe with a model of a few thousand parameters and two steps a stage; overrides may be added."""
-
-    def made(*overrides):
-        return load_recipe("demo", [*SMALL, "ablations=null", *overrides])
-
-    return made
-
-
-@pytest.fixture
-def assembly(small_demo):
-    """All parts of the small demo."""
-    return assemble(small_demo())
-
-
-@pytest.fixture(scope="session")
-def speaking_policy(tmp_path_factory):
-    """A small policy that ends its turns, as a model folder."""
-    return crash.speaking(tmp_path_factory.mktemp("speaking") / "run")
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 192 KiB."""
-    mounted = tmp_path / "disk"
-    mounted.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", mounted], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip("mounting a small tmpfs needs root: run the tests as root to see a disk really fill")
-    yield mounted
-    subprocess.run(["umount", mounted], check=True)
+def pytest_configure(config):
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", default=None):
+        config.pluginmanager.import_plugin("tests_fixtures")

@@ -205,17 +205,38 @@ def test_a_run_is_evaluated_where_it_was_made(lambdas):
     assert whetstone.evaluate(run.run_dir, episodes=2, progress=QUIET).episodes == 2
 
 
-def test_a_run_of_local_functions_goes_on_in_its_own_process_and_is_refused_in_another(tmp_path):
+@pytest.fixture
+def stopped(tmp_path):
+    """(the recipe of a local function, a run of it that was stopped)"""
+
     def mine(rewards: PerTrajectory) -> PerTrajectory:
         return rewards - 0.5
 
     recipe = load_recipe({**TINY, "reward": parity, "advantage": mine})
     with pytest.raises(Stopped):
         whetstone.train(recipe, tmp_path / "run", progress=StopAfter(1))
+    return recipe, tmp_path / "run"
+
+
+def test_a_run_of_local_functions_goes_on_in_its_own_process(stopped):
+    recipe, run = stopped
+    assert whetstone.train(recipe, run, resume=True, progress=QUIET).after.episodes == 4
+
+
+def test_a_run_of_local_functions_is_refused_where_they_are_others(stopped):
+    _, run = stopped
+    recipe = load_recipe(run / "recipe.yaml", advantage=lambda rewards: rewards)
+    with pytest.raises(RunDirectoryError, match=r"holds a run of another recipe: advantage\.name is "):
+        whetstone.train(recipe, run, resume=True, progress=QUIET)
+
+
+@pytest.mark.slow
+def test_a_run_of_local_functions_is_refused_in_another_process(stopped):
+    recipe, run = stopped
     elsewhere = f"""
 import whetstone
 from whetstone.errors import RunDirectoryError
-folder = {str(tmp_path / "run")!r}
+folder = {str(run)!r}
 recipe = whetstone.load_recipe(folder + "/recipe.yaml", advantage=lambda rewards: rewards)
 try:
     whetstone.train(recipe, folder, resume=True)
@@ -226,12 +247,11 @@ except RunDirectoryError as refused:
     assert "cannot be gone on with: advantage.name was given as a function that is in no module" in done.stdout, (
         done.stderr
     )
-    run = tmp_path / "run"
     refused = in_python("-m", "whetstone.cli.main", "train", run / "recipe.yaml", "--run-dir", run, "--resume")
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
     assert "define it at the top of a module" in refused.stderr
-    assert whetstone.train(recipe, tmp_path / "run", resume=True, progress=QUIET).after.episodes == 4
+    assert whetstone.train(recipe, run, resume=True, progress=QUIET).after.episodes == 4
 
 
 def test_training_and_evaluating_work_where_a_loop_is_running(tmp_path):

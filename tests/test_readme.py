@@ -12,6 +12,7 @@ import pytest
 
 from tests_cli import whetstone
 from tests_sandbox import MISSING
+from tests_slow import mostly_slow
 from whetstone.sandbox import Isolation
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +31,9 @@ OWN_TASK = [
 
 
 @pytest.mark.parametrize("said", OWN_TASK)
-def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said):
+def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said, request):
+    if said == OWN_TASK[0]:
+        request.getfixturevalue("rendered")
     (tmp_path / "shop.py").write_text(block("python"))
     if "name: python" in said and all(MISSING[level] for level in (Isolation.NAMESPACES, Isolation.LANDLOCK)):
         pytest.skip("no isolation for foreign code here; `whetstone doctor` says what brings one")
@@ -45,7 +48,11 @@ def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said):
 
 
 @pytest.mark.parametrize(
-    "said", ["environments check guess:Guess --tasks guess:Numbers actions=text --json", "train guess.yaml --json"]
+    "said",
+    mostly_slow(
+        ["environments check guess:Guess --tasks guess:Numbers actions=text --json", "train guess.yaml --json"],
+        quick=["train guess.yaml --json"],
+    ),
 )
 def test_the_world_of_the_readme_keeps_its_promises_and_is_learned_in(tmp_path, said):
     assert said.removesuffix(" --json") in README
@@ -57,6 +64,7 @@ def test_the_world_of_the_readme_keeps_its_promises_and_is_learned_in(tmp_path, 
     assert found["kept"] if "kept" in found else found["after"]["episodes"] == 50
 
 
+@pytest.mark.slow
 def test_what_it_shows_from_python_trains(tmp_path):
     for name, language, number in (("shop.py", "python", 0), ("shop.jsonl", "json", 0), ("shop.yaml", "yaml", 0)):
         (tmp_path / name).write_text(block(language, number))

@@ -63,7 +63,7 @@ class Server:
 def served(script):
     """The server, for as long as it is needed."""
     server = Server(script)
-    thread = threading.Thread(target=server.http.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.http.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield server

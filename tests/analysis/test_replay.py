@@ -7,6 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from tests_slow import mostly_slow
 from tests_small import TEACHING
 from whetstone.analysis import Replay
 from whetstone.cli.main import cli
@@ -55,7 +56,7 @@ def content(folder):
     return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", mostly_slow(VARIANTS, quick=["synchronous", "imitation", "critics"]))
 def test_everything_comes_out_as_it_is_on_record_and_nothing_is_written(runs, small_demo, name):
     run_dir = runs(name, small_demo)
     before = content(run_dir)

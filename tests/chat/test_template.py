@@ -7,6 +7,7 @@ import pytest
 from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from tests_slow import mostly_slow
 from whetstone.chat import Chat
 from whetstone.chat.formats import Hermes
 from whetstone.chat.template import ChatTemplate
@@ -96,7 +97,12 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("source", BOMBS.values(), ids=BOMBS)
+QUICK_BOMBS = ["much output", "a format's filter", "padding", "a power", "nesting", "length", "insides", "another file"]
+
+
+@pytest.mark.parametrize(
+    "source", mostly_slow([pytest.param(source, id=name) for name, source in BOMBS.items()], quick=QUICK_BOMBS)
+)
 def test_one_that_takes_more_than_it_may_is_refused(source, monkeypatch):
     monkeypatch.setattr("whetstone.chat.template._MOST_SECONDS", 0.5)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -12,7 +12,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "mistakes.md"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)
-def test_a_mistake_is_answered_in_a_line(tmp_path, mistake):
+def test_a_mistake_is_answered_in_a_line(tmp_path, impatient, mistake):
     make(mistake, tmp_path)
     done = whetstone(*shlex.split(mistake.command), cwd=tmp_path)  # a traceback would be raised
     line = last_line(done.stderr or done.stdout, tmp_path)

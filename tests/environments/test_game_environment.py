@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests_episodes import CHAT, LIMITS, Says, in_order
+from tests_slow import mostly_slow
 from whetstone.chat import Message, ToolCall, assistant
 from whetstone.environments import GameEnvironment, Shown, played
 from whetstone.environments.commands import command_of
@@ -85,7 +86,7 @@ class Picky(FrozenLake):
         return super().act(command)
 
 
-@pytest.mark.parametrize("isolation", ["object", "thread", "process"])
+@pytest.mark.parametrize("isolation", mostly_slow(["object", "thread", "process"], quick=["object", "thread"]))
 def test_a_command_a_game_cannot_read_is_answered_and_never_a_fault(isolation):
     async def tried():
         environment = GameEnvironment(Picky, isolation=isolation)

@@ -234,6 +234,7 @@ def repaired(task, library):
     return in_shell(task, f"cat > library.py <<'EOF'\n{library}\nEOF", name="bug_repair")
 
 
+@pytest.mark.slow
 def test_code_that_looks_for_the_judge_finds_nobody():
     task = source_of("bug_repair").task(3)
     names = sorted({name for name, *_ in task.private["tests"]})

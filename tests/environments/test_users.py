@@ -18,6 +18,8 @@ from whetstone.rollout import run_episode
 from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Author, EndReason, Task
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 SCENARIO = {"reason_for_call": "I want my money back.", "known_info": "I am Ann Lee.", "task_instructions": "Be brief."}
 TASK = Task("u", "", {"scenario": SCENARIO, "requests": ["First this.", "Then that."]})
 
@@ -105,7 +107,7 @@ def serve():
                 pass
 
         server = _Server(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         servers.append(server)
         return f"http://127.0.0.1:{server.server_address[1]}/v1", asked
 

@@ -28,7 +28,7 @@ async def tried(contract):
     return [check async for check in check_contract(contract)]
 
 
-@pytest.mark.parametrize("name", mostly_slow(NATIVE, quick=["bug_repair", "household", "sokoban", "wordle"]))
+@pytest.mark.parametrize("name", mostly_slow(NATIVE, quick=["sokoban", "wordle"]))
 def test_it_keeps_its_promises_and_the_expert_solves_it(name):
     looked_at = contract(name, episodes=40 if name in IN_SANDBOX else 100)
     looked_at.needs_process = name in ("household", "support")  # a new process takes seconds; one of each kind
@@ -40,6 +40,7 @@ def test_it_keeps_its_promises_and_the_expert_solves_it(name):
 
 
 @needs_retail
+@pytest.mark.slow
 def test_the_retail_domain_keeps_its_promises():
     looked_at = contract("retail", episodes=60, path=str(RETAIL))
     looked_at.needs_process = False
@@ -80,7 +81,9 @@ def test_episodes_in_any_interleaving_are_what_they_are_alone(name, seeds, order
     assert [played.transcript for played in asyncio.run(all_beside())] == single
 
 
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize(
+    "name", mostly_slow(NATIVE, quick=[name for name in NATIVE if name not in ("bug_repair", "sokoban")])
+)
 def test_held_out_tasks_are_never_trained_on_whatever_seed_and_levels(name):
     held_out = {task.id for task in source_of(name, seed=5).held_out(60)}
     trained = {source_of(name, seed=seed).task(index).id for seed in (0, 5) for index in range(150)}

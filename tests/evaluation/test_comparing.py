@@ -81,6 +81,7 @@ def test_only_what_both_have_is_compared():
         paired({"a": {0: {"x": 1.0}}, "b": {0: {"y": 1.0}}})
 
 
+@pytest.mark.slow
 def test_no_difference_is_seldom_called_one():
     draw = np.random.default_rng(3)
     called = []

@@ -79,7 +79,14 @@ def without_waiting(generation):
     not rows_are_summed_alike(),
     reason="this processor's matrix products round by the number of rows; run on x86 with PyTorch's own wheel",
 )
-@pytest.mark.parametrize("options", [{}, {"rows": 3}, {"rows": 40, "prefill_tokens": 7}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.slow, id="{}"),
+        pytest.param({"rows": 3}, id="few"),
+        pytest.param({"rows": 40, "prefill_tokens": 7}, marks=pytest.mark.slow, id="pieces"),
+    ],
+)
 def test_bit_for_bit_the_same_whatever_the_company_the_evictions_and_the_pieces(model, options):
     async def episode(engine, i):
         said, spans, ids = [], [], [5] * 20 + prompts(14)[i]

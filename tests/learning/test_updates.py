@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests_slow import mostly_slow
 from tests_small import SMALL
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
@@ -33,7 +34,9 @@ NOTHING_LEFT = {
 }
 
 
-@pytest.mark.parametrize("name", NOTHING_LEFT)
+@pytest.mark.parametrize(
+    "name", mostly_slow(NOTHING_LEFT, quick=["groups all equal", "with pairs", "a critic", "trees"])
+)
 def test_nothing_left_is_no_update_and_no_failure(tmp_path, name):
     # what an untrained model samples is never right, so every group is all equal
     changes = [*SMALL, "supervised=null", "ablations=null", *NOTHING_LEFT[name]]

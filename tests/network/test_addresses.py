@@ -48,7 +48,7 @@ def inside():
     """A server that only this machine is to reach."""
     server = HTTPServer(("127.0.0.1", 0), Secret)
     server.asked = []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
@@ -107,7 +107,7 @@ def test_a_redirection_to_a_name_that_leads_inside_is_refused(inside, names):
             self.end_headers()
 
     server = HTTPServer(("127.0.0.1", 0), Away)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     here = f"127.0.0.1:{server.server_port}"
     answer = said(Http(allow=[here, f"listed.example:{port}"]), f"http://{here}/")
     server.shutdown()

@@ -7,9 +7,11 @@ import pytest
 
 from whetstone.chat import assistant, tool_result, user
 from whetstone.errors import RunDirectoryError
-from whetstone.reporting import Journal, write_report, write_trajectories
+from whetstone.reporting import Journal, charts, write_report, write_trajectories
 from whetstone.reporting.report import ablation_sentence, kind_note, verdict
 from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
+
+pytestmark = pytest.mark.usefixtures("rendered")
 
 NOTHING = Tokens.written((), Author.ENVIRONMENT)
 
@@ -117,3 +119,11 @@ def test_each_kind_is_told_in_words(before, after, note):
 def test_a_directory_without_a_finished_run_is_one_line(tmp_path):
     with pytest.raises(RunDirectoryError, match=r"summary\.json is missing"):
         write_report(tmp_path)
+
+
+@pytest.mark.parametrize("values", [(-0.00005, -0.000175), (123456.0, -987654.0), (0.2, 0.9), (1e-12, 3e-12)], ids=str)
+def test_numbers_beside_a_curve_fit_into_its_margin(values):
+    drawn = charts.curves({"x": ([1.0, 2.0], values)}, x_label="step")
+    labels = re.findall(r">([−\d.]+)</text>", drawn)
+    assert len(labels) >= 4
+    assert max(map(len, labels)) <= 7

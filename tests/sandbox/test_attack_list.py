@@ -52,6 +52,7 @@ def test_writing_the_table_again_changes_nothing_else(tmp_path):
     assert document.read_text() == attacks.DOCUMENT.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", levels())
 def test_what_writes_on_files_and_takes_what_a_user_has_few_of_comes_to_nothing(isolation):
     found = attacks.one_level(isolation.value, ["attributes", "takes terminals", "watchers"])

@@ -35,7 +35,7 @@ class Asked(BaseHTTPRequestHandler):
 @pytest.fixture
 def elsewhere():
     with HTTPServer(("127.0.0.1", 0), Asked) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         Asked.asked.clear()
         yield f"http://127.0.0.1:{server.server_port}/schema"
         server.shutdown()

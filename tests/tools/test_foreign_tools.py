@@ -85,6 +85,7 @@ def test_a_server_that_is_not_there_or_dies_is_infrastructure():
         played(Toolset([Mcp(url="http://127.0.0.1:9/mcp", timeout_seconds=5)]))
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_of_a_call_and_comes_again_is_the_calls_own_failure(tmp_path):
     (tmp_path / "dying.py").write_text(
         "import os\n"
@@ -175,7 +176,7 @@ class Shop(BaseHTTPRequestHandler):
 @pytest.fixture
 def shop():
     server = HTTPServer(("127.0.0.1", 0), Shop)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
@@ -480,7 +481,7 @@ def test_a_model_answers_what_the_table_does_not_know(files):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Model)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     tools, answers = files
     simulated = Simulated(file=tools, answers=answers, url=f"http://127.0.0.1:{server.server_port}/v1")
     said = played(Toolset([simulated]), ("get_weather", {"of": "Bern"}), ("get_weather", {"of": "Rome"}))

@@ -165,6 +165,7 @@ def test_a_picture_that_unfolds_too_far_is_not_unfolded():
         loaded("data:image/png;base64,%%%")
 
 
+@pytest.mark.slow
 def test_pictures_grow_no_further_than_they_may_however_often_they_are_turned():
     task = Task("t", "?", private={"images": [as_url(Pictures.new("RGB", (3000, 3000)))]})
     turns = [("rotate", {"image": 1 + n, "degrees": 45.0}) for n in range(3)]

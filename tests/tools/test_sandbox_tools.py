@@ -154,6 +154,7 @@ def test_forks_of_an_episode_with_a_sandbox_are_led_back_by_its_calls():
 
 
 @pytest.mark.skipif(not HUMANEVAL.is_file(), reason=f"{HUMANEVAL.name} is not beside the project")
+@pytest.mark.slow
 def test_every_canonical_solution_of_humaneval_passes_its_tests():
     problems = [json.loads(line) for line in HUMANEVAL.read_text().splitlines()]
 

@@ -169,7 +169,7 @@ class Server(BaseHTTPRequestHandler):
 )
 def test_a_search_server_is_asked_and_one_that_is_gone_is_no_observation(answer):
     server = HTTPServer(("127.0.0.1", 0), type("Its", (Server,), {"answer": staticmethod(answer)}))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     search = HttpSearch(url=f"http://127.0.0.1:{server.server_port}/")
     assert called(search, ("search", {"query": "tea"})) == ["T\ntea"]
     server.shutdown()
@@ -184,7 +184,7 @@ def test_a_search_server_that_chokes_on_one_query_is_no_server_that_is_gone():
 
     server = HTTPServer(("127.0.0.1", 0), type("Its", (Server,), {"answer": staticmethod(answer)}))
     server.handle_error = lambda *_: None
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     search = HttpSearch(url=f"http://127.0.0.1:{server.server_port}/")
     (choked,) = played(Toolset([search]), ("search", {"query": "tea"}))
     assert (choked.record.outcome, choked.failure) == ("tool_error", None)

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from tests_cli import whetstone
+from tests_slow import mostly_slow
 from whetstone.causes import FIRST_EPISODES, Beginning, cause_of, causes_of, counted_causes, listed
 from whetstone.chat import user
 from whetstone.errors import NothingScoredError
@@ -114,7 +115,7 @@ evaluation: {{episodes: 4}}
     return tmp_path
 
 
-@pytest.mark.parametrize("episodes", [4, 40])
+@pytest.mark.parametrize("episodes", mostly_slow([4, 40], quick=[4]))
 @pytest.mark.parametrize(
     ("reward", "cause"),
     [
@@ -147,7 +148,7 @@ def test_where_every_reward_fails_the_run_stops_with_the_cause(shop, reward, cau
         (["environment.tools=[{name: mcp, command: true --now}]"], "the MCP server true --now: no connection"),
     ],
 )
-def test_where_what_it_stands_on_is_not_there_the_run_stops_with_the_cause(shop, changes, cause):
+def test_where_what_it_stands_on_is_not_there_the_run_stops_with_the_cause(shop, impatient, changes, cause):
     done = whetstone("train", "shop.yaml", "evaluation.episodes=4", *changes, cwd=shop)
     assert done.returncode == 2
     assert cause in done.stderr.strip().splitlines()[-1]

@@ -7,7 +7,6 @@ import signal
 import pytest
 
 import crash
-from tests_slow import mostly_slow
 from whetstone.training.interruption import Interrupted, Interruption
 
 
@@ -52,7 +51,8 @@ def test_nobody_asked_nothing_happens():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-@pytest.mark.parametrize("way", mostly_slow(crash.WAYS, quick=["synchronous"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("way", crash.WAYS)
 def test_a_run_that_is_asked_to_stop_saves_and_goes_on_to_the_same_end(tmp_path, speaking_policy, way):
     overrides = crash.overrides_of(way, speaking_policy)
     processes = crash.Processes()

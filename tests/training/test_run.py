@@ -242,7 +242,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(VARIANTS, quick=["adapters", "critic epochs", "imitation"]))
+@pytest.mark.parametrize("name", mostly_slow(VARIANTS, quick=["adapters", "critic epochs"]))
 def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, name):
     changes = [c for c in SMALL if not ("supervised=null" in VARIANTS[name] and c.startswith("supervised"))]
     changes += ["ablations=null", "reinforcement.checkpoint_every=1", TEACHING, "rollout.group_size=4", *VARIANTS[name]]

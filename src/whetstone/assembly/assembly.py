@@ -442,6 +442,11 @@ def _tool(resolved: Resolved, number: int, named: Any) -> Any:
         raise resolved.error("environment.tools", str(error)) from None
 
 
+def _prompts(source: Source) -> list[str]:
+    """What a tokenizer is trained on first."""
+    return [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
+
+
 def _policy(
     resolved: Resolved,
     source: Source,
@@ -454,7 +459,7 @@ def _policy(
         policy = load_policy(settings.path, trust_remote_code=settings.trust_remote_code)
     else:
         assert settings.tiny is not None  # the recipe has one or the other
-        texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
+        texts = _prompts(source)
         made = environment()
         specs = tools_shown(made)
         # often enough that the names of tools become tokens

@@ -1,23 +1,23 @@
 """How does a curve get into a page that stands alone? Drawn by matplotlib as SVG, in colours for light and dark.
 
 Easy to get wrong: matplotlib's SVG carries a date and random ids, so the same run would give another file each time.
+And a layout that is found by drawing takes three times as long as the picture: only labels of any length are worth it.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import matplotlib
-
-matplotlib.use("svg")
-
-from matplotlib import pyplot as plt
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 COLOURS = ("#3b82c4", "#d9822b", "#2e9e6b", "#b0569e", "#8a8f98", "#c2483f")
 _GREY = "#8a8f98"
+_MARGINS = (0.7, 0.12, 0.2, 0.42)
+"""Left, right, top and below, in inches: numbers on the left, a power of ten on top, numbers and a label below."""
 _STYLE = {
     "font.size": 9,
     "font.family": "sans-serif",
@@ -29,6 +29,7 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.formatter.limits": (-3, 4),  # longer numbers are written with a power of ten, and fit into the margin
     "grid.alpha": 0.25,
     "grid.color": _GREY,
     "xtick.color": _GREY,
@@ -47,8 +48,8 @@ def curves(
         series: Name → (x, y), both the same length.
         percent: y is a share, shown from 0 to 100 %.
     """
-    with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(figsize=(4.2, 2.3), layout="constrained")
+    with rc_context(_STYLE):
+        figure, axes = _with_margins(4.2, 2.3)
         for colour, (name, (x, y)) in zip(COLOURS, series.items(), strict=False):
             axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
             axes.plot(x, running_mean(y, max(1, len(y) // 20)), color=colour, label=name)
@@ -68,8 +69,9 @@ def bars(rows: Sequence[tuple[str, float, tuple[float, float]]]) -> str:
     Args:
         rows: (label, share, (low, high)).
     """
-    with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(figsize=(6.6, 0.45 * len(rows) + 0.5), layout="constrained")
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(6.6, 0.45 * len(rows) + 0.5), layout="constrained")
+        axes = figure.subplots()
         for place, (_label, share, (low, high)) in enumerate(rows):
             axes.barh(place, share, color=COLOURS[place % len(COLOURS)], height=0.6)
             axes.plot([low, high], [place, place], color=_GREY, linewidth=2)
@@ -88,10 +90,17 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
     return [sum(values[max(0, i + 1 - window) : i + 1]) / min(i + 1, window) for i in range(len(values))]
 
 
-def _svg(figure: Any) -> str:
+def _with_margins(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of this size in inches, with room for numbers on the left and a label below."""
+    figure = Figure(figsize=(width, height))
+    left, right, top, below = _MARGINS
+    figure.subplots_adjust(left / width, below / height, 1 - right / width, 1 - top / height)
+    return figure, figure.subplots()
+
+
+def _svg(figure: Figure) -> str:
     stream = io.StringIO()
     figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    plt.close(figure)
     text = stream.getvalue()
     return text[text.index("<svg") :]
 
@@ -104,8 +113,8 @@ def bands(
     Args:
         series: Name → (x, middle, lowest, highest).
     """
-    with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
+    with rc_context(_STYLE):
+        figure, axes = _with_margins(7.2, 3.2)
         for place, (name, (x, middle, low, high)) in enumerate(series.items()):
             colour = COLOURS[place % len(COLOURS)]
             axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -78,7 +78,8 @@ def _is_number(node: ast.expr) -> bool:
 def _value(node: ast.expr) -> Fraction:
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         try:
-            return Fraction(str(node.value))  # through text, so that 0.1 is a tenth
+            exact = node.value if isinstance(node.value, int) else str(node.value)  # through text 0.1 is a tenth
+            return Fraction(exact)
         except ValueError:
             raise ToolError("a number is too large") from None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

@@ -14,6 +14,8 @@ from whetstone.rewards import REWARDS, make_reward
 from whetstone.rewards.judges import EndpointJudge, LocalJudge, Question, ScriptedJudge, read_answer
 from whetstone.rewards.judges.protocol import YES_OR_NO
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 YES = {"reason": "so", "met": True}
 ASKED = Question("Is it good?", {"work": "the work"})
 

@@ -1,0 +1,95 @@
+"""What many tests need: the real data where it is at hand, small policies, and a run in miniature."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+import crash
+from tests_small import SMALL
+from whetstone.assembly import assemble
+from whetstone.assembly import assembly as assembly_module
+from whetstone.recipe import load_recipe
+from whetstone.reporting import charts
+from whetstone.tasks import Arithmetic
+
+torch.set_num_threads(1)  # tests run two at a time, one core each
+RENDERED = charts._svg
+
+
+PROMPTS = assembly_module._prompts
+DRAWN: dict[object, list[str]] = {}
+
+
+def prompts_once(source):
+    """Every run in miniature has the same generated tasks, and drawing them takes longer than a step."""
+    if type(source) is not Arithmetic:
+        return PROMPTS(source)
+    key = (source.seed, source.digits, *source.weights.items())
+    return list(DRAWN.get(key) or DRAWN.setdefault(key, PROMPTS(source)))
+
+
+def pytest_sessionstart():
+    """`make test` plots the curves of reports and renders few: a dozen of them take longer than a run in miniature."""
+    assembly_module._prompts = prompts_once
+    if settings.get_current_profile_name() == "quick":
+        charts._svg = lambda figure: "<svg></svg>"
+
+
+@pytest.fixture
+def rendered(monkeypatch):
+    """A report's curves are what a reader sees."""
+    monkeypatch.setattr(charts, "_svg", RENDERED)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Models that cannot be reached are asked again at once."""
+    monkeypatch.setattr("whetstone.chat.endpoint._LONGEST_PAUSE", 0.01)
+
+
+@pytest.fixture(scope="session")
+def gsm8k_folder():
+    """The published GSM8K files."""
+    folder = Path(__file__).parents[2] / "shared" / "data" / "gsm8k"
+    if not (folder / "train.jsonl").is_file():
+        pytest.skip(f"GSM8K is not there: put train.jsonl and test.jsonl into {folder}")
+    return folder
+
+
+@pytest.fixture
+def small_demo():
+    """The demo recipe with a model of a few thousand parameters and two steps a stage; overrides may be added."""
+
+    def made(*overrides):
+        return load_recipe("demo", [*SMALL, "ablations=null", *overrides])
+
+    return made
+
+
+@pytest.fixture
+def assembly(small_demo):
+    """All parts of the small demo."""
+    return assemble(small_demo())
+
+
+@pytest.fixture(scope="session")
+def speaking_policy(tmp_path_factory):
+    """A small policy that ends its turns, as a model folder."""
+    return crash.speaking(tmp_path_factory.mktemp("speaking") / "run")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 192 KiB."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", mounted], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("mounting a small tmpfs needs root: run the tests as root to see a disk really fill")
+    yield mounted
+    subprocess.run(["umount", mounted], check=True)
