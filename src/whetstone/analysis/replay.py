@@ -202,6 +202,9 @@ class Replay:
         assert settings is not None  # there are updates
         warmed_up = checkpoint_path(self.run_dir, self.warm_up_steps) if self.warm_up_steps else None
         learner = await in_arithmetic_thread(learner_for, assembly, settings, warmed_up)
+        if not isinstance(learner, LocalLearner):
+            named = self.changed.recipe.learner.name
+            raise self.changed.error("learner", f'updates of "{named}" cannot be made again; of "local" they can')
         if done and optimizer is not None:
             learner.load_state_dict(optimizer)
         return MadeAgain(self, assembly, learner, settings, position.version - done, done)

@@ -37,9 +37,10 @@ from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
 from whetstone.environments.protocol import Checks, Speaks, tools_shown
 from whetstone.errors import PolicyError, RecipeError
-from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
+from whetstone.inference import ENGINES, Engine, LocalEngine, RestartingEngine, Sampling
 from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
 from whetstone.learning.credit import CreditParts
+from whetstone.learning.factory import LEARNERS
 from whetstone.learning.optimizer import check_optimizer
 from whetstone.learning.spec import LearningSpec
 from whetstone.plugins import OptionError, find_part, made_of, named_part
@@ -111,19 +112,22 @@ class Assembly:
         """
         recipe = self.resolved.recipe
         ahead = recipe.reinforcement is not None and recipe.reinforcement.admit_ahead > 0
-        model = copy_of_trained(self.policy.model) if ahead else self.policy.model
-        rows = recipe.rollout.max_in_flight
-        # another over the same model draws from the weights that were last loaded
-        return RestartingEngine(
-            lambda version: LocalEngine(
-                model,
-                context_length=self.policy.context_length,
-                rows=rows,
-                version=version,
-                detokenize=self.policy.tokenizer.decode,
-            ),
-            heard=heard,
-        )
+        policy = replace(self.policy, model=copy_of_trained(self.policy.model)) if ahead else self.policy
+        given = {"policy": policy, "max_sequences": recipe.rollout.max_in_flight}
+
+        def made(version: int) -> Engine:  # another over the same model draws from the weights that were last loaded
+            engine: Engine = part_of(
+                self.resolved,
+                "engine",
+                "engine",
+                recipe.engine,
+                ENGINES,
+                {**given, "version": version},
+                protocol=Engine,
+            )
+            return engine
+
+        return RestartingEngine(made, heard=heard)
 
     def learning_spec(self, settings: ReinforcementSettings) -> LearningSpec:
         """How groups are learned from in a stage."""
@@ -230,6 +234,8 @@ def assemble(
         if asks is not None and not isinstance(demonstrated, Expert):
             said = f'the source "{recipe.tasks.source}" has no expert to learn from; set {key}: null'
             raise resolved.error(key, said)
+    for key, part, built_in in (("engine", recipe.engine, ENGINES), ("learner", recipe.learner, LEARNERS)):
+        found(resolved, key, key, part.name, built_in)
     for key, stage in (("supervised", recipe.supervised), ("reinforcement", recipe.reinforcement)):
         try:
             check_optimizer(stage.optimizer if stage is not None else "adamw")

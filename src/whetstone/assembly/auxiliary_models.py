@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from whetstone.assembly.assembly import Assembly, assemble
-from whetstone.learning.learner import LocalLearner
-from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.assembly.instantiate import part_of
+from whetstone.learning.factory import LEARNERS
 from whetstone.learning.process_model import ProcessModel
+from whetstone.learning.protocol import Learner
 from whetstone.policies import has_adapters, load_policy
 from whetstone.recipe import OptimizerSettings, ReinforcementSettings
 
 
-def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: Path | None) -> LocalLearner:
+def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: Path | None) -> Learner:
     """A learner with a reference, a teacher and a process model, each where the recipe reads it.
 
     Args:
@@ -31,16 +33,23 @@ def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: 
         began = load(warmed_up) if warmed_up is not None else assemble(assembly.resolved).policy
         reference = began.model.requires_grad_(False)
     teacher, process = recipe.teacher, recipe.process_model
-    trainer = ModelTrainer(
-        policy,
+    return _made(
+        assembly,
         settings,
+        spec=assembly.learning_spec(settings),
         reference=reference,
         teacher=load(teacher.path).model.requires_grad_(False) if teacher is not None else None,
         process=ProcessModel(policy, process, settings) if process is not None else None,
     )
-    return LocalLearner(trainer, assembly.learning_spec(settings))
 
 
-def imitator_for(assembly: Assembly, settings: OptimizerSettings) -> LocalLearner:
+def imitator_for(assembly: Assembly, settings: OptimizerSettings) -> Learner:
     """A learner that imitates, and learns from no group."""
-    return LocalLearner(ModelTrainer(assembly.policy, settings))
+    return _made(assembly, settings)
+
+
+def _made(assembly: Assembly, settings: OptimizerSettings, **given: Any) -> Learner:
+    given |= {"policy": assembly.policy, "settings": settings}
+    named = assembly.resolved.recipe.learner
+    learner: Learner = part_of(assembly.resolved, "learner", "learner", named, LEARNERS, given, protocol=Learner)
+    return learner

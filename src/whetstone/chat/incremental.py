@@ -84,6 +84,10 @@ class Chat:
             )
         self._knows_system = self._accepts_system()
 
+    def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat]]:
+        """Another process compiles the template itself."""
+        return Chat, (self.tokenizer, self.format)
+
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
         """The context an episode begins with: the tools on offer, the opening messages, the model's turn."""
         spoken = self._with_tools(

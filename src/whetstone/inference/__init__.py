@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.inference.factory import ENGINES, publish
     from whetstone.inference.forward import rows_are_summed_alike
     from whetstone.inference.local import LocalEngine
     from whetstone.inference.protocol import Engine, EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
+    "ENGINES",
     "Engine",
     "EngineStatistics",
     "Generation",
@@ -22,5 +24,6 @@ __all__ = [
     "Sampling",
     "Scores",
     "Weights",
+    "publish",
     "rows_are_summed_alike",
 ]

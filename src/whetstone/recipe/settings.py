@@ -394,6 +394,10 @@ class Recipe(_Settings):
     """Which task comes next, such as `ucb`, `stages`; null: in the source's order."""
     reward: Annotated[Part, _named()]
     rollout: RolloutSettings = RolloutSettings()
+    engine: Annotated[Part, _named("local")] = Part(name="local")
+    """What samples: `local`, in this process; or `package.module:Class`."""
+    learner: Annotated[Part, _named("local")] = Part(name="local")
+    """What learns: `local`, in this process; or `package.module:Class`."""
     supervised: SupervisedSettings | None = None
     """The warm-up; null leaves it out."""
     reinforcement: ReinforcementSettings | None = None

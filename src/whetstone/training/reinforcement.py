@@ -26,7 +26,7 @@ from whetstone.assembly.assembly import Assembly
 from whetstone.causes import causes_of
 from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.errors import RunDirectoryError, WhetstoneError
-from whetstone.inference import Engine
+from whetstone.inference import Engine, publish
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch
 from whetstone.recipe import ReinforcementSettings
@@ -300,9 +300,7 @@ class Reinforcement:
             return
         weights = self.learner.weights()
         in_flight = "drain" if self.by_recipe else self.settings.in_flight
-        await self._within(
-            "the engine to take new weights", self.engine.load_weights(weights, wanted, in_flight=in_flight)
-        )
+        await self._within("the engine to take new weights", publish(weights, self.engine, wanted, in_flight=in_flight))
 
     def _ages(self, groups: list[Group]) -> dict[str, float]:
         """How many updates the tokens that are learned from lie back."""

@@ -29,6 +29,7 @@ from whetstone.errors import (
     QuotaError,
     WhetstoneError,
 )
+from whetstone.inference import publish
 from whetstone.learning.protocol import Learner
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings, Recipe, ReinforcementSettings, Resolved, SupervisedSettings, load_recipe
@@ -358,7 +359,7 @@ class _Run:
         return imitator_for(self.assembly, settings)
 
     async def _publish(self, version: int) -> None:
-        await self.engine.load_weights(dict(self.assembly.policy.model.named_parameters()), version)
+        await publish(dict(self.assembly.policy.model.named_parameters()), self.engine, version)
 
     async def _evaluate(self, name: str) -> None:
         """Success now, kept in `evaluations/`; one that was made before is not made again."""

@@ -20,7 +20,7 @@ from whetstone.assembly.assembly import Assembly
 from whetstone.causes import Beginning, cause_of, counted_causes
 from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.evaluation import evaluation_of
-from whetstone.inference import Engine
+from whetstone.inference import Engine, publish
 from whetstone.learning.protocol import Learner
 from whetstone.recipe import Recipe, ReinforcementSettings, SupervisedSettings
 from whetstone.rollout import Plan
@@ -68,7 +68,7 @@ class Supervised:
         metrics = (await in_arithmetic_thread(learner.imitate, segments)).metrics
         learner.end_step()
         self.done += 1
-        await self.engine.load_weights(learner.weights(), self.engine.version + 1)
+        await publish(learner.weights(), self.engine, self.engine.version + 1)
         now = time.perf_counter()
         metrics |= {"loss/supervised": metrics["loss"]} if "loss" in metrics else {}
         metrics |= {

@@ -1,0 +1,97 @@
+"""An engine and a learner of one's own are named in a recipe, and trained with."""
+
+import json
+
+import pytest
+
+from tests_averaging import Averaging
+from whetstone.errors import RecipeError
+from whetstone.inference import LocalEngine
+from whetstone.learning.learner import LocalLearner
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.spec import UpdateResult
+from whetstone.reporting import Progress
+from whetstone.training import train
+
+QUIET = Progress(quiet=True)
+
+
+class Drawer(LocalEngine):
+    """An engine with an option; it counts what it drew."""
+
+    drawn = 0
+
+    def __init__(self, *, policy, version, at_once: int = 4):
+        super().__init__(
+            policy.model,
+            context_length=policy.context_length,
+            rows=at_once,
+            version=version,
+            detokenize=policy.tokenizer.decode,
+        )
+
+    async def generate(self, prompt, sampling, **of):
+        generation = await super().generate(prompt, sampling, **of)
+        Drawer.drawn += len(generation.tokens)
+        return generation
+
+
+class Teller(LocalLearner):
+    """A learner with an option; it says something in every update."""
+
+    def __init__(self, *, policy, settings, spec=None, word: str = "said"):
+        super().__init__(ModelTrainer(policy, settings), spec)
+        self.word = word
+
+    def update(self, batch):
+        result = super().update(batch)
+        return UpdateResult({**result.metrics, f"mine/{self.word}": float(len(batch.groups))}, result.advantages)
+
+
+def rows(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_both_are_named_in_a_recipe_with_their_options(tmp_path, small_demo):
+    Drawer.drawn = 0
+    overrides = [
+        f"engine={{name: '{__name__}:Drawer', at_once: 3}}",
+        f"learner={{name: '{__name__}:Teller', word: hi}}",
+    ]
+    train(small_demo(*overrides), tmp_path / "mine", progress=QUIET)
+    (*_, last) = rows(tmp_path / "mine")
+    assert last["mine/hi"] == 2
+    assert Drawer.drawn > sum(row.get("cost_per_step/sampled_tokens", 0) for row in rows(tmp_path / "mine")) > 0
+
+
+def test_the_local_ones_are_meant_where_nothing_is_said(tmp_path, small_demo):
+    train(small_demo(), tmp_path / "as it is", progress=QUIET)
+    named = small_demo(f"engine={__name__}:Drawer", f"learner={__name__}:Teller")
+    train(named, tmp_path / "mine", progress=QUIET)
+    weights = [next((tmp_path / name).glob("checkpoints/step*4/model.safetensors")) for name in ("as it is", "mine")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_a_learner_that_averages_over_two_processes_is_one_file(tmp_path, small_demo):
+    named = small_demo(
+        "learner=tests_averaging:Averaging", "reward=tests_small:parity", "reinforcement.tasks_per_step=4"
+    )
+    run = train(named, tmp_path / "two", progress=QUIET)
+    assert [row["update/skipped"] for row in rows(tmp_path / "two")] == [0.0] * 4
+    assert Averaging.processes
+    assert run.after is not None
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("engine=locl", 'no engine named "locl"; did you mean "local"?'),
+        ("engine={name: local, row: 3}", "engine.row: no such option"),
+        (f"engine={__name__}:rows", "asked for by position"),
+        ("learner=locl", 'no learner named "locl"'),
+    ],
+)
+def test_what_is_none_is_refused(tmp_path, small_demo, override, said):
+    with pytest.raises(RecipeError, match=said.replace("?", r"\?")):
+        train(small_demo(override), tmp_path / "run", progress=QUIET)

@@ -1,0 +1,83 @@
+"""A learner of somebody's own, in one file: two processes with half of the groups each, and their mean gradient.
+
+The other process begins as a copy of this one and makes the same updates; the two meet at each gradient.
+"""
+
+import multiprocessing
+import os
+import socket
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+
+from whetstone.learning.learner import LocalLearner
+from whetstone.learning.model_trainer import ModelTrainer
+
+
+class _Averaging(ModelTrainer):
+    def _apply_gradient(self):
+        for parameter in self.policy.model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+        return super()._apply_gradient()
+
+
+def _join(rank, port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+
+
+def _other(pipe, port, policy, settings, spec):
+    torch.set_num_threads(1)
+    _join(1, port)
+    learner = LocalLearner(_Averaging(policy, settings), spec)
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            return  # nobody trains any more
+        getattr(learner, name)(*arguments)
+        pipe.send(sum(float(parameter.detach().double().sum()) for parameter in policy.model.parameters()))
+
+
+class Averaging(LocalLearner):
+    """`learner: tests_averaging:Averaging`."""
+
+    processes: ClassVar[list[int]] = []
+
+    def __init__(self, *, policy, settings, spec=None):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self._pipe, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn")
+        other = context.Process(target=_other, args=(theirs, port, policy, settings, spec), daemon=True)
+        other.start()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        _join(0, port)
+        super().__init__(_Averaging(policy, settings), spec)
+        Averaging.processes.append(other.pid)
+        assert other.pid != os.getpid()
+
+    def _both(self, name, mine, theirs):
+        self._pipe.send((name, theirs))
+        result = getattr(super(), name)(*mine)
+        here = sum(float(parameter.detach().double().sum()) for parameter in self.trainer.policy.model.parameters())
+        assert self._pipe.recv() == here, "the two have other weights"
+        return result
+
+    def update(self, batch):
+        mine, theirs = batch.groups[::2], batch.groups[1::2]
+        return self._both("update", (replace(batch, groups=mine),), (replace(batch, groups=theirs),))
+
+    def imitate(self, segments):
+        return self._both("imitate", (segments[::2],), (segments[1::2],))
+
+    def end_step(self):
+        return self._both("end_step", (), ())
+
+    def load_state_dict(self, state):
+        return self._both("load_state_dict", (state,), (state,))
