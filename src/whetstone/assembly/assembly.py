@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from whetstone.algorithms import ADVANTAGES, CORRECTIONS, FILTERS, MODULATION, OBJECTIVES, SHAPING, columns_of
 from whetstone.assembly.column_requirements import added_columns
 from whetstone.assembly.compatibility import (
@@ -35,7 +37,16 @@ from whetstone.learning.credit import CreditParts
 from whetstone.learning.optimizer import check_optimizer
 from whetstone.learning.spec import LearningSpec
 from whetstone.plugins import OptionError, find_part, made_of, named_part
-from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
+from whetstone.policies import (
+    Policy,
+    add_adapters,
+    build_tiny,
+    copy_of_trained,
+    critic_for,
+    freeze,
+    in_precision,
+    load_policy,
+)
 from whetstone.recipe import Part, Resolved, TrainingSettings
 from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
 from whetstone.rollout import (
@@ -102,8 +113,7 @@ class Assembly:
             heard: Told where one died and another took its place.
         """
         recipe = self.resolved.recipe
-        ahead = recipe.training is not None and recipe.training.admit_ahead > 0
-        model = copy_of_trained(self.policy.model) if ahead else self.policy.model
+        model = self.sampled_model(apart=recipe.training is not None and recipe.training.admit_ahead > 0)
         rows = recipe.rollout.max_in_flight
         # another over the same model draws from the weights that were last loaded
         return RestartingEngine(
@@ -116,6 +126,17 @@ class Assembly:
             ),
             heard=heard,
         )
+
+    def sampled_model(self, *, apart: bool = False) -> torch.nn.Module:
+        """The model as it is sampled: with the weights that are trained, or those rounded to what it is computed in.
+
+        Args:
+            apart: Whether it goes on with its weights while they are trained.
+        """
+        model, dtype = self.policy.model, self.policy.dtype
+        if apart or any(parameter.dtype != dtype for parameter in model.parameters()):
+            return copy_of_trained(model, dtype=dtype)
+        return model
 
     def learning_spec(self, settings: TrainingSettings) -> LearningSpec:
         """How groups are learned from in a stage."""
@@ -232,6 +253,10 @@ def assemble(
     environment = _environment(resolved)
     if policy is None:
         policy = _policy(resolved, source, environment, format, say)
+    policy = in_precision(policy, recipe.policy.dtype)
+    if policy.dtype != torch.float32:
+        held = "adapters in float32" if recipe.policy.lora is not None else "weights in float32"
+        say(f"computed in {_named(policy.dtype)}, {held} (policy.dtype: {recipe.policy.dtype})")
     reward = _reward(resolved)
     check_judging(resolved, reward, environment())
     chat = Chat(policy.tokenizer, format)
@@ -332,7 +357,7 @@ def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) 
         if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise resolved.error("rollout.strategy", f"frozen.{role}: {folder} has other tokens than the policy")
         engine = LocalEngine(
-            other.model.requires_grad_(False),
+            copy_of_trained(other.model.requires_grad_(False), dtype=policy.dtype),
             context_length=other.context_length,
             rows=rollout.max_in_flight,
             detokenize=other.tokenizer.decode,
@@ -342,6 +367,10 @@ def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) 
         )
         actors[role] = FrozenActor(PolicyActor(engine, sampling, chat.stop_ids))
     return actors
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _busy_seconds(engine: Engine) -> Callable[[], float]:
@@ -438,7 +467,9 @@ def _policy(
 ) -> Policy:
     settings = resolved.recipe.policy
     if settings.path is not None:
-        policy = load_policy(settings.path, trust_remote_code=settings.trust_remote_code)
+        policy = load_policy(
+            settings.path, revision=settings.revision, as_stored=True, trust_remote_code=settings.trust_remote_code
+        )
     else:
         assert settings.tiny is not None  # the recipe has one or the other
         texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]

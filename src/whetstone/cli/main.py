@@ -24,6 +24,7 @@ COMMANDS = {
     "evaluate": ("evaluate:evaluate", "Evaluate a run, or a recipe's policy as it stands."),
     "host": ("host:host", "Serve an environment and its tasks over HTTP until stopped."),
     "mcp": ("mcp:mcp", "Serve tools by the Model Context Protocol."),
+    "models": ("models:models", "List, fetch or convert pretrained models."),
     "recipes": ("recipes:recipes", "List every recipe, its paper and its parts."),
     "replay": ("replay:replay", "Compute again what a run has on record."),
     "rewards": ("rewards:rewards", "Try a reward; list rewards."),

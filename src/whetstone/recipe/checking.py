@@ -6,6 +6,7 @@ What is written is what happens: a key that would be ignored is an error with th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from whetstone.recipe.settings import Recipe
 
@@ -77,6 +78,12 @@ def _trust_needs_a_folder(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "policy.trust_remote_code", "no model of the recipe comes from a folder"
 
 
+def _revision_needs_the_hub(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    path = recipe.policy.path
+    if path is None or "/" not in path or Path(path).is_dir():
+        yield "policy.revision", "only a model of the Hugging Face hub (policy.path: owner/model) has revisions"
+
+
 def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.training is not None and recipe.training.reference_kl == 0:
         yield "training.reference_estimator", "training.reference_kl is 0, so no divergence is estimated"
@@ -124,6 +131,7 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _decay_needs_a_share,
     _clip_needs_minibatches,
     _trust_needs_a_folder,
+    _revision_needs_the_hub,
     _reference_needs_weight,
     _overflow_needs_views,
     _samples_need_temperature,

@@ -80,11 +80,18 @@ class PolicySettings(_Settings):
     """Which model: a folder, or a tiny one built from nothing."""
 
     path: str | None = None
-    """A Hugging Face folder."""
+    """A Hugging Face folder; a model of `whetstone models`, such as `smollm2-135m`; or a name on the Hugging Face hub,
+    such as `Qwen/Qwen3-0.6B`, which is fetched."""
+    revision: str | None = None
+    """Branch, tag or commit of one of the hub's; null: its main branch. A run writes down the commit it had."""
     trust_remote_code: bool = False
     """Whether code that comes with the models of this recipe is run: the policy's, its checkpoints', the teacher's and
     those of other seats. Judges and reward models have an option of their own."""
     tiny: TinySettings | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """What the model is computed in, sampled and learned alike. Weights that are trained are held in float32 all the
+    same, those that adapters stand beside in this. `auto`: bfloat16 for a model of 20 million parameters or more where
+    the device is quick at it, else float32 (on a GPU without bfloat16: float16)."""
     lora: LoraSettings | None = None
     """Train adapters beside the weights instead of the weights; null trains the weights."""
     frozen: list[str] = []
@@ -202,8 +209,6 @@ class OptimizerSettings(_Settings):
     """Whether what segments begin with alike is computed once; does not change results."""
     logit_megabytes: int = Field(256, ge=1)
     """Logits kept for the backward pass; what is beyond is computed twice. Does not change results."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the arithmetic inside the model; weights and losses are in float32."""
     activation_checkpointing: bool = False
     """Whether each layer is computed again in the backward pass, which needs less memory and more time."""
     max_nonfinite: int = Field(10, ge=1)

@@ -58,6 +58,7 @@ from whetstone.training.budget import share_spent
 from whetstone.training.evaluating import evaluate
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.own_loop import run_to_end
+from whetstone.training.pinned import pinned
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Work
 from whetstone.training.summary import RunSummary
@@ -95,6 +96,7 @@ def train(
     progress = progress or Progress()
     if resume and not (run_dir / "recipe.yaml").is_file():
         progress.say(f"{run_dir}: no run is there to go on with; one is started")
+    resolved = pinned(resolved, run_dir, resume=resume)
     with claimed(run_dir, resolved, resume=resume):
         summary = read_json(run_dir / "summary.json") if resume else None
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
