@@ -26,7 +26,7 @@ from whetstone.assembly.compatibility import (
 from whetstone.assembly.instantiate import checked, found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.assembly.tokenizer_corpus import conversations
-from whetstone.chat import FORMATS, Chat
+from whetstone.chat import FORMATS, Chat, ToolCallFormat, fitting_format
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
 from whetstone.environments.protocol import Checks, Speaks, tools_shown
@@ -47,7 +47,7 @@ from whetstone.policies import (
     in_precision,
     load_policy,
 )
-from whetstone.recipe import Part, Resolved, TrainingSettings
+from whetstone.recipe import Part, PolicySettings, Resolved, RolloutSettings, TrainingSettings
 from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
 from whetstone.rollout import (
     Actor,
@@ -196,8 +196,7 @@ class Assembly:
 
     def policy_actor(self, engine: Engine, *, temperature: float) -> PolicyActor:
         """The policy as it is sampled in this recipe."""
-        most = self.resolved.recipe.rollout.max_new_tokens
-        sampling = Sampling(max_new_tokens=most, temperature=temperature, stop_strings=self.chat.format.stops)
+        sampling = _sampling(self.resolved.recipe.rollout, self.chat, temperature)
         return PolicyActor(engine, sampling, self.chat.stop_ids)
 
     def expert_actor(self) -> ExpertActor:
@@ -229,10 +228,6 @@ def assemble(
         WhetstoneError: A name, option, file or folder is wrong; the message says where it was written.
     """
     recipe = resolved.recipe
-    try:
-        format = find_part("tool-call format", recipe.chat.format, FORMATS)()
-    except RecipeError as error:
-        raise resolved.error("chat.format", str(error)) from None
     source: Source = _source(resolved, "tasks", recipe.tasks.options)
     demonstrated = source
     if recipe.supervised is not None and recipe.supervised.tasks:
@@ -251,8 +246,11 @@ def assemble(
     if fulfils(source, Skips) and source.skipped:
         say(f"{source.skipped} bad tasks are left out (tasks.on_bad_task: skip)")
     environment = _environment(resolved)
+    if policy is None and recipe.policy.path is not None:
+        policy = _adapted(resolved, _pretrained(recipe.policy))
+    format = _format(resolved, policy, say)
     if policy is None:
-        policy = _policy(resolved, source, environment, format, say)
+        policy = _adapted(resolved, _tiny(resolved, source, environment, format, say))
     policy = in_precision(policy, recipe.policy.dtype)
     if policy.dtype != torch.float32:
         held = "adapters in float32" if recipe.policy.lora is not None else "weights in float32"
@@ -362,11 +360,20 @@ def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) 
             rows=rollout.max_in_flight,
             detokenize=other.tokenizer.decode,
         )
-        sampling = Sampling(
-            max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, stop_strings=chat.format.stops
-        )
+        sampling = _sampling(rollout, chat, rollout.temperature)
         actors[role] = FrozenActor(PolicyActor(engine, sampling, chat.stop_ids))
     return actors
+
+
+def _sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Sampling:
+    return Sampling(
+        max_new_tokens=settings.max_new_tokens,
+        temperature=temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+        stop_strings=(*chat.format.stops, *settings.stop),
+    )
 
 
 def _named(dtype: torch.dtype) -> str:
@@ -458,32 +465,56 @@ def _tool(resolved: Resolved, number: int, named: Any) -> Any:
         raise resolved.error("environment.tools", str(error)) from None
 
 
-def _policy(
+def _format(resolved: Resolved, policy: Policy | None, say: Callable[[str], None]) -> ToolCallFormat:
+    """The recipe's tool-call format, or the one that fits a pretrained policy's template."""
+    settings = resolved.recipe
+    name = settings.chat.format
+    if name == "auto":
+        template = getattr(policy.tokenizer, "chat_template", None) if policy is not None else None
+        name = fitting_format(template)
+        if settings.policy.path is not None:
+            say(f"tools are called as {name} (chat.format: auto)")
+    try:
+        format: ToolCallFormat = find_part("tool-call format", name, FORMATS)()
+    except RecipeError as error:
+        raise resolved.error("chat.format", str(error)) from None
+    return format
+
+
+def _pretrained(settings: PolicySettings) -> Policy:
+    assert settings.path is not None
+    return load_policy(
+        settings.path, revision=settings.revision, as_stored=True, trust_remote_code=settings.trust_remote_code
+    )
+
+
+def _tiny(
     resolved: Resolved,
     source: Source,
     environment: Callable[[], Environment],
-    format: Any,
+    format: ToolCallFormat,
     say: Callable[[str], None],
 ) -> Policy:
+    """A policy built from nothing, with a tokenizer for the recipe's tasks."""
     settings = resolved.recipe.policy
-    if settings.path is not None:
-        policy = load_policy(
-            settings.path, revision=settings.revision, as_stored=True, trust_remote_code=settings.trust_remote_code
-        )
-    else:
-        assert settings.tiny is not None  # the recipe has one or the other
-        texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
-        made = environment()
-        specs = tools_shown(made)
-        # often enough that the names of tools become tokens
-        texts += [format.describe(specs)] * (_TOKENIZER_TASKS // 10) if specs else []
-        # those that come with a generator are there to be played; others may stand on a service that counts its calls
-        if (not fulfils(made, Speaks) or made.speaks) and isinstance(source, Generated) and isinstance(source, Expert):
-            texts += conversations(source, environment, format, _TOKENIZER_EPISODES, say=say)
-        policy = build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
-    if settings.lora is not None:
+    assert settings.tiny is not None  # the recipe has one or the other
+    texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
+    made = environment()
+    specs = tools_shown(made)
+    # often enough that the names of tools become tokens
+    texts += [format.describe(specs)] * (_TOKENIZER_TASKS // 10) if specs else []
+    # those that come with a generator are there to be played; others may stand on a service that counts its calls
+    if (not fulfils(made, Speaks) or made.speaks) and isinstance(source, Generated) and isinstance(source, Expert):
+        texts += conversations(source, environment, format, _TOKENIZER_EPISODES, say=say)
+    return build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
+
+
+def _adapted(resolved: Resolved, policy: Policy) -> Policy:
+    """The policy, with adapters where the recipe has them."""
+    lora = resolved.recipe.policy.lora
+    if lora is not None:
         try:
-            add_adapters(policy.model, seed=resolved.recipe.seed, **settings.lora.model_dump())
+            add_adapters(policy.model, seed=resolved.recipe.seed, **lora.model_dump())
         except PolicyError as error:
             raise resolved.error("policy.lora", str(error)) from None
     return policy

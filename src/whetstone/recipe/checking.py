@@ -29,6 +29,14 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     noise = recipe.environment.noise
     if noise is not None and not (noise.errors or noise.outdated or noise.delay_seconds):
         yield "environment.noise", "nothing goes wrong: set errors, outdated or delay_seconds"
+    rollout = recipe.rollout
+    if not all(rollout.stop):
+        yield "rollout.stop", "an empty text would stop every turn at once; leave it out"
+    if recipe.training is not None and rollout.temperature != 1:
+        cuts = {"top_k": rollout.top_k > 0, "top_p": rollout.top_p < 1, "min_p": rollout.min_p > 0}
+        for key in (key for key, cut in cuts.items() if cut):
+            said = "the learner compares with the model before the cut, which is known at temperature 1; it is "
+            yield f"rollout.{key}", f"{said}{rollout.temperature:g} (rollout.temperature)"
     training = recipe.training
     if training is not None and training.minibatches > training.tasks_per_step:
         said = f"{training.minibatches} updates cannot each have a share of {training.tasks_per_step} groups"
