@@ -25,29 +25,26 @@ from whetstone.assembly.compatibility import (
 )
 from whetstone.assembly.instantiate import checked, found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
-from whetstone.assembly.tokenizer_corpus import conversations
-from whetstone.chat import FORMATS, Chat, ToolCallFormat, fitting_format
+from whetstone.assembly.policy import policy_of
+from whetstone.chat import Chat
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
-from whetstone.environments.protocol import Checks, Speaks, tools_shown
+from whetstone.environments.protocol import Checks
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import Engine, LocalEngine, RestartingEngine, Sampling
 from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
 from whetstone.learning.credit import CreditParts
 from whetstone.learning.optimizer import check_optimizer
 from whetstone.learning.spec import LearningSpec
-from whetstone.plugins import OptionError, find_part, made_of, named_part
+from whetstone.plugins import OptionError, made_of, named_part
 from whetstone.policies import (
     Policy,
-    add_adapters,
-    build_tiny,
     copy_of_trained,
     critic_for,
     freeze,
-    in_precision,
     load_policy,
 )
-from whetstone.recipe import Part, PolicySettings, Resolved, RolloutSettings, TrainingSettings
+from whetstone.recipe import Part, Resolved, RolloutSettings, TrainingSettings
 from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
 from whetstone.rollout import (
     Actor,
@@ -63,17 +60,13 @@ from whetstone.rollout import (
 )
 from whetstone.rollout.optional import FrozenSeats, provided
 from whetstone.rollout.protocol import Stateful
-from whetstone.tasks import SOURCES, Expert, Generated, Source
+from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tasks.protocol import Skips
 from whetstone.tools import TOOLS
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
 _ANY_LENGTH = 1 << 40
 """Of a context that somebody else keeps."""
-_TOKENIZER_EPISODES = 300
-"""Episodes of the expert whose texts it is trained on besides, where the environment says more than its tasks."""
-_TOKENIZER_TASKS = 2000
-"""Training tasks whose texts a tiny model's tokenizer is trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,15 +239,7 @@ def assemble(
     if fulfils(source, Skips) and source.skipped:
         say(f"{source.skipped} bad tasks are left out (tasks.on_bad_task: skip)")
     environment = _environment(resolved)
-    if policy is None and recipe.policy.path is not None:
-        policy = _adapted(resolved, _pretrained(recipe.policy))
-    format = _format(resolved, policy, say)
-    if policy is None:
-        policy = _adapted(resolved, _tiny(resolved, source, environment, format, say))
-    policy = in_precision(policy, recipe.policy.dtype)
-    if policy.dtype != torch.float32:
-        held = "adapters in float32" if recipe.policy.lora is not None else "weights in float32"
-        say(f"computed in {_named(policy.dtype)}, {held} (policy.dtype: {recipe.policy.dtype})")
+    policy, format = policy_of(resolved, source, environment, policy, say=say)
     reward = _reward(resolved)
     check_judging(resolved, reward, environment())
     chat = Chat(policy.tokenizer, format)
@@ -376,10 +361,6 @@ def _sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Samp
     )
 
 
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _busy_seconds(engine: Engine) -> Callable[[], float]:
     return lambda: engine.statistics.busy_seconds
 
@@ -463,58 +444,3 @@ def _tool(resolved: Resolved, number: int, named: Any) -> Any:
         raise resolved.error(f"environment.tools.{number}.{error.key}", error.message) from None
     except RecipeError as error:
         raise resolved.error("environment.tools", str(error)) from None
-
-
-def _format(resolved: Resolved, policy: Policy | None, say: Callable[[str], None]) -> ToolCallFormat:
-    """The recipe's tool-call format, or the one that fits a pretrained policy's template."""
-    settings = resolved.recipe
-    name = settings.chat.format
-    if name == "auto":
-        template = getattr(policy.tokenizer, "chat_template", None) if policy is not None else None
-        name = fitting_format(template)
-        if settings.policy.path is not None:
-            say(f"tools are called as {name} (chat.format: auto)")
-    try:
-        format: ToolCallFormat = find_part("tool-call format", name, FORMATS)()
-    except RecipeError as error:
-        raise resolved.error("chat.format", str(error)) from None
-    return format
-
-
-def _pretrained(settings: PolicySettings) -> Policy:
-    assert settings.path is not None
-    return load_policy(
-        settings.path, revision=settings.revision, as_stored=True, trust_remote_code=settings.trust_remote_code
-    )
-
-
-def _tiny(
-    resolved: Resolved,
-    source: Source,
-    environment: Callable[[], Environment],
-    format: ToolCallFormat,
-    say: Callable[[str], None],
-) -> Policy:
-    """A policy built from nothing, with a tokenizer for the recipe's tasks."""
-    settings = resolved.recipe.policy
-    assert settings.tiny is not None  # the recipe has one or the other
-    texts = [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
-    made = environment()
-    specs = tools_shown(made)
-    # often enough that the names of tools become tokens
-    texts += [format.describe(specs)] * (_TOKENIZER_TASKS // 10) if specs else []
-    # those that come with a generator are there to be played; others may stand on a service that counts its calls
-    if (not fulfils(made, Speaks) or made.speaks) and isinstance(source, Generated) and isinstance(source, Expert):
-        texts += conversations(source, environment, format, _TOKENIZER_EPISODES, say=say)
-    return build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
-
-
-def _adapted(resolved: Resolved, policy: Policy) -> Policy:
-    """The policy, with adapters where the recipe has them."""
-    lora = resolved.recipe.policy.lora
-    if lora is not None:
-        try:
-            add_adapters(policy.model, seed=resolved.recipe.seed, **lora.model_dump())
-        except PolicyError as error:
-            raise resolved.error("policy.lora", str(error)) from None
-    return policy

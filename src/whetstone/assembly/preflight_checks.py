@@ -18,6 +18,7 @@ import torch
 
 from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
+from whetstone.assembly.memory import check_fits
 from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
 from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.environments.protocol import tools_shown
@@ -43,6 +44,7 @@ async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
     """Try everything a run of this recipe needs, in under a minute for models of a laptop's size."""
     began = time.perf_counter()
     try:
+        await in_arithmetic_thread(lambda: check_fits(resolved, trains=True))
         assembly = await in_arithmetic_thread(assemble, resolved)
     except WhetstoneError as error:
         yield Check("parts", Verdict.BAD, str(error), seconds=time.perf_counter() - began)

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from whetstone.policies.hub import is_hub_name
     from whetstone.policies.kept import KeptModel, Origin, keep, kept_models, models_folder
     from whetstone.policies.policy import Policy, freeze, load_policy, save_policy
-    from whetstone.policies.precision import Precision, in_precision, suitable_dtype
+    from whetstone.policies.precision import Precision, in_dtype, in_precision, suitable_dtype
     from whetstone.policies.published import PUBLISHED
     from whetstone.policies.tiny import build_tiny
     from whetstone.policies.view import copy_of_trained, view_of
+    from whetstone.policies.weights import StoredWeights, stored_weights
 
 __getattr__, __dir__ = window(__name__)
 
@@ -27,6 +28,7 @@ __all__ = [
     "Origin",
     "Policy",
     "Precision",
+    "StoredWeights",
     "adapters_off",
     "add_adapters",
     "build_tiny",
@@ -38,6 +40,7 @@ __all__ = [
     "found_model",
     "freeze",
     "has_adapters",
+    "in_dtype",
     "in_precision",
     "is_hub_name",
     "keep",
@@ -47,6 +50,7 @@ __all__ = [
     "load_policy",
     "models_folder",
     "save_policy",
+    "stored_weights",
     "suitable_dtype",
     "view_of",
     "without_adapters",

@@ -38,6 +38,11 @@ def suitable_dtype(parameters: int, device: torch.device) -> torch.dtype:
     return torch.float32
 
 
+def in_dtype(parameters: int, wanted: Precision, device: torch.device) -> torch.dtype:
+    """What a model of so many parameters is computed in on a device, where this is wanted."""
+    return suitable_dtype(parameters, device) if wanted == "auto" else _DTYPES[wanted]
+
+
 def in_precision(policy: Policy, wanted: Precision) -> Policy:
     """The policy, to be computed as wanted; its weights are put into the numbers they are to be held in, in place.
 
@@ -46,7 +51,7 @@ def in_precision(policy: Policy, wanted: Precision) -> Policy:
     """
     device = next(policy.model.parameters()).device
     of_model = sum(p.numel() for name, p in policy.model.named_parameters() if "lora_" not in name)
-    dtype = suitable_dtype(of_model, device) if wanted == "auto" else _DTYPES[wanted]
+    dtype = in_dtype(of_model, wanted, device)
     adapted = has_adapters(policy.model)
     for parameter in policy.model.parameters():
         held = dtype if adapted and not parameter.requires_grad else torch.float32

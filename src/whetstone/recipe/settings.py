@@ -102,8 +102,8 @@ class ChatSettings(_Settings):
     """How tools are shown and called."""
 
     format: str = "auto"
-    """A tool-call format by name. `auto`: the one the model's own template speaks of; where it speaks of none, and for a
-    tiny model, `hermes`, whose tools stand in the system message."""
+    """A tool-call format by name. `auto`: the one the model's own template speaks of; where it speaks of none, and for
+    a tiny model, `hermes`, whose tools stand in the system message."""
 
 
 class TasksSettings(BaseModel):

@@ -18,6 +18,7 @@ from typing import Any
 
 from whetstone.assembly.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
+from whetstone.assembly.memory import check_fits
 from whetstone.causes import cause_key, counted_causes, listed
 from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.errors import (
@@ -153,6 +154,7 @@ class _Run:
             Interrupted: Somebody asked the process to stop; everything is saved.
         """
         with self.interruption:
+            await in_arithmetic_thread(lambda: check_fits(self.resolved, trains=True))
             self.assembly = await in_arithmetic_thread(
                 lambda: assemble(self.resolved, self._restored(), say=self.progress.say)
             )
