@@ -7,6 +7,7 @@ from whetstone.window import window
 if TYPE_CHECKING:
     from whetstone.policies.adapters import adapters_off, add_adapters, has_adapters, load_adapters, without_adapters
     from whetstone.policies.critic import Critic, critic_for, critic_from
+    from whetstone.policies.export import ExportPrecision, export_policy, gguf_converter, merged
     from whetstone.policies.fetching import fetch
     from whetstone.policies.finding import found_model
     from whetstone.policies.gguf import convert_gguf, licence_of
@@ -24,6 +25,7 @@ __getattr__, __dir__ = window(__name__)
 __all__ = [
     "PUBLISHED",
     "Critic",
+    "ExportPrecision",
     "KeptModel",
     "Origin",
     "Policy",
@@ -36,9 +38,11 @@ __all__ = [
     "copy_of_trained",
     "critic_for",
     "critic_from",
+    "export_policy",
     "fetch",
     "found_model",
     "freeze",
+    "gguf_converter",
     "has_adapters",
     "in_dtype",
     "in_precision",
@@ -48,6 +52,7 @@ __all__ = [
     "licence_of",
     "load_adapters",
     "load_policy",
+    "merged",
     "models_folder",
     "save_policy",
     "stored_weights",
