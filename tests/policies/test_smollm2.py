@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests_cli import whetstone
-from whetstone.policies import kept_models, suitable_dtype
+from whetstone.policies import kept_models
 
 NAME = "smollm2-135m"
 pytestmark = pytest.mark.slow
@@ -28,10 +28,9 @@ def test_it_is_trained_with_adapters_spoken_with_and_exported(tmp_path, monkeypa
                "evaluation.episodes=2"]  # fmt: skip
     done = whetstone("train", "demo", *changes, "--run-dir", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    dtype = str(suitable_dtype(135_000_000, torch.device("cpu"))).removeprefix("torch.")
     said = done.stdout + done.stderr
     assert "tools are called as hermes (chat.format: auto)" in said
-    assert dtype == "float32" or f"computed in {dtype}, adapters in float32" in said
+    assert "computed in" not in said  # with adapters on a CPU: float32
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Who are you?\n")))
     spoken = whetstone("chat", tmp_path / "run", "--temperature", "0")
     assert spoken.returncode == 0, spoken.stderr

@@ -50,7 +50,8 @@ def _largest_stage(recipe: Recipe) -> OptimizerSettings | None:
 
 def _too_large(parameters: int, free: int, policy: PolicySettings, stage: OptimizerSettings | None) -> str:
     """What to say of a model that does not fit into so many bytes; empty where it does."""
-    short = in_dtype(parameters, policy.dtype, torch.device("cpu")) != torch.float32
+    wanted = "float32" if policy.dtype == "auto" and policy.lora is not None else policy.dtype
+    short = in_dtype(parameters, wanted, torch.device("cpu")) != torch.float32
     base, shorter = parameters * (2 if short else 4), parameters * 2
     needed = base if policy.lora is not None else _of_all_weights(parameters, stage, short=short)
     if needed <= free:
