@@ -15,16 +15,18 @@ SOURCE = ROOT / "src" / "whetstone"
 # a room may import the rooms before it, and the seam of any room: its protocol.py, and optional.py where it has one
 ORDER = [
     "window", "errors", "extras", "ranges", "plain_json", "stopping", "seeding", "compute_thread", "atomic_write",
-    "shortening", "network", "contracts", "plugins", "recipe", "sandbox", "chat", "trajectory", "trajectory_json",
-    "causes", "tools", "tasks", "environments", "policies", "inference", "rewards", "rollout", "algorithms", "learning",
-    "evaluation", "reporting", "record", "assembly", "training", "analysis", "scaling", "serving", "recipes", "cli",
+    "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox", "chat", "trajectory",
+    "trajectory_json", "causes", "tools", "tasks", "environments", "policies", "inference", "rewards", "rollout",
+    "algorithms", "learning", "evaluation", "reporting", "record", "assembly", "training", "analysis", "scaling",
+    "serving", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 ALGORITHMS = sorted((SOURCE / "algorithms").rglob("*.py"))
 GUEST = sorted((SOURCE / "sandbox" / "guest").glob("*.py"))
 SEAMS = sorted([*SOURCE.rglob("protocol.py"), *SOURCE.rglob("optional.py")])
 OPTIONAL = {
-    "peft", "bitsandbytes", "duckdb", "mcp", "mcp_types", "psycopg", "tantivy", "usearch", "gymnasium", "minigrid",
+    "peft", "gguf", "accelerate", "bitsandbytes", "duckdb", "mcp", "mcp_types", "psycopg", "tantivy", "usearch",
+    "gymnasium", "minigrid",
     "textworld", "scienceworld", "textarena", "pyspiel", "open_spiel", "reasoning_gym", "jericho", "datasets",
     "pyarrow", "starlette", "uvicorn", "websockets",
 }  # fmt: skip

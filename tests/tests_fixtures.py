@@ -10,7 +10,7 @@ from hypothesis import settings
 import crash
 from tests_small import SMALL
 from whetstone.assembly import assemble
-from whetstone.assembly import assembly as assembly_module
+from whetstone.assembly import policy as policy_module
 from whetstone.recipe import load_recipe
 from whetstone.reporting import charts
 from whetstone.tasks import Arithmetic
@@ -19,7 +19,7 @@ torch.set_num_threads(1)  # tests run two at a time, one core each
 RENDERED = charts._svg
 
 
-PROMPTS = assembly_module._prompts
+PROMPTS = policy_module._prompts
 DRAWN: dict[object, list[str]] = {}
 
 
@@ -33,7 +33,7 @@ def prompts_once(source):
 
 def pytest_sessionstart():
     """`make test` plots the curves of reports and renders few: a dozen of them take longer than a run in miniature."""
-    assembly_module._prompts = prompts_once
+    policy_module._prompts = prompts_once
     if settings.get_current_profile_name() == "quick":
         charts._svg = lambda figure: "<svg></svg>"
 

@@ -244,10 +244,11 @@ def test_what_saves_memory_changes_no_gradient(change):
     assert_same(*kept, 1e-6)
 
 
-def test_arithmetic_in_bfloat16_points_the_same_way():
+@pytest.mark.parametrize("short", [torch.bfloat16, torch.float16])
+def test_arithmetic_in_shorter_numbers_points_the_same_way(short):
     kept = []
-    for precision in ("float32", "bfloat16"):
-        learner = Recorder(small_policy(), with_settings(precision=precision))
+    for precision in (torch.float32, short):
+        learner = Recorder(replace(small_policy(), dtype=precision), with_settings())
         learner.step(group(), surrogate)
         kept.append(torch.cat([g.flatten() for g in learner.kept]))
     assert kept[1].dtype == torch.float32

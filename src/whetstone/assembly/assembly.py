@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from whetstone.algorithms import (
     ADVANTAGE_TRANSFORMS,
     ADVANTAGES,
@@ -31,11 +33,11 @@ from whetstone.assembly.compatibility import (
 )
 from whetstone.assembly.instantiate import checked, found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
-from whetstone.assembly.tokenizer_corpus import conversations
-from whetstone.chat import FORMATS, Chat
+from whetstone.assembly.policy import policy_of
+from whetstone.chat import Chat
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
-from whetstone.environments.protocol import Checks, Speaks, tools_shown
+from whetstone.environments.protocol import Checks
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, LocalEngine, RestartingEngine, Sampling
 from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
@@ -43,9 +45,15 @@ from whetstone.learning.credit import CreditParts
 from whetstone.learning.factory import LEARNERS
 from whetstone.learning.optimizer import check_optimizer
 from whetstone.learning.spec import LearningSpec
-from whetstone.plugins import OptionError, find_part, made_of, named_part
-from whetstone.policies import Policy, add_adapters, build_tiny, copy_of_trained, critic_for, freeze, load_policy
-from whetstone.recipe import Part, ReinforcementSettings, Resolved
+from whetstone.plugins import OptionError, made_of, named_part
+from whetstone.policies import (
+    Policy,
+    copy_of_trained,
+    critic_for,
+    freeze,
+    load_policy,
+)
+from whetstone.recipe import Part, ReinforcementSettings, Resolved, RolloutSettings
 from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
 from whetstone.rollout import (
     Actor,
@@ -61,17 +69,13 @@ from whetstone.rollout import (
 )
 from whetstone.rollout.optional import FrozenSeats, provided
 from whetstone.rollout.protocol import Stateful
-from whetstone.tasks import SOURCES, Expert, Generated, Source
+from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tasks.protocol import Skips
 from whetstone.tools import TOOLS
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
 _ANY_LENGTH = 1 << 40
 """Of a context that somebody else keeps."""
-_TOKENIZER_EPISODES = 300
-"""Episodes of the expert whose texts it is trained on besides, where the environment says more than its tasks."""
-_TOKENIZER_TASKS = 2000
-"""Training tasks whose texts a tiny model's tokenizer is trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ class Assembly:
         """
         recipe = self.resolved.recipe
         ahead = recipe.reinforcement is not None and recipe.reinforcement.admit_ahead > 0
-        policy = replace(self.policy, model=copy_of_trained(self.policy.model)) if ahead else self.policy
+        policy = replace(self.policy, model=self.sampled_model(apart=ahead))
         given = {"policy": policy, "max_sequences": recipe.rollout.max_in_flight}
 
         def made(version: int) -> Engine:  # another over the same model draws from the weights that were last loaded
@@ -128,6 +132,17 @@ class Assembly:
             return engine
 
         return RestartingEngine(made, heard=heard)
+
+    def sampled_model(self, *, apart: bool = False) -> torch.nn.Module:
+        """The model as it is sampled: with the weights that are trained, or those rounded to what it is computed in.
+
+        Args:
+            apart: Whether it goes on with its weights while they are trained.
+        """
+        model, dtype = self.policy.model, self.policy.dtype
+        if apart or any(parameter.dtype != dtype for parameter in model.parameters()):
+            return copy_of_trained(model, dtype=dtype)
+        return model
 
     def learning_spec(self, settings: ReinforcementSettings) -> LearningSpec:
         """How groups are learned from in a stage."""
@@ -187,8 +202,7 @@ class Assembly:
 
     def policy_actor(self, engine: Engine, *, temperature: float) -> PolicyActor:
         """The policy as it is sampled in this recipe."""
-        most = self.resolved.recipe.rollout.max_new_tokens
-        sampling = Sampling(max_new_tokens=most, temperature=temperature, stop_strings=self.chat.format.stops)
+        sampling = _sampling(self.resolved.recipe.rollout, self.chat, temperature)
         return PolicyActor(engine, sampling, self.chat.stop_ids)
 
     def expert_actor(self) -> ExpertActor:
@@ -220,10 +234,6 @@ def assemble(
         WhetstoneError: A name, option, file or folder is wrong; the message says where it was written.
     """
     recipe = resolved.recipe
-    try:
-        format = find_part("tool-call format", recipe.chat.format, FORMATS)()
-    except RecipeError as error:
-        raise resolved.error("chat.format", str(error)) from None
     source: Source = _source(resolved, "tasks", recipe.tasks.options)
     demonstrated = source
     if recipe.supervised is not None and recipe.supervised.tasks:
@@ -244,8 +254,7 @@ def assemble(
     if fulfils(source, Skips) and source.skipped:
         say(f"{source.skipped} bad tasks are left out (tasks.on_bad_task: skip)")
     environment = _environment(resolved)
-    if policy is None:
-        policy = _policy(resolved, source, environment, format, say)
+    policy, format = policy_of(resolved, source, environment, policy, say=say)
     reward = _reward(resolved)
     check_judging(resolved, reward, environment())
     chat = Chat(policy.tokenizer, format)
@@ -348,16 +357,25 @@ def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) 
         if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise resolved.error("rollout.strategy", f"frozen.{role}: {folder} has other tokens than the policy")
         engine = LocalEngine(
-            other.model.requires_grad_(False),
+            copy_of_trained(other.model.requires_grad_(False), dtype=policy.dtype),
             context_length=other.context_length,
             rows=rollout.max_in_flight,
             detokenize=other.tokenizer.decode,
         )
-        sampling = Sampling(
-            max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, stop_strings=chat.format.stops
-        )
+        sampling = _sampling(rollout, chat, rollout.temperature)
         actors[role] = FrozenActor(PolicyActor(engine, sampling, chat.stop_ids))
     return actors
+
+
+def _sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Sampling:
+    return Sampling(
+        max_new_tokens=settings.max_new_tokens,
+        temperature=temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+        stop_strings=(*chat.format.stops, *settings.stop),
+    )
 
 
 def _busy_seconds(engine: Engine) -> Callable[[], float]:
@@ -446,37 +464,3 @@ def _tool(resolved: Resolved, number: int, named: Any) -> Any:
         raise resolved.error(f"environment.tools.{number}.{error.key}", error.message) from None
     except RecipeError as error:
         raise resolved.error("environment.tools", str(error)) from None
-
-
-def _prompts(source: Source) -> list[str]:
-    """What a tokenizer is trained on first."""
-    return [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
-
-
-def _policy(
-    resolved: Resolved,
-    source: Source,
-    environment: Callable[[], Environment],
-    format: Any,
-    say: Callable[[str], None],
-) -> Policy:
-    settings = resolved.recipe.policy
-    if settings.path is not None:
-        policy = load_policy(settings.path, trust_remote_code=settings.trust_remote_code)
-    else:
-        assert settings.tiny is not None  # the recipe has one or the other
-        texts = _prompts(source)
-        made = environment()
-        specs = tools_shown(made)
-        # often enough that the names of tools become tokens
-        texts += [format.describe(specs)] * (_TOKENIZER_TASKS // 10) if specs else []
-        # those that come with a generator are there to be played; others may stand on a service that counts its calls
-        if (not fulfils(made, Speaks) or made.speaks) and isinstance(source, Generated) and isinstance(source, Expert):
-            texts += conversations(source, environment, format, _TOKENIZER_EPISODES, say=say)
-        policy = build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
-    if settings.lora is not None:
-        try:
-            add_adapters(policy.model, seed=resolved.recipe.seed, **settings.lora.model_dump())
-        except PolicyError as error:
-            raise resolved.error("policy.lora", str(error)) from None
-    return policy

@@ -18,6 +18,7 @@ import torch
 
 from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
+from whetstone.assembly.memory import check_fits
 from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
 from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.environments.protocol import tools_shown
@@ -35,14 +36,15 @@ _PROMPTS = 200
 """Tasks whose prompts are measured, of those trained on and of those held out."""
 _PROMPT_SECONDS = 5.0
 """After which those that were measured are enough."""
-_AGREEMENT = {"float32": 1e-3, "bfloat16": 0.1}
-"""How far a log-prob of sampler and learner may be apart, by the learner's arithmetic."""
+_AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
+"""How far a log-prob of sampler and learner may be apart, by what the policy is computed in."""
 
 
 async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
     """Try everything a run of this recipe needs, in under a minute for models of a laptop's size."""
     began = time.perf_counter()
     try:
+        await in_arithmetic_thread(lambda: check_fits(resolved, trains=True))
         assembly = await in_arithmetic_thread(assemble, resolved)
     except WhetstoneError as error:
         yield Check("parts", Verdict.BAD, str(error), seconds=time.perf_counter() - began)
@@ -213,9 +215,9 @@ class _Probe:
         said = f"log-probs of {len(drawn)} tokens are apart by {most:.1e} at most, k3 {kl:.1e}"
         if not learner.shares:
             said += "; this model is computed one segment at a time"
-        if most > _AGREEMENT[settings.precision]:
+        if most > _AGREEMENT[self.assembly.policy.dtype]:
             return Check(
-                "", Verdict.BAD, said, "precision: float32, and the same weights and temperature on both sides"
+                "", Verdict.BAD, said, "policy.dtype: float32, and the same weights and temperature on both sides"
             )
         return Check("", Verdict.GOOD, said)
 

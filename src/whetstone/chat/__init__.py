@@ -6,6 +6,7 @@ from whetstone.window import window
 
 if TYPE_CHECKING:
     from whetstone.chat.endpoint import ChatEndpoint, Completion
+    from whetstone.chat.fitting import fitting_format
     from whetstone.chat.formats import FORMATS
     from whetstone.chat.incremental import Chat, Context
     from whetstone.chat.message import Image, Message, Text, ToolCall, ToolSpec, assistant, system, tool_result, user
@@ -26,6 +27,7 @@ __all__ = [
     "ToolCallFormat",
     "ToolSpec",
     "assistant",
+    "fitting_format",
     "system",
     "tool_result",
     "user",

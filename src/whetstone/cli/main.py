@@ -19,11 +19,14 @@ from whetstone.extras import release
 from whetstone.training.interruption import Interrupted
 
 COMMANDS = {
+    "chat": ("chat:chat", "Speak with a policy in the terminal; its tools work."),
     "compare": ("compare:compare_command", "Compare recipes: same tasks, same budget, several seeds."),
     "doctor": ("doctor:doctor", "Look at this machine, or try every part of a recipe."),
     "environments": ("environments:environments", "Try an environment; serve one over HTTP."),
     "evaluate": ("evaluate:evaluate", "Evaluate a run, or a recipe's policy as it stands."),
+    "export": ("export:export", "Write a trained policy as a folder for other tools."),
     "mcp": ("mcp:mcp", "Serve tools by the Model Context Protocol."),
+    "models": ("models:models", "List, fetch or convert pretrained models."),
     "recipes": ("recipes:recipes", "List every recipe, its paper and its parts."),
     "replay": ("replay:replay", "Compute again what a run has on record."),
     "rewards": ("rewards:rewards", "Try a reward; list rewards."),

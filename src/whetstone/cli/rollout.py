@@ -9,6 +9,7 @@ import click
 
 from whetstone import training
 from whetstone.assembly import Assembly, assemble
+from whetstone.cli.shown import shown
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
@@ -76,9 +77,7 @@ def _as_json(trajectory: Trajectory) -> dict[str, object]:
 def _show(trajectory: Trajectory) -> None:
     click.secho(plain(trajectory.task_id), bold=True)
     for message in trajectory.messages:
-        calls = "".join(f"  → {call.name}({call.arguments})" for call in message.tool_calls)
-        unread = "".join(f"  ✗ {what}" for what in message.malformed)
-        click.echo(plain(f"  {message.role:<10} {message.text}{calls}{unread}"))
+        click.echo(shown(message))
     score = "no score" if trajectory.score is None else f"reward {trajectory.score.value:g}"
     error = f" ({trajectory.error})" if trajectory.error else ""
     click.secho(plain(f"  {trajectory.ended}{error}, {score}, {trajectory.action_tokens} tokens\n"), dim=True)

@@ -36,7 +36,8 @@ LossOf = Callable[[TokenOutputs, MicroBatch], TokenLoss]
 
 _SMALLEST_BUDGET = 64
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_FLOAT16_SCALE = 2.0**12
+"""What a loss in float16 is multiplied by on its way back: gradients of its activations would be 0 without."""
 
 
 class Companion(Protocol):
@@ -121,7 +122,8 @@ class ModelTrainer:
         self.entropies = PastEntropies()
         self.shares = self._forward.shares
         """Whether tokens that segments share are computed once."""
-        self._flops = Flops(policy.model, _DTYPES[settings.precision])
+        self._scale = _FLOAT16_SCALE if policy.dtype == torch.float16 else 1.0
+        self._flops = Flops(policy.model, policy.dtype)
 
     def step(
         self,
@@ -201,7 +203,7 @@ class ModelTrainer:
                 if self.watch is not None:
                     self.watch(segments, outputs, micro, per_token)
                 if sloped:
-                    (per_token.loss.sum() / divisor).backward()  # type: ignore[no-untyped-call]
+                    (per_token.loss.sum() * self._scale / divisor).backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 losses["loss"] += per_token.loss.sum().item() / divisor
                 means.add("policy/entropy", outputs.entropies, micro.expert)
@@ -283,7 +285,7 @@ class ModelTrainer:
         return TokenForward(
             model,
             logit_bytes=self.settings.logit_megabytes * 2**20,
-            dtype=_DTYPES[self.settings.precision],
+            dtype=self.policy.dtype,
             checkpointing=self.settings.activation_checkpointing,
             critic=self.policy.critic if model is self.policy.model else None,
         )
@@ -350,6 +352,10 @@ class ModelTrainer:
 
     def _apply_gradient(self) -> dict[str, float]:
         parameters = self.policy.trained()
+        if self._scale != 1.0:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad /= self._scale
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm).item()
         moves = math.isfinite(norm) and norm > 0
         found = {"update/gradient_norm": norm} if math.isfinite(norm) else {}
@@ -362,7 +368,7 @@ class ModelTrainer:
         if self.nonfinite_in_a_row >= self.settings.max_nonfinite:
             raise NonFiniteError(
                 f"the gradient was not finite {self.nonfinite_in_a_row} updates in a row; none of them was applied. "
-                "A lower learning_rate or max_gradient_norm, or precision: float32, is the usual cure"
+                "A lower learning_rate or max_gradient_norm, or policy.dtype: float32, is the usual cure"
             )
         return found | {"update/skipped": float(not moves), "update/nonfinite": float(not math.isfinite(norm))}
 

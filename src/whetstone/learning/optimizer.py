@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.optim import AdamW, Muon, Optimizer
 
 from whetstone.errors import RecipeError
@@ -48,7 +49,8 @@ class Optimizers:
         self._optimizers: list[Optimizer] = []
         if rest:
             outer = rate * _OUTER_SHARE if inner else rate
-            self._optimizers.append(_adamw(settings.optimizer)(rest, lr=outer, betas=_BETAS, weight_decay=decay))
+            of_groups = _decaying(rest) if decay else rest
+            self._optimizers.append(_adamw(settings.optimizer)(of_groups, lr=outer, betas=_BETAS, weight_decay=decay))
         if inner:
             self._optimizers.append(Muon(inner, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
         if policy.critic is not None:
@@ -116,6 +118,14 @@ def schedule(done: float, steps: int, *, warmup_fraction: float, decay_fraction:
     if decay == "cosine":
         falling = (1 - math.cos(math.pi * falling)) / 2
     return max(0.0, min(1.0, rising, falling))
+
+
+def _decaying(parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Matrices, which decay, and what does not: a gain that decays turns its layer off."""
+    matrices = [p for p in parameters if p.ndim >= 2]
+    others = [p for p in parameters if p.ndim < 2]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 def check_optimizer(name: str) -> None:

@@ -23,6 +23,9 @@ from whetstone.learning.attention import NAME, Branches
 from whetstone.learning.packing import MicroBatch
 from whetstone.policies import view_of
 
+_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+"""How far the two ways to compute logits may be apart, by the numbers of the weights: rounding is."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenOutputs:
@@ -233,7 +236,8 @@ def _usable_view(model: torch.nn.Module) -> Any:
         plain: Callable[..., Any] = view_of(model, attention=model.config._attn_implementation)  # type: ignore[union-attr,arg-type]
         for sequence, places in ((stem + one, [0, 1, 2, 3, 4, 5]), (stem + other, [0, 1, 2, 3, 6, 7, 8])):
             expected = plain(input_ids=torch.tensor([sequence], device=device), use_cache=False).logits[0]
-            if not torch.allclose(found[places], expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item()):
+            apart = _TOLERANCE[expected.dtype]
+            if not torch.allclose(found[places], expected, rtol=apart, atol=apart * expected.abs().max().item()):
                 return None
     except (NotImplementedError, AttributeError, TypeError, ValueError, KeyError):
         return None

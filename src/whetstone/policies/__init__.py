@@ -7,26 +7,56 @@ from whetstone.window import window
 if TYPE_CHECKING:
     from whetstone.policies.adapters import adapters_off, add_adapters, has_adapters, load_adapters, without_adapters
     from whetstone.policies.critic import Critic, critic_for, critic_from
+    from whetstone.policies.export import ExportPrecision, export_policy, gguf_converter, merged
+    from whetstone.policies.fetching import fetch
+    from whetstone.policies.finding import found_model
+    from whetstone.policies.gguf import convert_gguf, licence_of
+    from whetstone.policies.hub import is_hub_name
+    from whetstone.policies.kept import KeptModel, Origin, keep, kept_models, models_folder
     from whetstone.policies.policy import Policy, freeze, load_policy, save_policy
+    from whetstone.policies.precision import Precision, in_dtype, in_precision, suitable_dtype
+    from whetstone.policies.published import PUBLISHED
     from whetstone.policies.tiny import build_tiny
     from whetstone.policies.view import copy_of_trained, view_of
+    from whetstone.policies.weights import StoredWeights, stored_weights
 
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
+    "PUBLISHED",
     "Critic",
+    "ExportPrecision",
+    "KeptModel",
+    "Origin",
     "Policy",
+    "Precision",
+    "StoredWeights",
     "adapters_off",
     "add_adapters",
     "build_tiny",
+    "convert_gguf",
     "copy_of_trained",
     "critic_for",
     "critic_from",
+    "export_policy",
+    "fetch",
+    "found_model",
     "freeze",
+    "gguf_converter",
     "has_adapters",
+    "in_dtype",
+    "in_precision",
+    "is_hub_name",
+    "keep",
+    "kept_models",
+    "licence_of",
     "load_adapters",
     "load_policy",
+    "merged",
+    "models_folder",
     "save_policy",
+    "stored_weights",
+    "suitable_dtype",
     "view_of",
     "without_adapters",
 ]

@@ -80,6 +80,9 @@ def _add(model: torch.nn.Module, config: Any) -> None:
     with warnings.catch_warnings():  # the libraries' remarks on each other's new names
         warnings.simplefilter("ignore", FutureWarning)
         model.add_adapter(config)  # type: ignore[operator]
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:  # whatever the layers beside them are held in
+            parameter.data = parameter.data.float()
 
 
 def _train_adapters_alone(model: torch.nn.Module) -> None:

@@ -17,6 +17,7 @@ from transformers.utils import logging
 from whetstone.errors import PolicyError, did_you_mean
 from whetstone.policies.adapters import has_adapters, load_adapters, without_adapters
 from whetstone.policies.critic import Critic
+from whetstone.policies.finding import found_model
 
 logging.disable_progress_bar()  # a bar for writing a megabyte, in the middle of the run's own
 
@@ -35,6 +36,8 @@ class Policy:
     """Its Transformers tokenizer."""
     critic: Critic | None = None
     """[R, hidden] → [R, heads] values, trained beside the model where credit asks for them."""
+    dtype: torch.dtype = torch.float32
+    """What it is computed in, sampled and learned; see `in_precision`."""
 
     @property
     def context_length(self) -> int:
@@ -79,23 +82,23 @@ def freeze(policy: Policy, patterns: Sequence[str]) -> None:
         raise PolicyError(f"{', '.join(patterns)}: leaves nothing to train")
 
 
-def load_policy(folder: Path | str, *, trust_remote_code: bool = False) -> Policy:
-    """The policy in a local Hugging Face folder, or of adapters and the folder they name; nothing is fetched.
+def load_policy(
+    path: Path | str, *, revision: str | None = None, as_stored: bool = False, trust_remote_code: bool = False
+) -> Policy:
+    """The policy in a Hugging Face folder, or of adapters and the folder they name; see `found_model`.
 
     Args:
+        path: A folder, a kept model's name, or a name on the hub.
+        revision: Branch, tag or commit of one of the hub's.
+        as_stored: Whether weights stay in the numbers they are stored in, for `in_precision` to say; else they are
+            held in float32.
         trust_remote_code: Whether code that comes with the model is run.
 
     Raises:
         PolicyError: The folder is missing or incomplete, model and tokenizer do not belong together, or they are code
             and it is not trusted.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        beside = [p.name for p in folder.parent.iterdir() if p.is_dir()] if folder.parent.is_dir() else []
-        raise PolicyError(
-            f"{folder}: no such model folder{did_you_mean(folder.name, beside)}; models are read from folders, nothing "
-            "is fetched"
-        )
+    folder = found_model(path, revision=revision, trust_remote_code=trust_remote_code)
     base = _base(folder)
     if not (base / "config.json").is_file():
         run = sorted((folder / "checkpoints").glob("step-*")) if (folder / "recipe.yaml").is_file() else []
@@ -113,7 +116,7 @@ def load_policy(folder: Path | str, *, trust_remote_code: bool = False) -> Polic
             base,
             config=config,
             **given,
-            dtype=torch.float32,
+            dtype="auto" if as_stored else torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below, in a line instead of in a table
         )

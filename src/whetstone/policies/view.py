@@ -23,8 +23,16 @@ def view_of(model: torch.nn.Module, *, attention: str) -> torch.nn.Module:
     return view.eval()  # type: ignore[no-any-return]
 
 
-def copy_of_trained(model: torch.nn.Module) -> torch.nn.Module:
-    """The same model with trained parameters of its own, at their present values; all others are shared."""
-    shared = {id(tensor): tensor for tensor in model.buffers()}
-    shared |= {id(p): p for p in model.parameters() if not p.requires_grad}
-    return copy.deepcopy(model, memo=shared)
+def copy_of_trained(model: torch.nn.Module, *, dtype: torch.dtype | None = None) -> torch.nn.Module:
+    """The same model with trained parameters of its own, at their present values; all others are shared.
+
+    Args:
+        dtype: What the copy is held in; parameters in another are its own, too. None: as they are.
+    """
+    known = {id(tensor): tensor for tensor in model.buffers()}
+    for parameter in model.parameters():
+        if dtype is not None and parameter.dtype != dtype:
+            known[id(parameter)] = torch.nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
+        elif not parameter.requires_grad:
+            known[id(parameter)] = parameter
+    return copy.deepcopy(model, memo=known)

@@ -6,6 +6,7 @@ What is written is what happens: a key that would be ignored is an error with th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from whetstone.recipe.settings import Recipe
 
@@ -28,6 +29,14 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     noise = recipe.environment.noise
     if noise is not None and not (noise.errors or noise.outdated or noise.delay_seconds):
         yield "environment.noise", "nothing goes wrong: set errors, outdated or delay_seconds"
+    rollout = recipe.rollout
+    if not all(rollout.stop):
+        yield "rollout.stop", "an empty text would stop every turn at once; leave it out"
+    if recipe.reinforcement is not None and rollout.temperature != 1:
+        cuts = {"top_k": rollout.top_k > 0, "top_p": rollout.top_p < 1, "min_p": rollout.min_p > 0}
+        for key in (key for key, cut in cuts.items() if cut):
+            said = "the learner compares with the model before the cut, which is known at temperature 1; it is "
+            yield f"rollout.{key}", f"{said}{rollout.temperature:g} (rollout.temperature)"
     reinforcement = recipe.reinforcement
     if reinforcement is not None and reinforcement.minibatches > reinforcement.tasks_per_step:
         said = f"{reinforcement.minibatches} updates cannot each have a share of {reinforcement.tasks_per_step} groups"
@@ -77,6 +86,12 @@ def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def _trust_needs_a_folder(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.policy.path is None and recipe.teacher is None and "frozen" not in recipe.rollout.strategy.options:
         yield "policy.trust_remote_code", "no model of the recipe comes from a folder"
+
+
+def _revision_needs_the_hub(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    path = recipe.policy.path
+    if path is None or "/" not in path or Path(path).is_dir():
+        yield "policy.revision", "only a model of the Hugging Face hub (policy.path: owner/model) has revisions"
 
 
 def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -129,6 +144,7 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _decay_needs_a_share,
     _clip_needs_minibatches,
     _trust_needs_a_folder,
+    _revision_needs_the_hub,
     _reference_needs_weight,
     _overflow_needs_views,
     _samples_need_temperature,

@@ -20,6 +20,8 @@ RENAMED = {
     "rollout.views": "rollout.context_transforms",
     "rollout.on_view_overflow": "rollout.on_context_overflow",
     "rollout.partner": "rollout.environment_wrapper",
+    "reinforcement.precision": "policy.dtype",
+    "supervised.precision": "policy.dtype",
     "evaluation.every": "evaluation.interval_steps",
     "evaluation.during": "evaluation.interval_episodes",
 }

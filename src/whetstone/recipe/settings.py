@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from whetstone.plugins import with_names
 from whetstone.recipe.problems import problem_of
@@ -80,11 +80,18 @@ class PolicySettings(_Settings):
     """Which model: a folder, or a tiny one built from nothing."""
 
     path: str | None = None
-    """A Hugging Face folder."""
+    """A Hugging Face folder; a model of `whetstone models`, such as `smollm2-135m`; or a name on the Hugging Face hub,
+    such as `Qwen/Qwen3-0.6B`, which is fetched."""
+    revision: str | None = None
+    """Branch, tag or commit of one of the hub's; null: its main branch. A run writes down the commit it had."""
     trust_remote_code: bool = False
     """Whether code that comes with the models of this recipe is run: the policy's, its checkpoints', the teacher's and
     those of other seats. Judges and reward models have an option of their own."""
     tiny: TinySettings | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """What the model is computed in, sampled and learned alike. Weights that are trained are held in float32 all the
+    same, those that adapters stand beside in this. `auto`: bfloat16 for a model of 20 million parameters or more where
+    the device is quick at it, else float32 (on a GPU without bfloat16: float16); with adapters on a CPU float32."""
     lora: LoraSettings | None = None
     """Train adapters beside the weights instead of the weights; null trains the weights."""
     frozen: list[str] = []
@@ -94,7 +101,9 @@ class PolicySettings(_Settings):
 class ChatSettings(_Settings):
     """How tools are shown and called."""
 
-    format: str = "hermes"
+    format: str = "auto"
+    """A tool-call format by name. `auto`: the one the model's own template speaks of; where it speaks of none, and for
+    a tiny model, `hermes`, whose tools stand in the system message."""
 
 
 class TasksSettings(BaseModel):
@@ -171,6 +180,16 @@ class RolloutSettings(_Settings):
     group_size: int = Field(8, ge=1)
     """Trajectories of one task. One alone teaches something only where credit compares it with nothing of its task."""
     temperature: float = Field(1.0, gt=0)
+    top_k: int = Field(0, ge=0)
+    """Only the likeliest so many tokens are drawn; 0: all. With this, `top_p` or `min_p` the log-probs on record are
+    those of the model before the cut, which are the learner's; they are known at `temperature` 1, which training asks
+    for then. Evaluations are sampled so, too, where they are not greedy."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Only the likeliest, until together they have this probability."""
+    min_p: float = Field(0.0, ge=0, le=1)
+    """Only those at least this share of the likeliest one's probability."""
+    stop: list[str] = []
+    """Texts behind which a turn is over, beside those of the chat format."""
     max_new_tokens: int = Field(256, ge=1)
     """In one turn."""
     max_in_flight: int = Field(256, ge=1)
@@ -188,6 +207,8 @@ class OptimizerSettings(_Settings):
     optimizer: Literal["adamw", "muon", "adamw_8bit"] = "adamw"
     """`muon`: Muon for the matrices inside the model, AdamW for the rest. `adamw_8bit`: states in eight bits (GPU)."""
     learning_rate: float = Field(1e-3, gt=0)
+    """Unless it is set, what suits the policy: of a tiny one 1e-3; of a pretrained one 1e-6 (1e-5 with adapters) in
+    reinforcement, ten times that in the warm-up."""
     warmup_fraction: float = Field(0.05, ge=0, le=1)
     """The share of the stage's steps, at its start, in which the learning rate rises from 0."""
     decay_fraction: float = Field(0.0, ge=0, le=1)
@@ -195,6 +216,7 @@ class OptimizerSettings(_Settings):
     the warm-up leaves the cosine or linear one, some of them warm-up-stable-decay."""
     decay: Literal["linear", "cosine"] = "linear"
     weight_decay: float = Field(0.0, ge=0)
+    """Of matrices; gains and biases are left alone."""
     max_gradient_norm: float = Field(1.0, gt=0)
     micro_batch_tokens: int = Field(8192, ge=1)
     """Tokens computed in one forward pass; does not change results. A longer segment has a pass of its own."""
@@ -202,8 +224,6 @@ class OptimizerSettings(_Settings):
     """Whether what segments begin with alike is computed once; does not change results."""
     logit_megabytes: int = Field(256, ge=1)
     """Logits kept for the backward pass; what is beyond is computed twice. Does not change results."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the arithmetic inside the model; weights and losses are in float32."""
     activation_checkpointing: bool = False
     """Whether each layer is computed again in the backward pass, which needs less memory and more time."""
     max_nonfinite: int = Field(10, ge=1)
@@ -367,6 +387,10 @@ class EvaluationSettings(_Settings):
     """Held-out tasks of those evaluations."""
 
 
+_PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5
+"""Of reinforcement, as in verl and TRL; adapters bear ten times the rate of all weights."""
+_IMITATION = 10
+"""Imitation bears as many times the rate."""
 DEFAULT_ADVANTAGE = Part(name="group_relative")
 
 
@@ -382,6 +406,19 @@ class Recipe(_Settings):
             super().__init__(**with_names(keys))
         except ValidationError as error:
             raise problem_of(error, Recipe) from None
+
+    @model_validator(mode="after")
+    def _rates_suit_the_policy(self) -> Recipe:
+        if self.policy.path is None:
+            return self
+        rate = _PRETRAINED_RATE if self.policy.lora is None else _ADAPTERS_RATE
+        for key, suits in (("reinforcement", rate), ("supervised", _IMITATION * rate)):
+            stage = getattr(self, key)
+            if stage is not None and "learning_rate" not in stage.model_fields_set:
+                suited = stage.model_copy(update={"learning_rate": suits})
+                suited.model_fields_set.discard("learning_rate")  # it goes on being what suits, whatever changes
+                self.__dict__[key] = suited
+        return self
 
     title: str = ""
     paper: str = ""

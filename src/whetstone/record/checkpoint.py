@@ -195,7 +195,7 @@ def load_checkpoint(path: Path, *, trust_remote_code: bool = False) -> tuple[Pol
         raise RunDirectoryError(
             f"{path}: a damaged checkpoint ({said}); delete it to go on from the one before"
         ) from error
-    policy = load_policy(path, trust_remote_code=trust_remote_code)
+    policy = load_policy(path, as_stored=True, trust_remote_code=trust_remote_code)
     if critic is not None:
         try:
             policy = replace(policy, critic=critic_from(policy.model, critic))

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from whetstone.rollout.admission import Admission
     from whetstone.rollout.batch_scheduling import next_batch
     from whetstone.rollout.collector import Collector, GroupOutcome, plans_of
+    from whetstone.rollout.conversation import Conversation
     from whetstone.rollout.method import Method
     from whetstone.rollout.protocol import (
         Action,
@@ -37,6 +38,7 @@ __all__ = [
     "ActorInput",
     "Admission",
     "Collector",
+    "Conversation",
     "EndpointActor",
     "EpisodeKey",
     "EpisodeRecord",

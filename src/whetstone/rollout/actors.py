@@ -10,7 +10,7 @@ from typing import Any
 
 from whetstone.chat import Chat, ChatEndpoint, Message
 from whetstone.errors import InfrastructureError
-from whetstone.inference import Engine, Sampling
+from whetstone.inference import Engine, Generation, Sampling
 from whetstone.rollout.protocol import Action, ActorInput
 from whetstone.tasks import Expert
 from whetstone.trajectory import Author, Tokens
@@ -33,13 +33,29 @@ class PolicyActor:
         prompt = (*moment.context.ids, *moment.begun.ids)
         drawn = await self.engine.generate(prompt, sampling, episode=moment.episode, drawn=moment.drawn)
         tokens = Tokens.sampled(
-            drawn.tokens, logprobs=drawn.logprobs, versions=drawn.versions, entropies=drawn.entropies
+            drawn.tokens,
+            logprobs=_comparable(drawn, sampling),
+            versions=drawn.versions,
+            entropies=drawn.entropies,
         )
         return Action(tokens, drawn.finish == "stop", drawn.queue_seconds)
 
     def leave(self, episode: str) -> None:
         """Let the engine forget the episode."""
         self.engine.forget(episode)
+
+
+def _comparable(drawn: Generation, sampling: Sampling) -> tuple[float, ...]:
+    """[T] log-probs in the distribution the learner computes, which knows of no cut.
+
+    Raises:
+        InfrastructureError: The engine does not tell them.
+    """
+    if sampling.temperature != 1 or not (sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0):
+        return drawn.logprobs
+    if len(drawn.model_logprobs) != len(drawn.tokens):
+        raise InfrastructureError("the engine does not tell log-probs before the cut (top_k, top_p, min_p)")
+    return drawn.model_logprobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from whetstone.cache_folder import cache_folder
 from whetstone.errors import RecipeError
 from whetstone.extras import install_command
 from whetstone.tools.corpus import Passage, files_of, passages_of
@@ -61,7 +61,7 @@ def built_index(
     for path in files_of(corpus):
         state = path.stat()
         made_of.update(f"{path} {state.st_size} {state.st_mtime_ns}".encode())
-    parent = folder or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "whetstone" / "indexes"
+    parent = folder or cache_folder() / "indexes"
     place = parent / made_of.hexdigest()[:24]
     if not place.is_dir():
         build(place, passages_of(corpus, words=words), embedding)

@@ -72,7 +72,7 @@ class Beside:
         recipe = assembly.resolved.recipe
         settings = recipe.evaluation
         engine = LocalEngine(
-            assembly.policy.model,
+            assembly.sampled_model(),
             context_length=assembly.policy.context_length,
             rows=recipe.rollout.max_in_flight,
             version=step,

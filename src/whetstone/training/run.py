@@ -18,6 +18,7 @@ from typing import Any
 
 from whetstone.assembly.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
+from whetstone.assembly.memory import check_fits
 from whetstone.causes import cause_key, counted_causes, listed
 from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.errors import (
@@ -59,6 +60,7 @@ from whetstone.training.budget import share_spent
 from whetstone.training.evaluating import evaluate
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.own_loop import run_to_end
+from whetstone.training.pinned import pinned
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Work
 from whetstone.training.summary import RunSummary
@@ -96,6 +98,7 @@ def train(
     progress = progress or Progress()
     if resume and not (run_dir / "recipe.yaml").is_file():
         progress.say(f"{run_dir}: no run is there to go on with; one is started")
+    resolved = pinned(resolved, run_dir, resume=resume)
     with claimed(run_dir, resolved, resume=resume):
         summary = read_json(run_dir / "summary.json") if resume else None
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
@@ -152,6 +155,7 @@ class _Run:
             Interrupted: Somebody asked the process to stop; everything is saved.
         """
         with self.interruption:
+            await in_arithmetic_thread(lambda: check_fits(self.resolved, trains=True))
             self.assembly = await in_arithmetic_thread(
                 lambda: assemble(self.resolved, self._restored(), say=self.progress.say)
             )

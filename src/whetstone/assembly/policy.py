@@ -1,0 +1,121 @@
+"""How does a recipe's policy come about? Loaded or built, with adapters, in numbers that suit it, and a format.
+
+Easy to get wrong: a model that does not fit into memory is found out by the system, which ends the process without a
+word. So what it takes is counted before it is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from whetstone.assembly.memory import check_fits
+from whetstone.assembly.tokenizer_corpus import conversations
+from whetstone.chat import FORMATS, ToolCallFormat, fitting_format
+from whetstone.contracts import fulfils
+from whetstone.environments import Environment
+from whetstone.environments.protocol import Speaks, tools_shown
+from whetstone.errors import PolicyError, RecipeError
+from whetstone.plugins import find_part
+from whetstone.policies import Policy, add_adapters, build_tiny, found_model, in_precision, load_policy
+from whetstone.recipe import Resolved
+from whetstone.tasks import Expert, Generated, Source
+
+_TOKENIZER_EPISODES = 300
+"""Episodes of the expert whose texts it is trained on besides, where the environment says more than its tasks."""
+_TOKENIZER_TASKS = 2000
+"""Training tasks whose texts a tiny model's tokenizer is trained on."""
+
+
+def policy_of(
+    resolved: Resolved,
+    source: Source,
+    environment: Callable[[], Environment],
+    given: Policy | None,
+    *,
+    say: Callable[[str], None],
+) -> tuple[Policy, ToolCallFormat]:
+    """(the recipe's policy, the tool-call format it is spoken to in)
+
+    Args:
+        given: Taken instead of the recipe's own, such as one from a checkpoint.
+        say: Told what was chosen, and what takes a while.
+
+    Raises:
+        WhetstoneError: It cannot be loaded, or the recipe asks of it what it does not have.
+    """
+    recipe, policy = resolved.recipe, given
+    if policy is None and recipe.policy.path is not None:
+        policy = _adapted(resolved, _pretrained(resolved))
+    format = _format(resolved, policy, say)
+    if policy is None:
+        policy = _adapted(resolved, _tiny(resolved, source, environment, format, say))
+    policy = in_precision(policy, recipe.policy.dtype)
+    if policy.dtype != torch.float32:
+        held = "adapters" if recipe.policy.lora is not None else "weights"
+        named = str(policy.dtype).removeprefix("torch.")
+        say(f"computed in {named}, {held} in float32 (policy.dtype: {recipe.policy.dtype})")
+    return policy, format
+
+
+def _format(resolved: Resolved, policy: Policy | None, say: Callable[[str], None]) -> ToolCallFormat:
+    """The recipe's tool-call format, or the one that fits a pretrained policy's template."""
+    settings = resolved.recipe
+    name = settings.chat.format
+    if name == "auto":
+        template = policy.tokenizer.chat_template if policy is not None else None
+        name = fitting_format(template)
+        if settings.policy.path is not None:
+            say(f"tools are called as {name} (chat.format: auto)")
+    try:
+        format: ToolCallFormat = find_part("tool-call format", name, FORMATS)()
+    except RecipeError as error:
+        raise resolved.error("chat.format", str(error)) from None
+    return format
+
+
+def _pretrained(resolved: Resolved) -> Policy:
+    settings = resolved.recipe.policy
+    assert settings.path is not None
+    trusted = settings.trust_remote_code
+    check_fits(resolved, trains=False)
+    folder = found_model(settings.path, revision=settings.revision, trust_remote_code=trusted)
+    return load_policy(folder, as_stored=True, trust_remote_code=trusted)
+
+
+def _tiny(
+    resolved: Resolved,
+    source: Source,
+    environment: Callable[[], Environment],
+    format: ToolCallFormat,
+    say: Callable[[str], None],
+) -> Policy:
+    """A policy built from nothing, with a tokenizer for the recipe's tasks."""
+    settings = resolved.recipe.policy
+    assert settings.tiny is not None  # the recipe has one or the other
+    texts = _prompts(source)
+    made = environment()
+    specs = tools_shown(made)
+    # often enough that the names of tools become tokens
+    texts += [format.describe(specs)] * (_TOKENIZER_TASKS // 10) if specs else []
+    # those that come with a generator are there to be played; others may stand on a service that counts its calls
+    if (not fulfils(made, Speaks) or made.speaks) and isinstance(source, Generated) and isinstance(source, Expert):
+        texts += conversations(source, environment, format, _TOKENIZER_EPISODES, say=say)
+    return build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
+
+
+def _prompts(source: Source) -> list[str]:
+    """What a tokenizer is trained on first."""
+    return [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
+
+
+def _adapted(resolved: Resolved, policy: Policy) -> Policy:
+    """The policy, with adapters where the recipe has them."""
+    lora = resolved.recipe.policy.lora
+    if lora is not None:
+        try:
+            add_adapters(policy.model, seed=resolved.recipe.seed, **lora.model_dump())
+        except PolicyError as error:
+            raise resolved.error("policy.lora", str(error)) from None
+    return policy

@@ -1,0 +1,118 @@
+"""`whetstone chat`: speak with a policy in the terminal; its tools work."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from whetstone import training
+from whetstone.assembly import Assembly, assemble
+from whetstone.cli.shown import shown
+from whetstone.cli.unread import LEARNING, say_unread
+from whetstone.contracts import fulfils
+from whetstone.environments.protocol import HoldsTools
+from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError, explained
+from whetstone.inference import Engine
+from whetstone.recipe import built_in_recipes
+from whetstone.rollout import Conversation, Limits
+
+_OF_EPISODES = ("rollout.strategy", "rollout.group_size", "rollout.temperature", "evaluation", "reward")
+
+
+@click.command()
+@click.argument("run_or_model")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--recipe", help="Whose tools a model has; none unless said. A run has its own.")
+@click.option("--temperature", type=click.FloatRange(min=0), default=0.7, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
+def chat(run_or_model: str, overrides: tuple[str, ...], recipe: str | None, temperature: float, seed: int) -> None:
+    """Speak with RUN_OR_MODEL, a run at its last checkpoint or a model as `policy.path` names it.
+
+    A line of yours, then what it says and calls, with what its tools answer. Ctrl-D ends; lines may come from a pipe.
+    """
+    say_unread(overrides, (*LEARNING, *_OF_EPISODES), "what is said is neither judged nor learned from")
+    assembly = _assembled(run_or_model, overrides, recipe)
+    if not fulfils(assembly.environment(), HoldsTools):
+        named = assembly.resolved.recipe.environment.name
+        raise RecipeError(f'the environment "{named}" is no set of tools, and only those can be spoken with')
+    with asyncio.Runner() as runner:
+        engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
+        talk = _conversation(assembly, engine, temperature, seed)
+        try:
+            for line in _lines():
+                runner.run(_answered(talk, line))
+        except PromptTooLong as full:
+            click.echo(f"whetstone: {full}; start another one", err=True)
+        except InfrastructureError as error:
+            raise RecipeError(f"what a tool stands on is gone: {explained(error)}") from error
+        finally:
+            runner.run(_closed(talk, engine))
+
+
+def _assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None) -> Assembly:
+    """The parts of a run, or of a recipe with this model in it.
+
+    Raises:
+        RecipeError: It is neither, or a run is given another's tools.
+    """
+    run = Path(run_or_model)
+    if (run / "recipe.yaml").is_file():
+        if recipe is not None:
+            raise RecipeError("--recipe: a run has its own")
+        agent = training.agent_of(run_or_model, overrides)
+    elif run_or_model in built_in_recipes() or run.suffix in (".yaml", ".yml"):
+        raise RecipeError(f"{run_or_model}: is a recipe; name a run of it, or a model with --recipe {run_or_model}")
+    else:
+        bare = {
+            "tasks": {"source": "arithmetic"},
+            "reward": "exact_number",
+            "policy": {"tiny": {}},
+            "reinforcement": {},
+        }
+        agent = training.agent_of(recipe if recipe is not None else bare, overrides, run_or_model)
+    return assemble(agent.resolved, agent.policy, agent.memory, say=lambda line: click.echo(line, err=True))
+
+
+def _conversation(assembly: Assembly, engine: Engine, temperature: float, seed: int) -> Conversation:
+    environment = assembly.environment()
+    settings = assembly.resolved.recipe.environment
+    limits = Limits(settings.max_turns, assembly.policy.context_length, settings.timeout_seconds)
+    sampling = assembly.policy_actor(engine, temperature=temperature).sampling
+    return Conversation(
+        environment,
+        engine,
+        assembly.chat,
+        task=assembly.source.task(0),
+        sampling=sampling,
+        limits=limits,
+        seed=seed,
+    )
+
+
+def _lines() -> Iterator[str]:
+    """What is typed, or comes through a pipe; empty lines say nothing."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    while True:
+        if sys.stdin.isatty():
+            click.echo("> ", nl=False)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.strip()
+
+
+async def _answered(talk: Conversation, line: str) -> None:
+    async for message in talk.say(line):
+        click.secho(shown(message), dim=message.role == "tool")
+
+
+async def _closed(talk: Conversation, engine: Engine) -> None:
+    await talk.close()
+    await engine.close()

@@ -1,0 +1,45 @@
+"""`whetstone export`: a trained policy as a folder for other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import click
+
+from whetstone import training
+from whetstone.errors import RecipeError
+from whetstone.policies import ExportPrecision, export_policy, gguf_converter, has_adapters, load_policy, merged
+from whetstone.record import run_recipe
+
+
+@click.command()
+@click.argument("run_or_model")
+@click.option("--output-dir", type=click.Path(path_type=Path), required=True, help="A folder that is not there yet.")
+@click.option("--merged", "merge", is_flag=True, help="Put what adapters learned into the weights they stand beside.")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="What weights are written in [bfloat16]."
+)
+@click.option("--gguf", is_flag=True, help="A GGUF file, too, by llama.cpp's converter.")
+def export(run_or_model: str, output_dir: Path, merge: bool, dtype: str | None, gguf: bool) -> None:
+    """Write RUN_OR_MODEL, a run at its last checkpoint or a model folder, as a Hugging Face folder.
+
+    `transformers.AutoModelForCausalLM.from_pretrained` opens it. Adapters that are not merged stay adapters, in PEFT's
+    layout.
+    """
+    if gguf:
+        gguf_converter()
+    run = Path(run_or_model)
+    if (run / "recipe.yaml").is_file():
+        policy = training.final_policy(run, trust_remote_code=run_recipe(run).recipe.policy.trust_remote_code)
+    else:
+        policy = load_policy(run_or_model, as_stored=True)
+    numbers = cast(ExportPrecision, dtype or "bfloat16")
+    if has_adapters(policy.model) and not merge:
+        for option, given in (("--dtype", dtype), ("--gguf", gguf)):
+            if given:
+                raise RecipeError(f"{option}: adapters alone are written as they were trained; add --merged")
+    else:
+        policy = merged(policy, numbers)
+    written = export_policy(policy, output_dir, gguf=numbers if gguf else None)
+    click.echo(f"{written}: {policy.parameters:,} parameters")

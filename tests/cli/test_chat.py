@@ -1,0 +1,118 @@
+"""`whetstone chat`: lines from a pipe, tools that work, and nothing that moves the cursor."""
+
+import asyncio
+import io
+import json
+import sys
+
+import pytest
+
+from tests_cli import whetstone
+from tests_small import SMALL
+from whetstone.assembly import assemble
+from whetstone.chat import ToolCall, assistant
+from whetstone.chat.message import Message, Text
+from whetstone.cli.shown import shown
+from whetstone.errors import PromptTooLong
+from whetstone.inference import Generation, Sampling
+from whetstone.recipe import load_recipe
+from whetstone.rollout import Conversation, Limits
+
+
+class Scripted:
+    """An engine that says what it is told to, in a chat's tokens."""
+
+    def __init__(self, chat, answers):
+        self.chat, self.answers, self.prompts = chat, list(answers), []
+
+    async def generate(self, prompt, sampling, *, episode, drawn=()):
+        self.prompts.append(tuple(prompt))
+        tokens = self.chat.write(self.answers.pop(0), [])
+        return Generation(tokens, (0.0,) * len(tokens), (0.0,) * len(tokens), (0,) * len(tokens), "stop")
+
+    def forget(self, episode):
+        pass
+
+
+def conversation(*answers, context_length=10_000, max_turns=4):
+    assembly = assemble(
+        load_recipe("demo", [*SMALL, "ablations=null", "environment.tools=[calculator]", "chat.format=hermes"])
+    )
+    engine = Scripted(assembly.chat, answers)
+    limits = Limits(max_turns, context_length, 60.0)
+    task = assembly.source.task(0)
+    talk = Conversation(assembly.environment(), engine, assembly.chat, task=task, sampling=Sampling(16), limits=limits,
+                        seed=0)  # fmt: skip
+    return talk, engine
+
+
+async def said(talk, *lines):
+    return [[message async for message in talk.say(line)] for line in lines]
+
+
+def call(expression):
+    return Message("assistant", (), (ToolCall("calculator", json.dumps({"expression": expression}), "call_0"),))
+
+
+def test_a_line_is_answered_with_the_tools_results_and_the_next_goes_on_from_there():
+    talk, engine = conversation(call("6*7"), assistant("42"), assistant("as I said"))
+    first, second = asyncio.run(said(talk, "Compute 6*7", "And again?"))
+    assert [message.role for message in first] == ["assistant", "tool", "assistant"]
+    assert "42" in first[1].text
+    assert first[2].text == "42"
+    assert [message.text for message in second] == ["as I said"]
+    one, two, three = engine.prompts
+    assert two[: len(one)] == one
+    assert three[: len(two)] == two
+
+
+def test_a_model_that_only_calls_gives_the_word_back():
+    talk, _ = conversation(*[call("1+1")] * 3, max_turns=3)
+    (messages,) = asyncio.run(said(talk, "Compute 1+1"))
+    assert [message.role for message in messages] == ["assistant", "tool"] * 3
+
+
+def test_a_conversation_that_fills_the_context_says_so():
+    talk, _ = conversation(assistant("a long answer " * 20), assistant("more"), context_length=60)
+    with pytest.raises(PromptTooLong, match="fills the model's context of 60 tokens"):
+        asyncio.run(said(talk, "Hello", "And?"))
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """Lines that come through a pipe."""
+
+    def lines(content):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
+
+    return lines
+
+
+def test_lines_from_a_pipe_are_answered(speaking_policy, typed):
+    typed(b"Compute 1+1\n\n\xff\xfe half a letter\n")
+    done = whetstone("chat", speaking_policy)
+    assert done.returncode == 0, done.stderr
+    assert "  assistant " in done.stdout
+
+
+def test_an_environment_that_is_no_set_of_tools_is_not_spoken_with(speaking_policy, typed):
+    typed(b"hello\n")
+    refused = whetstone("chat", speaking_policy.parents[1])
+    assert refused.returncode == 2
+    assert "is no set of tools, and only those can be spoken with" in refused.stderr
+
+
+def test_what_is_no_run_and_no_model_is_one_line(tmp_path, typed):
+    for words, line in (
+        (["nowhere"], "nowhere: no such model folder"),
+        (["demo"], "demo: is a recipe; name a run of it, or a model with --recipe demo"),
+    ):
+        typed(b"hello\n")
+        refused = whetstone("chat", *words)
+        assert refused.returncode == 2
+        assert line in refused.stderr.splitlines()[-1]
+
+
+def test_what_a_model_says_moves_no_cursor():
+    message = Message("assistant", (Text("\x1b[2Jgone\x07"),), (ToolCall("x\x1b[1m", '{"a": "\x9b1m"}'),))
+    assert not any(sign in shown(message) for sign in "\x1b\x07\x9b")

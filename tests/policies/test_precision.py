@@ -1,0 +1,128 @@
+"""What a policy is computed in, and what its weights are held in: one choice for sampler and learner."""
+
+import asyncio
+
+import pytest
+import torch
+
+from tests_segments import segment
+from tests_small import SMALL
+from whetstone.algorithms import supervised
+from whetstone.assembly import assemble
+from whetstone.inference import Sampling
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.policies import (
+    add_adapters,
+    build_tiny,
+    copy_of_trained,
+    in_precision,
+    load_policy,
+    save_policy,
+    suitable_dtype,
+)
+from whetstone.recipe import OptimizerSettings, load_recipe
+
+CPU = torch.device("cpu")
+
+
+def small_policy():
+    return build_tiny(["Compute 12"], hidden=16, heads=2, layers=2, intermediate=16, context_length=64, seed=3)
+
+
+def adapted(policy):
+    add_adapters(policy.model, rank=2, alpha=8, targets="all-linear", dora=False, seed=1)
+    return policy
+
+
+def stored_in(dtype, folder):
+    """A folder whose weights are in these numbers."""
+    folder.mkdir()
+    policy = small_policy()
+    policy.model.to(dtype)
+    save_policy(policy, folder)
+    return folder
+
+
+def dtypes(model, *, lora):
+    return {p.dtype for name, p in model.named_parameters() if ("lora_" in name) == lora}
+
+
+def test_small_models_stay_in_float32_and_large_ones_go_by_the_device():
+    assert suitable_dtype(1_000_000, CPU) == torch.float32
+    quick = torch.cpu.get_capabilities().get("avx512_bf16", False)
+    assert suitable_dtype(135_000_000, CPU) == (torch.bfloat16 if quick else torch.float32)
+    policy = small_policy()
+    before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    assert in_precision(policy, "auto").dtype == torch.float32
+    assert all(torch.equal(p, before[name]) for name, p in policy.model.named_parameters())
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
+def test_weights_that_are_trained_are_held_in_float32(tmp_path, stored):
+    folder = stored_in(stored, tmp_path / "model")
+    assert dtypes(load_policy(folder).model, lora=False) == {torch.float32}
+    kept = load_policy(folder, as_stored=True)
+    assert dtypes(kept.model, lora=False) == {stored}
+    policy = in_precision(kept, "bfloat16")
+    assert policy.dtype == torch.bfloat16
+    assert dtypes(policy.model, lora=False) == {torch.float32}
+    sampled = copy_of_trained(policy.model, dtype=policy.dtype)
+    assert dtypes(sampled, lora=False) == {torch.bfloat16}
+    assert sampled.get_input_embeddings().weight is sampled.get_output_embeddings().weight
+
+
+def test_beside_adapters_weights_are_held_in_what_is_computed_in_and_once(tmp_path):
+    policy = in_precision(adapted(load_policy(stored_in(torch.bfloat16, tmp_path / "m"), as_stored=True)), "bfloat16")
+    assert dtypes(policy.model, lora=False) == {torch.bfloat16}
+    assert dtypes(policy.model, lora=True) == {torch.float32}
+    sampled = dict(copy_of_trained(policy.model, dtype=policy.dtype).named_parameters())
+    for name, parameter in policy.model.named_parameters():
+        assert (sampled[name] is parameter) == ("lora_" not in name)
+        assert sampled[name].dtype == torch.bfloat16
+
+
+def test_adapters_beside_short_weights_come_back_to_the_last_bit(tmp_path):
+    folder = stored_in(torch.bfloat16, tmp_path / "model")
+    policy = in_precision(adapted(load_policy(folder, as_stored=True)), "bfloat16")
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.trained():
+            parameter += 1e-3 * torch.randn(parameter.shape, generator=draw)
+    (tmp_path / "tuned").mkdir()
+    save_policy(policy, tmp_path / "tuned")
+    again = in_precision(load_policy(tmp_path / "tuned", as_stored=True), "bfloat16")
+    ours, theirs = dict(policy.model.named_parameters()), dict(again.model.named_parameters())
+    assert all(torch.equal(ours[name], theirs[name]) and ours[name].dtype == theirs[name].dtype for name in ours)
+
+
+@pytest.mark.parametrize("with_adapters", [False, True])
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_sampler_and_learner_agree_in_shorter_numbers_and_learn(tmp_path, precision, with_adapters):
+    folder = stored_in(torch.bfloat16, tmp_path / "model")
+    lora = ["policy.lora={rank: 4}"] if with_adapters else []
+    given = ["policy.tiny=null", f"policy.path={folder}", f"policy.dtype={precision}", "supervised=null", *lora]
+    said = []
+    assembly = assemble(load_recipe("demo", [*SMALL, "ablations=null", *given]), say=said.append)
+    assert any(f"computed in {precision}" in line for line in said)
+    prompt = assembly.policy.tokenizer.encode("Compute 12")
+    trainer = ModelTrainer(assembly.policy, OptimizerSettings(learning_rate=1e-2))
+
+    async def sampled():
+        engine = assembly.engine()
+        try:
+            await engine.load_weights(dict(assembly.policy.model.named_parameters()), 1)
+            return await engine.generate(prompt, Sampling(max_new_tokens=16, seed=1), episode="one")
+        finally:
+            await engine.close()
+
+    before = asyncio.run(sampled())
+    ids = [*prompt, *before.tokens]
+    asked = segment(ids, [0] * len(prompt) + [1] * len(before.tokens))
+    (found,) = trainer.logprobs([asked])
+    assert torch.allclose(found, torch.tensor(before.logprobs), atol=0.05)
+    report = trainer.step([asked], lambda outputs, _: supervised(outputs.logprobs))
+    assert report["update/skipped"] == 0
+    after = asyncio.run(sampled())
+    assert sum(after.logprobs[:1]) != sum(before.logprobs[:1])
+    (found,) = trainer.logprobs([segment([*prompt, *after.tokens], [0] * len(prompt) + [1] * len(after.tokens))])
+    assert torch.allclose(found, torch.tensor(after.logprobs), atol=0.05)

@@ -1,0 +1,50 @@
+"""What a recipe says of itself where its policy is pretrained: rates, cuts, formats."""
+
+import pytest
+
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe
+
+
+@pytest.mark.parametrize(
+    ("policy", "training", "supervised"),
+    [
+        ({"tiny": {}}, 1e-3, 1e-3),
+        ({"path": "/a/model"}, 1e-6, 1e-5),
+        ({"path": "/a/model", "lora": {"rank": 4}}, 1e-5, 1e-4),
+    ],
+)
+def test_the_learning_rate_suits_the_policy_unless_it_is_set(policy, training, supervised):
+    keys = {"tasks": {"source": "arithmetic"}, "reward": "exact_number", "policy": policy}
+    recipe = load_recipe({**keys, "reinforcement": {}, "supervised": {}})
+    assert recipe.recipe.reinforcement.learning_rate == pytest.approx(training)
+    assert recipe.recipe.supervised.learning_rate == pytest.approx(supervised)
+    assert recipe.with_changes({"reinforcement.learning_rate": 0.5}).recipe.reinforcement.learning_rate == 0.5
+
+
+def test_a_rate_nobody_set_follows_the_policy_and_a_run_writes_it_down(tmp_path):
+    keys = {
+        "tasks": {"source": "arithmetic"},
+        "reward": "exact_number",
+        "policy": {"path": "/a/model"},
+        "reinforcement": {},
+    }
+    recipe = load_recipe(load_recipe(keys).recipe)  # as in Python, from a recipe's own keys
+    assert recipe.with_changes({"policy.lora": {}}).recipe.reinforcement.learning_rate == pytest.approx(1e-5)
+    (tmp_path / "recipe.yaml").write_text(recipe.dump())
+    written = load_recipe(tmp_path / "recipe.yaml").recipe
+    assert written == recipe.recipe
+    assert written.training.model_fields_set >= {"learning_rate"}
+
+
+@pytest.mark.parametrize("cut", ["top_k=5", "top_p=0.9", "min_p=0.1"])
+def test_a_cut_at_another_temperature_is_refused_where_it_is_learned_from(cut):
+    key = cut.partition("=")[0]
+    load_recipe("demo", [f"rollout.{cut}"])
+    with pytest.raises(RecipeError, match=rf"rollout\.{key}: the learner compares .* at temperature 1; it is 0\.7"):
+        load_recipe("demo", [f"rollout.{cut}", "rollout.temperature=0.7"])
+
+
+def test_an_empty_stop_is_refused():
+    with pytest.raises(RecipeError, match=r"rollout\.stop: an empty text would stop every turn at once"):
+        load_recipe("demo", ['rollout.stop=["x", ""]'])
