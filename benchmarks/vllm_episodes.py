@@ -21,6 +21,7 @@ async def episode(engine: Any, asked: dict[str, Any], number: int) -> None:
         name, last = f"{asked['draw']}/{number}/{turn}", None
         async for answer in engine.generate(vllm.TokensPrompt(prompt_token_ids=ids), sampling, name):
             last = answer
+        assert last is not None
         ids = [*ids, *last.outputs[0].token_ids, *range(2, 2 + asked["observed"])]
 
 
