@@ -4,6 +4,10 @@ Three-turn tool episodes: 64 sequences in groups of 8 that share a prompt, a mod
 actions of 16 to 48 tokens. The peer feeds the whole conversation again at every turn and waits for the longest
 action, as batch rollouts do; `vs_generate_equal` is the case kindest to it, every action of 32 tokens. The bare
 loop decodes 64 rows from a static cache with nothing around it. All take turns in one run; ratios are of medians.
+
+    python benchmarks/engine.py --model FOLDER      the same episodes with a pretrained model, in bfloat16
+
+With a model, `vs_vllm` is measured too where WHETSTONE_VLLM_PYTHON names an interpreter that has vLLM.
 """
 
 from __future__ import annotations
@@ -11,14 +15,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import statistics
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, StaticCache
 
 from circumstances import circumstances
 from whetstone.compute_thread import in_arithmetic_thread
@@ -44,6 +51,13 @@ def model_of(context: int) -> LlamaForCausalLM:
         pad_token_id=0,
     )
     return LlamaForCausalLM(config).eval()
+
+
+def pretrained(folder: str) -> Any:
+    """The model in a folder, in bfloat16, that no token ends."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
+    return model
 
 
 def prompts(length: int, draw: int) -> list[list[int]]:
@@ -151,20 +165,96 @@ def second_turn(model: LlamaForCausalLM, context: int, length: int, new: int) ->
     return asyncio.run(main())
 
 
-async def against_generate(length: int, repeats: int, *, equal: bool) -> dict[str, list[float]]:
-    """Tokens per second of both, in turn."""
+class Vllm:
+    """vLLM in an interpreter of its own, playing the same episodes when asked.
+
+    Args:
+        python: The interpreter.
+        folder: The model.
+        context: Tokens it has in view.
+    """
+
+    def __init__(self, python: str, folder: str, context: int) -> None:
+        # it keeps one core to itself unless told otherwise
+        cores = {"VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}", "VLLM_CPU_KVCACHE_SPACE": "2"}
+        played = [python, str(Path(__file__).with_name("vllm_episodes.py")), folder, str(context)]
+        self._process = subprocess.Popen(
+            played, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **cores}
+        )
+        self._answer()
+
+    def seconds(self, length: int, draw: int, lengths: list[list[int]]) -> float:
+        """How long it takes for all turns."""
+        assert self._process.stdin is not None
+        asked = {"prompts": prompts(length, draw), "lengths": lengths, "observed": OBSERVED, "draw": draw}
+        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        return float(self._answer())
+
+    def close(self) -> None:
+        """It ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:  # among its remarks
+            if line.startswith("seconds "):
+                return line.removeprefix("seconds ")
+        sys.exit("vLLM ended")
+
+
+async def against_generate(
+    length: int, repeats: int, *, equal: bool, model: Any = None, vllm: Vllm | None = None
+) -> dict[str, list[float]]:
+    """Tokens per second of both, in turn; and of vLLM."""
     context = length + TURNS * (48 + OBSERVED) + 16
-    model = model_of(context)
+    model = model or model_of(context)
     engine = LocalEngine(model, context_length=context, rows=SEQUENCES)
     rates: dict[str, list[float]] = {"engine": [], "generate": []}
+    if vllm is not None:
+        rates["vllm"] = []
     for draw in range(repeats + 1):
         lengths = action_lengths(draw, equal=equal)
         tokens = sum(map(sum, lengths))
         rates["engine"].append(tokens / await with_engine(engine, length, draw, lengths))
         # both multiply in the same thread: with two pools of helpers each would be half as fast
         rates["generate"].append(tokens / await in_arithmetic_thread(with_generate, model, length, draw, lengths))
+        if vllm is not None:
+            rates["vllm"].append(tokens / vllm.seconds(length, draw, lengths))
     await engine.close()
     return {name: sorted(values[1:]) for name, values in rates.items()}  # the first warms up
+
+
+def against_bare_loop(model: Any, repeats: int, steps: int) -> dict[str, list[float]]:
+    """Tokens per second of decoding alone, in turn."""
+    bare, engine = [], []
+    for _ in range(repeats):
+        engine.append(engine_decoding(model, 250 + 2 * steps, 250, steps))
+        bare.append(asyncio.run(in_arithmetic_thread(bare_decoding, model, 250, steps)))
+    seconds = {"bare_loop": bare, "engine_decoding": engine}
+    return {name: sorted(SEQUENCES * steps / s for s in values) for name, values in seconds.items()}
+
+
+def with_pretrained(folder: str, repeats: int) -> dict[str, Any]:
+    """The episodes with prompts of 250 tokens, and decoding alone."""
+    model = pretrained(folder)
+    python = os.environ.get("WHETSTONE_VLLM_PYTHON")
+    vllm = None if python is None else Vllm(python, folder, 512)
+    rates = asyncio.run(against_generate(250, repeats, equal=False, model=model, vllm=vllm))
+    if vllm is not None:
+        vllm.close()
+    ratios = {f"vs_{name}": _ratio(rates, "engine", name) for name in rates if name != "engine"}
+    decoding = against_bare_loop(model, repeats, 32)
+    ratios["vs_bare_loop"] = _ratio(decoding, "engine_decoding", "bare_loop")
+    rates |= decoding
+    measured = {name: [values[0], statistics.median(values), values[-1]] for name, values in rates.items()}
+    goal = "vs_generate 4, vs_vllm 1.5"
+    return {"name": "engine, a pretrained model", "measured": measured, "ratios": ratios, "goal": goal}
+
+
+def _ratio(rates: dict[str, list[float]], ours: str, theirs: str) -> float:
+    return statistics.median(rates[ours]) / statistics.median(rates[theirs])
 
 
 def main() -> None:
@@ -172,28 +262,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--model", help="a folder with a pretrained model")
     arguments = parser.parse_args()
     began = time.perf_counter()
+    if arguments.model is not None:
+        print(json.dumps({**with_pretrained(arguments.model, arguments.repeats), **circumstances(began)}))
+        return
     measured: dict[str, Any] = {}
     ratios: dict[str, float] = {}
-    cases = {"vs_generate": (250, False), "vs_generate_equal": (250, True), "vs_generate_1000": (1000, False)}
+    cases = {"vs_generate": (250, False), "vs_generate_equal": (250, True)}
+    cases |= {"vs_generate_32": (32, False), "vs_generate_1000": (1000, False)}
     for key, (length, equal) in cases.items():
         rates = asyncio.run(against_generate(length, arguments.repeats, equal=equal))
         for name, values in rates.items():
             measured[f"{name}_{key.removeprefix('vs_')}"] = [values[0], statistics.median(values), values[-1]]
-        ratios[key] = statistics.median(rates["engine"]) / statistics.median(rates["generate"])
+        ratios[key] = _ratio(rates, "engine", "generate")
         print(f"prompt of {length}: {ratios[key]:.1f} times generate", file=sys.stderr)
     steps = 128
-    context = 250 + 2 * steps
-    model = model_of(context)
-    bare, engine = [], []
-    for _ in range(arguments.repeats):
-        engine.append(engine_decoding(model, context, 250, steps))
-        bare.append(asyncio.run(in_arithmetic_thread(bare_decoding, model, 250, steps)))
-    for name, seconds in (("bare_loop", bare), ("engine_decoding", engine)):
-        values = sorted(SEQUENCES * steps / s for s in seconds)
-        measured[name] = [values[0], statistics.median(values), values[-1]]
-    ratios["vs_bare_loop"] = statistics.median(bare) / statistics.median(engine)
+    decoding = against_bare_loop(model_of(250 + 2 * steps), arguments.repeats, steps)
+    measured |= {name: [values[0], statistics.median(values), values[-1]] for name, values in decoding.items()}
+    ratios["vs_bare_loop"] = _ratio(decoding, "engine_decoding", "bare_loop")
     print(f"decoding: {ratios['vs_bare_loop']:.2f} of the bare loop", file=sys.stderr)
     model = model_of(4096)
     line = {}

@@ -118,3 +118,19 @@ def test_uniforms_are_uniform_over_seeds_and_over_places():
 def test_impossible_sampling_is_refused_by_name(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Sampling(**{"max_new_tokens": 1, **wrong})
+
+
+@pytest.mark.parametrize("vocabulary", [1, 97, 1024, 1025, 5000])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 20.0])
+def test_a_token_is_where_the_sum_of_all_before_it_exceeds_its_number_however_many_there_are(vocabulary, spread):
+    numbers = torch.Generator().manual_seed(vocabulary)
+    logits = torch.randn(64, vocabulary, generator=numbers) * spread
+    logits[32:, torch.rand(vocabulary, generator=numbers) < 0.7] = -torch.inf
+    logits[32:, vocabulary // 2] = 0.0  # one at least is left, and none need be in the last block
+    tokens = draw(logits, [Sampling(1, seed=i) for i in range(64)], [3] * 64).tokens
+    probabilities = logits.log_softmax(-1).exp()
+    sums = probabilities.double().cumsum(-1)
+    thresholds = uniforms(np.arange(64), np.full(64, 3, dtype=np.uint64)) * sums[:, -1]
+    expected = torch.searchsorted(sums, thresholds.unsqueeze(1), right=True).squeeze(1)
+    assert tokens.tolist() == expected.tolist()
+    assert (probabilities.gather(1, tokens.unsqueeze(1)) > 0).all()

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from whetstone.inference.origins import Origins
+
 _GRAIN, _ODD_REACHES = 64, (256, 320)
 """Attention of several queries reads keys in multiples of 64, but never so many: MKL adds these up in another
 order than both fewer and more. In blocks of 512 the rest decides."""
@@ -99,6 +101,7 @@ class RowCache(Cache):  # type: ignore[misc]
         """The rows attention reads as they lie; None where only the chosen ones are read, from a copy."""
         self.spread: Tensor | None = None
         """[B] where each chosen row stands in the span; None where that is the same order."""
+        self.origins = Origins(count)
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
 
     def aim(self, chosen: Sequence[int], places: Tensor, *, queries: int) -> None:
@@ -120,11 +123,13 @@ class RowCache(Cache):  # type: ignore[misc]
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Give one row the first tokens of another."""
+        self.origins.copied(source, target, length)
         for layer in self.layers:
             layer.copy(source, target, length)
 
     def wipe(self, row: int) -> None:
         """Nothing is left of what was in it: a mask does not hide what is not finite."""
+        self.origins.wiped(row)
         for layer in self.layers:
             layer.wipe(row)
 

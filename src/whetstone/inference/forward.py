@@ -4,10 +4,14 @@ Easy to get wrong: a matrix product sums in another order when it has only a few
 would depend on who else is there. Three rules prevent it (CPU, float32): every pass has at least sixteen tokens;
 tokens of a prompt are computed in widths of a multiple of 4, drawn tokens one at a time; what is too few is
 filled up with tokens nobody reads.
+
+In bfloat16 on a CPU, where nothing is promised to the last bit, products are turned round (`products.py`) and models
+of Llama's kind are computed from their blocks (`blocks.py`).
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +19,17 @@ import torch
 from torch import Tensor
 
 from whetstone.inference.attention import NAME, aim_attention
+from whetstone.inference.blocks import Blocks, blocks_of
 from whetstone.inference.cache import RowCache
+from whetstone.inference.products import put_weights_first
 from whetstone.policies import view_of
 
 _FEWEST_TOKENS = 16
 _WIDTH_GRAIN = 4
+_AGREEMENT = 0.05
+"""Blocks may differ from the model's own pass by this share of its logits' size, in the root of the mean square.
+SmolLM2 with 135 million parameters in bfloat16: 0.015."""
+_COMPARED_TOKENS, _SIBLINGS = 128, 4
 
 
 def rows_are_summed_alike() -> bool:
@@ -49,9 +59,15 @@ class RowForward:
         self.context_length = context_length
         config: Any = model.config
         config = config.get_text_config()
+        self._layers = int(config.num_hidden_layers)
         self._groups = config.num_attention_heads // getattr(config, "num_key_value_heads", config.num_attention_heads)
-        self.cache = RowCache(int(config.num_hidden_layers), rows + 1, context_length)
-        self._nobody = rows  # one row more, for tokens that fill up
+        self.cache = RowCache(self._layers, rows + 1, context_length)  # one more, for tokens that fill up
+        self._blocks: Blocks | None = None
+        self._is_compared = True
+        if self.device.type == "cpu" and model.dtype == torch.bfloat16:
+            put_weights_first(self.model)
+            self._blocks = blocks_of(self.model)
+            self._is_compared = self._blocks is None
 
     def logits(
         self,
@@ -75,8 +91,11 @@ class RowForward:
             [B, V] logits behind the last new token of each row; [B, width, V] where `everywhere`,
             rubbish behind a row's own tokens.
         """
+        if not self._is_compared:
+            self._is_compared = True  # here, in the thread that computes
+            self._compare()
         width = 1 if drawn else -(-max(map(len, new)) // _WIDTH_GRAIN) * _WIDTH_GRAIN
-        fill = max(0, -(-(_FEWEST_TOKENS - len(rows) * width) // width))
+        fill = 0 if self._blocks is not None else max(0, -(-(_FEWEST_TOKENS - len(rows) * width) // width))
         ids = torch.zeros(len(rows) + fill, width, dtype=torch.long)
         if width == 1:
             ids[: len(rows), 0] = torch.tensor([tokens[0] for tokens in new])
@@ -85,17 +104,25 @@ class RowForward:
                 ids[row, : len(tokens)] = torch.tensor(tokens)
         places = torch.tensor([*starts, *[0] * fill]).unsqueeze(1) + torch.arange(width)
         ids, places = ids.to(self.device), places.to(self.device)
-        self.cache.aim([*rows, *[self._nobody] * fill], places, queries=width * self._groups)
-        aim_attention(self.cache)
+        for row, start, tokens in zip(rows, starts, new, strict=True):
+            self.cache.origins.written(row, start, start + len(tokens))
         lasts = [len(tokens) - 1 for tokens in new]
         kept = list(range(width)) if everywhere else sorted(set(lasts))
+        self.cache.aim([*rows, *[self.cache.count - 1] * fill], places, queries=width * self._groups)
+        aim_attention(self.cache)
+        places = places.clamp_max(self.context_length - 1)
+        if self._blocks is not None:
+            states = self._blocks.states(ids, places, self.cache)
+            if everywhere:
+                return self._blocks.logits(states)
+            return self._blocks.logits(states[torch.arange(len(rows)), torch.tensor(lasts)])
         # the head, too, must see sixteen tokens
         padded = kept * max(1, -(-_FEWEST_TOKENS // (len(ids) * len(kept))))
         output: Any = self.model(
             input_ids=ids,
             # models make a mask where they are given none; one of four dimensions they leave alone
             attention_mask=ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
-            position_ids=places.clamp_max(self.context_length - 1),
+            position_ids=places,
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=torch.tensor(padded, device=self.device),
@@ -105,6 +132,33 @@ class RowForward:
             return logits[:, :width]
         at = torch.tensor([kept.index(last) for last in lasts], device=self.device)
         return logits[torch.arange(len(rows), device=self.device), at]
+
+    def _compare(self) -> None:
+        """Leave the blocks aside where they are not what the model computes, for a prompt and one more token."""
+        blocks, cache = self._blocks, self.cache
+        length = max(1, min(_COMPARED_TOKENS, self.context_length - 1))
+        vocabulary = int(self.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+        numbers = torch.Generator().manual_seed(0)
+        ids = torch.randint(vocabulary, (length + _SIBLINGS,), generator=numbers).tolist()
+        found: list[Tensor] = []
+        for self._blocks in (None, blocks):
+            self.cache = RowCache(self._layers, _SIBLINGS + 1, length + 1)
+            prompt = self.logits([0], [0], [ids[:length]])
+            for sibling in range(1, _SIBLINGS):
+                self.cache.copy(0, sibling, length)
+            new = [[token] for token in ids[length:]]
+            drawn = self.logits(range(_SIBLINGS), [length] * _SIBLINGS, new, drawn=True)
+            found.append(torch.cat([prompt, drawn]).float())
+        self.cache = cache
+        own, of_blocks = found
+        apart = float((of_blocks - own).norm() / own.norm())
+        if not apart <= _AGREEMENT:
+            self._blocks = None
+            warnings.warn(
+                f"the model's logits are not those of its blocks (apart by {apart:.2g} of their size); "
+                "it is sampled by its own, slower forward pass",
+                stacklevel=2,
+            )
 
     def load(self, weights: Any) -> None:
         """Take over parameters by name; those that are the same memory already are not copied."""

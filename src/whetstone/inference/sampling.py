@@ -15,6 +15,8 @@ from torch import Tensor
 
 from whetstone.inference.protocol import Sampling
 
+_BLOCK = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -54,13 +56,10 @@ def draw(logits: Tensor, samplings: Sequence[Sampling], places: Sequence[int]) -
         distribution = torch.log_softmax(scaled, dim=-1)
     probabilities = distribution.exp()
     entropies = -(probabilities * distribution.clamp_min(-1e4)).sum(-1)
-    cumulative = probabilities.double().cumsum(-1)
     numbers = uniforms(np.array([s.seed for s in samplings], dtype=np.uint64), np.array(places, dtype=np.uint64)).to(
         logits.device
     )
-    # strictly above the threshold: a token of probability 0 never has its turn
-    tokens = torch.searchsorted(cumulative, (numbers * cumulative[:, -1]).unsqueeze(1), right=True).squeeze(1)
-    tokens = tokens.clamp_max(logits.shape[1] - 1)
+    tokens = _inverted(probabilities, numbers)
     likeliest = distribution.argmax(-1) if greedy is not None else tokens
     if greedy is not None:
         tokens = torch.where(greedy, likeliest, tokens)
@@ -72,6 +71,27 @@ def draw(logits: Tensor, samplings: Sequence[Sampling], places: Sequence[int]) -
     if greedy is not None:  # all probability is on the likeliest; another can only have been forced
         chosen = torch.where(greedy, torch.where(tokens == likeliest, 0.0, -torch.inf), chosen)
     return Drawn(tokens, chosen, model.gather(1, tokens.unsqueeze(1)).squeeze(1), entropies)
+
+
+def _inverted(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    """[B] the token at which the sum of [B, V] probabilities, in their order, exceeds this share [B] of the whole.
+
+    First the block of tokens is found, then the token in it: summing one token after the other is slow.
+    """
+    size = min(_BLOCK, probabilities.shape[1])
+    padded = torch.nn.functional.pad(probabilities, (0, -probabilities.shape[1] % size))
+    blocks = padded.view(len(padded), -1, size)
+    sums = blocks.sum(-1, dtype=torch.float64)
+    ends = sums.cumsum(-1)
+    thresholds = (numbers * ends[:, -1]).unsqueeze(1)
+    block = torch.searchsorted(ends, thresholds, right=True).clamp_max(sums.shape[1] - 1)
+    within = blocks.gather(1, block.unsqueeze(2).expand(-1, 1, size)).squeeze(1).double().cumsum(-1)
+    before = ends.roll(1, 1).gather(1, block).where(block > 0, 0.0)
+    # strictly above the threshold: a token of probability 0 never has its turn; and below the block's own last sum,
+    # which is rounded otherwise than its sum above
+    most = torch.nextafter(within[:, -1:], torch.zeros_like(before))
+    at = torch.searchsorted(within, torch.minimum(thresholds - before, most).clamp_min(0), right=True)
+    return (block * size + at).squeeze(1).clamp_max(probabilities.shape[1] - 1)
 
 
 def uniforms(seeds: np.ndarray, places: np.ndarray) -> Tensor:

@@ -1,0 +1,136 @@
+"""How is a model of Llama's kind computed with nothing but its arithmetic? Block by block, from its own modules.
+
+    h ← h + o(attention(rotated(q(norm h)), rotated(k(norm h)), v(norm h)))
+    h ← h + down(silu(gate(norm h)) · up(norm h))
+
+Llama, Mistral, Qwen2, Qwen3 and SmolLM are made of these blocks. They are told by their modules, not by their name,
+and compared with the model's own forward pass before they are used: what has another formula in the same modules is
+found out. Weights are read where they lie, adapters are called where they stand, so nothing is to be kept in step.
+
+Easy to get wrong: sums in half precision are rounded in another order than the model's own. In float32, where runs
+are repeated to the last bit, the model's own forward pass is used (`forward.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm
+
+from whetstone.inference.attention import attend_to_rows
+from whetstone.inference.beginnings import attend, reading_of
+from whetstone.inference.cache import RowCache
+
+_LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+_NORMS_OF_HEADS = {"q_norm", "k_norm"}
+_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """The blocks of a causal language model.
+
+    Args:
+        model: The model, whose modules are these blocks': see `blocks_of`.
+    """
+
+    model: Any
+
+    def states(self, ids: Tensor, places: Tensor, cache: RowCache) -> Tensor:
+        """Feed tokens to the rows the cache is aimed at.
+
+        Args:
+            ids: [B, L].
+            places: [B, L] where in its row each stands.
+
+        Returns:
+            [B, L, hidden] normed, as the head reads them.
+        """
+        body = self.model.model
+        hidden: Tensor = body.embed_tokens(ids)
+        cos, sin = (each.unsqueeze(2) for each in body.rotary_emb(hidden, places))
+        windows = [_window(layer.self_attn, cache.capacity) for layer in body.layers]
+        drawn = ids.shape[1] == 1 and not any(windows)
+        reading = reading_of(cache, hidden.dtype) if drawn else None
+        for number, layer in enumerate(body.layers):
+            attention, mlp = layer.self_attn, layer.mlp
+            normed = _normed(layer.input_layernorm, hidden)
+            query, key, value = (
+                projection(normed).unflatten(-1, (-1, attention.head_dim))
+                for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+            )
+            norms = dict(attention.named_children())
+            if "q_norm" in norms:
+                query, key = _normed(norms["q_norm"], query), _normed(norms["k_norm"], key)
+            turned = _rotated(torch.cat((query, key), dim=2).contiguous(), cos, sin)
+            query, key = torch.split(turned, [query.shape[2], key.shape[2]], dim=2)
+            keys, values = cache.layers[number].update(key.transpose(1, 2), value.transpose(1, 2))
+            if reading is not None:
+                mixed = attend(query[:, 0], keys, values, cache, number, reading, attention.scaling)
+            else:
+                mixed, _ = attend_to_rows(
+                    attention,
+                    query.transpose(1, 2),
+                    keys,
+                    values,
+                    None,
+                    scaling=attention.scaling,
+                    sliding_window=windows[number],
+                )
+            hidden = hidden + attention.o_proj(mixed.reshape(*ids.shape, -1))
+            normed = _normed(layer.post_attention_layernorm, hidden)
+            hidden = hidden + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed)) * mlp.up_proj(normed))
+        return _normed(body.norm, hidden)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[…, hidden] → […, V], each row in one piece."""
+        logits: Tensor = self.model.lm_head(states)
+        return logits.contiguous()
+
+
+def blocks_of(model: torch.nn.Module) -> Blocks | None:
+    """The model's blocks, where its modules are those; None where it has others, more or fewer."""
+    if {name for name, _ in model.named_children()} != {"model", "lm_head"}:
+        return None
+    body: Any = model.model
+    if {name for name, _ in body.named_children()} != {"embed_tokens", "layers", "norm", "rotary_emb"}:
+        return None
+    return Blocks(model) if all(map(_is_block, body.layers)) and _is_norm(body.norm) else None
+
+
+def _is_block(layer: Any) -> bool:
+    if {name for name, _ in layer.named_children()} != _LAYER:
+        return False
+    attention = {name for name, _ in layer.self_attn.named_children()}
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [module for name, module in layer.self_attn.named_children() if name in _NORMS_OF_HEADS]
+    return (
+        attention in (_ATTENTION, _ATTENTION | _NORMS_OF_HEADS)
+        and {name for name, _ in layer.mlp.named_children()} == _MLP
+        and all(map(_is_norm, norms))
+    )
+
+
+def _is_norm(module: Any) -> bool:
+    return {name for name, _ in module.named_parameters()} == {"weight"} and "variance_epsilon" in vars(module)
+
+
+def _window(attention: Any, capacity: int) -> int | None:
+    """Places a layer looks back; None: as many as a row holds. Mistral's has it in the configuration alone."""
+    held = {**vars(attention.config), **vars(attention)}
+    window: int | None = held.get("sliding_window")
+    return None if window is None or window >= capacity else window
+
+
+def _normed(norm: Any, states: Tensor) -> Tensor:
+    return rms_norm(states, (states.shape[-1],), norm.weight, norm.variance_epsilon)
+
+
+def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """[B, L, heads, D] turned by the angles of its places, [B, L, 1, D]."""
+    first, second = states.chunk(2, dim=-1)
+    return torch.addcmul(states * cos, torch.cat((-second, first), dim=-1), sin)
