@@ -5,22 +5,44 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.inference.abilities import require
     from whetstone.inference.forward import rows_are_summed_alike
     from whetstone.inference.local import LocalEngine
-    from whetstone.inference.protocol import Engine, EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
+    from whetstone.inference.protocol import (
+        Engine,
+        EngineAbilities,
+        EngineStatistics,
+        Generation,
+        InFlight,
+        ReadsText,
+        Sampling,
+        Scores,
+        Weights,
+    )
     from whetstone.inference.restarting import RestartingEngine
+    from whetstone.inference.served import restarting_engine
+    from whetstone.inference.sglang import SGLangEngine
+    from whetstone.inference.vllm import VLLMEngine
+    from whetstone.inference.weight_folder import WeightFolder
 
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "Engine",
+    "EngineAbilities",
     "EngineStatistics",
     "Generation",
     "InFlight",
     "LocalEngine",
+    "ReadsText",
     "RestartingEngine",
+    "SGLangEngine",
     "Sampling",
     "Scores",
+    "VLLMEngine",
+    "WeightFolder",
     "Weights",
+    "require",
+    "restarting_engine",
     "rows_are_summed_alike",
 ]

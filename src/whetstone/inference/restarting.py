@@ -17,6 +17,7 @@ from typing import TypeVar
 from whetstone.errors import InfrastructureError
 from whetstone.inference.protocol import (
     Engine,
+    EngineAbilities,
     EngineStatistics,
     Generation,
     InFlight,
@@ -57,6 +58,11 @@ class RestartingEngine:
         self._closed = False
         self.restarts = 0
         """How often another took the place of a dead one."""
+
+    @property
+    def abilities(self) -> EngineAbilities:
+        """What it gives."""
+        return self._engine.abilities
 
     @property
     def version(self) -> int:
