@@ -6,11 +6,11 @@ Started so it stands in for `python -m vllm.entrypoints.openai.api_server`.
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
@@ -66,10 +66,8 @@ class ModelServer:
                 pass
 
             def handle(self):
-                try:
+                with contextlib.suppress(ConnectionError):  # who asked is gone
                     super().handle()
-                except (ConnectionError, BrokenPipeError):
-                    pass  # who asked is gone
 
         self.http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.http.daemon_threads = True
@@ -370,7 +368,7 @@ class SGLang(ModelServer):
         }
 
 
-@contextmanager
+@contextlib.contextmanager
 def served(kind, folder, **options):
     """The server, for as long as it is needed."""
     server = kind(folder, **options)

@@ -6,6 +6,7 @@ from whetstone.window import window
 
 if TYPE_CHECKING:
     from whetstone.inference.abilities import require
+    from whetstone.inference.engine_check import Finding, check_engine
     from whetstone.inference.forward import rows_are_summed_alike
     from whetstone.inference.local import LocalEngine
     from whetstone.inference.protocol import (
@@ -31,6 +32,7 @@ __all__ = [
     "Engine",
     "EngineAbilities",
     "EngineStatistics",
+    "Finding",
     "Generation",
     "InFlight",
     "LocalEngine",
@@ -42,6 +44,7 @@ __all__ = [
     "VLLMEngine",
     "WeightFolder",
     "Weights",
+    "check_engine",
     "require",
     "restarting_engine",
     "rows_are_summed_alike",

@@ -10,10 +10,12 @@ one answer between them is the end.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from whetstone.contracts import names_of
 from whetstone.errors import InfrastructureError
 from whetstone.inference.protocol import (
     Engine,
@@ -21,6 +23,7 @@ from whetstone.inference.protocol import (
     EngineStatistics,
     Generation,
     InFlight,
+    ReadsText,
     Sampling,
     Scores,
     Spans,
@@ -112,10 +115,20 @@ class RestartingEngine:
                 if engine.alive:
                     raise
 
+    def __getattr__(self, name: str) -> Any:
+        """What an engine may have beside `Engine`, where this one has it: of the one that lives when it is called."""
+        if name not in names_of(ReadsText):
+            raise AttributeError(name)
+        getattr(self._engine, name)
+        return functools.partial(self._of_the_living, name)
+
     async def close(self) -> None:
         """See `Engine.close`."""
         self._closed = True
         await self._engine.close()
+
+    async def _of_the_living(self, name: str, *args: Any) -> Any:
+        return self._answered(await getattr(await self._living(), name)(*args))
 
     def _answered(self, answer: T) -> T:
         self._in_a_row = 0

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -60,7 +61,7 @@ class WeightFolder:
             before, self.path, self.version = self.path, path, version
             shutil.rmtree(path, ignore_errors=True)
             aside.replace(path)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             raise EngineError(
                 f"weights could not be written to {self._folder.name}: {error}; `weights_folder` names another place"
             ) from None
