@@ -134,6 +134,8 @@ class ModelServer:
         self.labels[self.loaded] = self.labels[self.loaded - 1]
         weights = load_file(Path(folder) / "model.safetensors")
         names = dict(self.policy.model.named_parameters())
+        assert "lm_head.weight" in weights or "model.embed_tokens.weight" not in weights, "vLLM would keep its old head"
+        weights.pop("lm_head.weight", None)
         for name, tensor in weights.items():
             if name not in names or names[name].shape != tensor.shape:
                 raise ValueError(f"There is no module or parameter named {name} of shape {[*tensor.shape]}")
@@ -179,7 +181,7 @@ class VLLM(ModelServer):
         assert body["method"] == "reload_weights"
         try:
             self.load(body["kwargs"]["weights_path"])
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, AssertionError) as error:
             self.healthy = False  # vLLM's worker does not survive it
             said = f"Call to collective_rpc method failed: Worker failed with error '{error}'"
             return 500, {"error": {"message": said, "type": "InternalServerError", "param": None, "code": 500}}
@@ -288,7 +290,7 @@ class VLLM(ModelServer):
                         "text_offset": [0] * len(texts),
                         "token_logprobs": logprobs,
                         "tokens": texts,
-                        "top_logprobs": [{text: value} for text, value in zip(texts, logprobs, strict=True)],
+                        "top_logprobs": None,
                     },
                     "finish_reason": drawn.finish,
                     "stop_reason": None,

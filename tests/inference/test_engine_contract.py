@@ -9,6 +9,7 @@ The real vLLM is asked where an interpreter with it is named:
 
 import asyncio
 import contextlib
+import json
 import math
 import os
 from dataclasses import dataclass
@@ -323,6 +324,49 @@ class TestContract:
         under.run(play)
 
 
-def test_the_stand_in_writes_what_vllm_wrote(folder):
-    recorded = (Path(__file__).parent / "recorded" / "vllm-0.32.json").read_text()
-    assert recorded
+RECORDED = json.loads((Path(__file__).parent / "recorded" / "vllm-0.32.json").read_text())
+
+
+def paths(value, at=""):
+    """Every place of a JSON value that is not null, with its type; all items of a list are one."""
+    if isinstance(value, dict):
+        places = [
+            place for key, inner in value.items() for place in paths(inner, f"{at}.{'*' if key.isdigit() else key}")
+        ]
+    elif isinstance(value, list):
+        places = [place for inner in value for place in paths(inner, f"{at}[]")]
+    else:
+        places = []
+    return {(at, type(value).__name__), *places} if value is not None else set(places)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_stand_in_writes_what_vllm_wrote(folder, name):
+    recorded = RECORDED[name]
+    with served(VLLM, folder) as server:
+        status, said = server.answer(recorded["path"], recorded["asked"], {})
+    assert status == recorded["status"]
+    assert paths(said) <= paths(recorded["answered"])
+
+
+@pytest.mark.parametrize("name", ["generate", "completions"])
+def test_what_vllm_wrote_is_read(folder, name):
+    answered = RECORDED[name]["answered"]
+
+    async def play(engine):
+        scored = await engine.score([40, 41, 42, 43])
+        return scored, engine.statistics
+
+    lacks = [] if name == "generate" else ["/inference/v1/generate"]
+
+    def recorded(path, answer):
+        return (
+            answered if path == RECORDED[name]["path"] and server.asked[-1][1].get("cache_salt") != "probe" else answer
+        )
+
+    with served(VLLM, folder, lacks=lacks, faults=recorded) as server:
+        server.labels[0] = "default"
+        scored, statistics = Under(name, folder, lambda policy: VLLMEngine(address=server.url)).run(play)
+    said = answered.get("prompt_logprobs") or answered["choices"][0]["prompt_logprobs"]
+    assert scored.logprobs == tuple(next(iter(place.values()))["logprob"] for place in said[1:])
+    assert statistics.prefill_tokens == 4

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests_servers import VLLM, SGLang, interpreter, served
 from whetstone.errors import EngineError, InfrastructureError, RecipeError
@@ -246,11 +247,12 @@ def test_weights_that_another_run_changed_are_noticed(folder, kind, engine):
         play(engine(address=server.url), what)
 
 
-def test_one_that_came_up_again_with_its_first_weights_is_given_the_last(folder):
+def test_one_that_came_up_again_with_its_first_weights_is_given_the_last(folder, tmp_path):
     async def what(engine):
         await engine.load_weights(named(folder, times=1.5), 4)
         expected = (await engine.score(PROMPT)).logprobs
-        server.load(folder)
+        first = WeightFolder(parent=tmp_path)
+        await asyncio.to_thread(server.load, first.write(named(folder), 0))
         server.label("default")
         with pytest.raises(InfrastructureError, match='draws from weights "default"'):
             await some(engine)
@@ -375,6 +377,12 @@ def test_tensors_that_share_memory_are_written_once(tmp_path):
     assert (path / "model.safetensors").stat().st_size < 200
 
 
+def test_a_head_that_is_tied_is_written_too(folder, tmp_path):
+    weights = WeightFolder(parent=tmp_path)
+    held = load_file(weights.write(named(folder), 1) / "model.safetensors")
+    assert torch.equal(held["lm_head.weight"], held["model.embed_tokens.weight"])
+
+
 def test_no_room_for_weights_is_a_line(folder, small_disk):
     with pytest.raises(EngineError, match=r"could not be written to .*weights_folder"):
         WeightFolder(parent=small_disk).write(named(folder), 1)
@@ -458,6 +466,20 @@ def test_weights_that_do_not_arrive_are_noticed(folder):
         found = findings(VLLMEngine(address=server.url), load_policy(folder))
     assert found["weights"].good is False
     assert "do not arrive" in found["weights"].said
+
+
+def test_weights_that_arrive_in_part_are_noticed(folder):
+    def in_part(path):
+        weights = load_file(Path(path) / "model.safetensors")
+        server.loaded += 1
+        kept = {name: tensor for name, tensor in weights.items() if "layers.1" in name}
+        server.within(server.engine.load_weights(kept, server.loaded))
+
+    with served(VLLM, folder) as server:
+        server.load = in_part
+        found = findings(VLLMEngine(address=server.url), load_policy(folder))
+    assert found["weights"].good is False
+    assert "arrive in part" in found["weights"].said
 
 
 def test_a_cache_that_is_off_is_noticed(folder):

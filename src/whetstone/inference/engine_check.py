@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
+from typing import Any
 
 import torch
 
@@ -108,15 +109,22 @@ async def _weights(engine: Engine, policy: Policy, bound: float) -> Finding:
     # an engine of this process may draw from the policy's own tensors, into which weights are copied
     own = {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
     before = (await engine.score(prompt)).logprobs
-    await engine.load_weights(await in_arithmetic_thread(_perturbed, policy), version + 1)
+    others = await in_arithmetic_thread(_perturbed, policy)
+    expected = await in_arithmetic_thread(_forward, policy, prompt, 1, weights=others)
+    await engine.load_weights(others, version + 1)
     try:
         perturbed = (await engine.score(prompt)).logprobs
     finally:
         await engine.load_weights(own, version)
     again = (await engine.score(prompt)).logprobs
-    moved, back = _mean_distance(before, perturbed), _mean_distance(before, again)
+    moved, back, off = (_mean_distance(*pair) for pair in ((before, perturbed), (before, again), (expected, perturbed)))
     if moved < _SEEN:
         return Finding("weights", False, f"do not arrive: other weights move log-probs by {moved:.2g} nats")
+    if off > max(_SEEN, min(bound, moved / 2)):
+        said = (
+            f"arrive in part: log-probs lie {off:.2g} nats from what other weights give, which move them by {moved:.2g}"
+        )
+        return Finding("weights", False, said)
     if back > _SEEN:
         return Finding("weights", False, f"do not come back: log-probs lie {back:.2g} nats from where they were")
     return Finding("weights", True, f"arrive: others move log-probs by {moved:.2g} nats, the old ones by {back:.2g}")
@@ -138,9 +146,10 @@ async def _own(policy: Policy, ids: Sequence[int], start: int) -> list[float]:
 
 
 @torch.inference_mode()
-def _forward(policy: Policy, ids: Sequence[int], start: int) -> list[float]:
+def _forward(policy: Policy, ids: Sequence[int], start: int, *, weights: Weights | None = None) -> list[float]:
     device = next(policy.model.parameters()).device
-    logits = policy.model(torch.tensor([ids], device=device)).logits[0, start - 1 : -1].float()
+    read: Any = torch.func.functional_call(policy.model, dict(weights or {}), (torch.tensor([ids], device=device),))
+    logits = read.logits[0, start - 1 : -1].float()
     following = torch.tensor(ids[start:], device=device).unsqueeze(1)
     return [float(value) for value in torch.log_softmax(logits, -1).gather(1, following).squeeze(1)]
 

@@ -2,7 +2,8 @@
 
 The folder stays when the server dies: whoever takes its place begins with the weights last given.
 
-Easy to get wrong: tensors that share memory (a tied head) are written once; a server ties them itself.
+Easy to get wrong: a head that is tied to the embeddings has no name of its own among a model's parameters, and a server
+may keep a copy of it in a layout of its own: vLLM 0.32 on a CPU goes on with the old head unless it is written, too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from whetstone.errors import EngineError
 from whetstone.inference.protocol import Weights
 
 _IN_MEMORY = Path("/dev/shm")
+_HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 _ADAPTER = re.compile(r"^(?P<layer>.+)\.(?P<half>lora_[AB])(?:\.[^.]+)?\.weight$")
 
 
@@ -82,11 +85,15 @@ def _whole(weights: Weights) -> Weights:
 
 
 def _apart(weights: Weights) -> dict[str, Tensor]:
-    """Each memory once, under its first name."""
+    """Each memory once, under its first name; and the head, where it is the embeddings."""
     seen: dict[tuple[int, tuple[int, ...]], str] = {}
     for name, tensor in weights.items():
         seen.setdefault((tensor.data_ptr(), tuple(tensor.shape)), name)
-    return {name: weights[name].detach().cpu().contiguous() for name in seen.values()}
+    apart = {name: weights[name].detach().cpu().contiguous() for name in seen.values()}
+    embeddings = next((name for name in apart if name.endswith(_EMBEDDINGS)), None)
+    if embeddings is not None and not any(name.endswith(_HEADS) for name in apart):
+        apart[_HEADS[0]] = apart[embeddings].clone()
+    return apart
 
 
 def _write_adapters(weights: Weights, folder: Path, alpha: float) -> None:
