@@ -360,9 +360,8 @@ def test_what_vllm_wrote_is_read(folder, name):
     lacks = [] if name == "generate" else ["/inference/v1/generate"]
 
     def recorded(path, answer):
-        return (
-            answered if path == RECORDED[name]["path"] and server.asked[-1][1].get("cache_salt") != "probe" else answer
-        )
+        probed = server.asked[-1][1].get("cache_salt") == "probe"
+        return answered if path == RECORDED[name]["path"] and not probed else answer
 
     with served(VLLM, folder, lacks=lacks, faults=recorded) as server:
         server.labels[0] = "default"

@@ -472,7 +472,7 @@ def test_weights_that_arrive_in_part_are_noticed(folder):
     def in_part(path):
         weights = load_file(Path(path) / "model.safetensors")
         server.loaded += 1
-        kept = {name: tensor for name, tensor in weights.items() if "layers.1" in name}
+        kept = named(folder) | {name: tensor for name, tensor in weights.items() if "layers.1" in name}
         server.within(server.engine.load_weights(kept, server.loaded))
 
     with served(VLLM, folder) as server:

@@ -71,6 +71,11 @@ async def check_engine(engine: Engine, policy: Policy, *, bound: float = 0.05) -
 async def _logprobs(engine: Engine, policy: Policy, bound: float) -> Finding:
     prompt = _prompt(policy)
     drawn = await engine.generate(prompt, Sampling(_DRAWN), episode="check")
+    known = int(policy.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+    if max(drawn.tokens) >= known:
+        return Finding(
+            "log-probs", False, f"token {max(drawn.tokens)} was drawn, and the policy knows {known}: another model"
+        )
     own = await _own(policy, [*prompt, *drawn.tokens], len(prompt))
     mean = _mean_distance(drawn.logprobs, own)
     largest = max(abs(a - b) for a, b in zip(drawn.logprobs, own, strict=True))
