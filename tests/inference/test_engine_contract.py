@@ -106,7 +106,7 @@ def real_vllm(name, folder, stack):
     runner = stack.enter_context(asyncio.Runner())
     stack.callback(lambda: runner.run(started.close()))
     runner.run(started.score([1, 2, 3]))
-    return lambda policy: VLLMEngine(address=started.address, detokenize=policy.tokenizer.decode)
+    return lambda policy: VLLMEngine(address=started.at.address, detokenize=policy.tokenizer.decode)
 
 
 def close_to(expected):

@@ -19,12 +19,12 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
-import httpx2
-
 from whetstone.errors import EngineError, InfrastructureError, PromptTooLong
+from whetstone.inference.connection import Connection
+from whetstone.inference.exchange import Question, Reply, given_by, is_plain, label_of, until_stop
 from whetstone.inference.protocol import (
     EngineAbilities,
     EngineStatistics,
@@ -38,46 +38,12 @@ from whetstone.inference.protocol import (
 from whetstone.inference.restarting import RestartingEngine
 from whetstone.inference.server_process import ServerProcess
 from whetstone.inference.weight_folder import WeightFolder
-from whetstone.network import Answer, asked
 
-_SECONDS_FOR_HEALTH = 10.0
-_SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_ABORTS = 0.2
-_MOST_SHOWN = 300
 _PROBED = 6
 """Tokens that are drawn to see what log-probs are."""
 _SURE = 1e-3
 """A log-prob above minus this is of a draw that was certain."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One request to a server."""
-
-    id: str
-    tokens: tuple[int, ...]
-    sampling: Sampling
-    """`forced` is in `tokens` already; `max_new_tokens` fits the context."""
-    score_from: int | None = None
-    """Log-probs of `tokens` from here on are wanted, too."""
-    cache: str = ""
-    """Keys are shared with questions of the same name alone: those under the same weights."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a server answered."""
-
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    """[T] as the server gives them: of the draw or of the model, see `ServedEngine.of_the_draw`."""
-    finish: Literal["stop", "length", "abort"]
-    labels: tuple[str | None, ...]
-    """[T] the weights that drew each token; None where the server does not say."""
-    prompt_tokens: int
-    cached_tokens: int
-    prompt_logprobs: tuple[float, ...] = ()
-    """Those asked for by `score_from`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,19 +77,23 @@ class ServedEngine(ABC):
         weights: WeightFolder | None,
         version: int,
     ) -> None:
-        self._command, self._environment, self._port = command, environment, port
-        self.address = (address or f"http://127.0.0.1:{port}").rstrip("/")
-        self.version, self.seconds, self.start_seconds = version, seconds, start_seconds
+        start = None if command is None else lambda: ServerProcess(command(port), environment=environment)
+        self.at = Connection(
+            self.server,
+            address=(address or f"http://127.0.0.1:{port}").rstrip("/"),
+            start=start,
+            key=key,
+            seconds=seconds,
+            start_seconds=start_seconds,
+        )
+        self.version = version
         self.context_length = 0
         """Tokens the server's model can have in view; 0 before it was asked."""
         self.of_the_draw = True
         """Whether the log-probs it gives are those of the draw, after temperature and cuts; else the model's."""
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._detokenize = detokenize
         self._folder = weights or WeightFolder()
         self._labels: dict[str, int] = {}
-        self._client: httpx2.AsyncClient | None = None
-        self._process: ServerProcess | None = None
         self._connecting = asyncio.Lock()
         self._connected = False
         self._changing = asyncio.Lock()
@@ -136,8 +106,6 @@ class ServedEngine(ABC):
         self._aborting: set[asyncio.Task[None]] = set()
         self._statistics = EngineStatistics()
         self._busy_since = 0.0
-        self._dead = ""
-        """Why it cannot answer any more; empty: it can."""
 
     # ------------------------------------------------------------ the protocol
 
@@ -150,9 +118,7 @@ class ServedEngine(ABC):
     @property
     def alive(self) -> bool:
         """Whether it can answer."""
-        if not self._dead and self._process is not None and self._process.ended:
-            self._die(f"the {self.server} server ended: {self._process.last_words}")
-        return not self._dead
+        return self.at.alive
 
     async def generate(
         self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = ()
@@ -167,7 +133,7 @@ class ServedEngine(ABC):
             raise PromptTooLong(f"{len(prompt)} tokens of prompt in a context of {self.context_length} leave no room")
         self._check(sampling)
         room = min(sampling.max_new_tokens, self.context_length - len(prompt))
-        given, ended = _given(sampling, room)
+        given, ended = given_by(sampling, room)
         async with self._counted(episode) as own:
             if own.aborted:
                 return _nothing_drawn()
@@ -232,15 +198,11 @@ class ServedEngine(ABC):
 
     async def close(self) -> None:
         """See `Engine.close`. A server that was started is ended."""
-        self._die("the engine is closed")
+        self.at.dead = self.at.dead or "the engine is closed"
         self._wake()
         for task in tuple(self._aborting):
             task.cancel()
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
-        if self._process is not None:
-            await asyncio.to_thread(self._process.end)
+        await self.at.close()
         self._folder.close()
 
     # ------------------------------------------------------------ what a kind of server says in its own words
@@ -271,50 +233,6 @@ class ServedEngine(ABC):
 
     # ------------------------------------------------------------ for them
 
-    async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str) -> Answer:
-        """One question to the server, whatever it answers.
-
-        Raises:
-            InfrastructureError: There was no answer. The engine is dead if the server is.
-        """
-        if self._client is None:
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
-            self._client = httpx2.AsyncClient(timeout=self.seconds, headers=self._headers, limits=limits)
-        sent: dict[str, Any] = {"params": query} if query else {}
-        if body is not None:
-            sent["json"] = body
-        try:
-            return await asked(self._client, method, f"{self.address}{path}", seconds=self.seconds, **sent)
-        except httpx2.HTTPError as error:
-            await self._examine()
-            why = self._dead or f"{type(error).__name__}: {error}".rstrip(": ")
-            raise InfrastructureError(f"the {self.server} server at {self.address} did not answer: {why}") from None
-
-    async def told(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str) -> Any:
-        """The JSON of an answer that is a success.
-
-        Raises:
-            EngineError: The server refuses the question.
-            InfrastructureError: It failed, or there was no answer.
-        """
-        answer = await self.ask(method, path, body, **query)
-        said = f"the {self.server} server at {self.address} answered {path} with {answer.status}: {_message(answer)}"
-        if answer.status >= 500:
-            await self._examine()
-            raise InfrastructureError(said)
-        if answer.status >= 300:
-            raise EngineError(said)
-        if not answer.content:
-            return {}
-        try:
-            return answer.json()
-        except ValueError:
-            raise InfrastructureError(said) from None
-
-    def strange(self, said: str) -> EngineError:
-        """An error about what the server is."""
-        return EngineError(f"the {self.server} server at {self.address} {said}")
-
     async def find_what_logprobs_are(self, **certain: Any) -> None:
         """Learn whether log-probs are the draw's or the model's, by draws that are certain and models that are not.
 
@@ -334,58 +252,23 @@ class ServedEngine(ABC):
     async def _ready(self) -> None:
         """Started, connected, and with the weights last given."""
         if not self.alive:
-            raise InfrastructureError(self._dead)
+            raise InfrastructureError(self.at.dead)
         if self._connected:
             return
         async with self._connecting:
             if self._connected:
                 return
-            if self._command is not None and self._process is None:
-                self._process = ServerProcess(self._command(self._port), environment=self._environment)
             try:
-                await self._until_it_answers()
+                await self.at.until_it_answers(again=self._folder.path is not None)
                 self._labels = {await self._connect(): self.version}
             except InfrastructureError as error:
-                self._die(str(error))
+                self.at.die(str(error))
                 raise
             if self._folder.path is not None:
                 await self._load({}, self._folder.version)
                 self._labels = {label_of(self._folder.version): self._folder.version}
                 self.version = self._folder.version
             self._connected = True
-
-    async def _until_it_answers(self) -> None:
-        """Wait for one that was started; one that was said to be there is asked once."""
-        end = time.monotonic() + (self.start_seconds if self._process is not None else 0.0)
-        while not await self._healthy():
-            if self._process is not None and self._process.ended:
-                said = f"the {self.server} server ended before it answered: {self._process.last_words}"
-                if self._folder.path is None:
-                    raise EngineError(said)  # it never ran: that is for a person to mend
-                raise InfrastructureError(said)
-            if time.monotonic() >= end:
-                within = f" within {self.start_seconds:g} s" if self._process is not None else ""
-                raise InfrastructureError(f"no {self.server} server answers at {self.address}{within}")
-            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-
-    async def _healthy(self) -> bool:
-        async with httpx2.AsyncClient(timeout=_SECONDS_FOR_HEALTH, headers=self._headers) as client:
-            try:
-                answer = await asked(client, "GET", f"{self.address}/health", seconds=_SECONDS_FOR_HEALTH)
-            except httpx2.HTTPError:
-                return False
-        return answer.status == 200
-
-    async def _examine(self) -> None:
-        """See whether the server is dead after something went wrong."""
-        if self.alive and self._connected and not await self._healthy():
-            why = self._process.last_words if self._process is not None else "its health is not good"
-            self._die(f"the {self.server} server at {self.address} is dead: {why}")
-
-    def _die(self, why: str) -> None:
-        self._dead = self._dead or why
-        if self._process is not None:
-            self._process.kill()
 
     @asynccontextmanager
     async def _counted(self, episode: str) -> AsyncIterator[_UnderWay]:
@@ -398,7 +281,7 @@ class ServedEngine(ABC):
                 own.go.clear()
                 await own.go.wait()
             if not self.alive:
-                raise InfrastructureError(self._dead)
+                raise InfrastructureError(self.at.dead)
             if not self._count_under_way:
                 self._busy_since = time.perf_counter()
             self._count_under_way += 1
@@ -443,11 +326,13 @@ class ServedEngine(ABC):
         moving = in_flight != "drain" and self._count_under_way > 0
         if moving:
             await self._pause(in_flight)
-        await self._load(weights, version)
-        self._labels = {**(self._labels if moving else {}), label_of(version): version}
-        self.version = version
-        if moving:
-            await self._resume(in_flight)
+        try:
+            await self._load(weights, version)
+            self._labels = {**(self._labels if moving else {}), label_of(version): version}
+            self.version = version
+        finally:
+            if moving and self.alive:
+                await self._resume(in_flight)
 
     async def _write(self, weights: Weights, version: int) -> str:
         """A folder with the weights, or with those last given where there are none."""
@@ -473,15 +358,15 @@ class ServedEngine(ABC):
         """
         if sampling.stop_strings and self._detokenize is None:
             raise ValueError("stop_strings: this engine was made without detokenize and cannot read text")
-        if sampling.forced and not _plain(sampling):
-            raise self.strange("gives log-probs of forced tokens only at temperature 1, with neither bias nor cuts")
+        if sampling.forced and not is_plain(sampling):
+            raise self.at.strange("gives log-probs of forced tokens only at temperature 1, with neither bias nor cuts")
         if not self.of_the_draw and sampling.temperature not in (0, 1):
-            raise self.strange(
+            raise self.at.strange(
                 f"gives the model's log-probs, which at temperature {sampling.temperature:g} are not those of the draw"
                 f"; {self.of_the_draw_by}"
             )
-        if not self.of_the_draw and sampling.temperature == 1 and not _plain(sampling):
-            raise self.strange(f"gives the model's log-probs, not those after bias and cuts; {self.of_the_draw_by}")
+        if not self.of_the_draw and sampling.temperature == 1 and not is_plain(sampling):
+            raise self.at.strange(f"gives the model's log-probs, not those after bias and cuts; {self.of_the_draw_by}")
 
     of_the_draw_by: str
     """What has a server give log-probs of the draw."""
@@ -499,9 +384,9 @@ class ServedEngine(ABC):
             known = not (sampling.logit_bias or sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0)
             logprobs = (0.0,) * len(tokens)
         else:
-            known, logprobs = _plain(sampling), model
+            known, logprobs = is_plain(sampling), model
         versions = (asked_under,) * len(given) + self._versions(reply.labels, asked_under)
-        kept = _until_stop(tokens, sampling, self._detokenize)
+        kept = until_stop(tokens, sampling, self._detokenize)
         return Generation(
             tokens=tokens[:kept],
             logprobs=logprobs[:kept],
@@ -515,11 +400,11 @@ class ServedEngine(ABC):
         versions = tuple(asked_under if label is None else self._labels.get(label, -1) for label in labels)
         strange = [label for label, version in zip(labels, versions, strict=True) if version < asked_under]
         if strange:
-            self._die(
-                f'the {self.server} server at {self.address} draws from weights "{strange[0]}", not from those it was '
-                "given last: it was started again, or another run changes them, too"
+            self.at.die(
+                f'the {self.server} server at {self.at.address} draws from weights "{strange[0]}", not from those '
+                "it was given last: it was started again, or another run changes them, too"
             )
-            raise InfrastructureError(self._dead)
+            raise InfrastructureError(self.at.dead)
         return versions
 
 
@@ -547,66 +432,5 @@ def restarting_engine(
     return RestartingEngine(lambda version: make(weights=folder, version=version, **options), heard=heard)
 
 
-def label_of(version: int) -> str:
-    """What weights are called at a server."""
-    return f"whetstone-{version}"
-
-
-def labels_of(
-    spans: Sequence[Mapping[str, Any]] | None, tokens: int, *, otherwise: str | None = None
-) -> tuple[str | None, ...]:
-    """[T] which weights drew each token, from spans that follow each other; `otherwise` where there are none.
-
-    >>> labels_of([{"version": "a", "start": 0, "end": 1}, {"version": "b", "start": 1, "end": 3}], 3)
-    ('a', 'b', 'b')
-    """
-    if spans is None:
-        return (otherwise,) * tokens
-    labels = tuple(str(span["version"]) for span in spans for _ in range(span["start"], span["end"]))
-    if len(labels) != tokens:
-        raise ValueError(f"{tokens} tokens and weights of {len(labels)}")
-    return labels
-
-
-def _plain(sampling: Sampling) -> bool:
-    """Whether the sampling distribution is the model's."""
-    cut = sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0 or sampling.logit_bias
-    return sampling.temperature == 1 and not cut
-
-
-def _given(sampling: Sampling, room: int) -> tuple[tuple[int, ...], Literal["stop", "length"] | None]:
-    """(the forced tokens that come to be; how the answer ends with them, None: it goes on)"""
-    given = sampling.forced[:room]
-    for place, token in enumerate(given):
-        if token in sampling.stop_ids:
-            return given[: place + 1], "stop"
-    return given, "length" if given and len(given) == room else None
-
-
-def _until_stop(tokens: Sequence[int], sampling: Sampling, detokenize: Callable[[Sequence[int]], str] | None) -> int:
-    """How many tokens there are up to the one that completes a stop string."""
-    if not sampling.stop_strings:
-        return len(tokens)
-    assert detokenize is not None
-    if not any(stop in detokenize(tokens) for stop in sampling.stop_strings):
-        return len(tokens)
-    return next(
-        count
-        for count in range(1, len(tokens) + 1)
-        if any(stop in detokenize(tokens[:count]) for stop in sampling.stop_strings)
-    )
-
-
 def _nothing_drawn() -> Generation:
     return Generation((), (), (), (), "abort")
-
-
-def _message(answer: Answer) -> str:
-    """What an error says, in a line."""
-    try:
-        read = answer.json()
-        error = read.get("error", read) if isinstance(read, dict) else read
-        text = str(error.get("message", error) if isinstance(error, dict) else error)
-    except ValueError:
-        text = answer.text
-    return " ".join(text.split())[:_MOST_SHOWN] or "nothing"

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whetstone.errors import EngineError, InfrastructureError
+from whetstone.inference.exchange import Question, Reply, label_of, labels_of
 from whetstone.inference.protocol import EngineAbilities, InFlight, Sampling, Weights
-from whetstone.inference.served import Question, Reply, ServedEngine, label_of, labels_of
+from whetstone.inference.served import ServedEngine
 from whetstone.inference.server_process import as_flags, free_port
 from whetstone.inference.weight_folder import WeightFolder
 
@@ -92,17 +93,17 @@ class SGLangEngine(ServedEngine):
     async def tokenize(self, text: str) -> tuple[int, ...]:
         """See `ReadsText.tokenize`."""
         await self._ready()
-        read = await self.told("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})
+        read = await self.at.told("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})
         return tuple(read["tokens"])
 
     async def _connect(self) -> str:
-        described = await self.told("GET", "/get_model_info")
+        described = await self.at.told("GET", "/get_model_info")
         if "model_path" not in described:
-            raise self.strange("is none: /get_model_info names no model_path")
-        configured = await self.told("GET", "/get_server_info")
+            raise self.at.strange("is none: /get_model_info names no model_path")
+        configured = await self.at.told("GET", "/get_server_info")
         length = configured.get("context_length") or configured.get("max_req_input_len")
         if length is None:
-            raise self.strange("does not say how long its context is; start it with --context-length")
+            raise self.at.strange("does not say how long its context is; start it with --context-length")
         self.context_length = int(length)
         await self.find_what_logprobs_are(temperature=1e-4)  # its log-probs are before cuts
         return str(described.get("weight_version") or "")
@@ -111,7 +112,7 @@ class SGLangEngine(ServedEngine):
         super()._check(sampling)
         cut = sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0 or sampling.logit_bias
         if cut and sampling.temperature > 0:
-            raise self.strange(
+            raise self.at.strange(
                 "gives no log-probs after bias and cuts; draw without top_k, top_p, min_p and logit_bias"
             )
 
@@ -125,17 +126,17 @@ class SGLangEngine(ServedEngine):
             "extra_key": question.cache,
             **({"lora_path": _ADAPTER} if self._with_adapter else {}),
         }
-        read = await self.told("POST", "/generate", body)
+        read = await self.at.told("POST", "/generate", body)
         try:
             return self._reply(read, question)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             said = f"answered what is no completion ({type(error).__name__}: {error})"
-            raise InfrastructureError(f"the SGLang server at {self.address} {said}") from None
+            raise InfrastructureError(f"the SGLang server at {self.at.address} {said}") from None
 
     def _reply(self, read: Mapping[str, Any], question: Question) -> Reply:
         said = read["meta_info"]
         if said.get("output_token_logprobs") is None:
-            raise self.strange("gives no log-probs")
+            raise self.at.strange("gives no log-probs")
         drawn = [(int(token), float(logprob)) for logprob, token, *_ in said["output_token_logprobs"]]
         finish: Literal["stop", "length", "abort"] = said["finish_reason"]["type"]
         if finish not in ("stop", "length", "abort"):
@@ -158,7 +159,7 @@ class SGLangEngine(ServedEngine):
         )
 
     async def _abort(self, id: str) -> None:
-        await self.ask("POST", "/abort_request", {"rid": id})
+        await self.at.ask("POST", "/abort_request", {"rid": id})
 
     async def _load(self, weights: Weights, version: int) -> None:
         folder = await self._write(weights, version)
@@ -167,14 +168,14 @@ class SGLangEngine(ServedEngine):
                 await self._changed("/unload_lora_adapter", {"lora_name": _ADAPTER})
             await self._changed("/load_lora_adapter", {"lora_name": _ADAPTER, "lora_path": folder})
             self._with_adapter = True
-            await self.told("POST", "/update_weight_version", {"new_version": label_of(version)})
+            await self.at.told("POST", "/update_weight_version", {"new_version": label_of(version)})
             return
         # keys of other weights have another `extra_key`, so nothing has to be flushed for what is under way
         body = {"model_path": folder, "weight_version": label_of(version), "flush_cache": False}
         await self._changed("/update_weights_from_disk", body)
 
     async def _changed(self, path: str, body: Mapping[str, Any]) -> None:
-        answer = await self.ask("POST", path, body)
+        answer = await self.at.ask("POST", path, body)
         try:
             read = answer.json()
             done = answer.status < 300 and read.get("success") is not False
@@ -185,12 +186,12 @@ class SGLangEngine(ServedEngine):
             raise EngineError(f"weights could not be loaded: {path}: {' '.join(said.split())[:300]}")
 
     async def _pause(self, in_flight: InFlight) -> None:
-        await self.told("POST", "/pause_generation", {"mode": _PAUSES[in_flight]})
+        await self.at.told("POST", "/pause_generation", {"mode": _PAUSES[in_flight]})
 
     async def _resume(self, in_flight: InFlight) -> None:
         if in_flight == "recompute":
-            await self.ask("POST", "/flush_cache")
-        await self.told("POST", "/continue_generation", {})
+            await self.at.ask("POST", "/flush_cache")
+        await self.at.told("POST", "/continue_generation", {})
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:

@@ -17,16 +17,18 @@ from __future__ import annotations
 import base64
 import os
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from whetstone.errors import EngineError, InfrastructureError
+from whetstone.inference.exchange import Question, Reply, label_of, labels_of
 from whetstone.inference.protocol import InFlight, Weights
-from whetstone.inference.served import Question, Reply, ServedEngine, label_of, labels_of
+from whetstone.inference.served import ServedEngine
 from whetstone.inference.server_process import as_flags, free_port
 from whetstone.inference.weight_folder import WeightFolder
 
@@ -111,17 +113,19 @@ class VLLMEngine(ServedEngine):
         """See `ReadsText.tokenize`."""
         await self._ready()
         body = {"model": self._model, "prompt": text, "add_special_tokens": False}
-        return tuple((await self.told("POST", "/tokenize", body))["tokens"])
+        return tuple((await self.at.told("POST", "/tokenize", body))["tokens"])
 
     async def _connect(self) -> str:
-        described = await self.told("GET", "/openapi.json")
+        described = await self.at.told("GET", "/openapi.json")
         self._paths = frozenset(described.get("paths", ()))
         if not self._paths & {_GENERATE, _COMPLETIONS}:
-            raise self.strange("is none: it has neither /inference/v1/generate nor /v1/completions")
-        (model, *_) = (await self.told("GET", "/v1/models"))["data"]
+            raise self.at.strange("is none: it has neither /inference/v1/generate nor /v1/completions")
+        (model, *_) = (await self.at.told("GET", "/v1/models"))["data"]
         self._model, self.context_length = str(model["id"]), int(model["max_model_len"])
         await self.find_what_logprobs_are()
-        return str((await self.told("GET", "/weight_info"))["weight_version"]) if "/weight_info" in self._paths else ""
+        return (
+            str((await self.at.told("GET", "/weight_info"))["weight_version"]) if "/weight_info" in self._paths else ""
+        )
 
     async def _draw(self, question: Question) -> Reply:
         body: dict[str, Any]
@@ -143,20 +147,20 @@ class VLLMEngine(ServedEngine):
                 **_sampling(question),
             }
         path = _GENERATE if _GENERATE in self._paths else _COMPLETIONS
-        read = await self.told("POST", path, body)
+        read = await self.at.told("POST", path, body)
         try:
             return self._reply(read, question)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             said = f"answered what is no completion ({type(error).__name__}: {error})"
-            raise InfrastructureError(f"the vLLM server at {self.address} {said}") from None
+            raise InfrastructureError(f"the vLLM server at {self.at.address} {said}") from None
 
     def _reply(self, read: Mapping[str, Any], question: Question) -> Reply:
         choice, usage = read["choices"][0], read["usage"]
         tokens = choice.get("token_ids")
         if tokens is None:
-            raise self.strange("returns no token ids: it is older than vLLM 0.10.2")
+            raise self.at.strange("returns no token ids: it is older than vLLM 0.10.2")
         if choice.get("logprobs") is None:
-            raise self.strange("gives no log-probs; see its --max-logprobs, and what stands between")
+            raise self.at.strange("gives no log-probs; see its --max-logprobs, and what stands between")
         logprobs = (
             [one["logprob"] for one in choice["logprobs"]["content"]]
             if "content" in choice["logprobs"]
@@ -184,7 +188,7 @@ class VLLMEngine(ServedEngine):
             return ()
         found = read.get("prompt_logprobs") or choice.get("prompt_logprobs")
         if found is None:
-            raise self.strange("gives no log-probs of a prompt")
+            raise self.at.strange("gives no log-probs of a prompt")
         places = range(question.score_from, len(question.tokens))
         return tuple(_logprob(found[place][str(question.tokens[place])]["logprob"]) for place in places)
 
@@ -192,7 +196,7 @@ class VLLMEngine(ServedEngine):
         names = [f"generate-tokens-{id}"] if _GENERATE in self._paths else [f"cmpl-{id}-0"]
         path = f"/inference/v1{_ABORT}" if f"/inference/v1{_ABORT}" in self._paths else _ABORT
         self._need(path, "ends no question early")
-        await self.ask("POST", path, {"request_ids": names})
+        await self.at.ask("POST", path, {"request_ids": names})
 
     async def _load(self, weights: Weights, version: int) -> None:
         self._need(_RPC if not self._lora else _LORA, "takes no weights")
@@ -207,7 +211,7 @@ class VLLMEngine(ServedEngine):
             folder = await self._write(weights, version)
             await self._changed(_RPC, {"method": "reload_weights", "kwargs": {"weights_path": folder}})
         if "/update_weight_version" in self._paths:
-            await self.told("POST", "/update_weight_version", {"new_version": label_of(version)})
+            await self.at.told("POST", "/update_weight_version", {"new_version": label_of(version)})
 
     async def _changed(self, path: str, body: Mapping[str, Any]) -> None:
         """Ask for a change of weights. Where it fails, that is for a person to mend: they would not fit again either.
@@ -216,10 +220,10 @@ class VLLMEngine(ServedEngine):
             EngineError: The server refused, or failed over them; it has none then that are of use.
         """
         try:
-            await self.told("POST", path, body)
+            await self.at.told("POST", path, body)
         except InfrastructureError as error:
             if "answered" in str(error):
-                self._die(str(error))
+                self.at.die(str(error))
                 raise EngineError(f"weights could not be loaded: {error}") from None
             raise
 
@@ -232,24 +236,24 @@ class VLLMEngine(ServedEngine):
             "shapes": [list(tensor.shape) for tensor in held],
             "ipc_handles_pickled": base64.b64encode(pickle.dumps([_handle(tensor) for tensor in held])).decode(),
         }
-        await self.told("POST", "/init_weight_transfer_engine", {"init_info": {"packed": False}})
-        await self.told("POST", "/start_weight_update")
+        await self.at.told("POST", "/init_weight_transfer_engine", {"init_info": {"packed": False}})
+        await self.at.told("POST", "/start_weight_update")
         await self._changed("/update_weights", {"update_info": told})
-        await self.told("POST", "/finish_weight_update")
+        await self.at.told("POST", "/finish_weight_update")
 
     async def _pause(self, in_flight: InFlight) -> None:
         self._need("/pause", f"cannot change weights by in_flight: {in_flight}; drain it")
-        await self.told("POST", "/pause", mode="keep", clear_cache="false")
+        await self.at.told("POST", "/pause", mode="keep", clear_cache="false")
 
     async def _resume(self, in_flight: InFlight) -> None:
         if in_flight == "recompute":
-            await self.told("POST", "/reset_prefix_cache", reset_running_requests="true")
-        await self.told("POST", "/resume")
+            await self.at.told("POST", "/reset_prefix_cache", reset_running_requests="true")
+        await self.at.told("POST", "/resume")
 
     def _need(self, path: str, otherwise: str) -> None:
         if path not in self._paths:
             by = "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if path == _LORA else "VLLM_SERVER_DEV_MODE=1"
-            raise self.strange(f"{otherwise}; start it with {by}")
+            raise self.at.strange(f"{otherwise}; start it with {by}")
 
     @property
     def _asked_model(self) -> str:
@@ -285,8 +289,6 @@ def _logprob(written: float) -> float:
 
 
 def _handle(tensor: Tensor) -> dict[str, Any]:
-    import torch
-
     if not tensor.is_cuda:
         raise EngineError("transfer: ipc: the weights are not on a GPU; use transfer: folder")
     uuid = str(torch.cuda.get_device_properties(tensor.device).uuid)
@@ -314,7 +316,10 @@ def _command(python: str, model: str, port: int, options: Mapping[str, Any], *, 
 
 def _environment(*, lora: bool) -> dict[str, str]:
     """What a server is given unless it says otherwise; that of CPUs is not read where a GPU is."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    try:
+        cores: Iterable[int] = sorted(os.sched_getaffinity(0))
+    except AttributeError:  # a system without it
+        cores = range(os.cpu_count() or 1)
     return {
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
