@@ -45,6 +45,10 @@ class PromptTooLong(WhetstoneError):
     """A task's prompt leaves no room for an answer in the model's context."""
 
 
+class EngineError(WhetstoneError):
+    """An engine cannot do what is asked of it, or its server is not what it was said to be."""
+
+
 class RunDirectoryError(WhetstoneError):
     """A run directory holds another run, no run, or a run that does not match its recipe."""
 

@@ -39,7 +39,7 @@ from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
 from whetstone.environments.protocol import Checks
 from whetstone.errors import PolicyError, RecipeError
-from whetstone.inference import ENGINES, Engine, LocalEngine, RestartingEngine, Sampling
+from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
 from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
 from whetstone.learning.credit import CreditParts
 from whetstone.learning.factory import LEARNERS
@@ -67,7 +67,7 @@ from whetstone.rollout import (
     PolicyActor,
     Strategy,
 )
-from whetstone.rollout.optional import FrozenSeats, provided
+from whetstone.rollout.optional import FrozenSeats, ReadsEntropies, provided
 from whetstone.rollout.protocol import Stateful
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tasks.protocol import Skips
@@ -117,7 +117,7 @@ class Assembly:
         recipe = self.resolved.recipe
         ahead = recipe.reinforcement is not None and recipe.reinforcement.admit_ahead > 0
         policy = replace(self.policy, model=self.sampled_model(apart=ahead))
-        given = {"policy": policy, "max_sequences": recipe.rollout.max_in_flight}
+        given = {"policy": policy, "max_sequences": recipe.rollout.max_in_flight, "heard": heard}
 
         def made(version: int) -> Engine:  # another over the same model draws from the weights that were last loaded
             engine: Engine = part_of(
@@ -131,7 +131,10 @@ class Assembly:
             )
             return engine
 
-        return RestartingEngine(made, heard=heard)
+        first = made(0)
+        self._check_abilities(first)
+        # one behind a server keeps the weights it was given, for the server that takes another's place
+        return first if isinstance(first, RestartingEngine) else RestartingEngine(made, heard=heard, first=first)
 
     def sampled_model(self, *, apart: bool = False) -> torch.nn.Module:
         """The model as it is sampled: with the weights that are trained, or those rounded to what it is computed in.
@@ -140,9 +143,30 @@ class Assembly:
             apart: Whether it goes on with its weights while they are trained.
         """
         model, dtype = self.policy.model, self.policy.dtype
+        if merges(self.policy):  # the engine makes a copy
+            return copy_of_trained(model) if apart else model
         if apart or any(parameter.dtype != dtype for parameter in model.parameters()):
             return copy_of_trained(model, dtype=dtype)
         return model
+
+    def _check_abilities(self, engine: Engine) -> None:
+        """Refuse an engine that does not give what the recipe needs.
+
+        Raises:
+            RecipeError: It lacks something; the message says who has it.
+        """
+        recipe = self.resolved.recipe
+        needed: dict[str, str] = {}
+        if recipe.reinforcement is not None and recipe.reinforcement.deterministic:
+            needed["seeds"] = "reinforcement.deterministic: true"
+        if fulfils(self.strategy, ReadsEntropies) and self.strategy.reads_entropies:
+            needed["entropies"] = f"rollout.strategy: {recipe.rollout.strategy.name}"
+        if self.reads("entropies", "turn_entropies"):
+            needed["entropies"] = "the column of entropies that credit or objective reads"
+        try:
+            require(engine.abilities, needed, engine=recipe.engine.name)
+        except RecipeError as error:
+            raise self.resolved.error("engine", str(error)) from None
 
     def learning_spec(self, settings: ReinforcementSettings) -> LearningSpec:
         """How groups are learned from in a stage."""
@@ -356,12 +380,8 @@ def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) 
             raise resolved.error("rollout.strategy", f"frozen.{role}: {error}") from None
         if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise resolved.error("rollout.strategy", f"frozen.{role}: {folder} has other tokens than the policy")
-        engine = LocalEngine(
-            copy_of_trained(other.model.requires_grad_(False), dtype=policy.dtype),
-            context_length=other.context_length,
-            rows=rollout.max_in_flight,
-            detokenize=other.tokenizer.decode,
-        )
+        held = copy_of_trained(other.model.requires_grad_(False), dtype=policy.dtype)
+        engine = ENGINES["local"](policy=replace(other, model=held), max_sequences=rollout.max_in_flight)
         sampling = _sampling(rollout, chat, rollout.temperature)
         actors[role] = FrozenActor(PolicyActor(engine, sampling, chat.stop_ids))
     return actors

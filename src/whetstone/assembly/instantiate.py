@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from whetstone.errors import RecipeError
+from whetstone.errors import EngineError, RecipeError
 from whetstone.plugins import OptionError, checked_options, find_part, has_all_of, made_of, options_of
 from whetstone.recipe import Part, Resolved
 
@@ -63,6 +63,6 @@ def part_of(
             has_all_of(made, protocol, kind, part.name)
     except OptionError as error:
         raise resolved.error(f"{key}.{error.key}", error.message) from None
-    except (RecipeError, ValueError) as error:
+    except (RecipeError, EngineError, ValueError) as error:
         raise resolved.error(key, str(error)) from None
     return made

@@ -5,25 +5,51 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
-    from whetstone.inference.factory import ENGINES, publish
+    from whetstone.inference.abilities import require
+    from whetstone.inference.engine_check import Finding, check_engine
+    from whetstone.inference.factory import ENGINES, merges, publish
     from whetstone.inference.forward import rows_are_summed_alike
     from whetstone.inference.local import LocalEngine
-    from whetstone.inference.protocol import Engine, EngineStatistics, Generation, InFlight, Sampling, Scores, Weights
+    from whetstone.inference.protocol import (
+        Engine,
+        EngineAbilities,
+        EngineStatistics,
+        Generation,
+        InFlight,
+        ReadsText,
+        Sampling,
+        Scores,
+        Weights,
+    )
     from whetstone.inference.restarting import RestartingEngine
+    from whetstone.inference.served import restarting_engine
+    from whetstone.inference.sglang import SGLangEngine
+    from whetstone.inference.vllm import VLLMEngine
+    from whetstone.inference.weight_folder import WeightFolder
 
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "ENGINES",
     "Engine",
+    "EngineAbilities",
     "EngineStatistics",
+    "Finding",
     "Generation",
     "InFlight",
     "LocalEngine",
+    "ReadsText",
     "RestartingEngine",
+    "SGLangEngine",
     "Sampling",
     "Scores",
+    "VLLMEngine",
+    "WeightFolder",
     "Weights",
+    "check_engine",
+    "merges",
     "publish",
+    "require",
+    "restarting_engine",
     "rows_are_summed_alike",
 ]

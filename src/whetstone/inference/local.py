@@ -29,7 +29,16 @@ from torch import Tensor
 from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.errors import InfrastructureError, PromptTooLong
 from whetstone.inference.forward import RowForward
-from whetstone.inference.protocol import EngineStatistics, Generation, InFlight, Sampling, Scores, Spans, Weights
+from whetstone.inference.protocol import (
+    EngineAbilities,
+    EngineStatistics,
+    Generation,
+    InFlight,
+    Sampling,
+    Scores,
+    Spans,
+    Weights,
+)
 from whetstone.inference.request import Request, as_keys
 from whetstone.inference.rows import Rows
 from whetstone.inference.sampling import draw
@@ -66,6 +75,9 @@ class LocalEngine:
     Raises:
         ValueError: `cache_bytes` has no room for one sequence.
     """
+
+    abilities = EngineAbilities()
+    """All of them."""
 
     def __init__(
         self,

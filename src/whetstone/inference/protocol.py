@@ -81,7 +81,8 @@ class Generation:
     At temperature 0 that is 0 for every token drawn: the draw was certain. A forced token that the cuts
     forbid has −inf."""
     entropies: tuple[float, ...]
-    """[T] entropy in nats of the sampling distribution (at temperature 0: of the model's own)."""
+    """[T] entropy in nats of the sampling distribution (at temperature 0: of the model's own); NaN where the engine
+    does not give it."""
     versions: tuple[int, ...]
     """[T] the policy version that drew each token."""
     finish: Literal["stop", "length", "abort"]
@@ -90,7 +91,8 @@ class Generation:
     queue_seconds: float = 0.0
     """Time before the first forward pass."""
     model_logprobs: tuple[float, ...] = ()
-    """[T] natural log-prob of each under the *model's* distribution: temperature 1, no bias, no cuts."""
+    """[T] natural log-prob of each under the *model's* distribution: temperature 1, no bias, no cuts; NaN where the
+    engine does not give it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Scores:
     logprobs: tuple[float, ...]
     """[T − start] natural log-prob of each token from `start` on, given all before it."""
     entropies: tuple[float, ...]
-    """[T − start] nats, of the distribution each was predicted from."""
+    """[T − start] nats, of the distribution each was predicted from; NaN where the engine does not give it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,43 @@ class EngineStatistics:
         return self.decode_tokens / (self.steps * self.rows) if self.steps else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class EngineAbilities:
+    """What of the protocol an engine gives. What needs more is refused before anything begins (`abilities.py`)."""
+
+    entropies: bool = True
+    """The entropy of each whole distribution; without it every entropy is NaN."""
+    model_logprobs: bool = True
+    """`Generation.model_logprobs` however tokens are drawn; without it those that are not known are NaN."""
+    forced_tokens: bool = True
+    """`Sampling.forced` however tokens are drawn; without it only at temperature 1, with neither bias nor cuts."""
+    logit_bias: bool = True
+    """`Sampling.logit_bias`."""
+    seeds: bool = True
+    """Draws that depend on `Sampling.seed` alone; without it the same seed draws other tokens each time."""
+    scores: bool = True
+    """`Engine.score`."""
+
+
+class ReadsText(Protocol):
+    """An engine that has a tokenizer of its own, which had better be the policy's."""
+
+    async def tokenize(self, text: str) -> tuple[int, ...]:
+        """The ids it reads a text as, without any it would add.
+
+        Raises:
+            InfrastructureError: It could not be asked.
+        """
+        ...
+
+
 class Engine(Protocol):
     """Draws tokens from a model for many callers at once."""
+
+    @property
+    def abilities(self) -> EngineAbilities:
+        """What it gives."""
+        ...
 
     @property
     def version(self) -> int:

@@ -10,16 +10,20 @@ one answer between them is the end.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from whetstone.contracts import names_of
 from whetstone.errors import InfrastructureError
 from whetstone.inference.protocol import (
     Engine,
+    EngineAbilities,
     EngineStatistics,
     Generation,
     InFlight,
+    ReadsText,
     Sampling,
     Scores,
     Spans,
@@ -39,6 +43,7 @@ class RestartingEngine:
         heard: Told in a line of each restart.
         most: Restarts in a row without an answer between them.
         back_off_seconds: Before the first of them; twice as long before each that follows.
+        first: One that is made already; None: one is made.
     """
 
     def __init__(
@@ -48,15 +53,21 @@ class RestartingEngine:
         heard: Callable[[str], None] = lambda line: None,
         most: int = 5,
         back_off_seconds: float = 0.5,
+        first: Engine | None = None,
     ) -> None:
         self._make, self.heard, self.most, self.back_off_seconds = make, heard, most, back_off_seconds
-        self._engine = make(0)
+        self._engine = make(0) if first is None else first
         self._before = EngineStatistics()
         self._in_a_row = 0
         self._restarting = asyncio.Lock()
         self._closed = False
         self.restarts = 0
         """How often another took the place of a dead one."""
+
+    @property
+    def abilities(self) -> EngineAbilities:
+        """What it gives."""
+        return self._engine.abilities
 
     @property
     def version(self) -> int:
@@ -106,10 +117,20 @@ class RestartingEngine:
                 if engine.alive:
                     raise
 
+    def __getattr__(self, name: str) -> Any:
+        """What an engine may have beside `Engine`, where this one has it: of the one that lives when it is called."""
+        if name not in names_of(ReadsText):
+            raise AttributeError(name)
+        getattr(self._engine, name)
+        return functools.partial(self._of_the_living, name)
+
     async def close(self) -> None:
         """See `Engine.close`."""
         self._closed = True
         await self._engine.close()
+
+    async def _of_the_living(self, name: str, *args: Any) -> Any:
+        return self._answered(await getattr(await self._living(), name)(*args))
 
     def _answered(self, answer: T) -> T:
         self._in_a_row = 0

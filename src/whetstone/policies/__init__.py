@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
-    from whetstone.policies.adapters import adapters_off, add_adapters, has_adapters, load_adapters, without_adapters
+    from whetstone.policies.adapters import (
+        adapter_alpha,
+        adapters_off,
+        add_adapters,
+        can_merge,
+        has_adapters,
+        load_adapters,
+        merged_weights,
+        without_adapters,
+    )
     from whetstone.policies.critic import Critic, critic_for, critic_from
     from whetstone.policies.export import ExportPrecision, export_policy, gguf_converter, merged
     from whetstone.policies.fetching import fetch
@@ -31,9 +40,11 @@ __all__ = [
     "Policy",
     "Precision",
     "StoredWeights",
+    "adapter_alpha",
     "adapters_off",
     "add_adapters",
     "build_tiny",
+    "can_merge",
     "convert_gguf",
     "copy_of_trained",
     "critic_for",
@@ -53,6 +64,7 @@ __all__ = [
     "load_adapters",
     "load_policy",
     "merged",
+    "merged_weights",
     "models_folder",
     "save_policy",
     "stored_weights",

@@ -132,3 +132,36 @@ def without_adapters(model: torch.nn.Module, *, merge: bool) -> torch.nn.Module:
     plain: Any = type(taken)(copy.deepcopy(taken.config))  # one that never heard of them, in any attribute
     plain.load_state_dict(taken.state_dict())
     return plain.eval()  # type: ignore[no-any-return]
+
+
+def adapter_alpha(model: torch.nn.Module) -> float:
+    """What a model's adapters are scaled by, over their rank."""
+    (config,) = model.peft_config.values()  # type: ignore[operator]
+    return float(config.lora_alpha)
+
+
+def can_merge(model: torch.nn.Module) -> bool:
+    """Whether a model's adapters are sums that weights can take in (`merged_weights`): DoRA's are none."""
+    if not has_adapters(model):
+        return False
+    (config,) = model.peft_config.values()  # type: ignore[operator]
+    return not config.use_dora
+
+
+@torch.no_grad()
+def merged_weights(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The weights that adapters stand beside, with what these learned; by the names of a model without adapters.
+
+    Args:
+        dtype: What they are rounded to, once; the sum is in float32.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    merged: dict[str, torch.Tensor] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, BaseTunerLayer):
+            layer: Any = module
+            (adapter,) = layer.active_adapters
+            base = layer.get_base_layer().weight
+            merged[f"{name}.weight"] = (base.float() + layer.get_delta_weight(adapter).float()).to(dtype)
+    return merged

@@ -91,7 +91,7 @@ class PolicySettings(_Settings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """What the model is computed in, sampled and learned alike. Weights that are trained are held in float32 all the
     same, those that adapters stand beside in this. `auto`: bfloat16 for a model of 20 million parameters or more where
-    the device is quick at it, else float32 (on a GPU without bfloat16: float16); with adapters on a CPU float32."""
+    the device is quick at it, else float32 (on a GPU without bfloat16: float16)."""
     lora: LoraSettings | None = None
     """Train adapters beside the weights instead of the weights; null trains the weights."""
     frozen: list[str] = []

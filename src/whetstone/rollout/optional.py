@@ -92,6 +92,14 @@ class FrozenSeats(Protocol):
 
 
 @runtime_checkable
+class ReadsEntropies(Protocol):
+    """A strategy that decides by the sampler's entropies."""
+
+    reads_entropies: bool
+    """True is refused with an engine that gives none."""
+
+
+@runtime_checkable
 class Sized(Protocol):
     """A strategy that makes groups of a size."""
 
@@ -101,7 +109,7 @@ class Sized(Protocol):
 
 OPTIONAL = (
     Stateful, Measures, ChecksSource, KeyedBy, AtEvaluation, EvaluatedAs, ByTiming, StatelessOnly, LearnsAgain,
-    FrozenSeats, Sized, Seats, Provides,
+    FrozenSeats, ReadsEntropies, Sized, Seats, Provides,
 )  # fmt: skip
 """What a strategy, a curriculum, or any part around them may have."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from whetstone.assembly.assembly import Assembly
 from whetstone.compute_thread import in_arithmetic_thread
-from whetstone.inference import LocalEngine
+from whetstone.inference import ENGINES
 from whetstone.policies import copy_of_trained
 from whetstone.record.run_directory import write_json
 from whetstone.reporting import write_trajectories
@@ -71,13 +71,8 @@ class Beside:
     async def _made(self, assembly: Assembly, path: Path, step: int) -> None:
         recipe = assembly.resolved.recipe
         settings = recipe.evaluation
-        engine = LocalEngine(
-            assembly.sampled_model(),
-            context_length=assembly.policy.context_length,
-            rows=recipe.rollout.max_in_flight,
-            version=step,
-            detokenize=assembly.policy.tokenizer.decode,
-        )
+        policy = replace(assembly.policy, model=assembly.sampled_model())
+        engine = ENGINES["local"](policy=policy, max_sequences=recipe.rollout.max_in_flight, version=step)
         try:
             came_to, groups = await evaluate(
                 assembly,

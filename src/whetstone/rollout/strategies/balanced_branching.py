@@ -64,6 +64,11 @@ class BalancedBranching:
     """Entropies are divided by its logarithm; 1: they are not."""
 
     @property
+    def reads_entropies(self) -> bool:
+        """See `ReadsEntropies`."""
+        return True
+
+    @property
     def provides(self) -> frozenset[str]:
         """What its groups carry."""
         return frozenset({"forks"})

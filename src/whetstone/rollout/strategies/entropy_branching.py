@@ -61,6 +61,11 @@ class EntropyBranching:
             raise OptionError("beam", f"two or more, or nothing would part; got {self.beam}")
 
     @property
+    def reads_entropies(self) -> bool:
+        """See `ReadsEntropies`."""
+        return True
+
+    @property
     def provides(self) -> frozenset[str]:
         """What its groups carry."""
         return frozenset({"forks"})

