@@ -1,6 +1,9 @@
 """What every test stands on. The process that hands tests out loads neither torch nor models: they take seconds."""
 
+import pytest
 from hypothesis import settings
+
+from tests_slow import thinned
 
 settings.register_profile("quick", max_examples=5, deadline=None)
 settings.register_profile("thorough", max_examples=200, deadline=None)
@@ -11,3 +14,8 @@ if settings.get_current_profile_name() in ("default", "ci"):  # nobody asked for
 def pytest_configure(config):
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", default=None):
         config.pluginmanager.import_plugin("tests_fixtures")
+
+
+def pytest_collection_modifyitems(items):
+    for item in thinned(items):
+        item.add_marker(pytest.mark.slow)

@@ -121,7 +121,10 @@ def test_a_section_that_is_none_is_taken_out():
     ("make", "said"),
     [
         (lambda: load_recipe({**TINY, "reward": parity, "advantge": above_half}), 'did you mean "advantage"?'),
-        (lambda: load_recipe("demo", reinforcement={"stpes": 3}), 'training.stpes: no such key; did you mean "steps"?'),
+        (
+            lambda: load_recipe("demo", reinforcement={"stpes": 3}),
+            'reinforcement.stpes: no such key; did you mean "steps"?',
+        ),
         (lambda: load_recipe("demo").with_changes(reinforcement={"stpes": 3}), 'did you mean "steps"?'),
         (lambda: whetstone.Recipe(**TINY, reward=parity, sed=1), 'sed: no such key; did you mean "seed"?'),
         (lambda: load_recipe("demo", seed=lambda: 0), "seed: "),
@@ -274,6 +277,7 @@ def test_errors_reach_whoever_called_from_a_running_loop(tmp_path):
         asyncio.run(notebook())
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_notebook_saves_the_run(tmp_path):
     script = f"""
 import asyncio, _thread, sys, whetstone
@@ -296,6 +300,7 @@ asyncio.run(notebook())
     assert list((tmp_path / "run" / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_a_script_is_a_module_by_its_own_name(tmp_path):
     (tmp_path / "own_script.py").write_text(
         "import whetstone\nfrom whetstone.algorithms import PerTrajectory\nprint('ran')\n"

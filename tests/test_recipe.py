@@ -34,14 +34,17 @@ def test_defaults_fill_what_is_not_written(tmp_path):
     ("text", "said"),
     [
         (MINIMAL + "rewrd: x\n", 'mine.yaml:7  rewrd: no such key; did you mean "reward"?'),
-        (MINIMAL.replace("steps: 3", "stepz: 3"), 'mine.yaml:6  training.stepz: no such key; did you mean "steps"?'),
+        (
+            MINIMAL.replace("steps: 3", "stepz: 3"),
+            'mine.yaml:6  reinforcement.stepz: no such key; did you mean "steps"?',
+        ),
         (
             MINIMAL.replace("steps: 3", "steps: many"),
             "mine.yaml:6  reinforcement.steps: input should be a valid integer",
         ),
         (MINIMAL.replace("steps: 3", "steps: 0"), "greater than or equal to 1, got 0"),
         (MINIMAL.replace("reward: exact_number\n", ""), "mine  reward: is needed and not set"),
-        (MINIMAL.replace("reinforcement: {steps: 3}", ""), "neither supervised nor training is set"),
+        (MINIMAL.replace("reinforcement: {steps: 3}", ""), "neither supervised nor reinforcement is set"),
         (MINIMAL.replace("tiny: {", "path: x, tiny: {"), "mine.yaml:1  policy: set either path"),
         (MINIMAL.replace("heads: 2", "heads: 3"), "must divide hidden (16), got 3"),
         ("a: [", "mine.yaml:1  not YAML"),

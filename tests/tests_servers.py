@@ -69,7 +69,10 @@ class ModelServer:
                 with contextlib.suppress(ConnectionError):  # who asked is gone
                     super().handle()
 
-        self.http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        class Http(ThreadingHTTPServer):
+            request_queue_size = 256  # many ask at once
+
+        self.http = Http(("127.0.0.1", port), Handler)
         self.http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
 

@@ -117,12 +117,16 @@ def test_every_command_explains_itself():
         assert done.stdout.startswith("Usage:")
 
 
-def test_tasks_are_shown_and_an_environment_is_tried():
+def test_tasks_are_shown():
     shown = whetstone("tasks", "show", "sokoban", "levels=[2]", "-n", "2", "--json")
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
     assert [row["id"].startswith("sokoban/2/") for row in rows] == [True, True]
     told = whetstone("tasks", "show", "sokoban", "-n", "1")
     assert "difficulty" in told.stdout
+
+
+@pytest.mark.slow
+def test_an_environment_is_tried():
     found = whetstone("environments", "check", "negotiation", "--episodes", "5", "--json")
     report = json.loads(found.stdout)
     assert report["kept"] is True

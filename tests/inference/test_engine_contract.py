@@ -31,9 +31,9 @@ PROMPT = [40, 41, 42, 43] * 20
 LONG = [(7 * i) % 290 for i in range(300)]
 ENGINES = [
     "local",
-    "vllm-stand-in",
-    "vllm-completions",
-    "sglang-stand-in",
+    pytest.param("vllm-stand-in", marks=pytest.mark.slow),
+    pytest.param("vllm-completions", marks=pytest.mark.slow),
+    pytest.param("sglang-stand-in", marks=pytest.mark.slow),
     pytest.param("vllm", marks=pytest.mark.slow),
 ]
 

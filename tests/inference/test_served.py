@@ -202,6 +202,7 @@ def test_one_that_gives_the_models_logprobs_refuses_draws_they_are_not_of(folder
     assert greedy.logprobs == (0.0,) * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lacks", "in_flight", "said"),
     [
@@ -269,6 +270,7 @@ def test_one_that_came_up_again_with_its_first_weights_is_given_the_last(folder,
 # ------------------------------------------------------------ one that we start
 
 
+@pytest.mark.slow
 def test_one_we_start_is_made_again_with_the_last_weights_when_it_is_killed(folder, tmp_path):
     python, said = interpreter(tmp_path, words=f"echo $$ >> {tmp_path}/pids"), []
 

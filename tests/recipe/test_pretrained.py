@@ -7,17 +7,17 @@ from whetstone.recipe import load_recipe
 
 
 @pytest.mark.parametrize(
-    ("policy", "training", "supervised"),
+    ("policy", "reinforcement", "supervised"),
     [
         ({"tiny": {}}, 1e-3, 1e-3),
         ({"path": "/a/model"}, 1e-6, 1e-5),
         ({"path": "/a/model", "lora": {"rank": 4}}, 1e-5, 1e-4),
     ],
 )
-def test_the_learning_rate_suits_the_policy_unless_it_is_set(policy, training, supervised):
+def test_the_learning_rate_suits_the_policy_unless_it_is_set(policy, reinforcement, supervised):
     keys = {"tasks": {"source": "arithmetic"}, "reward": "exact_number", "policy": policy}
     recipe = load_recipe({**keys, "reinforcement": {}, "supervised": {}})
-    assert recipe.recipe.reinforcement.learning_rate == pytest.approx(training)
+    assert recipe.recipe.reinforcement.learning_rate == pytest.approx(reinforcement)
     assert recipe.recipe.supervised.learning_rate == pytest.approx(supervised)
     assert recipe.with_changes({"reinforcement.learning_rate": 0.5}).recipe.reinforcement.learning_rate == 0.5
 
@@ -34,7 +34,7 @@ def test_a_rate_nobody_set_follows_the_policy_and_a_run_writes_it_down(tmp_path)
     (tmp_path / "recipe.yaml").write_text(recipe.dump())
     written = load_recipe(tmp_path / "recipe.yaml").recipe
     assert written == recipe.recipe
-    assert written.training.model_fields_set >= {"learning_rate"}
+    assert written.reinforcement.model_fields_set >= {"learning_rate"}
 
 
 @pytest.mark.parametrize("cut", ["top_k=5", "top_p=0.9", "min_p=0.1"])

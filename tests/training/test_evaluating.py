@@ -125,7 +125,7 @@ def test_where_too_much_fails_it_says_nothing_of_the_agent():
 
 def test_bad_input_is_one_line():
     for more, said in (
-        (["--policy", "http://x/v1"], "--model: an address serves models by their names"),
+        (["--policy", "http://x/v1"], "--policy is a URL: also pass --model NAME"),
         (["--policy", "/no/such/folder"], "no such model folder"),
         (["--samples", "4", "--temperature", "0"], "every sample of a task is the same"),
     ):

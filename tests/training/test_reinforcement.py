@@ -124,6 +124,7 @@ def test_distances_that_cannot_be_meant_are_refused(small_demo, override, said):
     assert said in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_step_that_waits_too_long_takes_what_there_is(tmp_path, small_demo):
     resolved = small_demo(*LONGER, "reinforcement.step_timeout_seconds=0.2", "reward=tests_small:now_and_then_for_ever")
     train(resolved, tmp_path / "run", progress=QUIET)

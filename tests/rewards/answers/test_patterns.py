@@ -21,6 +21,7 @@ def test_a_pattern_must_match_all_of_the_answer():
         score("pattern", episode("x"), task("?", pattern="("))
 
 
+@pytest.mark.slow
 def test_a_match_that_would_take_for_ever_is_none():
     found = score("pattern", episode("a" * 40 + "!"), task("?", pattern=r"(a|a|aa)+$(?<=x)"))
     assert not found.success
