@@ -1,12 +1,15 @@
 """A run whose engine is a server of another process: weights go there, tokens come back, and the run learns."""
 
+import asyncio
 import json
 
 import pytest
 
 from tests_servers import VLLM, SGLang, served
+from whetstone.assembly import preflight
 from whetstone.assembly.assembly import assemble
 from whetstone.errors import RecipeError
+from whetstone.evaluation.checks import Verdict
 from whetstone.policies import save_policy
 from whetstone.reporting import Progress
 from whetstone.training import train
@@ -57,3 +60,20 @@ def test_what_it_does_not_give_is_refused_before_anything_is_sampled(tmp_path, s
 def test_neither_an_address_nor_an_interpreter_is_no_server(tmp_path, small_demo):
     with pytest.raises(RecipeError, match="either `address`, of a server that is there, or `python`"):
         train(small_demo("engine=vllm"), tmp_path / "run", progress=QUIET)
+
+
+@pytest.mark.slow
+def test_it_is_tried_before_a_run_relies_on_it(small_demo, folder):
+    async def checks(url):
+        # the weights of the policy here, which the stand-in loaded from its folder
+        return {check.name: check async for check in preflight(small_demo(f"engine={{name: vllm, address: '{url}'}}"))}
+
+    with served(VLLM, folder) as server:
+        found = asyncio.run(checks(server.url))
+    verdicts = {name: check.verdict for name, check in found.items() if name.startswith("engine")}
+    assert set(verdicts) == {f"engine: {name}" for name in ("log-probs", "tokenizer", "prefix cache", "weights")}
+    assert Verdict.BAD not in verdicts.values(), {name: found[name].said for name in verdicts}
+    (gone,) = (
+        check for check in asyncio.run(checks("http://127.0.0.1:1")).values() if check.name == "engine: log-probs"
+    )
+    assert gone.verdict is Verdict.BAD

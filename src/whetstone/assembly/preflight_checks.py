@@ -24,6 +24,7 @@ from whetstone.compute_thread import in_arithmetic_thread
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import WhetstoneError
 from whetstone.evaluation.checks import Check, Verdict
+from whetstone.inference import check_engine
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.resources import peak_memory_gib
 from whetstone.recipe import OptimizerSettings, Resolved
@@ -53,6 +54,9 @@ async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
     trained = sum(p.numel() for p in policy.trained())
     said = f"{policy.parameters:,} parameters, {trained:,} trained, context of {policy.context_length:,} tokens"
     yield Check("policy", Verdict.GOOD, said, seconds=time.perf_counter() - began)
+    if resolved.recipe.engine.name != "local":
+        async for tried in _of_engine(assembly):
+            yield tried
     probe = _Probe(assembly)
     checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
         ("template", probe.template),
@@ -70,6 +74,23 @@ async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
         except Exception as error:  # what a plug-in raises is what the check is there to find
             found = Check(name, Verdict.BAD, f"{type(error).__name__}: {error}".splitlines()[0])
         yield replace(found, name=name, seconds=time.perf_counter() - began)
+
+
+async def _of_engine(assembly: Assembly) -> AsyncIterator[Check]:
+    """Does a server of another process draw from these weights, with this tokenizer, and take new ones?"""
+    began = time.perf_counter()
+    try:
+        engine = await in_arithmetic_thread(assembly.engine)
+    except WhetstoneError as error:
+        yield Check("engine", Verdict.BAD, str(error), seconds=time.perf_counter() - began)
+        return
+    try:
+        for finding in await check_engine(engine, assembly.policy):
+            verdict = {True: Verdict.GOOD, False: Verdict.BAD, None: Verdict.NOTE}[finding.good]
+            yield Check(f"engine: {finding.name}", verdict, finding.said, seconds=time.perf_counter() - began)
+            began = time.perf_counter()
+    finally:
+        await engine.close()
 
 
 class _Probe:

@@ -153,6 +153,7 @@ def _served(
     engine = restarting_engine(
         kind,
         heard=heard,
+        begin=dict(policy.model.named_parameters()),
         weights_folder=weights_folder,
         lora_alpha=adapter_alpha(policy.model) if has_adapters(policy.model) else None,
         python=python,

@@ -259,7 +259,7 @@ class ServedEngine(ABC):
             if self._connected:
                 return
             try:
-                await self.at.until_it_answers(again=self._folder.path is not None)
+                await self.at.until_it_answers(again=self._folder.answered)
                 self._labels = {await self._connect(): self.version}
             except InfrastructureError as error:
                 self.at.die(str(error))
@@ -268,7 +268,7 @@ class ServedEngine(ABC):
                 await self._load({}, self._folder.version)
                 self._labels = {label_of(self._folder.version): self._folder.version}
                 self.version = self._folder.version
-            self._connected = True
+            self._connected = self._folder.answered = True
 
     @asynccontextmanager
     async def _counted(self, episode: str) -> AsyncIterator[_UnderWay]:
@@ -412,6 +412,7 @@ def restarting_engine(
     make: Callable[..., ServedEngine],
     *,
     heard: Callable[[str], None] = lambda line: None,
+    begin: Weights | None = None,
     weights_folder: str | None = None,
     lora_alpha: float | None = None,
     **options: Any,
@@ -421,6 +422,7 @@ def restarting_engine(
     Args:
         make: `VLLMEngine` or `SGLangEngine`.
         heard: Told in a line of each restart.
+        begin: Weights it is given before its first draw, as version 0; None: it draws from its own until then.
         weights_folder: Where weights are written for the server to read; None: in memory.
         lora_alpha: Only adapters are handed over, and scaled by this over their rank.
         options: What else it is made with.
@@ -429,6 +431,8 @@ def restarting_engine(
         EngineError: The options contradict each other.
     """
     folder = WeightFolder(parent=weights_folder, lora_alpha=lora_alpha)
+    if begin is not None:
+        folder.write(begin, 0)
     return RestartingEngine(lambda version: make(weights=folder, version=version, **options), heard=heard)
 
 

@@ -45,6 +45,8 @@ class WeightFolder:
         self.path: Path | None = None
         """The folder of the weights last given; None before the first."""
         self.version = 0
+        self.answered = False
+        """Whether a server has had them: one that is made with them is another in its place."""
 
     def write(self, weights: Weights, version: int) -> Path:
         """A folder with these weights; the one before is gone then.
