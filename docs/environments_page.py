@@ -26,12 +26,13 @@ environment: {name: sokoban, actions: text}
 reward: verdict
 ```
 
-`whetstone tasks show sokoban` looks at tasks, `whetstone environments check sokoban` tries whether the environment keeps its
-promises, ours or yours (`my_module:MyWorld --tasks my_module:MyTasks`): expert and random scores, the range of rewards,
-the same episode again by seed, in another process and beside 64 others, snapshots, endings, strange actions, speed.
-Players that do not do the task play too: who says nothing, one word or nonsense may never win and never end an episode
-as a fault; who makes one move and gives up, or says what ends things, wins no more often than luck explains (one right
-move among those listed, or one episode in twenty; never by words where tools are to be called).
+`whetstone tasks show sokoban` looks at tasks, `whetstone environments check sokoban` tries whether the environment
+keeps its promises, ours or yours (`my_module:MyWorld --tasks my_module:MyTasks`): expert and random scores, the range
+of rewards, the same episode again by seed, in another process and beside 64 others, snapshots, endings, strange
+actions, speed. Players that do not do the task play too: who says nothing, one word or nonsense may never win and
+never end an episode as a fault; who makes one move and gives up, or says what ends things, wins no more often than
+luck explains (one right move among those listed, or one episode in twenty; never by words where tools are to be
+called).
 
 ## Writing one
 
@@ -43,8 +44,9 @@ used again, replaced after 200 episodes, ended when idle, and killed where someb
 `verdict()`, of an environment, a game, or a class of tools, says what became of the world: `success`, `score` from 0 to
 1, and whatever it counted. It is kept with the trajectory, so the reward `verdict` can be computed again.
 
-`environment.noise` makes any of them slow, failing or out of date (`errors`, `outdated`, `delay_seconds`), by chance of
-the episode's own. `whetstone environments serve sokoban` serves one over HTTP; elsewhere it is `{name: remote, url: …}`.
+`environment.noise` makes any of them slow, failing or out of date (`errors`, `outdated`, `delay_seconds`), by chance
+of the episode's own. `whetstone environments serve sokoban` serves one over HTTP; elsewhere it is
+`{name: remote, url: …}`.
 
 With the strategy `self_play` the policy takes every seat of a game with several: a trajectory for each role, each
 compared with its own; `train: [seller]` learns from one of them. Alone at a table, the other seats are scripted.

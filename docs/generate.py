@@ -22,34 +22,34 @@ from rewards_page import rewards_page
 from tools_page import tools_page
 
 from whetstone.algorithms import (
+    ADVANTAGE_TRANSFORMS,
     ADVANTAGES,
     CORRECTIONS,
     CREDIT_FILTERS,
-    ADVANTAGE_TRANSFORMS,
     OBJECTIVES,
     SHAPING,
+    advantage_transforms,
     advantages,
     bite_of,
     columns_of,
     corrections,
     level_of,
-    advantage_transforms,
     objectives,
     schedules,
     shaping,
 )
+from whetstone.learning.columns import COLUMN_BUILDERS
 from whetstone.rollout.allocations import ALLOCATIONS
-from whetstone.rollout.replay import REPLAY
-from whetstone.rollout.environment_wrappers import ENVIRONMENT_WRAPPERS
+from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
 from whetstone.rollout.dynamic_sampling import DYNAMIC_SAMPLING
+from whetstone.rollout.environment_wrappers import ENVIRONMENT_WRAPPERS
+from whetstone.rollout.replay import REPLAY
 from whetstone.rollout.rewrites import REWRITES
-from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
 from whetstone.rollout.starts import STARTS
 from whetstone.rollout.stops import STOPS
 from whetstone.rollout.strategies import STRATEGIES
-from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
+from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
 from whetstone.tasks.curricula import CURRICULA
-from whetstone.learning.columns import COLUMN_BUILDERS
 
 HERE = Path(__file__).parent
 
@@ -122,8 +122,8 @@ What branching costs and whether it learns as well: [the table](../benchmarks/re
 make gradients jump: [another](../benchmarks/results/stability.md).
 
 Yours is a class with the method its section's protocol asks for (`rollout/protocol.py`), named
-`package.module:Class`. What is remembered needs `observe`, `state` and `load_state`; what is to be there in an evaluation
-too says `at_evaluation = True`.
+`package.module:Class`. What is remembered needs `observe`, `state` and `load_state`; what is to be there in an
+evaluation too says `at_evaluation = True`.
 
 """
 
@@ -164,9 +164,9 @@ whose run does not produce a column is refused before anything is sampled. Yours
 
 Whether each learns on the demo's task, and what it was given beside: [the table](../benchmarks/results/methods.md).
 
-The six pieces they are made of: shape the reward (`shaping`), return (`returns.reward_to_go`), baseline and scale over
-a set (`sets.normalised`), blend two levels (a sum), transform (`advantage_transforms`). Groups of one, equal rewards, sets of
-one give exactly 0; statistics are in float64 over all trajectories of a step.
+The six pieces they are made of: shape the reward (`shaping`), return (`returns.reward_to_go`), baseline and scale
+over a set (`sets.normalised`), blend two levels (a sum), transform (`advantage_transforms`). Groups of one, equal
+rewards, sets of one give exactly 0; statistics are in float64 over all trajectories of a step.
 
 """
 

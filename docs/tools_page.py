@@ -75,7 +75,7 @@ world that was left is given to the next session when nothing and nobody is left
 | `ptrace`, `/proc` of others, killing the supervisor or the host | refused, or not there |
 | a fault, `os._exit`, answers that are forged, endless or no JSON | `crashed`, or text of this one call |
 | daemons | ended with the call |
-| a session falls apart in a call: its first process dead, dumb or talking nonsense | `crashed`; the next call has a new one, which is said |
+| a session falls apart: its first process dead, dumb or talking nonsense | `crashed`; a new one next, which is said |
 | the server of sessions dies | calls under way are infrastructure failures, the next session starts another |
 | bytes that are no text, escape sequences, tokens of the template | shown as such |
 
