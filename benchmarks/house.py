@@ -28,7 +28,7 @@ def backward(self, *_, **__):
     raise SystemExit(7)
 torch.Tensor.backward = backward
 sys.argv = ["whetstone", "train", "demo", "--run-dir", sys.argv[1], "supervised=null", "evaluation.episodes=1",
-            "ablations=null", "reinforcement.tasks_per_step=2"]
+            "ablations=null", "reinforcement.tasks_per_step=2", "reinforcement.imitation={}"]
 main()
 """
 

@@ -179,6 +179,7 @@ A column of yours is one function of the batch that says what its numbers are on
 ```python
 from whetstone.learning.columns import Columns, column
 
+
 @column("turn")
 def novelty(batch: Columns, *, floor: float = 0.0) -> list[float]:
     \"\"\"1 where nobody in the batch began a turn from the same state, `floor` where somebody did.\"\"\"
