@@ -463,13 +463,14 @@ def test_no_verifier_of_reasoning_gym_runs_what_was_said(dataset, tmp_path):
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_a_verifier_that_is_late_has_no_right_answer_before_it(monkeypatch):
     from whetstone.environments.adapters import reasoning_gym
 
-    monkeypatch.setattr(reasoning_gym, "_SECONDS", 1.0)
+    monkeypatch.setattr(reasoning_gym, "_SECONDS", 4.0)
     began = time.monotonic()
     assert judged("countdown", "9**9**9", "(" * 5000, "1/0") == [(False, 0.0), (True, 0.0), (True, 0.0)]
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.slow
