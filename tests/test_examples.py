@@ -1,5 +1,6 @@
 """Every example runs, on a model of a few thousand parameters and two steps a stage."""
 
+import asyncio
 import importlib.util
 import sys
 from pathlib import Path
@@ -40,3 +41,9 @@ def test_an_idea_is_tried_against_a_baseline(example, tmp_path):
     runs = example.main(str(tmp_path), **SMALL)
     assert runs["by_rank"].written["method"]["advantage"] == "own_advantage:by_rank"
     assert runs["by_rank"].before.to_json() == runs["group_relative"].before.to_json()
+
+
+@pytest.mark.parametrize("example", ["the_whole_loop"], indirect=True)
+def test_the_whole_loop_learns(example):
+    means = asyncio.run(example.main(12))
+    assert sum(means[-3:]) > sum(means[:3]) + 0.3

@@ -1,0 +1,67 @@
+"""Reinforcement learning in plain sight, from the parts a recipe names: sample, judge, give credit, learn, again.
+
+python examples/the_whole_loop.py [STEPS]
+"""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from itertools import count, islice
+
+from whetstone.algorithms import ADVANTAGES, OBJECTIVES
+from whetstone.chat import Chat
+from whetstone.chat.formats import Compact
+from whetstone.environments import ToolEnvironment
+from whetstone.inference import LocalEngine, Sampling, publish
+from whetstone.learning.credit import CreditParts
+from whetstone.learning.learner import LocalLearner
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.spec import LearningSpec, UpdateBatch
+from whetstone.policies import build_tiny
+from whetstone.recipe import ReinforcementSettings
+from whetstone.rollout import Collector, Independent, Limits, PolicyActor, plans_of
+from whetstone.trajectory import Score, Task, Trajectory
+
+
+def tasks() -> Iterator[Task]:
+    """Questions without an end."""
+    return (Task(f"question-{n}", f"Say something about {n % 7}.") for n in count())
+
+
+async def reward(trajectory: Trajectory, task: Task) -> Score:
+    """More for a shorter answer: what even a model that knows nothing can learn."""
+    return Score(1.0 - trajectory.action_tokens / 16)
+
+
+async def main(steps: int = 20, tasks_per_step: int = 4) -> list[float]:
+    """The mean reward of each step."""
+    policy = build_tiny([task.prompt for task in islice(tasks(), 50)], hidden=32, heads=2, layers=1, intermediate=48)
+    chat = Chat(policy.tokenizer, Compact())
+    engine = LocalEngine(policy.model, context_length=policy.context_length, detokenize=policy.tokenizer.decode)
+    settings = ReinforcementSettings(steps=steps, tasks_per_step=tasks_per_step, learning_rate=1e-2)
+    spec = LearningSpec(settings, CreditParts(ADVANTAGES["group_relative"]), OBJECTIVES["clipped"])
+    learner = LocalLearner(ModelTrainer(policy, settings), spec)
+    collector = Collector(
+        environment=ToolEnvironment,
+        actor=PolicyActor(engine, Sampling(max_new_tokens=16), chat.stop_ids),
+        chat=chat,
+        reward=reward,
+        limits=Limits(max_turns=1, context_length=policy.context_length, timeout_seconds=60.0),
+        max_in_flight=64,
+    )
+    source, means = tasks(), []
+    for step in range(steps):
+        plans = plans_of(islice(source, tasks_per_step), seed=step)
+        groups = [group async for group in collector.groups(plans, Independent(group_size=8))]  # sampled and judged
+        result = learner.update(UpdateBatch(tuple(groups), version=step))  # credit, loss, gradient, weights
+        learner.end_step()
+        await publish(learner.weights(), engine, step + 1)
+        rewards = [reward for group in groups for reward in group.rewards]
+        means.append(sum(rewards) / len(rewards))
+        print(f"step {step + 1:>3}  reward {means[-1]:.3f}  entropy {result.metrics['policy/entropy']:.2f}")
+    await engine.close()
+    return means
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*map(int, sys.argv[1:])))
