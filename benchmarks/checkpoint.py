@@ -20,7 +20,7 @@ from typing import Any
 
 from circumstances import circumstances
 from learner import SETTINGS, groups, model_of, surrogate
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import Policy, build_tiny
 from whetstone.record.checkpoint import Checkpoints, Position
@@ -31,19 +31,19 @@ async def measure(steps: int, folder: Path) -> dict[str, list[float]]:
     """Seconds: of plain steps, of steps beside writing, until a copy was taken, until it was on disk."""
     tokenizer = build_tiny(["Compute 12"], hidden=8, heads=1, layers=1).tokenizer
     policy = Policy(model_of("20m"), tokenizer)
-    learner = await in_arithmetic_thread(ModelTrainer, policy, SETTINGS)
+    learner = await run_in_compute_thread(ModelTrainer, policy, SETTINGS)
     segments = groups("20m", 8)
     checkpoints = Checkpoints(folder, keep=set())
     found: dict[str, list[float]] = {"plain": [], "beside": [], "stall": [], "written": []}
-    await in_arithmetic_thread(updated, learner, segments)
+    await run_in_compute_thread(updated, learner, segments)
     for number in range(steps):
-        found["plain"].append(await in_arithmetic_thread(updated, learner, segments))
+        found["plain"].append(await run_in_compute_thread(updated, learner, segments))
         began = time.perf_counter()
         position = Position("reinforcement", {"reinforcement": number + 1}, number + 1)
         path = await checkpoints.save(policy, learner.state_dict(), position, last=1, every=None)
         found["stall"].append(time.perf_counter() - began)
         waiting = asyncio.create_task(on_disk(checkpoints, began))
-        found["beside"].append(await in_arithmetic_thread(updated, learner, segments))
+        found["beside"].append(await run_in_compute_thread(updated, learner, segments))
         found["written"].append(await waiting)
         assert path.is_dir()
         shutil.rmtree(path)

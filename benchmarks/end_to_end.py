@@ -27,7 +27,7 @@ from circumstances import circumstances
 from whetstone.assembly import Assembly, assemble
 from whetstone.assembly.auxiliary_models import learner_for
 from whetstone.chat import user
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.policies import Policy, load_policy
 from whetstone.recipe import load_recipe
 from whetstone.record.checkpoint import latest_checkpoint
@@ -133,9 +133,9 @@ class Ours:
         settings = self.resolved.recipe.reinforcement
         assert settings is not None
         if self.assembly is None:
-            self.assembly = await in_arithmetic_thread(assemble, self.resolved)
-            learner = await in_arithmetic_thread(learner_for, self.assembly, settings, None)
-            engine = await in_arithmetic_thread(self.assembly.engine)
+            self.assembly = await run_in_compute_thread(assemble, self.resolved)
+            learner = await run_in_compute_thread(learner_for, self.assembly, settings, None)
+            engine = await run_in_compute_thread(self.assembly.engine)
             store = RunStore(self.folder, groups_per_file=PROMPTS)
             self.work = Reinforcement(self.assembly, learner, engine, settings, store=store, base_version=0)
         told = []
@@ -257,7 +257,7 @@ async def measure(format: str, blocks: int, steps: int) -> dict[str, Any]:
         for _ in range(blocks):
             found["whetstone"] += await ours.block(steps)
             # both multiply in the same thread: with two pools of helpers each would be half as fast
-            found["trl"] += await in_arithmetic_thread(theirs.block, steps)
+            found["trl"] += await run_in_compute_thread(theirs.block, steps)
     for name, told in found.items():
         rates = sorted(PROMPTS * GROUP / step["seconds"] for step in told)
         measured[name] = {

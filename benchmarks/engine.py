@@ -28,7 +28,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, StaticCache
 
 from circumstances import circumstances
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.inference import LocalEngine, Sampling
 
 SEQUENCES, GROUP, TURNS = 64, 8, 3
@@ -219,7 +219,7 @@ async def against_generate(
         tokens = sum(map(sum, lengths))
         rates["engine"].append(tokens / await with_engine(engine, length, draw, lengths))
         # both multiply in the same thread: with two pools of helpers each would be half as fast
-        rates["generate"].append(tokens / await in_arithmetic_thread(with_generate, model, length, draw, lengths))
+        rates["generate"].append(tokens / await run_in_compute_thread(with_generate, model, length, draw, lengths))
         if vllm is not None:
             rates["vllm"].append(tokens / vllm.seconds(length, draw, lengths))
     await engine.close()
@@ -231,7 +231,7 @@ def against_bare_loop(model: Any, repeats: int, steps: int) -> dict[str, list[fl
     bare, engine = [], []
     for _ in range(repeats):
         engine.append(engine_decoding(model, 250 + 2 * steps, 250, steps))
-        bare.append(asyncio.run(in_arithmetic_thread(bare_decoding, model, 250, steps)))
+        bare.append(asyncio.run(run_in_compute_thread(bare_decoding, model, 250, steps)))
     seconds = {"bare_loop": bare, "engine_decoding": engine}
     return {name: sorted(SEQUENCES * steps / s for s in values) for name, values in seconds.items()}
 

@@ -27,7 +27,7 @@ from crash import fork_server
 from warm_up import warmed_up
 from whetstone.assembly import assemble
 from whetstone.assembly.auxiliary_models import learner_for
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import InfrastructureError
 from whetstone.recipe import load_recipe
 from whetstone.record.store import RunStore
@@ -143,9 +143,9 @@ async def learn(
     resolved = load_recipe("demo", [*OVERRIDES, f"seed={seed}", f"policy.path={model}", f"reinforcement.steps={steps}"])
     settings = resolved.recipe.reinforcement
     assert settings is not None
-    assembly = await in_arithmetic_thread(assemble, resolved)
-    learner = await in_arithmetic_thread(learner_for, assembly, settings, None)
-    engine = await in_arithmetic_thread(assembly.engine)
+    assembly = await run_in_compute_thread(assemble, resolved)
+    learner = await run_in_compute_thread(learner_for, assembly, settings, None)
+    engine = await run_in_compute_thread(assembly.engine)
     store = RunStore(folder, groups_per_file=settings.tasks_per_step)
     training = Reinforcement(assembly, learner, engine, settings, store=store, base_version=0)
     workers, killing = Workers(4), None

@@ -19,7 +19,7 @@ from typing import Any
 from circumstances import circumstances
 from whetstone.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.recipe import load_recipe
 from whetstone.record.store import RunStore
 from whetstone.training import evaluate
@@ -33,8 +33,8 @@ async def learn(seed: int, every: int, episodes: int, folder: str) -> dict[str, 
     """One seed: success after the warm-up, the minutes of training to 95 %, and success at the end."""
     recipe = load_recipe("demo", [f"seed={seed}"]).recipe
     # all arithmetic in one thread: two pools of helpers would be half as fast
-    assembly = await in_arithmetic_thread(assemble, load_recipe("demo", [f"seed={seed}"]))
-    engine = await in_arithmetic_thread(assembly.engine)
+    assembly = await run_in_compute_thread(assemble, load_recipe("demo", [f"seed={seed}"]))
+    engine = await run_in_compute_thread(assembly.engine)
     warm_up, reinforcement = recipe.supervised, recipe.reinforcement
     assert warm_up is not None
     assert reinforcement is not None
@@ -48,7 +48,7 @@ async def learn(seed: int, every: int, episodes: int, folder: str) -> dict[str, 
         return came_to.success
 
     seconds, tokens = 0.0, 0.0
-    learner = await in_arithmetic_thread(imitator_for, assembly, warm_up)
+    learner = await run_in_compute_thread(imitator_for, assembly, warm_up)
     imitating = Supervised(assembly, learner, engine, warm_up)
     for _ in range(warm_up.steps):
         began = time.perf_counter()
@@ -56,7 +56,7 @@ async def learn(seed: int, every: int, episodes: int, folder: str) -> dict[str, 
         seconds += time.perf_counter() - began
     after_warm_up, warm_up_seconds = await success(), seconds
     reached, rate = None, after_warm_up
-    learner = await in_arithmetic_thread(learner_for, assembly, reinforcement, None)
+    learner = await run_in_compute_thread(learner_for, assembly, reinforcement, None)
     store = RunStore(Path(folder), groups_per_file=reinforcement.tasks_per_step)
     reinforcing = Reinforcement(assembly, learner, engine, reinforcement, store=store, base_version=engine.version)
     assert reinforcement.reference_kl == 0  # the learner is given no reference here

@@ -32,7 +32,7 @@ TASKS = "".join(f'{{"prompt": "What does {what} cost?", "answer": {cost}}}\n' fo
 SHOP = '''\
 import torch
 from whetstone.algorithms import TokenLoss
-from whetstone.environments import Shown
+from whetstone.environments import GameObservation
 from whetstone.trajectory import Score
 
 PRICES = {"tea": 4, "rice": 7}
@@ -104,9 +104,9 @@ class World:
     """A game that fails as it begins."""
     instruction = "Say anything."
     def begin(self, task, seed):
-        return Shown(task.private["opening"])
+        return GameObservation(task.private["opening"])
     def act(self, command):
-        return Shown("end", terminated=True)
+        return GameObservation("end", terminated=True)
     def verdict(self):
         return {"success": True}
     def close(self):

@@ -30,11 +30,11 @@ from whetstone.algorithms import (
     SHAPING,
     advantage_transforms,
     advantages,
-    bite_of,
     columns_of,
     corrections,
     level_of,
     objectives,
+    removal_scope_of,
     schedules,
     shaping,
 )
@@ -318,7 +318,7 @@ def _entry(name: str, function: Callable[..., Any]) -> str:
     columns = [f"`{column}`" for column in columns_of(function)]
     gives = f"; gives one number a {level_of(function)}" if function in ADVANTAGES.values() else ""
     if function in CREDIT_FILTERS.values():
-        gives = f"; bites: {bite_of(function).value.replace('_', ' ')}"
+        gives = f"; bites: {removal_scope_of(function).value.replace('_', ' ')}"
     lines.append(f"*Reads* {', '.join(columns)}{gives}.\n\n")
     options = {p.name: p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
     said = {p.arg_name: " ".join((p.description or "").split()) for p in documented.params}

@@ -10,7 +10,7 @@ from typing import Any
 
 import whetstone
 from whetstone.chat import Message, assistant
-from whetstone.environments import Shown
+from whetstone.environments import GameObservation
 from whetstone.tasks import Generated
 from whetstone.training import RunSummary
 
@@ -20,19 +20,19 @@ class Guess:
 
     instruction = "Guess a number from 1 to 9."
 
-    def begin(self, task: whetstone.Task, seed: int) -> Shown:
+    def begin(self, task: whetstone.Task, seed: int) -> GameObservation:
         """A new number."""
         self.number, self.guesses, self.found = task.private["number"], 0, False
-        return Shown("guess")
+        return GameObservation("guess")
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """One guess."""
         self.guesses += 1
         self.found = command == str(self.number)
         if self.found:
-            return Shown("right", reward=1.0, terminated=True)
+            return GameObservation("right", reward=1.0, terminated=True)
         higher = command.isdigit() and int(command) < self.number
-        return Shown("higher" if higher else "lower", reward=0.0, truncated=self.guesses == 5)
+        return GameObservation("higher" if higher else "lower", reward=0.0, truncated=self.guesses == 5)
 
     def verdict(self) -> dict[str, Any]:
         """What `reward: verdict` pays."""

@@ -9,7 +9,7 @@ from whetstone.trajectory import (
     CallRecord,
     EndReason,
     Group,
-    Removal,
+    RemovalScope,
     Score,
     Task,
     Tokens,
@@ -93,9 +93,9 @@ def test_what_failed_or_was_removed_is_in_no_statistic():
     right, wrong, failed = (
         trajectory(score=Score(1.0, success=True)),
         trajectory(score=Score(0.0)),
-        replace(trajectory(), ended=EndReason.ERROR, removal=Removal.BEFORE_BASELINE),
+        replace(trajectory(), ended=EndReason.ERROR, removal=RemovalScope.BEFORE_BASELINE),
     )
-    masked = replace(wrong, removal=Removal.LOSS_ONLY)
+    masked = replace(wrong, removal=RemovalScope.LOSS_ONLY)
     group = Group(Task("task", "?"), (right, wrong, failed, masked))
     assert group.rewards == (1.0, 0.0, 0.0)
     assert right.solved

@@ -3,7 +3,7 @@
 from whetstone.algorithms import PerToken, PerTrajectory, PerTurn, TokenLoss
 from whetstone.chat import assistant, user
 from whetstone.learning.columns import Columns, by_name, column
-from whetstone.learning.token_index import held_of
+from whetstone.learning.token_index import index_groups
 from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
 
 made: list[list[float]] = []
@@ -25,7 +25,7 @@ def batch_with(*functions):
                 name, "t", (user("x"),), tuple(turns), EndReason.TERMINATED, score=Score(outcome, turns=(0.1, 0.2))
             )
         )
-    return Columns(held_of([Group(Task("t", "x"), tuple(played))]), added=by_name(functions))
+    return Columns(index_groups([Group(Task("t", "x"), tuple(played))]), added=by_name(functions))
 
 
 def _somewhere(run):

@@ -19,6 +19,6 @@ T = TypeVar("T")
 _THREAD = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
 
 
-async def in_arithmetic_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_compute_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What `work` returns or raises, called where all arithmetic is done; others run meanwhile."""
     return await asyncio.get_running_loop().run_in_executor(_THREAD, partial(work, *args, **kwargs))

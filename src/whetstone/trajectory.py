@@ -231,13 +231,15 @@ class Score:
         return cls(math.nan, invalid=why)
 
 
-class Removal(StrEnum):
-    """Where the removal of a trajectory bites; published methods differ, and results with them."""
+class RemovalScope(StrEnum):
+    """What a trajectory that is taken out still counts in; published methods differ, and results with them."""
 
     BEFORE_BASELINE = "before_baseline"
     """It never existed: it is in no statistic and in no loss."""
     LOSS_ONLY = "loss_only"
     """It counts in the group's statistics and trains nothing."""
+    WEIGHT = "weight"
+    """It counts in the statistics, and more or less in the loss."""
 
 
 class OffPolicy(StrEnum):
@@ -321,7 +323,7 @@ class Trajectory:
     """For `error`, `infrastructure`, `timeout` and the like: the cause, in one line."""
     score: Score | None = None
     """None before rewards, and for ever where the ending is not valid."""
-    removal: Removal | None = None
+    removal: RemovalScope | None = None
     """Where the trajectory was taken out of training, and how."""
     parent: str | None = None
     """The trajectory it was forked from."""
@@ -427,4 +429,6 @@ class Group:
     @property
     def counted(self) -> tuple[Trajectory, ...]:
         """The trajectories that enter the group's statistics."""
-        return tuple(t for t in self.trajectories if t.score is not None and t.removal is not Removal.BEFORE_BASELINE)
+        return tuple(
+            t for t in self.trajectories if t.score is not None and t.removal is not RemovalScope.BEFORE_BASELINE
+        )

@@ -2,9 +2,10 @@
 
 import functools
 
-from whetstone.algorithms import Bite, PerToken, PerTrajectory, PerTurn, bite_of, columns_of, level_of
+from whetstone.algorithms import PerToken, PerTrajectory, PerTurn, columns_of, level_of, removal_scope_of
 from whetstone.algorithms.advantages import gigpo, group_relative, turn_gae
 from whetstone.algorithms.levels import BeforeBaseline, Credit, Weight
+from whetstone.trajectory import RemovalScope
 
 
 def plain(rewards, group, *, weight=1.0):
@@ -38,8 +39,12 @@ def test_a_filter_says_where_it_bites():
     def softer(rewards) -> Weight:
         return rewards
 
-    assert (bite_of(gone), bite_of(softer), bite_of(plain)) == (Bite.BEFORE_BASELINE, Bite.WEIGHT, Bite.LOSS_ONLY)
+    assert (removal_scope_of(gone), removal_scope_of(softer), removal_scope_of(plain)) == (
+        RemovalScope.BEFORE_BASELINE,
+        RemovalScope.WEIGHT,
+        RemovalScope.LOSS_ONLY,
+    )
 
 
 def test_where_a_filter_bites_is_said_in_words():
-    assert [str(bite) for bite in Bite] == ["before_baseline", "loss_only", "weight"]
+    assert [str(bite) for bite in RemovalScope] == ["before_baseline", "loss_only", "weight"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from whetstone.analysis.why import Explained, TokenTold, Told
+from whetstone.analysis.why import Explanation, ExplanationStep, TokenExplanation
 from whetstone.chat import ToolCall, assistant, user
 from whetstone.cli import rollout, why
 from whetstone.trajectory import EndReason, Trajectory
@@ -20,9 +20,9 @@ def test_an_episode_and_what_became_of_it_are_shown_as_text(capsys, odd):
         ended=EndReason.TERMINATED,
     )
     rollout._show(played)
-    told = Told("ended", 1.0, odd)
-    token = TokenTold((0, 0), 1, odd, -1.0, 0, 0.5)
-    why._show(Explained(odd, odd, 1, (told,), (token,), "update 1"), (token,))
+    told = ExplanationStep("ended", 1.0, odd)
+    token = TokenExplanation((0, 0), 1, odd, -1.0, 0, 0.5)
+    why._show(Explanation(odd, odd, 1, (told,), (token,), "update 1"), (token,))
     said = capsys.readouterr().out
     assert not set(said) & set("\x1b\x07\x9b\r\u202e")
     assert repr(odd)[1:5] in said

@@ -8,7 +8,7 @@ import pytest
 from tests_episodes import CHAT, LIMITS, Says, in_order
 from tests_slow import mostly_slow
 from whetstone.chat import Message, ToolCall, assistant
-from whetstone.environments import GameEnvironment, Shown, played
+from whetstone.environments import GameEnvironment, GameObservation, played
 from whetstone.environments.commands import command_of
 from whetstone.environments.native.frozen_lake import FrozenLake, FrozenLakeTasks
 from whetstone.errors import RecipeError
@@ -110,7 +110,7 @@ class Echo(FrozenLake):
     """Shows what it is given, and more that cannot be written."""
 
     def act(self, command):
-        return Shown(f"you said {command}\ud83d\x07")
+        return GameObservation(f"you said {command}\ud83d\x07")
 
 
 @pytest.mark.parametrize("name", ["act", "\ud83d", "x" * 9999])

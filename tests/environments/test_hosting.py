@@ -8,7 +8,7 @@ import time
 import pytest
 
 from whetstone.chat import assistant
-from whetstone.environments import GameEnvironment, Shown
+from whetstone.environments import GameEnvironment, GameObservation
 from whetstone.environments.hosting import host_counts, workers
 from whetstone.environments.native.frozen_lake import FrozenLake, FrozenLakeTasks
 from whetstone.errors import EpisodeError, InfrastructureError, TaskError
@@ -22,7 +22,7 @@ class Misbehaving:
         self.said = 0
         if task.id == "unknown":
             raise TaskError("no such task; there is: known")
-        return Shown(f"{os.getpid()}")
+        return GameObservation(f"{os.getpid()}")
 
     def act(self, command):
         self.said += 1
@@ -34,7 +34,7 @@ class Misbehaving:
             raise LookupError("what a mess")
         if command == "unsendable":
             return lambda: None
-        return Shown(f"{self.said}")
+        return GameObservation(f"{self.said}")
 
     def verdict(self):
         return {"success": False}

@@ -13,7 +13,7 @@ from whetstone.environments.multi_agent import Seat, _tables
 from whetstone.environments.native.dealing import Dealing, DealingTasks
 from whetstone.errors import EpisodeError, RecipeError
 from whetstone.learning.columns import Columns
-from whetstone.learning.token_index import held_of
+from whetstone.learning.token_index import index_groups
 from whetstone.plugins import OptionError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
@@ -21,7 +21,7 @@ from whetstone.rewards import verdict
 from whetstone.rollout import Collector, Limits, Plan
 from whetstone.rollout.strategies import SelfPlay
 from whetstone.training import train
-from whetstone.trajectory import Author, EndReason, Removal, Task
+from whetstone.trajectory import Author, EndReason, RemovalScope, Task
 
 DEAL = Task("d", "", {"worth": {"buyer": 40, "seller": 20}, "rounds": 3})
 
@@ -70,14 +70,14 @@ def test_what_the_other_said_is_not_trained_and_marked_as_a_partners():
 
 def test_a_role_is_compared_with_its_own():
     group = played(bargaining)
-    columns = Columns(held_of([group]))
+    columns = Columns(index_groups([group]))
     assert columns["group"].tolist() == [0, 1] * 3
     assert columns["outcomes"].tolist() == [1.0, 1.0] * 3
 
 
 def test_roles_that_are_not_trained_count_in_nothing():
     group = played(bargaining, train=["seller"])
-    assert {t.role: t.removal for t in group.trajectories} == {"buyer": Removal.BEFORE_BASELINE, "seller": None}
+    assert {t.role: t.removal for t in group.trajectories} == {"buyer": RemovalScope.BEFORE_BASELINE, "seller": None}
     assert [t.role for t in group.counted] == ["seller"] * 3
 
 
@@ -176,7 +176,7 @@ def test_frozen_seats_are_the_others_actors():
     table = collector(lambda moment: assistant("offer 1"))
     table.others = {"seller": Says(lambda moment: assistant("leave"))}
     group = asyncio.run(table.group(Plan(DEAL, seed=1), strategy))
-    assert {t.role: t.removal for t in group.trajectories} == {"buyer": None, "seller": Removal.BEFORE_BASELINE}
+    assert {t.role: t.removal for t in group.trajectories} == {"buyer": None, "seller": RemovalScope.BEFORE_BASELINE}
     assert {t.final_text for t in group.trajectories if t.role == "seller"} == {"leave"}
     for trained, frozen, said in (
         (["seller"], {"seller": "x"}, "learns nothing"),

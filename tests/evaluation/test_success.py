@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whetstone.evaluation import evaluation_of, pass_at_k, rate
-from whetstone.trajectory import EndReason, Group, Removal, Score, Task, Trajectory
+from whetstone.trajectory import EndReason, Group, RemovalScope, Score, Task, Trajectory
 
 
 def test_the_wilson_interval_in_worked_numbers():
@@ -39,7 +39,7 @@ def test_pass_at_k_is_the_ratio_of_binomials(n, data):
 
 def episode(success, ended=EndReason.TERMINATED):
     if not ended.valid:
-        return Trajectory("t", "x", (), (), ended, removal=Removal.BEFORE_BASELINE)
+        return Trajectory("t", "x", (), (), ended, removal=RemovalScope.BEFORE_BASELINE)
     return Trajectory("t", "x", (), (), ended, score=Score(float(success), {"correct": success}, success=success))
 
 

@@ -17,13 +17,13 @@ from whetstone.errors import CreditError
 from whetstone.learning.columns import Columns
 from whetstone.learning.credit import CreditParts, give_credit
 from whetstone.learning.model_trainer import ModelTrainer
-from whetstone.learning.token_index import held_of
+from whetstone.learning.token_index import index_groups
 from whetstone.policies import build_tiny, critic_for
 from whetstone.recipe import OptimizerSettings
 from whetstone.record.checkpoint import load_checkpoint
 from whetstone.reporting import Progress
 from whetstone.training import train
-from whetstone.trajectory import Author, EndReason, Group, Removal, Score, Task, Tokens, Trajectory, Turn
+from whetstone.trajectory import Author, EndReason, Group, RemovalScope, Score, Task, Tokens, Trajectory, Turn
 
 
 def turn(number, context, action):
@@ -60,7 +60,7 @@ def learner(kind=ModelTrainer, heads=("values",)):
 def given(groups, estimator, *, heads=("values",), kind=Foretelling, **parts):
     made = learner(kind, heads)
     columns = partial(Columns, learner=made)
-    return give_credit(CreditParts(estimator, **parts), held_of(groups), len(groups), columns)
+    return give_credit(CreditParts(estimator, **parts), index_groups(groups), len(groups), columns)
 
 
 def by_turns(**options):
@@ -103,7 +103,7 @@ def test_whitening_is_over_the_turns_of_all_trajectories():
 
 
 def test_what_is_removed_from_the_loss_counts_in_the_baseline_and_trains_nothing():
-    counted = replace(group(Score(1.0), Score(0.0)).trajectories[0], removal=Removal.LOSS_ONLY)
+    counted = replace(group(Score(1.0), Score(0.0)).trajectories[0], removal=RemovalScope.LOSS_ONLY)
     groups = [Group(Task("t", "x"), (counted, group(Score(1.0), Score(0.0)).trajectories[1])), group()]
     said = given(groups, partial(group_relative, scale=False))
     assert [len(of) for of in said.by_group] == [1, 0]
@@ -176,7 +176,7 @@ def test_tokens_stand_turn_by_turn_whatever_segments_hold_them():
 
 def test_an_excluded_trajectory_changes_nothing_for_the_others():
     centred = partial(group_relative, scale=False)
-    excluded = replace(group(Score(9.0)).trajectories[0], id="x", removal=Removal.BEFORE_BASELINE)
+    excluded = replace(group(Score(9.0)).trajectories[0], id="x", removal=RemovalScope.BEFORE_BASELINE)
     plain = group(Score(1.0), Score(0.0))
     with_it = replace(plain, trajectories=(*plain.trajectories, excluded))
     said = [[each.segment.advantages for each in given([g], centred).by_group[0]] for g in (plain, with_it)]
@@ -258,7 +258,7 @@ def seats(*rewards):
 
 def by_trajectory(groups, estimator, **columns):
     """The advantage of each trajectory's first token."""
-    made = give_credit(CreditParts(estimator), held_of(groups), len(groups), partial(Columns, **columns))
+    made = give_credit(CreditParts(estimator), index_groups(groups), len(groups), partial(Columns, **columns))
     return [made.advantages[made.columns["token_trajectory"] == i][0].item() for i in range(len(made.columns.held))]
 
 

@@ -9,7 +9,7 @@ import torch
 from tests_segments import segment
 from whetstone.algorithms import clipped
 from whetstone.algorithms.objectives import aggregated
-from whetstone.learning.credit import Credited
+from whetstone.learning.credit import CreditedSegment
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, _lengths, _weights
 from whetstone.learning.model_trainer import ModelTrainer
@@ -19,8 +19,8 @@ from whetstone.trajectory import Author
 
 EXPERT = [Author.ENVIRONMENT, *[Author.EXPERT] * 3]
 OWN = [
-    Credited(segment([1, 2, 3, 4], [0, 1, 1, 1], 0.5), torch.tensor([[0.25], [math.nan], [1.0]])),
-    Credited(segment([1, 2, 9], [0, 1, 1], -1.0), torch.tensor([[-1.0], [math.nan]])),
+    CreditedSegment(segment([1, 2, 3, 4], [0, 1, 1, 1], 0.5), torch.tensor([[0.25], [math.nan], [1.0]])),
+    CreditedSegment(segment([1, 2, 9], [0, 1, 1], -1.0), torch.tensor([[-1.0], [math.nan]])),
 ]
 SHOWN = [segment([5, 6, 7, 8], [0, 1, 1, 1], 0.0, authors=EXPERT)]
 
@@ -83,7 +83,7 @@ def test_each_way_to_aggregate_is_the_same_however_an_update_is_cut(mode, budget
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
     learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
     segments = [replace(each.segment, trajectory_id=str(k)) for k, each in enumerate(OWN)]
-    share = [Credited(segment) for segment in segments]
+    share = [CreditedSegment(segment) for segment in segments]
     changes = ["aggregation.tokens=7"] if mode == "constant" else []
     recipe = load_recipe("demo", [f"aggregation.mode={mode}", *changes]).recipe
     lengths = _lengths(share)

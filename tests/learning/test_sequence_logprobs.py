@@ -14,7 +14,7 @@ from whetstone.learning.learner import _by_coefficients
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.sequence_logprobs import coefficients, sums_of
-from whetstone.learning.token_index import held_of
+from whetstone.learning.token_index import index_groups
 from whetstone.policies import build_tiny
 from whetstone.recipe import OptimizerSettings
 from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
@@ -64,7 +64,7 @@ def policy():
 
 def by_learner(objective, level, budget):
     learner = Recorder(policy(), OptimizerSettings(micro_batch_tokens=budget))
-    columns = Columns(held_of(forest()), learner=learner)
+    columns = Columns(index_groups(forest()), learner=learner)
     placed = [(i, k) for i, held in enumerate(columns.held) for k in range(len(held.segments))]
     segments = [columns.held[i].segments[k] for i, k in placed]
     now = learner.logprobs(segments)
@@ -136,7 +136,7 @@ def test_turns_that_part_in_a_tree(objective, budget):
 def test_without_a_pair_nothing_moves():
     groups = forest()
     equal = [replace(g, trajectories=tuple(replace(t, score=Score(1.0)) for t in g.trajectories)) for g in groups]
-    columns = Columns(held_of(equal))
+    columns = Columns(index_groups(equal))
     placed = [(i, k) for i, held in enumerate(columns.held) for k in range(len(held.segments))]
     sums = sums_of(columns, placed, "trajectory")
     nothing = [torch.zeros(len(unit)) for unit in sums.unit]

@@ -14,7 +14,7 @@ from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import (
     add_adapters,
     build_tiny,
-    copy_of_trained,
+    clone_trainable,
     in_precision,
     load_policy,
     save_policy,
@@ -66,7 +66,7 @@ def test_weights_that_are_trained_are_held_in_float32(tmp_path, stored):
     policy = in_precision(kept, "bfloat16")
     assert policy.dtype == torch.bfloat16
     assert dtypes(policy.model, lora=False) == {torch.float32}
-    sampled = copy_of_trained(policy.model, dtype=policy.dtype)
+    sampled = clone_trainable(policy.model, dtype=policy.dtype)
     assert dtypes(sampled, lora=False) == {torch.bfloat16}
     assert sampled.get_input_embeddings().weight is sampled.get_output_embeddings().weight
 
@@ -75,7 +75,7 @@ def test_beside_adapters_weights_are_held_in_what_is_computed_in_and_once(tmp_pa
     policy = in_precision(adapted(load_policy(stored_in(torch.bfloat16, tmp_path / "m"), as_stored=True)), "bfloat16")
     assert dtypes(policy.model, lora=False) == {torch.bfloat16}
     assert dtypes(policy.model, lora=True) == {torch.float32}
-    sampled = dict(copy_of_trained(policy.model, dtype=policy.dtype).named_parameters())
+    sampled = dict(clone_trainable(policy.model, dtype=policy.dtype).named_parameters())
     for name, parameter in policy.model.named_parameters():
         assert (sampled[name] is parameter) == ("lora_" not in name)
         assert sampled[name].dtype == torch.bfloat16

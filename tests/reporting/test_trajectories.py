@@ -11,7 +11,7 @@ from whetstone.trajectory import (
     Author,
     CallRecord,
     EndReason,
-    Removal,
+    RemovalScope,
     Score,
     Tokens,
     Trajectory,
@@ -57,7 +57,7 @@ def same_turn(a, b):
 
 
 def test_what_was_written_is_read_back_field_by_field(tmp_path):
-    failed = Trajectory("b", "task", (), (), EndReason.ERROR, "KeyError: 'x'", removal=Removal.BEFORE_BASELINE)
+    failed = Trajectory("b", "task", (), (), EndReason.ERROR, "KeyError: 'x'", removal=RemovalScope.BEFORE_BASELINE)
     path = tmp_path / "t.jsonl"
     write_trajectories(path, [WHOLE, failed])
     whole, none = read_trajectories(path)

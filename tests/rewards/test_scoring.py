@@ -13,7 +13,7 @@ from whetstone.chat import assistant
 from whetstone.errors import InfrastructureError, RecipeError
 from whetstone.rewards import compared, scored
 from whetstone.rollout import Independent
-from whetstone.trajectory import EndReason, Removal, Score
+from whetstone.trajectory import EndReason, RemovalScope, Score
 
 TASK = task("?", answer=7)
 
@@ -44,7 +44,7 @@ def becomes(score, trajectory=None):
 )
 def test_what_is_no_number_takes_the_episode_out(said, ended, error):
     found = becomes(said)
-    assert (found.score, found.ended, found.removal) == (None, ended, Removal.BEFORE_BASELINE)
+    assert (found.score, found.ended, found.removal) == (None, ended, RemovalScope.BEFORE_BASELINE)
     assert error in found.error
 
 
@@ -55,7 +55,7 @@ def test_what_a_person_has_to_mend_is_said():
 
 def test_an_ending_that_is_not_valid_is_not_judged():
     found = becomes(AssertionError(), episode("7", ended=EndReason.INFRASTRUCTURE))
-    assert (found.score, found.removal) == (None, Removal.BEFORE_BASELINE)
+    assert (found.score, found.removal) == (None, RemovalScope.BEFORE_BASELINE)
 
 
 class Ranks:

@@ -12,7 +12,7 @@ from whetstone.errors import InfrastructureError, NothingScoredError, TaskError
 from whetstone.evaluation import evaluation_of
 from whetstone.inference import rows_are_summed_alike
 from whetstone.rollout import Admission, Independent, Plan, plans_of
-from whetstone.trajectory import EndReason, Removal, Score, Task
+from whetstone.trajectory import EndReason, RemovalScope, Score, Task
 
 
 def collect(assembly, actor, tasks, size=2, **changes):
@@ -57,7 +57,7 @@ def test_a_reward_that_fails_is_no_reward_of_zero(assembly):
     (failed,) = (group for group in groups if group.task is first)
     assert failed.rewards == ()
     assert {t.ended for t in failed.trajectories} == {EndReason.ERROR}
-    assert {t.removal for t in failed.trajectories} == {Removal.BEFORE_BASELINE}
+    assert {t.removal for t in failed.trajectories} == {RemovalScope.BEFORE_BASELINE}
     assert failed.trajectories[0].error == "the reward failed: ConnectionError: the judge is down"
     assert sum(len(group.rewards) for group in groups) == 4
 
@@ -143,7 +143,11 @@ def test_what_keeps_failing_is_invalid_and_leaves_its_siblings_alone(assembly):
         assembly, Failing(assembly.expert_actor(), 3), [assembly.source.task(0)], size=2, max_in_flight=1
     )
     failed, sibling = group.trajectories
-    assert (failed.ended, failed.removal, failed.score) == (EndReason.INFRASTRUCTURE, Removal.BEFORE_BASELINE, None)
+    assert (failed.ended, failed.removal, failed.score) == (
+        EndReason.INFRASTRUCTURE,
+        RemovalScope.BEFORE_BASELINE,
+        None,
+    )
     assert failed.error == "the engine is gone"
     assert sibling.solved
 

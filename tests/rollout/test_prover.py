@@ -11,7 +11,7 @@ from whetstone.assembly.instantiate import function_of
 from whetstone.assembly.methods import strategy_of
 from whetstone.chat import assistant
 from whetstone.learning.columns import Columns
-from whetstone.learning.token_index import held_of
+from whetstone.learning.token_index import index_groups
 from whetstone.recipe import load_recipe
 from whetstone.rewards import verdict
 from whetstone.rollout.strategies.prover import Prover, likely, progress
@@ -50,7 +50,7 @@ def test_what_progress_counts_for_is_what_the_recipe_says(alpha):
     prover = strategy_of(resolved, None, 0)
     group = collected(prover, walking, environment=Maze, reward=verdict, task=TASK)
     estimator = function_of(resolved, "advantage", resolved.recipe.advantage, ADVANTAGES)
-    columns = Columns(held_of([group]))
+    columns = Columns(index_groups([group]))
     found = columns.ask(estimator) - columns.ask(partial(estimator, weight=0.0))
     # of four, the one that turns wrong: success of the best of four is likely at first (¾), sure behind its first turn,
     # gone behind its second

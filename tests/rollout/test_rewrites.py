@@ -26,7 +26,7 @@ from whetstone.chat import ToolCall, assistant
 from whetstone.environments import ToolEnvironment
 from whetstone.learning.columns import Columns
 from whetstone.learning.credit import CreditParts, give_credit
-from whetstone.learning.token_index import held_of
+from whetstone.learning.token_index import index_groups
 from whetstone.plugins import OptionError
 from whetstone.rollout import Method
 from whetstone.rollout.protocol import Ask, EpisodeKey, EpisodeState, Reopen
@@ -89,7 +89,7 @@ def test_supo_worked_numbers():
     paths = []
     for k, (reward, summaries) in enumerate(zip((1, 0, 0, 1), (2, 0, 1, 0), strict=True)):
         paths.append(path(f"{k}", reward, [turn(str(i)) for i in range(summaries + 1)]))  # each turn opens a segment
-    held = held_of([Group(TASK, tuple(paths))])
+    held = index_groups([Group(TASK, tuple(paths))])
     assert sum(len(each.segments) for each in held) == 7
     given = give_credit(CreditParts(advantage=group_relative), held, 1, Columns)
     rows = [max(each.segment.advantages, key=abs) for each in given.by_group[0]]

@@ -10,7 +10,7 @@ from whetstone.chat import assistant
 from whetstone.chat.message import Message, Text
 from whetstone.environments import ToolEnvironment
 from whetstone.learning.columns import Columns
-from whetstone.learning.token_index import held_of
+from whetstone.learning.token_index import index_groups
 from whetstone.plugins import OptionError
 from whetstone.rollout import Method
 from whetstone.rollout.context_transforms import BudgetLine
@@ -48,14 +48,16 @@ def test_where_answers_have_a_form_words_without_it_are_void():
     assert (stopped.ended, len(stopped.turns)) == (EndReason.STOPPED, 2)
     going_on = played(in_order(assistant("let me think"), assistant("408")), environment=world)
     assert [len(t.observation) for t in going_on.turns] == [1, 0]
-    columns = Columns(held_of([Group(TASK, (replace(stopped, score=Score(0.0)), replace(going_on, score=Score(1.0))))]))
+    columns = Columns(
+        index_groups([Group(TASK, (replace(stopped, score=Score(0.0)), replace(going_on, score=Score(1.0))))])
+    )
     assert columns["void"].tolist() == [0, 1, 1, 0]
 
 
 def test_void_trajectories_count_and_are_not_learned_from():
     kept = [path(str(i), r, [turn(calls=("ok",)), turn("4")]) for i, r in enumerate((1, 0, 0))]
     void = path("v", 0, [turn(calls=("ok",)), turn("")], ended=EndReason.STOPPED, marks=("void_turn",))
-    columns = Columns(held_of([Group(TASK, (*kept[:2], void, kept[2]))]))
+    columns = Columns(index_groups([Group(TASK, (*kept[:2], void, kept[2]))]))
     assert columns.ask(void_turns).tolist() == [1, 1, 0, 1]
     assert columns["rewards"].tolist() == [1, 0, 0, 0]
 

@@ -6,7 +6,7 @@ import pytest
 
 from whetstone.inference import LocalEngine
 from whetstone.rollout import STRATEGIES, Plan
-from whetstone.trajectory import Removal
+from whetstone.trajectory import RemovalScope
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def sampled(assembly):
 def test_the_greedy_episode_is_compared_with_and_in_nothing_else(sampled):
     group = sampled("greedy_baseline", 4)
     (greedy,) = [t for t in group.trajectories if t.greedy]
-    assert greedy.removal is Removal.BEFORE_BASELINE
+    assert greedy.removal is RemovalScope.BEFORE_BASELINE
     assert greedy.score is not None
     assert len(group.counted) == len(group.rewards) == 3
     # without chance it is what sampling at temperature 0 gives

@@ -13,7 +13,7 @@ from whetstone.rollout.strategies import FrontierTree, GuidedRetry, Independent,
 from whetstone.rollout.strategies.frontier_tree import as_tree, keep
 from whetstone.rollout.strategies.probed import splice_logprobs
 from whetstone.seeding import derive_random
-from whetstone.trajectory import Author, EndReason, OffPolicy, Removal
+from whetstone.trajectory import Author, EndReason, OffPolicy, RemovalScope
 
 EXPERT = in_order(call("12*34"), call("408+0"), assistant("408"))
 WRONG = in_order(assistant("9"))
@@ -125,7 +125,7 @@ def test_a_group_with_a_success_is_left_alone():
 
 def test_guided_failures_count_and_are_not_learned_from():
     group = collected(GuidedRetry(group_size=2), WRONG, task=HINTED)
-    assert [t.removal for t in group.trajectories] == [None, None, Removal.LOSS_ONLY]
+    assert [t.removal for t in group.trajectories] == [None, None, RemovalScope.LOSS_ONLY]
     kept = collected(GuidedRetry(group_size=2, keep_failures=True), WRONG, task=HINTED)
     assert [t.removal for t in kept.trajectories] == [None, None, None]
 

@@ -13,7 +13,7 @@ from whetstone.rollout.trajectory_filters import Balanced, PairCaps, ResampleOnC
 from whetstone.rollout.trajectory_filters.resample_on_correct import penalty, quotas
 from whetstone.rollout.trajectory_filters.surprising import surprising
 from whetstone.seeding import derive_random
-from whetstone.trajectory import Group, Removal, Task
+from whetstone.trajectory import Group, RemovalScope, Task
 
 DRAW = derive_random("test")
 
@@ -44,7 +44,7 @@ def test_grpo_roc_worked_numbers():
     assert quotas(5, 3, 4, least=(1, 1)) == (2, 2)
     assert stays(kept) == ["b", "d", "f", "g"]
     assert quotas(7, 1, 4) == (3, 1)
-    assert {t.removal for t in kept.trajectories if t.id in "ace"} == {Removal.BEFORE_BASELINE}
+    assert {t.removal for t in kept.trajectories if t.id in "ace"} == {RemovalScope.BEFORE_BASELINE}
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(2, 30))
@@ -105,7 +105,7 @@ def test_surprise_is_against_what_is_usual_for_such_tasks():
         made.observe(heard(group(1, 1, task=easy), group(0, 0, task=hard), step=step + 1))
     found = made([group(1, 0, task=easy), group(1, 0, task=hard, number=1)], DRAW)
     assert [stays(g) for g in found] == [[], ["1/0"]]
-    assert found[0].trajectories[0].removal is Removal.LOSS_ONLY
+    assert found[0].trajectories[0].removal is RemovalScope.LOSS_ONLY
     again = Surprising(quantile=0.75)
     again.load_state(made.state())
     assert [stays(g) for g in again([group(1, 0, task=easy), group(1, 0, task=hard, number=1)], DRAW)] == [[], ["1/0"]]

@@ -57,14 +57,14 @@ def unknown(item: "Nope") -> int:
 WORLDS = """
 import random, sys
 from whetstone.chat import assistant
-from whetstone.environments import Shown
+from whetstone.environments import GameObservation
 from whetstone.tasks import Generated
 from whetstone.trajectory import Task
 
 class World:
     instruction = "Say anything."
-    def begin(self, task, seed): return Shown("go")
-    def act(self, command): return Shown("end", reward=1.0, terminated=True)
+    def begin(self, task, seed): return GameObservation("go")
+    def act(self, command): return GameObservation("end", reward=1.0, terminated=True)
     def verdict(self): return {"success": True, "score": 1.0}
     def close(self): pass
 class Acts(World):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from whetstone.training.watchdog import Playing, Watchdog
 
 
-class Work:
+class Stage:
     def __init__(self):
         self.done, self.collector = 0, SimpleNamespace(moved=0)
 
@@ -28,7 +28,7 @@ def test_it_names_who_waits_for_what_and_since_when():
         while not said and time.monotonic() < until:
             time.sleep(0.01)
 
-    (line, *_) = heard(Work(), 0.05, wait)
+    (line, *_) = heard(Stage(), 0.05, wait)
     assert "Waiting: group-3/sum/7#1 for slow_search since 58 s; the learner for groups since 57 s." in line
     assert "The event loop is at " in line
     assert "test_watchdog.py" in line  # this thread is where the loop would be
@@ -36,13 +36,13 @@ def test_it_names_who_waits_for_what_and_since_when():
 
 def test_it_says_less_and_less_often():
     began = time.monotonic()
-    said = heard(Work(), 0.05, lambda said: time.sleep(0.6))
+    said = heard(Stage(), 0.05, lambda said: time.sleep(0.6))
     spent = time.monotonic() - began
     assert 1 <= len(said) <= 1 + spent / 0.05 / 2
 
 
 def test_as_long_as_anything_moves_it_is_silent():
-    work, stop = Work(), threading.Event()
+    work, stop = Stage(), threading.Event()
 
     def move():
         while not stop.wait(0.005):

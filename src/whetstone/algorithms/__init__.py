@@ -5,17 +5,16 @@ from whetstone.algorithms.advantages import ADVANTAGES, gae, group_relative, whi
 from whetstone.algorithms.corrections import CORRECTIONS, importance_weights, masked, truncated
 from whetstone.algorithms.credit_filters import CREDIT_FILTERS
 from whetstone.algorithms.levels import (
-    Bite,
     Credit,
     Level,
     PerToken,
     PerTrajectory,
     PerTurn,
-    bite_of,
     columns_of,
     has_ratio_to_sampler,
     is_flat_without_advantage,
     level_of,
+    removal_scope_of,
 )
 from whetstone.algorithms.mismatch import mismatch
 from whetstone.algorithms.objectives import (
@@ -44,7 +43,6 @@ __all__ = [
     "OBJECTIVES",
     "SHAPING",
     "AdvantageLoss",
-    "Bite",
     "Credit",
     "Level",
     "PerToken",
@@ -52,7 +50,6 @@ __all__ = [
     "PerTurn",
     "SumLoss",
     "TokenLoss",
-    "bite_of",
     "clipped",
     "clipped_value",
     "columns_of",
@@ -67,6 +64,7 @@ __all__ = [
     "masked",
     "mismatch",
     "reference_kl",
+    "removal_scope_of",
     "squared_value",
     "success_value",
     "supervised",

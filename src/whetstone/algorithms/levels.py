@@ -15,10 +15,11 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Annotated, Any, Literal, cast, get_type_hints
 
 from torch import Tensor
+
+from whetstone.trajectory import RemovalScope
 
 Level = Literal["trajectory", "turn", "token"]
 
@@ -45,22 +46,11 @@ CreditPerToken = Annotated[Credit, "token"]
 """Credit whose advantages are [K]."""
 
 
-class Bite(StrEnum):
-    """Where a filter takes trajectories out; published methods differ, and results with them."""
-
-    BEFORE_BASELINE = "before_baseline"
-    """They never existed: they are in no statistic and in no loss."""
-    LOSS_ONLY = "loss_only"
-    """They count in the statistics and train nothing."""
-    WEIGHT = "weight"
-    """They count in the statistics, and more or less in the loss."""
-
-
-BeforeBaseline = Annotated[Tensor, "trajectory", Bite.BEFORE_BASELINE]
+BeforeBaseline = Annotated[Tensor, "trajectory", RemovalScope.BEFORE_BASELINE]
 """[N] above 0 where a trajectory stays; the others never existed."""
-LossOnly = Annotated[Tensor, "trajectory", Bite.LOSS_ONLY]
+LossOnly = Annotated[Tensor, "trajectory", RemovalScope.LOSS_ONLY]
 """[N] 1 where a trajectory is trained on, 0 where it only counts."""
-Weight = Annotated[Tensor, "trajectory", Bite.WEIGHT]
+Weight = Annotated[Tensor, "trajectory", RemovalScope.WEIGHT]
 """[N] what a trajectory's credit is multiplied by."""
 
 
@@ -77,9 +67,9 @@ def level_of(function: Callable[..., Any], column: str = "return") -> Level:
     return cast(Level, next((each for each in said if each in ("trajectory", "turn", "token")), "trajectory"))
 
 
-def bite_of(function: Callable[..., Any]) -> Bite:
+def removal_scope_of(function: Callable[..., Any]) -> RemovalScope:
     """Where a filter takes out; only in the loss where it does not say."""
-    return next((each for each in _said_of_return(function) if isinstance(each, Bite)), Bite.LOSS_ONLY)
+    return next((each for each in _said_of_return(function) if isinstance(each, RemovalScope)), RemovalScope.LOSS_ONLY)
 
 
 def is_flat_without_advantage(objective: Callable[..., Any]) -> bool:

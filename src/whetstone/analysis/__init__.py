@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
-    from whetstone.analysis.replay import Replay, Replayed
-    from whetstone.analysis.why import Explained, Explainer
+    from whetstone.analysis.replay import Replay, ReplayCheck
+    from whetstone.analysis.why import Explainer, Explanation
 
 __getattr__, __dir__ = window(__name__)
 
-__all__ = ["Explained", "Explainer", "Replay", "Replayed"]
+__all__ = ["Explainer", "Explanation", "Replay", "ReplayCheck"]

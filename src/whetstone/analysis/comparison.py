@@ -41,7 +41,7 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ContenderRun:
     """One run of a contender."""
 
     seed: int
@@ -52,10 +52,10 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparisonResult:
     """What a comparison came to."""
 
-    runs: Mapping[str, Sequence[Ran]]
+    runs: Mapping[str, Sequence[ContenderRun]]
     """By contender."""
     pairs: Sequence[Paired]
     budget: Mapping[str, float]
@@ -193,14 +193,14 @@ def compare(
     folder: Path,
     budget: Mapping[str, float],
     progress: Progress,
-) -> Compared:
+) -> ComparisonResult:
     """Run what is not there yet, and compare. A run that was stopped goes on.
 
     Raises:
         Interrupted: The process was asked to stop; the same comparison goes on.
         WhetstoneError: As `train`.
     """
-    runs: dict[str, list[Ran]] = {contender.name: [] for contender in contenders}
+    runs: dict[str, list[ContenderRun]] = {contender.name: [] for contender in contenders}
     for seed in seeds:  # seed by seed, so that a comparison that was stopped has whole pairs
         for contender in contenders:
             resolved = contender.resolved.with_changes({"seed": seed})
@@ -210,10 +210,10 @@ def compare(
             if summary is None:
                 progress.say(f"{contender.name}, seed {seed}  ({there})")
                 summary = train(resolved, there, resume=(there / "recipe.yaml").is_file(), progress=progress).written
-            runs[contender.name].append(Ran(seed, there, summary, reused))
+            runs[contender.name].append(ContenderRun(seed, there, summary, reused))
     outcomes = {name: {run.seed: _outcomes(run.folder) for run in ran} for name, ran in runs.items()}
     try:
-        return Compared(runs, paired(outcomes), dict(budget))
+        return ComparisonResult(runs, paired(outcomes), dict(budget))
     except ValueError as error:
         raise RunDirectoryError(f"{error}: in one of them nothing could be scored") from None
 

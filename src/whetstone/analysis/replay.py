@@ -22,14 +22,14 @@ import torch
 from whetstone.algorithms import columns_of
 from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.assembly.auxiliary_models import learner_for
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import evaluation_of
 from whetstone.learning.columns import by_name, from_record
 from whetstone.learning.credit import give_credit
 from whetstone.learning.learner import LocalLearner, batch_columns
 from whetstone.learning.spec import UpdateBatch
-from whetstone.learning.token_index import held_of
+from whetstone.learning.token_index import index_groups
 from whetstone.policies import Policy
 from whetstone.recipe import ReinforcementSettings, Resolved
 from whetstone.record.checkpoint import Position, checkpoint_path, load_checkpoint
@@ -47,7 +47,7 @@ _BY_THE_CLOCK = ("time/", "throughput/", "memory/")
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayCheck:
     """One thing that was computed again."""
 
     what: str
@@ -85,7 +85,7 @@ class Replay:
         self.warm_up_steps = warm_up.steps if warm_up else 0
         self.first_task = first_task(self.recorded.recipe)
 
-    async def everything(self, *, updates: bool = False) -> AsyncIterator[Replayed]:
+    async def everything(self, *, updates: bool = False) -> AsyncIterator[ReplayCheck]:
         """Rewards, credit, evaluations; and, where asked for, updates.
 
         Raises:
@@ -123,7 +123,7 @@ class Replay:
             again.append(trajectory)
         return replace(group, trajectories=await compared(self.after.reward, again, group.task))
 
-    def _credit(self, groups: Sequence[Group], rescored: Sequence[Group]) -> Replayed:
+    def _credit(self, groups: Sequence[Group], rescored: Sequence[Group]) -> ReplayCheck:
         """Advantages by the recorded rewards and recipe, and by the new ones, update by update."""
         by_number = {group.number: (group, new) for group, new in zip(groups, rescored, strict=True)}
         count = changed = 0
@@ -139,9 +139,9 @@ class Replay:
                 count, changed, total = count + 1, changed + (old != new), total + apart
                 if old != new and len(examples) < _SHOWN:
                     examples.append(f"{name}: {_range(old)} → {_range(new)}")
-        return Replayed("credit", count, changed, tuple(examples), total / max(1, count))
+        return ReplayCheck("credit", count, changed, tuple(examples), total / max(1, count))
 
-    async def _evaluation(self, name: str) -> Replayed:
+    async def _evaluation(self, name: str) -> ReplayCheck:
         """Of the kept episodes, against what the run said of them."""
         told = read_json(self.run_dir / "evaluations" / f"{name}.json")
         settings = self.recorded.recipe.evaluation
@@ -157,9 +157,9 @@ class Replay:
         different = [key for key in told if key != "spent" and not _same(told[key], again.get(key))]
         examples = tuple(f"{key}: {told[key]} → {again.get(key)}" for key in different[:_SHOWN])
         change = abs(again["success"] - told["success"])
-        return Replayed(f"evaluation ({name})", len(told), len(different), examples, change)
+        return ReplayCheck(f"evaluation ({name})", len(told), len(different), examples, change)
 
-    async def _updates(self) -> Replayed:
+    async def _updates(self) -> ReplayCheck:
         """All updates from the earliest checkpoint on, with their recorded groups: metrics, and weights at the end."""
         again = await self.from_checkpoint()
         done, last = again.done, max(self.record.consumed) + 1
@@ -180,12 +180,12 @@ class Replay:
             kept, ours = self._loaded(end)[0].model.state_dict(), again.assembly.policy.model.state_dict()
             if not all(torch.equal(value, kept[name]) for name, value in ours.items()):
                 different.append(f"the weights behind update {last} are not those in {end.name}")
-        return Replayed(f"updates {done + 1} to {last}", count, len(different), tuple(different[:_SHOWN]))
+        return ReplayCheck(f"updates {done + 1} to {last}", count, len(different), tuple(different[:_SHOWN]))
 
     def _loaded(self, path: Path) -> tuple[Policy, dict[str, Any], Position]:
         return load_checkpoint(path, trust_remote_code=self.recorded.recipe.policy.trust_remote_code)
 
-    async def from_checkpoint(self, *, before: int | None = None) -> MadeAgain:
+    async def from_checkpoint(self, *, before: int | None = None) -> UpdateReplayer:
         """Updates to be made again, from the earliest checkpoint, or the last with no more than `before` updates.
         Where the run began with reinforcement, that is the policy it began with.
 
@@ -196,18 +196,18 @@ class Replay:
         policy, optimizer, position, done = None, None, Position("", {}, 0), 0
         if found is not None:
             path, done = found
-            policy, optimizer, position = await in_arithmetic_thread(self._loaded, path)
-        assembly = await in_arithmetic_thread(assemble, self.changed, policy, position.memory if done else None)
+            policy, optimizer, position = await run_in_compute_thread(self._loaded, path)
+        assembly = await run_in_compute_thread(assemble, self.changed, policy, position.memory if done else None)
         settings = self.changed.recipe.reinforcement
         assert settings is not None  # there are updates
         warmed_up = checkpoint_path(self.run_dir, self.warm_up_steps) if self.warm_up_steps else None
-        learner = await in_arithmetic_thread(learner_for, assembly, settings, warmed_up)
+        learner = await run_in_compute_thread(learner_for, assembly, settings, warmed_up)
         if not isinstance(learner, LocalLearner):
             named = self.changed.recipe.learner.name
             raise self.changed.error("learner", f'updates of "{named}" cannot be made again; of "local" they can')
         if done and optimizer is not None:
             learner.load_state_dict(optimizer)
-        return MadeAgain(self, assembly, learner, settings, position.version - done, done)
+        return UpdateReplayer(self, assembly, learner, settings, position.version - done, done)
 
     def _checkpoint(self, before: int | None) -> tuple[Path, int] | None:
         """(checkpoint, updates in it); None: the beginning of the run"""
@@ -224,7 +224,7 @@ class Replay:
 
 
 @dataclass(slots=True)
-class MadeAgain:
+class UpdateReplayer:
     """A run's updates, made again one by one with the groups each had."""
 
     replay: Replay
@@ -246,14 +246,14 @@ class MadeAgain:
         batch = UpdateBatch(tuple(groups), tuple(shown), self.base_version + update, share)
         method, seed = self.assembly.method, self.assembly.resolved.recipe.seed
         learned = partial(train_step, method, self.learner, batch, passed_over, seed=seed, update=update)
-        stepped = await in_arithmetic_thread(learned)
+        stepped = await run_in_compute_thread(learned)
         self.assembly.method.observe(stepped.heard)
         self.learner.end_step()
         self.done += 1
         return stepped.metrics
 
 
-def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> Replayed:
+def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> ReplayCheck:
     pairs = [
         (old, new)
         for before, after in zip(groups, rescored, strict=True)
@@ -263,7 +263,7 @@ def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> Replayed:
     failed = sum(old.score is None and (old.error or "").startswith(REWARD_FAILED) for old, _ in pairs)
     examples = tuple(f"{old.id}: {_shown(old.score)} → {_shown(new.score)}" for old, new in different[:_SHOWN])
     change = sum(abs(_value(new.score) - _value(old.score)) for old, new in different) / max(1, len(pairs))
-    return Replayed("rewards of training", len(pairs) - failed, len(different), examples, change, failed)
+    return ReplayCheck("rewards of training", len(pairs) - failed, len(different), examples, change, failed)
 
 
 def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[float, ...]]:
@@ -271,7 +271,7 @@ def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[
     settings = assembly.resolved.recipe.reinforcement
     assert settings is not None  # there are updates
     columns = partial(batch_columns, assembly.learning_spec(settings), None)
-    given = give_credit(assembly.credit, held_of(groups), len(groups), columns)
+    given = give_credit(assembly.credit, index_groups(groups), len(groups), columns)
     found: dict[str, tuple[float, ...]] = {}
     for group in given.by_group:
         for each in group:

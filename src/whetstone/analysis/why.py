@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import TokenLoss, bite_of, columns_of, level_of
-from whetstone.analysis.replay import MadeAgain, Replay, refuse_damage
+from whetstone.algorithms import TokenLoss, columns_of, level_of, removal_scope_of
+from whetstone.analysis.replay import Replay, UpdateReplayer, refuse_damage
 from whetstone.assembly.assembly import Assembly
 from whetstone.causes import cause_of, counted_causes
 from whetstone.errors import RunDirectoryError, did_you_mean
@@ -30,7 +30,7 @@ from whetstone.learning.credit import LEVELS, REWARDS_OF, give_credit
 from whetstone.learning.learner import batch_columns
 from whetstone.learning.model_trainer import action_places
 from whetstone.learning.packing import MicroBatch
-from whetstone.learning.token_index import held_of
+from whetstone.learning.token_index import index_groups
 from whetstone.learning.token_outputs import TokenOutputs
 from whetstone.record.reader import RunRecord
 from whetstone.training.train_step import as_learned
@@ -38,7 +38,7 @@ from whetstone.trajectory import Group, Segment, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ExplanationStep:
     """One link of the chain."""
 
     what: str
@@ -50,7 +50,7 @@ class Told:
 
 
 @dataclass(slots=True)
-class TokenTold:
+class TokenExplanation:
     """One action token, as an update saw it."""
 
     place: tuple[int, int]
@@ -65,15 +65,15 @@ class TokenTold:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Explanation:
     """A trajectory, explained."""
 
     id: str
     task: str
     update: int
     """Which update took it, from 1."""
-    chain: tuple[Told, ...]
-    tokens: tuple[TokenTold, ...]
+    chain: tuple[ExplanationStep, ...]
+    tokens: tuple[TokenExplanation, ...]
     from_weights: str
     """Which weights ratios and pushes are of; empty where there are none."""
 
@@ -118,7 +118,7 @@ class Explainer:
             for trajectory in group.trajectories
         ]
 
-    async def explain(self, id: str, *, weights: bool = True) -> Explained:
+    async def explain(self, id: str, *, weights: bool = True) -> Explanation:
         """Everything about a trajectory.
 
         Args:
@@ -131,7 +131,7 @@ class Explainer:
         groups = self._groups(update)
         assembly = self.replay.before
         reads = {name for _, function in assembly.credit.every() for name in columns_of(function)}
-        again: MadeAgain | None = None
+        again: UpdateReplayer | None = None
         of_models = not from_record(reads, by_name(assembly.columns))
         if weights or assembly.method.replay or assembly.method.trajectory_filters or of_models:
             again = await self._before(update)
@@ -151,7 +151,7 @@ class Explainer:
             await again.step()
             watching.tell(tokens)
             said = f"update {update + 1}, from the weights in front of it"
-        return Explained(id, known[id].task_id, update + 1, tuple(chain), tuple(tokens), said)
+        return Explanation(id, known[id].task_id, update + 1, tuple(chain), tuple(tokens), said)
 
     def _groups(self, update: int) -> list[Group]:
         return [self.replay.group(number) for number in self._numbers(update)]
@@ -173,7 +173,7 @@ class Explainer:
             f"{self.run_dir}: no update took {id}; ids look like group-3/TASK#0, see whetstone why RUN --step N"
         )
 
-    async def _before(self, update: int) -> MadeAgain:
+    async def _before(self, update: int) -> UpdateReplayer:
         again = await self.replay.from_checkpoint(before=update)
         if again.done < update:
             self.say(f"making updates {again.done + 1} to {update} again")
@@ -184,39 +184,41 @@ class Explainer:
 
 def _credit_of(
     assembly: Assembly, groups: Sequence[Group], trajectory: Trajectory, columns_of_batch: Callable[..., Columns]
-) -> tuple[list[Told], list[TokenTold]]:
+) -> tuple[list[ExplanationStep], list[TokenExplanation]]:
     """The chain from rewards to advantages, and the tokens with theirs."""
-    given = give_credit(assembly.credit, held_of(groups), len(groups), columns_of_batch)
+    given = give_credit(assembly.credit, index_groups(groups), len(groups), columns_of_batch)
     there = next((t for group in groups for t in group.trajectories if t.id == trajectory.id), None)
     score = trajectory.score
-    chain = [Told("ended", str(trajectory.ended), f"{len(trajectory.turns)} turns")]
+    chain = [ExplanationStep("ended", str(trajectory.ended), f"{len(trajectory.turns)} turns")]
     if score is not None:
-        chain += [Told(f"reward: {name}", value) for name, value in score.parts.items()]
-        chain.append(Told("outcome", score.value, f'by reward "{assembly.resolved.recipe.reward.name}"'))
+        chain += [ExplanationStep(f"reward: {name}", value) for name, value in score.parts.items()]
+        chain.append(ExplanationStep("outcome", score.value, f'by reward "{assembly.resolved.recipe.reward.name}"'))
         if score.turns is not None:
-            chain.append(Told("process rewards", list(score.turns), "one a turn"))
+            chain.append(ExplanationStep("process rewards", list(score.turns), "one a turn"))
     if trajectory.marks:
-        chain.append(Told("marks", ", ".join(trajectory.marks)))
+        chain.append(ExplanationStep("marks", ", ".join(trajectory.marks)))
     place = next((i for i, held in enumerate(given.columns.held) if held.trajectory.id == trajectory.id), None)
     if place is None:
         removal = there.removal if there is not None else "a stored one took its place"
         why = str(removal) if removal is not None else "a filter before the baseline"
-        return [*chain, Told("advantage", None, f"in no statistic and in no loss: {why}")], []
+        return [*chain, ExplanationStep("advantage", None, f"in no statistic and in no loss: {why}")], []
     columns, row = given.columns, _Row(given.columns, place)
     for level in LEVELS:
         for part, shape in zip(assembly.resolved.recipe.shaping, assembly.credit.shaping, strict=True):
             if level_of(shape) == level:
                 name = REWARDS_OF[level]
-                chain.append(Told(f"shaped {name}", row.of(columns[name], level), f"by {part.name}"))
-    chain.append(Told("return", row.of(columns["rewards"], "trajectory"), "outcome and process rewards together"))
+                chain.append(ExplanationStep(f"shaped {name}", row.of(columns[name], level), f"by {part.name}"))
+    chain.append(
+        ExplanationStep("return", row.of(columns["rewards"], "trajectory"), "outcome and process rewards together")
+    )
     mates = [i for i, held in enumerate(columns.held) if held.number == columns.held[place].number]
     rewards = columns["rewards"][mates]
     spread = f", deviation {rewards.std().item():.6g}" if len(mates) > 1 else ""
-    chain.append(Told("baseline", rewards.mean().item(), f"mean of {_listed(rewards)} of its task{spread}"))
+    chain.append(ExplanationStep("baseline", rewards.mean().item(), f"mean of {_listed(rewards)} of its task{spread}"))
     estimator = assembly.credit.advantage
     reads = [name for name in columns_of(estimator) if name not in _INDICES]
     chain += [
-        Told(f"reads {name}", row.of(columns[name], level_of(estimator, name)))
+        ExplanationStep(f"reads {name}", row.of(columns[name], level_of(estimator, name)))
         for name in reads
         if name not in ("rewards", "outcomes")
     ]
@@ -224,18 +226,24 @@ def _credit_of(
     name = assembly.resolved.recipe.advantage.name
     read = "advantages" in columns_of(assembly.objective)
     unread = "" if read else f'; objective "{assembly.resolved.recipe.objective.name}" does not read it'
-    chain.append(Told("advantage", row.of(given.said.advantages, level), f"by {name}, one a {level}{unread}"))
+    chain.append(
+        ExplanationStep("advantage", row.of(given.said.advantages, level), f"by {name}, one a {level}{unread}")
+    )
     chain += [
-        Told(f"critic's target: {head}", row.of(target, level_of(estimator, head)))
+        ExplanationStep(f"critic's target: {head}", row.of(target, level_of(estimator, head)))
         for head, target in given.said.targets.items()
     ]
     for part, (advantages, level) in zip(assembly.resolved.recipe.advantage_transforms, given.modulated, strict=True):
-        chain.append(Told("modulated", row.of(advantages, level), f"by {part.name}, one a {level}"))
+        chain.append(ExplanationStep("modulated", row.of(advantages, level), f"by {part.name}, one a {level}"))
     for filter_name, each in (assembly.credit.filters or {}).items():
-        if bite_of(each) != "before_baseline":
+        if removal_scope_of(each) != "before_baseline":
             counts = columns.ask(each)[place].item()
-            chain.append(Told(f"filter {filter_name}", counts, f"counts so much in the loss ({bite_of(each).value})"))
-    chain.append(Told("counts in the loss", given.kept[place].item(), "0: trained on nothing"))
+            chain.append(
+                ExplanationStep(
+                    f"filter {filter_name}", counts, f"counts so much in the loss ({removal_scope_of(each).value})"
+                )
+            )
+    chain.append(ExplanationStep("counts in the loss", given.kept[place].item(), "0: trained on nothing"))
     return chain, _tokens_of(assembly, row, given.advantages)
 
 
@@ -260,7 +268,7 @@ class _Row:
         return [value for k, value in enumerate(mine) if k == 0 or value != mine[k - 1]]
 
 
-def _tokens_of(assembly: Assembly, row: _Row, advantages: Tensor) -> list[TokenTold]:
+def _tokens_of(assembly: Assembly, row: _Row, advantages: Tensor) -> list[TokenExplanation]:
     held = row.columns.held[row.place]
     mine = advantages[row.columns["token_trajectory"] == row.place].tolist()
     found = []
@@ -269,7 +277,7 @@ def _tokens_of(assembly: Assembly, row: _Row, advantages: Tensor) -> list[TokenT
         tokens = segment.tokens
         text = assembly.policy.tokenizer.decode([tokens.ids[place]])
         found.append(
-            TokenTold(
+            TokenExplanation(
                 (segment.index, place),
                 segment.turns[place],
                 text,
@@ -311,7 +319,7 @@ class _Watching:
             else:  # without credit there is none
                 _note_push(noted, keys, mine, torch.zeros_like(outputs.logprobs))
 
-    def tell(self, tokens: Sequence[TokenTold]) -> None:
+    def tell(self, tokens: Sequence[TokenExplanation]) -> None:
         """Hand what was noted to the tokens it is of."""
         for noted in self.seen:
             for token in tokens:

@@ -48,7 +48,7 @@ from whetstone.learning.spec import LearningSpec
 from whetstone.plugins import OptionError, made_of, named_part
 from whetstone.policies import (
     Policy,
-    copy_of_trained,
+    clone_trainable,
     critic_for,
     freeze,
     load_policy,
@@ -144,9 +144,9 @@ class Assembly:
         """
         model, dtype = self.policy.model, self.policy.dtype
         if merges(self.policy):  # the engine makes a copy
-            return copy_of_trained(model) if apart else model
+            return clone_trainable(model) if apart else model
         if apart or any(parameter.dtype != dtype for parameter in model.parameters()):
-            return copy_of_trained(model, dtype=dtype)
+            return clone_trainable(model, dtype=dtype)
         return model
 
     def _check_abilities(self, engine: Engine) -> None:
@@ -380,7 +380,7 @@ def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) 
             raise resolved.error("rollout.strategy", f"frozen.{role}: {error}") from None
         if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise resolved.error("rollout.strategy", f"frozen.{role}: {folder} has other tokens than the policy")
-        held = copy_of_trained(other.model.requires_grad_(False), dtype=policy.dtype)
+        held = clone_trainable(other.model.requires_grad_(False), dtype=policy.dtype)
         engine = ENGINES["local"](policy=replace(other, model=held), max_sequences=rollout.max_in_flight)
         sampling = _sampling(rollout, chat, rollout.temperature)
         actors[role] = FrozenActor(PolicyActor(engine, sampling, chat.stop_ids))

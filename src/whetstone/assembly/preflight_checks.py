@@ -20,7 +20,7 @@ from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.assembly.memory import check_fits
 from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import WhetstoneError
 from whetstone.evaluation.checks import Check, Verdict
@@ -45,8 +45,8 @@ async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
     """Try everything a run of this recipe needs, in under a minute for models of a laptop's size."""
     began = time.perf_counter()
     try:
-        await in_arithmetic_thread(lambda: check_fits(resolved, trains=True))
-        assembly = await in_arithmetic_thread(assemble, resolved)
+        await run_in_compute_thread(lambda: check_fits(resolved, trains=True))
+        assembly = await run_in_compute_thread(assemble, resolved)
     except WhetstoneError as error:
         yield Check("parts", Verdict.BAD, str(error), seconds=time.perf_counter() - began)
         return
@@ -80,7 +80,7 @@ async def _of_engine(assembly: Assembly) -> AsyncIterator[Check]:
     """Does a server of another process draw from these weights, with this tokenizer, and take new ones?"""
     began = time.perf_counter()
     try:
-        engine = await in_arithmetic_thread(assembly.engine)
+        engine = await run_in_compute_thread(assembly.engine)
     except WhetstoneError as error:
         yield Check("engine", Verdict.BAD, str(error), seconds=time.perf_counter() - began)
         return
@@ -192,7 +192,7 @@ class _Probe:
 
     async def episodes(self) -> Check:
         """A few episodes of the policy as it is."""
-        engine = await in_arithmetic_thread(self.assembly.engine)
+        engine = await run_in_compute_thread(self.assembly.engine)
         try:
             actor = self.assembly.policy_actor(engine, temperature=self.recipe.rollout.temperature)
             collector = self.assembly.collector(actor)
@@ -223,8 +223,8 @@ class _Probe:
             return Check("", Verdict.NOTE, "no token was sampled to compare")
         settings = self._settings()
         temperature = self.recipe.rollout.temperature
-        learner = await in_arithmetic_thread(ModelTrainer, self.assembly.policy, settings)
-        found = torch.cat(await in_arithmetic_thread(learner.logprobs, segments, temperature=temperature))
+        learner = await run_in_compute_thread(ModelTrainer, self.assembly.policy, settings)
+        found = torch.cat(await run_in_compute_thread(learner.logprobs, segments, temperature=temperature))
         drawn = [
             logprob
             for segment in segments
@@ -246,7 +246,7 @@ class _Probe:
         """Forward and backward of a micro-batch of the longest segments there can be."""
         settings = self._settings()
         try:
-            seconds, tokens = await in_arithmetic_thread(self._largest_step, settings)
+            seconds, tokens = await run_in_compute_thread(self._largest_step, settings)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             # on a CPU an allocation that fails is a plain RuntimeError
             if type(error) is RuntimeError and "memory" not in str(error).lower():

@@ -40,11 +40,11 @@ def replay(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_json: bo
         sys.exit(1)
 
 
-async def _replayed(replay: analysis.Replay, updates: bool) -> list[analysis.Replayed]:
+async def _replayed(replay: analysis.Replay, updates: bool) -> list[analysis.ReplayCheck]:
     return [each async for each in replay.everything(updates=updates)]
 
 
-def _show(each: analysis.Replayed) -> None:
+def _show(each: analysis.ReplayCheck) -> None:
     if each.left_out:
         said = f"{each.left_out:,} whose reward failed when it was asked are not asked again"
         click.echo(f"{each.what:<28} {said}")

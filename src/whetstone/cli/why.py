@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from whetstone import record
-from whetstone.analysis import Explained, Explainer
+from whetstone.analysis import Explainer, Explanation
 from whetstone.causes import listed
 from whetstone.errors import RunDirectoryError
 from whetstone.plain_json import to_json
@@ -102,7 +102,7 @@ def _share(name: str, value: Any) -> str:
     return f"{value:.2f}" if name == "age" else f"{100 * value:.0f} %"
 
 
-def _show(found: Explained, tokens: Sequence[Any]) -> None:
+def _show(found: Explanation, tokens: Sequence[Any]) -> None:
     click.secho(plain(found.id), bold=True)
     click.echo(f"task {plain(found.task)}, taken by update {found.update}")
     width = max(len(link.what) for link in found.chain)

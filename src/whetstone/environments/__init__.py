@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from whetstone.environments.catalogue import ENVIRONMENTS, TASKS_OF_WORLDS
     from whetstone.environments.game_environment import GameEnvironment, is_game, played
     from whetstone.environments.noisy import Noisy
-    from whetstone.environments.protocol import Environment, Game, Observation, Reply, Shown, StepResult, User
+    from whetstone.environments.protocol import Environment, Game, GameObservation, Observation, Reply, StepResult, User
     from whetstone.environments.tool_environment import ToolEnvironment
     from whetstone.environments.users import USERS
 
@@ -21,10 +21,10 @@ __all__ = [
     "Environment",
     "Game",
     "GameEnvironment",
+    "GameObservation",
     "Noisy",
     "Observation",
     "Reply",
-    "Shown",
     "StepResult",
     "ToolEnvironment",
     "User",

@@ -22,6 +22,7 @@ from whetstone.environments.protocol import (
     Checks,
     FewCommands,
     Game,
+    GameObservation,
     Instructs,
     Isolated,
     Isolation,
@@ -29,7 +30,6 @@ from whetstone.environments.protocol import (
     Needs,
     Observation,
     ReadsWhole,
-    Shown,
     Snapshots,
     StepResult,
 )
@@ -135,14 +135,14 @@ class GameEnvironment:
             calls=calls,
         )
 
-    async def _carried_out(self, command: str) -> Shown:
+    async def _carried_out(self, command: str) -> GameObservation:
         """What the game shows; that it could not read the command, where it raises what such a game raises."""
         assert self._host is not None
         try:
-            shown: Shown = await self._host.ask("act", command)
+            shown: GameObservation = await self._host.ask("act", command)
         except ODD as error:
             self.raised.append(f"{command[:40]!r} raised {type(error).__name__}: {str(error)[:100]}")
-            return Shown("The game cannot read that; say it otherwise.", understood=False)
+            return GameObservation("The game cannot read that; say it otherwise.", understood=False)
         return shown
 
     async def verdict(self) -> Mapping[str, Any]:

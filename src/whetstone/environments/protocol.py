@@ -199,7 +199,7 @@ own, as it blocks; `process`: each in a process of its own, as it shares somethi
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class GameObservation:
     """What a game shows, at its beginning or behind a command."""
 
     text: str
@@ -221,7 +221,7 @@ class Game(Protocol):
     (`Snapshots`) is bytes.
     """
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """Begin a task; what is random in its course comes from the seed.
 
         Raises:
@@ -229,7 +229,7 @@ class Game(Protocol):
         """
         ...
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """Carry out a command; one that is none is answered with what would be one."""
         ...
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.contracts import fulfils
 from whetstone.errors import InfrastructureError, WhetstoneError
 from whetstone.inference.protocol import Engine, ReadsText, Sampling, Weights
@@ -114,8 +114,8 @@ async def _weights(engine: Engine, policy: Policy, bound: float) -> Finding:
     # an engine of this process may draw from the policy's own tensors, into which weights are copied
     own = {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
     before = (await engine.score(prompt)).logprobs
-    others = await in_arithmetic_thread(_perturbed, policy)
-    expected = await in_arithmetic_thread(_forward, policy, prompt, 1, weights=others)
+    others = await run_in_compute_thread(_perturbed, policy)
+    expected = await run_in_compute_thread(_forward, policy, prompt, 1, weights=others)
     await engine.load_weights(others, version + 1)
     try:
         perturbed = (await engine.score(prompt)).logprobs
@@ -147,7 +147,7 @@ def _prompt(policy: Policy) -> list[int]:
 
 
 async def _own(policy: Policy, ids: Sequence[int], start: int) -> list[float]:
-    return await in_arithmetic_thread(_forward, policy, ids, start)
+    return await run_in_compute_thread(_forward, policy, ids, start)
 
 
 @torch.inference_mode()

@@ -22,7 +22,7 @@ from whetstone.inference.attention import NAME, aim_attention
 from whetstone.inference.blocks import Blocks, blocks_of
 from whetstone.inference.cache import RowCache
 from whetstone.inference.products import put_weights_first
-from whetstone.policies import view_of
+from whetstone.policies import with_attention
 
 _FEWEST_TOKENS = 16
 _WIDTH_GRAIN = 4
@@ -54,7 +54,7 @@ class RowForward:
     """
 
     def __init__(self, model: torch.nn.Module, *, rows: int, context_length: int) -> None:
-        self.model = view_of(model, attention=NAME)
+        self.model = with_attention(model, attention=NAME)
         self.device = next(model.parameters()).device
         self.context_length = context_length
         config: Any = model.config

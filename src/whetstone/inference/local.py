@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import InfrastructureError, PromptTooLong
 from whetstone.inference.forward import RowForward
 from whetstone.inference.protocol import (
@@ -232,7 +232,7 @@ class LocalEngine:
             if not self._running:
                 continue
             try:
-                await in_arithmetic_thread(self._steps, copies)
+                await run_in_compute_thread(self._steps, copies)
             except Exception as error:  # the requests in the batch fail; the engine lives on
                 failure = InfrastructureError(f"the engine failed: {type(error).__name__}: {error}")
                 for request in self._running:
@@ -283,7 +283,7 @@ class LocalEngine:
         while self._updates and not (self._updates[0].in_flight == "drain" and self._running):
             update = self._updates.popleft()
             try:
-                await in_arithmetic_thread(self._forward.load, update.weights)
+                await run_in_compute_thread(self._forward.load, update.weights)
             except Exception as error:
                 _fail(update.done, InfrastructureError(f"weights could not be loaded: {type(error).__name__}: {error}"))
                 continue

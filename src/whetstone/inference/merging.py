@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.inference.local import LocalEngine
 from whetstone.inference.protocol import InFlight, Weights
 from whetstone.policies import Policy, merged_weights, without_adapters
@@ -41,7 +41,7 @@ class MergingEngine(LocalEngine):
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
         """See `Engine.load_weights`. Of what is handed over the adapters count; the rest does not change."""
-        merged = await in_arithmetic_thread(self._taken_in, weights)
+        merged = await run_in_compute_thread(self._taken_in, weights)
         await super().load_weights(merged, version, in_flight=in_flight)
 
     @torch.no_grad()

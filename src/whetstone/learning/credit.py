@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import Bite, Credit, Level, bite_of, level_of
+from whetstone.algorithms import Credit, Level, level_of, removal_scope_of
 from whetstone.errors import CreditError
 from whetstone.learning.columns import VALUE_POSITIONS, Columns
-from whetstone.learning.token_index import Held
+from whetstone.learning.token_index import IndexedTrajectory
 from whetstone.plugins import unbound
-from whetstone.trajectory import Removal, Segment
+from whetstone.trajectory import RemovalScope, Segment
 
 LEVELS: tuple[Level, ...] = ("trajectory", "turn", "token")
 """From coarse to fine."""
@@ -52,7 +52,7 @@ class CreditParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Credited:
+class CreditedSegment:
     """A segment and what is to be learned at each of its action tokens."""
 
     segment: Segment
@@ -66,10 +66,10 @@ class Credited:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class BatchCredit:
     """The credit of a batch."""
 
-    by_group: list[list[Credited]]
+    by_group: list[list[CreditedSegment]]
     """The segments of each group that are trained on."""
     columns: Columns
     """What it was made of."""
@@ -88,10 +88,10 @@ class Given:
 
 def give_credit(
     parts: CreditParts,
-    held: Sequence[Held],
+    held: Sequence[IndexedTrajectory],
     groups: int,
-    columns_of_batch: Callable[[Sequence[Held]], Columns],
-) -> Given:
+    columns_of_batch: Callable[[Sequence[IndexedTrajectory]], Columns],
+) -> BatchCredit:
     """Credit for a batch.
 
     Args:
@@ -129,7 +129,7 @@ def give_credit(
     metrics["credit/zero_fraction"] = (per_token == 0).double().mean().item() if len(per_token) else 1.0
     by_group = _by_group(columns, credit, per_token, weights, groups)
     sizes = _sizes(columns, unmasked)
-    return Given(by_group, columns, credit, tuple(modulated), per_token, weights, sizes, metrics)
+    return BatchCredit(by_group, columns, credit, tuple(modulated), per_token, weights, sizes, metrics)
 
 
 def _finite(key: str, function: Callable[..., Any], said: Any, columns: Columns, level: Level) -> Tensor:
@@ -177,22 +177,22 @@ def _sizes(columns: Columns, advantages: Tensor) -> dict[str, float]:
 
 def _filtered(
     parts: CreditParts,
-    held: list[Held],
-    columns_of_batch: Callable[[Sequence[Held]], Columns],
+    held: list[IndexedTrajectory],
+    columns_of_batch: Callable[[Sequence[IndexedTrajectory]], Columns],
     metrics: dict[str, float],
-) -> tuple[list[Held], Tensor]:
+) -> tuple[list[IndexedTrajectory], Tensor]:
     """(trajectories that exist, [N] what each counts for in the loss)."""
     filters = parts.filters or {}
     for name, each in filters.items():
-        if bite_of(each) is Bite.BEFORE_BASELINE:
+        if removal_scope_of(each) is RemovalScope.BEFORE_BASELINE:
             columns = columns_of_batch(held)
             stays = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory") > 0
             metrics[f"filter/{name}_removed_fraction"] = 1 - stays.double().mean().item() if len(held) else 0.0
             held = [one for one, stay in zip(held, stays.tolist(), strict=True) if stay]
-    weights = torch.tensor([float(one.trajectory.removal is not Removal.LOSS_ONLY) for one in held]).double()
+    weights = torch.tensor([float(one.trajectory.removal is not RemovalScope.LOSS_ONLY) for one in held]).double()
     columns = columns_of_batch(held)
     for name, each in filters.items():
-        if bite_of(each) is not Bite.BEFORE_BASELINE:
+        if removal_scope_of(each) is not RemovalScope.BEFORE_BASELINE:
             counts = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory")
             metrics[f"filter/{name}_removed_fraction"] = 1 - counts.mean().item() if len(held) else 0.0
             weights = weights * counts
@@ -201,8 +201,8 @@ def _filtered(
 
 def _by_group(
     columns: Columns, credit: Credit, advantages: Tensor, weights: Tensor, groups: int
-) -> list[list[Credited]]:
-    found: list[list[Credited]] = [[] for _ in range(groups)]
+) -> list[list[CreditedSegment]]:
+    found: list[list[CreditedSegment]] = [[] for _ in range(groups)]
     spread = columns.scattered(advantages)
     heads = [head for head in columns.heads if not head.startswith("slow_")] if credit.targets else []
     targets = [columns.at_actions(_asked(columns, head, credit.targets.get(head))) for head in heads]
@@ -213,10 +213,10 @@ def _by_group(
         for k, segment in enumerate(held.segments):
             made = replace(segment, advantages=tuple(spread[i][k].tolist()))
             if not heads:
-                found[held.number].append(Credited(made, placed=(i, k)))
+                found[held.number].append(CreditedSegment(made, placed=(i, k)))
                 continue
             target, value = (torch.stack([of_head[i][k] for of_head in each], 1).float() for each in (targets, values))
-            found[held.number].append(Credited(made, target, value, (i, k)))
+            found[held.number].append(CreditedSegment(made, target, value, (i, k)))
     return found
 
 

@@ -19,13 +19,13 @@ from torch import Tensor
 from whetstone.algorithms import PerTrajectory, TokenLoss, supervised
 from whetstone.learning.agreement import check_agreement, disagreement, no_question
 from whetstone.learning.columns import Columns, by_name
-from whetstone.learning.credit import CreditParts, Given, give_credit
+from whetstone.learning.credit import BatchCredit, CreditParts, give_credit
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, minibatches_of, spans_passes
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.sequence_logprobs import coefficients, sums_level, sums_of
 from whetstone.learning.spec import LearningSpec, UpdateBatch, UpdateResult
-from whetstone.learning.token_index import Held, held_of
+from whetstone.learning.token_index import IndexedTrajectory, index_groups
 from whetstone.policies import Critic
 from whetstone.recipe import CriticSettings
 from whetstone.seeding import derive_seed
@@ -64,10 +64,10 @@ class LocalLearner:
         spec, trainer = self._spec_of(batch), self.trainer
         settings, critic = spec.settings, trainer.policy.critic
         trainer.optimizers.share = batch.budget_share
-        held, columns = held_of(batch.groups), partial(batch_columns, spec, trainer)
+        held, columns = index_groups(batch.groups), partial(batch_columns, spec, trainer)
         warming = spec.critic is not None and trainer.optimizers.done < spec.critic.warm_up
 
-        def credit() -> tuple[Given, list[Minibatch]]:
+        def credit() -> tuple[BatchCredit, list[Minibatch]]:
             given = give_credit(spec.credit, held, len(batch.groups), columns)
             return given, minibatches_of(spec, trainer, given, batch.demonstrations, settings.minibatches)
 
@@ -132,7 +132,9 @@ class LocalLearner:
             batch.segments, loss, temperature=self.spec.temperature, divisor=batch.divisor, **options
         )
 
-    def _with_objective(self, spec: LearningSpec, given: Given, batch: Minibatch, loss: UpdateLoss) -> dict[str, float]:
+    def _with_objective(
+        self, spec: LearningSpec, given: BatchCredit, batch: Minibatch, loss: UpdateLoss
+    ) -> dict[str, float]:
         """Give a loss the spec's objective. Returns what to report of it."""
         loss.correction = spec.correction
         loss.usual_entropies = self.trainer.entropies.usual()
@@ -145,7 +147,7 @@ class LocalLearner:
         return {}
 
 
-def batch_columns(spec: LearningSpec, trainer: ModelTrainer | None, held: Sequence[Held]) -> Columns:
+def batch_columns(spec: LearningSpec, trainer: ModelTrainer | None, held: Sequence[IndexedTrajectory]) -> Columns:
     """The columns of trajectories in this run."""
     step = trainer.optimizers.done if trainer is not None else 0
     return Columns(
@@ -191,7 +193,7 @@ def _over_updates(reports: Sequence[tuple[int, Mapping[str, float]]]) -> dict[st
 
 
 def _of_sums(
-    spec: LearningSpec, trainer: ModelTrainer, given: Given, batch: Minibatch, loss: UpdateLoss
+    spec: LearningSpec, trainer: ModelTrainer, given: BatchCredit, batch: Minibatch, loss: UpdateLoss
 ) -> dict[str, float]:
     """Make an objective on sums one on tokens, at the present weights. Returns what to report."""
     now = trainer.logprobs(batch.segments, temperature=spec.temperature)

@@ -15,7 +15,7 @@ from torch import Tensor
 from whetstone.algorithms import TokenLoss, columns_of, is_flat_without_advantage, token_weights
 from whetstone.algorithms.schedules import mixing_weight, phase_weight
 from whetstone.errors import CreditError
-from whetstone.learning.credit import Credited, Given
+from whetstone.learning.credit import BatchCredit, CreditedSegment
 from whetstone.learning.losses import FORWARD_COLUMNS, UpdateLoss
 from whetstone.learning.model_trainer import ModelTrainer, action_places, action_tokens
 from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
@@ -25,7 +25,7 @@ from whetstone.trajectory import Author, OffPolicy, Segment
 
 
 def minibatches_of(
-    spec: LearningSpec, trainer: ModelTrainer, given: Given, shown: Sequence[Segment], count: int
+    spec: LearningSpec, trainer: ModelTrainer, given: BatchCredit, shown: Sequence[Segment], count: int
 ) -> list[Minibatch]:
     """The minibatches of a step: the groups dealt out in turn, each with what its update reads beside its segments."""
     settings, temperature = spec.settings, spec.temperature
@@ -71,7 +71,7 @@ def minibatches_of(
     return batches
 
 
-def _kept(given: Given, batch: Minibatch) -> list[Tensor] | None:
+def _kept(given: BatchCredit, batch: Minibatch) -> list[Tensor] | None:
     """[A] of each segment, where ratios compare with the log-probs kept when tokens were drawn; None: nowhere.
 
     Raises:
@@ -102,7 +102,7 @@ def _flat_without_credit(spec: LearningSpec) -> bool:
     return not beside and is_flat_without_advantage(spec.objective)
 
 
-def _lengths(share: Sequence[Credited]) -> dict[str, int]:
+def _lengths(share: Sequence[CreditedSegment]) -> dict[str, int]:
     """Action tokens of each trajectory."""
     found: dict[str, int] = {}
     for each in share:
@@ -124,7 +124,7 @@ class Minibatch:
     """What one update learns from; lists are per segment."""
 
     segments: list[Segment]
-    credited: list[Credited]
+    credited: list[CreditedSegment]
     """Of the policy's own segments, which stand first."""
     old: list[Tensor]
     weights: list[float] | None
@@ -145,7 +145,9 @@ class Minibatch:
     """Log-probs before any update of the step, whatever ratios compare with."""
 
     @classmethod
-    def of(cls, share: Sequence[Credited], shown: Sequence[Segment], weights: Mapping[str, float] | None) -> Minibatch:
+    def of(
+        cls, share: Sequence[CreditedSegment], shown: Sequence[Segment], weights: Mapping[str, float] | None
+    ) -> Minibatch:
         """The policy's own segments, then demonstrations."""
         segments = [*(each.segment for each in share), *shown]
         of_each = None if weights is None else [weights.get(s.trajectory_id, 1.0) for s in segments]
@@ -182,7 +184,7 @@ class Minibatch:
             imitation_weight=shown * self.per(self.imitated),
         )
 
-    def column(self, given: Given, name: str) -> list[Tensor]:
+    def column(self, given: BatchCredit, name: str) -> list[Tensor]:
         """A column of the batch at the action tokens of each segment."""
         at_actions = given.columns.at_actions(given.columns[name])
         found = [at_actions[i][k] for i, k in self.placed]

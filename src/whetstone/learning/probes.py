@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from whetstone.learning.token_index import Held
+from whetstone.learning.token_index import IndexedTrajectory
 from whetstone.trajectory import Author, Segment, Tokens
 
 
-def context_of(held: Held, turn: int) -> tuple[int, ...]:
+def context_of(held: IndexedTrajectory, turn: int) -> tuple[int, ...]:
     """What the model read in front of a turn's action."""
     turns = held.trajectory.turns
     if turns[turn].training_context is not None:
@@ -23,7 +23,7 @@ def context_of(held: Held, turn: int) -> tuple[int, ...]:
     return (*before, *turns[turn].context.ids)
 
 
-def behind(held: Held) -> Tokens:
+def behind(held: IndexedTrajectory) -> Tokens:
     """What the model would have read next."""
     turns, closing = held.trajectory.turns, held.trajectory.closing
     last = turns[-1]

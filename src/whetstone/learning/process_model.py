@@ -20,7 +20,7 @@ from whetstone.learning.model_trainer import ModelTrainer, action_tokens
 from whetstone.learning.packing import MicroBatch
 from whetstone.learning.sequence_logprobs import coefficients, sums_of
 from whetstone.learning.token_outputs import TokenOutputs
-from whetstone.policies import Policy, copy_of_trained
+from whetstone.policies import Policy, clone_trainable
 from whetstone.recipe import OptimizerSettings, ProcessModelSettings
 
 
@@ -34,7 +34,7 @@ class ProcessModel:
     """
 
     def __init__(self, policy: Policy, settings: ProcessModelSettings, like: OptimizerSettings) -> None:
-        own = replace(policy, model=copy_of_trained(policy.model), critic=None)
+        own = replace(policy, model=clone_trainable(policy.model), critic=None)
         wanted = like.model_copy(update={"optimizer": "adamw", "learning_rate": settings.learning_rate})
         self.settings, self._learner = settings, ModelTrainer(own, wanted)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from whetstone.algorithms import Level, SumLoss, columns_of, level_of
 from whetstone.algorithms.returns import reward_to_go
 from whetstone.learning.columns import Columns
-from whetstone.learning.token_index import Held
+from whetstone.learning.token_index import IndexedTrajectory
 
 OF_SUMS = frozenset({
     "learner_sums", "old_sums", "reference_sums", "rewards", "group", "action_keys", "lengths", "turn_counts",
@@ -126,12 +126,12 @@ def sums_level(objective: Callable[..., Any]) -> Any:
     return level_of(objective, "learner_sums") if "learner_sums" in columns_of(objective) else None
 
 
-def _parent(held: Held, turn: int) -> object:
+def _parent(held: IndexedTrajectory, turn: int) -> object:
     """What siblings of a turn have in common: the turn in front of it, or the task."""
     return ("task", held.number) if turn == 0 else id(held.trajectory.turns[turn - 1])
 
 
-def _did(held: Held, turn: int | None) -> object:
+def _did(held: IndexedTrajectory, turn: int | None) -> object:
     turns = held.trajectory.turns if turn is None else held.trajectory.turns[turn : turn + 1]
     return tuple(each.action.ids for each in turns)
 

@@ -18,7 +18,7 @@ Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class IndexedTrajectory:
     """One trajectory of the batch."""
 
     group: Group
@@ -36,7 +36,7 @@ class Held:
     """[A] which it is among the action tokens of all segments, one segment behind the other."""
 
     @classmethod
-    def of(cls, group: Group, number: int, trajectory: Trajectory) -> Held:
+    def of(cls, group: Group, number: int, trajectory: Trajectory) -> IndexedTrajectory:
         """A trajectory with its tokens in order."""
         segments = trajectory.segments()
         lying = [np.flatnonzero(s.action_mask[1:]) + 1 for s in segments]  # nothing predicts the first
@@ -51,6 +51,10 @@ class Held:
         return len(self.place)
 
 
-def held_of(groups: Sequence[Group]) -> list[Held]:
+def index_groups(groups: Sequence[Group]) -> list[IndexedTrajectory]:
     """The trajectories of each group that enter statistics, numbered by their group's place."""
-    return [Held.of(group, number, trajectory) for number, group in enumerate(groups) for trajectory in group.counted]
+    return [
+        IndexedTrajectory.of(group, number, trajectory)
+        for number, group in enumerate(groups)
+        for trajectory in group.counted
+    ]

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from whetstone.learning.attention import NAME, Branches
 from whetstone.learning.packing import MicroBatch
-from whetstone.policies import view_of
+from whetstone.policies import with_attention
 
 _TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 """How far the two ways to compute logits may be apart, by the numbers of the weights: rounding is."""
@@ -63,7 +63,7 @@ class TokenForward:
         self._device = next(model.parameters()).device
         self._view: Any = _usable_view(model)
         if self._view is None:
-            self._plain: Any = view_of(model, attention=model.config._attn_implementation)  # type: ignore[union-attr,arg-type]
+            self._plain: Any = with_attention(model, attention=model.config._attn_implementation)  # type: ignore[union-attr,arg-type]
         for module in self.network.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
@@ -225,7 +225,7 @@ def _at(temperature: float, logits: Tensor) -> Tensor:
 def _usable_view(model: torch.nn.Module) -> Any:
     """A view that computes trees, if it gives what the model itself gives on two short sequences; else None."""
     try:
-        view: Any = view_of(model, attention=NAME)
+        view: Any = with_attention(model, attention=NAME)
         device = next(model.parameters()).device
         known = view.get_input_embeddings().num_embeddings
         stem, one, other = ([(7 * k + 3) % known for k in places] for places in ((0, 1, 2, 3), (4, 5), (6, 7, 8)))
@@ -233,7 +233,7 @@ def _usable_view(model: torch.nn.Module) -> Any:
         ids = torch.tensor([*stem, *one, *other], device=device)
         positions = torch.tensor([0, 1, 2, 3, 4, 5, 4, 5, 6], device=device)
         found = _logits(view, _hidden(view, ids, positions, branches))
-        plain: Callable[..., Any] = view_of(model, attention=model.config._attn_implementation)  # type: ignore[union-attr,arg-type]
+        plain: Callable[..., Any] = with_attention(model, attention=model.config._attn_implementation)  # type: ignore[union-attr,arg-type]
         for sequence, places in ((stem + one, [0, 1, 2, 3, 4, 5]), (stem + other, [0, 1, 2, 3, 6, 7, 8])):
             expected = plain(input_ids=torch.tensor([sequence], device=device), use_cache=False).logits[0]
             apart = _TOLERANCE[expected.dtype]

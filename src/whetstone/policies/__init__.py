@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from whetstone.policies.precision import Precision, in_dtype, in_precision, suitable_dtype
     from whetstone.policies.published import PUBLISHED
     from whetstone.policies.tiny import build_tiny
-    from whetstone.policies.view import copy_of_trained, view_of
+    from whetstone.policies.view import clone_trainable, with_attention
     from whetstone.policies.weights import StoredWeights, stored_weights
 
 __getattr__, __dir__ = window(__name__)
@@ -45,8 +45,8 @@ __all__ = [
     "add_adapters",
     "build_tiny",
     "can_merge",
+    "clone_trainable",
     "convert_gguf",
-    "copy_of_trained",
     "critic_for",
     "critic_from",
     "export_policy",
@@ -69,6 +69,6 @@ __all__ = [
     "save_policy",
     "stored_weights",
     "suitable_dtype",
-    "view_of",
+    "with_attention",
     "without_adapters",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 
-def view_of(model: torch.nn.Module, *, attention: str) -> torch.nn.Module:
+def with_attention(model: torch.nn.Module, *, attention: str) -> torch.nn.Module:
     """The same parameters and buffers, under another attention of Transformers' interface, in evaluation mode.
 
     Gradients that flow through the view are those of the model's parameters.
@@ -23,7 +23,7 @@ def view_of(model: torch.nn.Module, *, attention: str) -> torch.nn.Module:
     return view.eval()  # type: ignore[no-any-return]
 
 
-def copy_of_trained(model: torch.nn.Module, *, dtype: torch.dtype | None = None) -> torch.nn.Module:
+def clone_trainable(model: torch.nn.Module, *, dtype: torch.dtype | None = None) -> torch.nn.Module:
     """The same model with trained parameters of its own, at their present values; all others are shared.
 
     Args:

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 
 from whetstone.atomic_write import new_folder, saving
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
-from whetstone.policies import Policy, copy_of_trained, critic_from, load_policy, save_policy
+from whetstone.policies import Policy, clone_trainable, critic_from, load_policy, save_policy
 
 _NAME = re.compile(r"step-(\d{6,})")
 _CHECKSUMS = Path("trainer") / "checksums.json"
@@ -80,7 +80,7 @@ class Checkpoints:
             SaveError: The one before could not be written.
         """
         await self.written()
-        copied = await in_arithmetic_thread(_copied, policy, optimizer)
+        copied = await run_in_compute_thread(_copied, policy, optimizer)
 
         def write() -> None:
             save_checkpoint(self.run_dir, *copied, position)
@@ -102,7 +102,7 @@ class Checkpoints:
 
 def _copied(policy: Policy, optimizer: dict[str, Any]) -> tuple[Policy, dict[str, Any]]:
     critic = copy.deepcopy(policy.critic)
-    return replace(policy, model=copy_of_trained(policy.model), critic=critic), _cloned(optimizer)
+    return replace(policy, model=clone_trainable(policy.model), critic=critic), _cloned(optimizer)
 
 
 def _cloned(state: Any) -> Any:

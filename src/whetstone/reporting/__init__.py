@@ -7,7 +7,7 @@ from whetstone.window import window
 if TYPE_CHECKING:
     from whetstone.reporting.learning import learned_from, learning_rows
     from whetstone.reporting.metrics import Journal
-    from whetstone.reporting.progress import Progress, Stage
+    from whetstone.reporting.progress import Progress, ProgressBar
     from whetstone.reporting.report import write_report
     from whetstone.reporting.trajectories import read_trajectories, write_trajectories
 
@@ -16,7 +16,7 @@ __getattr__, __dir__ = window(__name__)
 __all__ = [
     "Journal",
     "Progress",
-    "Stage",
+    "ProgressBar",
     "learned_from",
     "learning_rows",
     "read_trajectories",

@@ -31,7 +31,7 @@ def write_comparison(
     """Write the page.
 
     Args:
-        told: As `Compared.to_json` says it.
+        told: As `ComparisonResult.to_json` says it.
         curves: By contender, one of each seed.
         recipes: By contender, its recipe; shown as what differs from the first.
         unit: What was spent, along the axis.

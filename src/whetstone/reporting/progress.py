@@ -47,7 +47,7 @@ class _LiveColumn(ProgressColumn):
         return Text(task.fields["line"](), style="dim cyan")
 
 
-class Stage:
+class ProgressBar:
     """A part of a run with a known number of steps."""
 
     def __init__(self, name: str, total: int, done: int, bar: Bar | None) -> None:
@@ -86,11 +86,11 @@ class Progress:
         self.quiet = quiet
 
     @contextmanager
-    def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[Stage]:
+    def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:
         """A stage of `total` steps, of which `done` were done before."""
         redrawn = self._console.is_terminal or (self._console.is_jupyter and find_spec("ipywidgets") is not None)
         if self.quiet or not redrawn:
-            stage = Stage(name, total, done, None)
+            stage = ProgressBar(name, total, done, None)
             if self.quiet:
                 stage.advance = lambda metrics, *, by=1: None  # type: ignore[method-assign]
             yield stage
@@ -106,7 +106,7 @@ class Progress:
             _LiveColumn(),
         )
         with Bar(*columns, console=self._console) as bar:
-            yield Stage(name, total, done, bar)
+            yield ProgressBar(name, total, done, bar)
 
     def say(self, text: str) -> None:
         """A line between stages."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from whetstone.errors import InfrastructureError, WhetstoneError, explained, said_by
 from whetstone.rewards.protocol import Compares, Reward
-from whetstone.trajectory import EndReason, Removal, Score, Task, Trajectory
+from whetstone.trajectory import EndReason, RemovalScope, Score, Task, Trajectory
 
 REWARD_FAILED = "the reward failed: "
 """What the error of a trajectory begins with whose reward did."""
@@ -32,7 +32,7 @@ async def scored(reward: Reward, trajectory: Trajectory, task: Task, *, seconds:
         WhetstoneError: Something a person has to mend, such as a judge that does not exist.
     """
     if not trajectory.ended.valid:
-        return replace(trajectory, removal=Removal.BEFORE_BASELINE)
+        return replace(trajectory, removal=RemovalScope.BEFORE_BASELINE)
     try:
         return _with(trajectory, await _within(seconds, reward(trajectory, task)))
     except WhetstoneError:
@@ -153,5 +153,5 @@ def _failed(trajectory: Trajectory, failure: BaseException, more: str = "") -> T
         ended=EndReason.INFRASTRUCTURE if server else EndReason.ERROR,
         error=f"{REWARD_FAILED}{said}{more}",
         score=None,
-        removal=Removal.BEFORE_BASELINE,
+        removal=RemovalScope.BEFORE_BASELINE,
     )

@@ -38,7 +38,7 @@ from whetstone.rollout.protocol import Action, Actor, ActorInput, EpisodeRecord,
 from whetstone.rollout.runner import Fork, Limits, run_episode
 from whetstone.rollout.status import RolloutStatus, Watch
 from whetstone.seeding import derive_seed
-from whetstone.trajectory import Author, EndReason, Group, Removal, Task, Tokens, Trajectory, Turn
+from whetstone.trajectory import Author, EndReason, Group, RemovalScope, Task, Tokens, Trajectory, Turn
 
 _LONGEST_BACK_OFF = 10.0
 
@@ -106,7 +106,7 @@ class Collector:
             return await sampler.sample(plan.task, index=index)
         except PromptTooLong as failure:
             self._leave_out(failure)
-            id, removal = f"{plan.name}{plan.task.id}#{index}", Removal.BEFORE_BASELINE
+            id, removal = f"{plan.name}{plan.task.id}#{index}", RemovalScope.BEFORE_BASELINE
             return Trajectory(id, plan.task.id, (), (), EndReason.CONTEXT_FULL, str(failure), removal=removal)
         finally:
             await sampler.close()

@@ -29,7 +29,7 @@ from whetstone.rollout.protocol import (
 )
 from whetstone.rollout.runner import EpisodeHooks, Fork
 from whetstone.seeding import derive_random, derive_seed
-from whetstone.trajectory import Costs, EndReason, Removal, Task, Trajectory, Turn
+from whetstone.trajectory import Costs, EndReason, RemovalScope, Task, Trajectory, Turn
 
 
 @dataclass(slots=True)
@@ -256,7 +256,7 @@ class GroupSampler:
         if request.only_pauses(trajectory):
             return trajectory
         self._siblings.ended.append((len(trajectory.turns), trajectory.solved))
-        return replace(trajectory, greedy=True, removal=Removal.BEFORE_BASELINE) if request.greedy else trajectory
+        return replace(trajectory, greedy=True, removal=RemovalScope.BEFORE_BASELINE) if request.greedy else trajectory
 
     async def close(self) -> None:
         """Nothing of it goes on."""

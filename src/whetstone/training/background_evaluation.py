@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from whetstone.assembly.assembly import Assembly
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.inference import ENGINES
-from whetstone.policies import copy_of_trained
+from whetstone.policies import clone_trainable
 from whetstone.record.run_directory import write_json
 from whetstone.reporting import write_trajectories
 from whetstone.training.evaluating import evaluate
@@ -22,7 +22,7 @@ from whetstone.training.evaluating import evaluate
 _MOST_AT_ONCE = 2
 
 
-class Beside:
+class BackgroundEvaluations:
     """Evaluations under way.
 
     Args:
@@ -43,7 +43,7 @@ class Beside:
         while len(self._running) >= _MOST_AT_ONCE:
             await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
             self._collect()
-        model = await in_arithmetic_thread(copy_of_trained, self.assembly.policy.model)
+        model = await run_in_compute_thread(clone_trainable, self.assembly.policy.model)
         policy = replace(self.assembly.policy, model=model)
         self._running[step] = asyncio.create_task(self._made(replace(self.assembly, policy=policy), path, step))
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from whetstone.assembly.assembly import Assembly
 from whetstone.causes import causes_of
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.inference import Engine, publish
 from whetstone.learning.protocol import Learner
@@ -87,7 +87,7 @@ class Reinforcement:
         self._doing: tuple[str, float] = ("nothing", time.perf_counter())
         self._first_task = first_task(assembly.resolved.recipe)
         self.causes: Mapping[str, int] = {}
-        """See `Work.causes`."""
+        """See `Stage.causes`."""
 
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
         """The next update, as metrics.
@@ -110,7 +110,7 @@ class Reinforcement:
             self.causes = causes_of(trajectory for group in played for trajectory in group.trajectories)
             metrics = describe_groups(played) | costs_of(played) | spent_on(played) | self._ages(groups)
             try:
-                learning = in_arithmetic_thread(self._learn, groups, passed_over, shown, budget_share)
+                learning = run_in_compute_thread(self._learn, groups, passed_over, shown, budget_share)
                 stepped = await self._within(_UPDATE, learning)
                 break
             except WhetstoneError:
@@ -176,7 +176,7 @@ class Reinforcement:
         return self.assembly.method.state()
 
     def conclude(self) -> None:
-        """See `Work.conclude`."""
+        """See `Stage.conclude`."""
         if self._sampling is not None:
             self._sampling.collector.conclude()
 

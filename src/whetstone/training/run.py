@@ -20,7 +20,7 @@ from whetstone.assembly.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
 from whetstone.assembly.memory import check_fits
 from whetstone.causes import cause_key, counted_causes, listed
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import (
     CreditError,
     FaultBudgetError,
@@ -47,7 +47,7 @@ from whetstone.record.store import RunStore
 from whetstone.reporting import (
     Journal,
     Progress,
-    Stage,
+    ProgressBar,
     learned_from,
     learning_rows,
     write_report,
@@ -55,14 +55,14 @@ from whetstone.reporting import (
 )
 from whetstone.rewards.protocol import let_go
 from whetstone.rollout import Collector
-from whetstone.training.background_evaluation import Beside
+from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import share_spent
 from whetstone.training.evaluating import evaluate
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.own_loop import run_to_end
 from whetstone.training.pinned import pinned
 from whetstone.training.reinforcement import Reinforcement
-from whetstone.training.stage import Work
+from whetstone.training.stage import Stage
 from whetstone.training.summary import RunSummary
 from whetstone.training.supervised import Supervised
 from whetstone.training.watchdog import Playing, Watchdog
@@ -144,7 +144,7 @@ class _Run:
         self.warmed_up = checkpoint_path(run_dir, warm_up.steps) if warm_up is not None else None
         self.checkpoints = Checkpoints(run_dir, keep={self.warmed_up} if self.warmed_up is not None else set())
         self.interruption = Interruption()
-        self.shown: Stage | None = None
+        self.shown: ProgressBar | None = None
         self.told: set[str] = set()
         """Causes of failures that were said."""
 
@@ -155,13 +155,13 @@ class _Run:
             Interrupted: Somebody asked the process to stop; everything is saved.
         """
         with self.interruption:
-            await in_arithmetic_thread(lambda: check_fits(self.resolved, trains=True))
-            self.assembly = await in_arithmetic_thread(
+            await run_in_compute_thread(lambda: check_fits(self.resolved, trains=True))
+            self.assembly = await run_in_compute_thread(
                 lambda: assemble(self.resolved, self._restored(), say=self.progress.say)
             )
             self._check_ablations()
             self.assembly.method.load_state(self.position.memory or {})
-            self.engine = await in_arithmetic_thread(self.assembly.engine, heard=self.progress.say)
+            self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
             await self._publish(self.position.version)
             try:
                 if not self.position.done:
@@ -216,14 +216,14 @@ class _Run:
         if self.position.stage not in ("", name) and name in self.position.done:
             return  # a later stage is under way
         if done < settings.steps:
-            learner = await in_arithmetic_thread(self._learner, settings)
+            learner = await run_in_compute_thread(self._learner, settings)
             if done and self.optimizer is not None:
                 learner.load_state_dict(self.optimizer)
             with contextlib.ExitStack() as held:
                 work = self._work(settings, learner, done, held)
                 self.shown = held.enter_context(self.progress.stage(name, settings.steps, done=done))
                 held.enter_context(Watchdog(work, say=self.progress.say))
-                beside = Beside(self.assembly, self.run_dir, say=self.progress.say)
+                beside = BackgroundEvaluations(self.assembly, self.run_dir, say=self.progress.say)
                 try:
                     await self._steps(name, settings, learner, work, beside)
                     work.conclude()
@@ -236,7 +236,7 @@ class _Run:
         await self._evaluate(name)
 
     async def _steps(
-        self, name: str, settings: OptimizerSettings, learner: Learner, work: Work, beside: Beside
+        self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations
     ) -> None:
         every = self.recipe.evaluation.interval_steps if isinstance(settings, ReinforcementSettings) else None
         share = self._spent(name, settings)
@@ -277,7 +277,7 @@ class _Run:
         budget = settings.budget if isinstance(settings, ReinforcementSettings) else None
         return share_spent(self.journal.read(), budget, name) if budget is not None else 0.0
 
-    def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Work:
+    def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Stage:
         if isinstance(settings, SupervisedSettings):
             return Supervised(self.assembly, learner, self.engine, settings, done=done)
         assert isinstance(settings, ReinforcementSettings)
@@ -294,7 +294,9 @@ class _Run:
             done=done,
         )
 
-    async def _park(self, name: str, settings: OptimizerSettings, learner: Learner, work: Work, beside: Beside) -> None:
+    async def _park(
+        self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations
+    ) -> None:
         """Somebody asked the run to stop: save, if that can be had within the time there is."""
         self.progress.say(f"stopping after step {work.done} of {name}; a second signal stops at once")
         try:
@@ -307,14 +309,14 @@ class _Run:
         except TimeoutError:
             self.progress.say("groups under way took too long to wait for; they are on record as far as they came")
 
-    def _record(self, stage: str, work: Work, metrics: dict[str, float], seconds: float) -> None:
+    def _record(self, stage: str, work: Stage, metrics: dict[str, float], seconds: float) -> None:
         spent = {**self.position.seconds, stage: self.position.seconds.get(stage, 0.0) + seconds}
         done = {**self.position.done, stage: work.done}
         self.position = replace(self.position, stage=stage, done=done, seconds=spent, version=work.version)
         metrics["time/elapsed_seconds"] = sum(spent.values())
         self.journal.record(stage, work.done, metrics)
 
-    def _tell(self, stage: str, work: Work, metrics: Mapping[str, float]) -> None:
+    def _tell(self, stage: str, work: Stage, metrics: Mapping[str, float]) -> None:
         """Say what failed, once for each cause, and once that sampler and learner disagree."""
         most = self.recipe.reinforcement.max_mismatch if self.recipe.reinforcement is not None else math.inf
         apart = metrics.get("sampler/mismatch_kl", 0.0)
@@ -343,7 +345,7 @@ class _Run:
         more = f"; `whetstone why {self.run_dir}` has each step" if stage == "reinforcement" else ""
         self.progress.say(f"{stage}: nothing was learned, no update changed the weights: {why}{more}")
 
-    async def _save(self, settings: OptimizerSettings, learner: Learner, work: Work) -> Path:
+    async def _save(self, settings: OptimizerSettings, learner: Learner, work: Stage) -> Path:
         self.position = replace(self.position, sampling=work.state, memory=work.memory)
         return await self.checkpoints.save(
             self.assembly.policy,

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from whetstone.rollout import Collector
 
 
-class Work(Protocol):
+class Stage(Protocol):
     """A stage under way."""
 
     done: int

@@ -18,7 +18,7 @@ from statistics import fmean
 
 from whetstone.assembly.assembly import Assembly
 from whetstone.causes import Beginning, cause_of, counted_causes
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.evaluation import evaluation_of
 from whetstone.inference import Engine, publish
 from whetstone.learning.protocol import Learner
@@ -42,7 +42,7 @@ class Supervised:
     ) -> None:
         self.assembly, self.learner, self.engine, self.settings, self.done = assembly, learner, engine, settings, done
         self.causes: Mapping[str, int] = {}
-        """See `Work.causes`."""
+        """See `Stage.causes`."""
         self._beginning = Beginning("demonstrations", "solved its task")
 
     @property
@@ -65,7 +65,7 @@ class Supervised:
         segments = [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
         sampled = time.perf_counter()
         learner = self.learner
-        metrics = (await in_arithmetic_thread(learner.imitate, segments)).metrics
+        metrics = (await run_in_compute_thread(learner.imitate, segments)).metrics
         learner.end_step()
         self.done += 1
         await publish(learner.weights(), self.engine, self.engine.version + 1)
@@ -83,7 +83,7 @@ class Supervised:
         """Nothing is under way between two steps."""
 
     def conclude(self) -> None:
-        """See `Work.conclude`."""
+        """See `Stage.conclude`."""
         self._beginning.conclude()
 
     async def close(self) -> None:

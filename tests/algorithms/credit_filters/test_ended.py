@@ -4,14 +4,15 @@ import pytest
 import torch
 
 from tests_batches import of
-from whetstone.algorithms import Bite, bite_of
+from whetstone.algorithms import removal_scope_of
 from whetstone.algorithms.credit_filters import invalid_endings, overlong_filter
+from whetstone.trajectory import RemovalScope
 
 
 def test_out_of_the_loss_or_out_of_everything():
     assert overlong_filter(of(0, 1)).tolist() == invalid_endings(of(0, 1)).tolist() == [1, 0]
-    assert bite_of(overlong_filter) is Bite.LOSS_ONLY
-    assert bite_of(invalid_endings) is Bite.BEFORE_BASELINE
+    assert removal_scope_of(overlong_filter) is RemovalScope.LOSS_ONLY
+    assert removal_scope_of(invalid_endings) is RemovalScope.BEFORE_BASELINE
     assert overlong_filter(of()).tolist() == []
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tests_batches import of, whole
-from whetstone.algorithms import Bite, bite_of, group_relative
+from whetstone.algorithms import group_relative, removal_scope_of
 from whetstone.algorithms.credit_filters import void_turns
+from whetstone.trajectory import RemovalScope
 
 
 def test_the_third_of_four_is_void():
@@ -16,4 +17,4 @@ def test_the_third_of_four_is_void():
     # its reward stays in mean and deviation
     credit = kept * group_relative(rewards, group, ddof=0)
     assert credit.tolist() == pytest.approx([1.7321, -0.5774, 0, -0.5774], abs=1e-4)
-    assert bite_of(void_turns) is Bite.LOSS_ONLY
+    assert removal_scope_of(void_turns) is RemovalScope.LOSS_ONLY

@@ -3,15 +3,16 @@
 import torch
 
 from tests_batches import of, whole
-from whetstone.algorithms import Bite, bite_of
+from whetstone.algorithms import removal_scope_of
 from whetstone.algorithms.credit_filters import zero_variance
+from whetstone.trajectory import RemovalScope
 
 
 def test_groups_whose_rewards_differ_stay():
     found = zero_variance(of(1, 1, 1, 0, 2), whole(0, 0, 1, 1, 2))
     assert found.tolist() == [0, 0, 1, 1, 1]  # one alone has nothing to differ from
     assert found.dtype is torch.float64
-    assert bite_of(zero_variance) is Bite.BEFORE_BASELINE
+    assert removal_scope_of(zero_variance) is RemovalScope.BEFORE_BASELINE
 
 
 def test_a_least_deviation():

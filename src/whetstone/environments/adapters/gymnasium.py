@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy
 
 from whetstone.environments.dependencies import check_needs, package
-from whetstone.environments.protocol import Shown
+from whetstone.environments.protocol import GameObservation
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.plugins import module_named
 from whetstone.tasks.generated import Generated
@@ -96,25 +96,27 @@ class Gymnasium:
                 f"gymnasium: {self.id} has no threshold of its own, and its rewards are below 0: say success_at"
             )
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """Reset with the task's seed, or the episode's where the task has none."""
         if task.private.get("id", self.id) != self.id:
             raise TaskError(f"task {task.id} is of {task.private['id']}, not of {self.id}")
         with contextlib.redirect_stdout(io.StringIO()):  # MiniGrid prints what it threw away
             observation, _ = self._env.reset(seed=int(task.private.get("seed", seed)) % 2**31)
         self.total, self.steps, self.terminated, self.truncated = 0.0, 0, False, False
-        return Shown(f"{self.instruction}\n{self._written(observation)}")
+        return GameObservation(f"{self.instruction}\n{self._written(observation)}")
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """One step; what is no action is told, and costs none."""
         action = read_action(self._env.action_space, command, self.names)
         if action is None:
-            return Shown(f"no such action. {self.instruction}", 0.0, understood=False)
+            return GameObservation(f"no such action. {self.instruction}", 0.0, understood=False)
         observation, reward, terminated, truncated, _ = self._env.step(action)
         self.total += float(reward)
         self.steps += 1
         self.terminated, self.truncated = bool(terminated), bool(truncated)
-        return Shown(self._written(observation), float(reward), terminated=self.terminated, truncated=self.truncated)
+        return GameObservation(
+            self._written(observation), float(reward), terminated=self.terminated, truncated=self.truncated
+        )
 
     def verdict(self) -> Mapping[str, Any]:
         """The sum of rewards, and whether it is enough: at an end of its own, or when the whole time it has was played.

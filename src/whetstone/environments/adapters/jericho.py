@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.environments.dependencies import package
-from whetstone.environments.protocol import Isolation, Shown
+from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import RecipeError
 from whetstone.trajectory import Task
 
@@ -40,7 +40,7 @@ class Jericho:
         self._info: Mapping[str, Any] = {}
         self.steps = 0
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """The story's first words."""
         from jericho import FrotzEnv
 
@@ -48,14 +48,14 @@ class Jericho:
         self._env.seed(int(task.private.get("seed", seed)) % 2**31)
         text, self._info = self._env.reset()
         self.steps = 0
-        return Shown(str(text).strip())
+        return GameObservation(str(text).strip())
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """One command."""
         text, reward, done, self._info = self._env.step(command)
         self.steps += 1
         late = self.steps >= self.max_steps and not done
-        return Shown(str(text).strip(), float(reward), terminated=bool(done), truncated=late)
+        return GameObservation(str(text).strip(), float(reward), terminated=bool(done), truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
         """The score as a share of all there is, where the game is known; a success when it is won."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from whetstone.environments.adapters.game_search import Search
 from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.game_tasks import GameTasks
-from whetstone.environments.protocol import Shown
+from whetstone.environments.protocol import GameObservation
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Author, Task
@@ -57,24 +57,24 @@ class OpenSpiel:
         self.seat = 0
         self.instruction = "Answer with one of the moves."
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """A new game, in the seat of the task."""
         self._draw = derive_random(int(task.private.get("seed", seed)), "openspiel")
         self.seat = int(task.private.get("seat", 0)) % self._game.num_players()
         self._state = self._game.new_initial_state()
         self._let_others()
-        return Shown(self._seen(), author=Author.PARTNER)
+        return GameObservation(self._seen(), author=Author.PARTNER)
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """The agent's move, and the others'; a move that is none is told."""
         action = self._moves().get(_bare(command))
         if action is None:
-            return Shown(f"no such move. {self._seen()}", 0.0, understood=False)
+            return GameObservation(f"no such move. {self._seen()}", 0.0, understood=False)
         self._state.apply_action(action)
         self._let_others()
         if self._state.is_terminal():
-            return Shown(f"over: {self._mine():g}", self._mine(), terminated=True)
-        return Shown(self._seen(), 0.0, author=Author.PARTNER)
+            return GameObservation(f"over: {self._mine():g}", self._mine(), terminated=True)
+        return GameObservation(self._seen(), 0.0, author=Author.PARTNER)
 
     def verdict(self) -> Mapping[str, Any]:
         """The agent's return, and whether it is enough."""

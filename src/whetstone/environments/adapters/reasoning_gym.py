@@ -28,7 +28,7 @@ from whetstone.environments.adapters.in_child import called_in_child
 from whetstone.environments.commands import TOOL
 from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.game_tasks import said_as_command
-from whetstone.environments.protocol import Isolation, Shown
+from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.tasks.generated import Generated
 from whetstone.tools.arithmetic import evaluate
@@ -65,18 +65,18 @@ class ReasoningGym:
         self._question: Question | None = None
         self.score = 0.0
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """The question."""
         self._question = question_of(task)
         self.score = 0.0
-        return Shown(str(self._question.entry["question"]))
+        return GameObservation(str(self._question.entry["question"]))
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """The answer; one its verifier cannot read is wrong."""
         assert self._question is not None
         score = scored(self._question, command)
         self.score = score or 0.0
-        return Shown("", self.score, terminated=True, understood=score is not None)
+        return GameObservation("", self.score, terminated=True, understood=score is not None)
 
     def verdict(self) -> Mapping[str, Any]:
         """The verifier's score, above what it gives for nonsense; it is a success at 1."""

@@ -19,7 +19,7 @@ from typing import Any
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments.dependencies import check_needs, package, program
 from whetstone.environments.game_tasks import said_as_command
-from whetstone.environments.protocol import Isolation, Shown
+from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import TaskError, did_you_mean
 from whetstone.plugins import OptionError
 from whetstone.tasks.generated import Generated
@@ -47,7 +47,7 @@ class ScienceWorld:
         self._given = 0.0
         self.steps, self.done = 0, False
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """Load the variation.
 
         Raises:
@@ -64,9 +64,9 @@ class ScienceWorld:
             raise TaskError(f"ScienceWorld cannot load {name}, variation {variation}: {str(text)[:120]}")
         self._info = info
         self._given = float(info.get("score", 0)) / 100
-        return Shown(f"{env.get_task_description()}\n{in_order(str(text))}")
+        return GameObservation(f"{env.get_task_description()}\n{in_order(str(text))}")
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """One command."""
         before = self._score()
         text, _, done, self._info = _java().step(command)
@@ -74,7 +74,7 @@ class ScienceWorld:
         self.done = bool(done)
         understood = not str(text).startswith(("No known action", "Unknown action"))
         late = self.steps >= self.max_steps and not self.done
-        return Shown(
+        return GameObservation(
             in_order(str(text)), self._score() - before, terminated=self.done, truncated=late, understood=understood
         )
 

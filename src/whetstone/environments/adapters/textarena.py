@@ -22,7 +22,7 @@ from typing import Any
 from whetstone.environments.adapters.legal_moves import Told, eliminated, found_move, listed_moves, number, taken_by
 from whetstone.environments.adapters.own_random import OwnRandom
 from whetstone.environments.dependencies import check_needs, package
-from whetstone.environments.protocol import Isolation, Shown
+from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import InfrastructureError, RecipeError, TaskError, did_you_mean
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.tasks.generated import Generated
@@ -79,7 +79,7 @@ class TextArena:
         if said:
             raise RecipeError(f"textarena: {self.id}: {said}")
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """A new game; what the others do comes from the task.
 
         Raises:
@@ -102,28 +102,28 @@ class TextArena:
                     f"textarena: {self.id}: it is no game for {self.players} player{'s'[: self.players > 1]}"
                 )
             self._text = self._to_the_agent()
-        return Shown(self._text, author=self._author)
+        return GameObservation(self._text, author=self._author)
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """The agent's move, and those of the others."""
         self.turns += 1
         if self.rewards is not None:
-            return Shown("The game is over.", self._worth(), terminated=True)
+            return GameObservation("The game is over.", self._worth(), terminated=True)
         with self._random.in_place():
             kept, before = copy.deepcopy(self._env), len(self._env.state.logs)
             try:
                 done, _ = self._env.step(command)
             except Exception as error:  # whatever a game raises on a move, the move is none
                 self._env = kept
-                return Shown(f"The game cannot read that ({type(error).__name__}).", 0.0, understood=False)
+                return GameObservation(f"The game cannot read that ({type(error).__name__}).", 0.0, understood=False)
             understood = taken_by(self._env.state, 0, before)
             text = "" if done else self._to_the_agent()
             if self.rewards is None and not done:
                 # the whole game is told each time; what was told before stands in the conversation already
                 new, self._text = text.removeprefix(self._text).strip() or text, text
-                return Shown(new, 0.0, author=self._author, understood=understood)
+                return GameObservation(new, 0.0, author=self._author, understood=understood)
             self._over()
-        return Shown("The game is over.", self._worth(), terminated=True, understood=understood)
+        return GameObservation("The game is over.", self._worth(), terminated=True, understood=understood)
 
     def verdict(self) -> Mapping[str, Any]:
         """Whether the agent won: no seat has more, or alone there is no more to have. The score is its reward where

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.game_tasks import GameTasks
-from whetstone.environments.protocol import Isolation, Shown
+from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.plugins import OptionError
 from whetstone.trajectory import Task
 
@@ -58,7 +58,7 @@ class TextWorld:
         self._state: Any = None
         self.steps = 0
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """Generate the game, where nobody has, and start it."""
         import textworld
 
@@ -72,20 +72,20 @@ class TextWorld:
             self._state = self._env.reset()
         self.steps = 0
         objective = f"{self._state['objective']}\n" if self.text == "facts" else ""  # else it is in the text
-        return Shown(f"{objective}{self._seen()}")
+        return GameObservation(f"{objective}{self._seen()}")
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """One command."""
         before = self._state.get("score") or 0
         understood = command in self._state["admissible_commands"]
         if not understood and self.text == "facts":
             # the uncompiled game knows no other commands, and raises
-            return Shown(f"You cannot do that.\n{self._seen()}", 0.0, understood=False)
+            return GameObservation(f"You cannot do that.\n{self._seen()}", 0.0, understood=False)
         with _one_at_a_time:
             self._state, score, done = self._env.step(command)
         self.steps += 1
         gain = (score - before) / max(1, self._state.get("max_score") or 1)
-        return Shown(self._seen(), float(gain), terminated=bool(done), understood=understood)
+        return GameObservation(self._seen(), float(gain), terminated=bool(done), understood=understood)
 
     def verdict(self) -> Mapping[str, Any]:
         """Whether it was won, and the share of the score."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.plain_game import PlainGame
-from whetstone.environments.protocol import Shown
+from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Task
 
 WAYS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
@@ -41,24 +41,24 @@ class Adventure(PlainGame):
         self.state: State = ("", frozenset(), frozenset())
         self.steps = 0
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """In the first room, with nothing."""
         private = task.private
         self.doors, self.locks, self.things = private["doors"], private["locks"], dict(private["things"])
         self.state, self.steps = (private["start"], frozenset(), frozenset()), 0
-        return Shown(self._seen())
+        return GameObservation(self._seen())
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """One command."""
         self.steps += 1
         late = self.steps >= self.max_steps
         after = self._after(self.state, command.strip().lower())
         if after is None:
-            return Shown(f"You cannot do that. {self._seen()}", 0.0, understood=False, truncated=late)
+            return GameObservation(f"You cannot do that. {self._seen()}", 0.0, understood=False, truncated=late)
         self.state = after
         if "treasure" in self.state[1]:
-            return Shown("You have the treasure.", 1.0, terminated=True)
-        return Shown(self._seen(), 0.0, truncated=late)
+            return GameObservation("You have the treasure.", 1.0, terminated=True)
+        return GameObservation(self._seen(), 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
         """Whether the treasure was found, and how many of the things were."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.plain_game import PlainGame
-from whetstone.environments.protocol import Shown
+from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Task
 
 _ROWS = "abcdefgh"
@@ -34,33 +34,33 @@ class Battleship(PlainGame):
         self.shots: dict[str, str] = {}
         self.fired = self.most = 0
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """A new sea."""
         self.side, self.ships = task.private["side"], [list(ship) for ship in task.private["ships"]]
         self.shots, self.fired, self.most = {}, 0, task.private["shots"]
         lengths = " ".join(str(len(ship)) for ship in self.ships)
-        return Shown(f"sea a1 to {_ROWS[self.side - 1]}{self.side}; ships of {lengths}; {self.most} shots")
+        return GameObservation(f"sea a1 to {_ROWS[self.side - 1]}{self.side}; ships of {lengths}; {self.most} shots")
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """One shot."""
         square = command.strip().lower()
         self.fired += 1
         late = self.fired >= self.most
         if square not in squares_of(self.side):
-            return Shown(f"no such square: {square}", 0.0, understood=False, truncated=late)
+            return GameObservation(f"no such square: {square}", 0.0, understood=False, truncated=late)
         if square in self.shots:
-            return Shown("there was a shot already", 0.0, truncated=late)
+            return GameObservation("there was a shot already", 0.0, truncated=late)
         ship = next((ship for ship in self.ships if square in ship), None)
         self.shots[square] = "miss" if ship is None else "hit"
         if ship is None:
-            return Shown("miss", 0.0, truncated=late)
+            return GameObservation("miss", 0.0, truncated=late)
         if all(part in self.shots for part in ship):
             for part in ship:
                 self.shots[part] = "sunk"
             if self._sunk() == len(self.ships):
-                return Shown("sunk, the last one", 1 / len(self.ships), terminated=True)
-            return Shown(f"sunk, of {len(ship)}", 1 / len(self.ships), truncated=late)
-        return Shown("hit", 0.0, truncated=late)
+                return GameObservation("sunk, the last one", 1 / len(self.ships), terminated=True)
+            return GameObservation(f"sunk, of {len(ship)}", 1 / len(self.ships), truncated=late)
+        return GameObservation("hit", 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
         """How many ships were sunk."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.plain_game import PlainGame
-from whetstone.environments.protocol import Shown
+from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Task
 
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
@@ -41,28 +41,30 @@ class FrozenLake(PlainGame):
         self.goal: Place = (0, 0)
         self.steps = 0
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """At the start of the lake."""
         self.lake = list(task.private["lake"])
         self.player, self.goal = tuple(task.private["start"]), tuple(task.private["goal"])
         self.steps = 0
-        return Shown(self._seen())
+        return GameObservation(self._seen())
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """One move; at the edge nothing happens."""
         command = command.lower()
         if command not in MOVES:
-            return Shown(f"no such move: {command}. {self._seen()}", 0.0, understood=False, truncated=self._late())
+            return GameObservation(
+                f"no such move: {command}. {self._seen()}", 0.0, understood=False, truncated=self._late()
+            )
         down, right = MOVES[command]
         there = (self.player[0] + down, self.player[1] + right)
         late = self._late()
         if self._at(there) != "edge":
             self.player = there
         if self.player == self.goal:
-            return Shown("You are at the goal.", 1.0, terminated=True)
+            return GameObservation("You are at the goal.", 1.0, terminated=True)
         if self._at(self.player) == "hole":
-            return Shown("You fell into a hole.", 0.0, terminated=True)
-        return Shown(self._seen(), 0.0, truncated=late)
+            return GameObservation("You fell into a hole.", 0.0, terminated=True)
+        return GameObservation(self._seen(), 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
         """Whether the goal was reached."""

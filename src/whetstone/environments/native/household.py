@@ -16,7 +16,7 @@ from typing import Any
 
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.plain_game import PlainGame
-from whetstone.environments.protocol import Shown
+from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Task
 
 OPENED = ("fridge", "microwave", "drawer", "cabinet")
@@ -58,24 +58,26 @@ class Household(PlainGame):
         """Receptacles whose inside was seen."""
         self.steps = 0
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """In the middle of the room."""
         self.goal = dict(task.private["goal"])
         self.places = {name: list(things) for name, things in task.private["places"].items()}
         self.open = {name: not name.startswith(OPENED) for name in self.places}
         self.states, self.at, self.held, self.lit, self.steps, self.looked = {}, "", "", "", 0, set()
-        return Shown(f"You are in a room. You see {', '.join(self.places)}. Your task: {task.private['asked']}.")
+        return GameObservation(
+            f"You are in a room. You see {', '.join(self.places)}. Your task: {task.private['asked']}."
+        )
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """One command; what cannot be done changes nothing."""
         self.steps += 1
         late = self.steps >= self.max_steps
         said = self._done(command.strip().lower())
         if said is None:
-            return Shown("Nothing happens.", 0.0, understood=False, truncated=late)
+            return GameObservation("Nothing happens.", 0.0, understood=False, truncated=late)
         if self._reached():
-            return Shown(f"{said} The task is done.", 1.0, terminated=True)
-        return Shown(said, 0.0, truncated=late)
+            return GameObservation(f"{said} The task is done.", 1.0, terminated=True)
+        return GameObservation(said, 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
         """Whether the task is done."""

@@ -18,7 +18,7 @@ from typing import Any
 from whetstone.environments.commands import whole_number
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.plain_game import PlainGame
-from whetstone.environments.protocol import Shown
+from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Author, Task
 
 
@@ -33,19 +33,21 @@ class Negotiation(PlainGame):
         self.patience: list[int] = []
         self.price: int | None = None
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """The seller's first price."""
         private = task.private
         self.worth, self.lowest, self.patience = private["worth"], private["lowest"], list(private["asks"])
         self.round, self.offers, self.rounds, self.price = 0, 0, len(self.patience), None
         self.asked = self.patience[0]
-        return Shown(f"worth {self.worth}. seller asks {self.asked}. {self.rounds} rounds", author=Author.PARTNER)
+        return GameObservation(
+            f"worth {self.worth}. seller asks {self.asked}. {self.rounds} rounds", author=Author.PARTNER
+        )
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """An offer, or the end of it."""
         verb, _, price = command.strip().lower().partition(" ")
         if verb == "leave":
-            return Shown("you left", 0.0, terminated=True)
+            return GameObservation("you left", 0.0, terminated=True)
         if verb == "accept":
             return self._deal(self.asked)
         self.round += 1
@@ -53,16 +55,16 @@ class Negotiation(PlainGame):
         offer = whole_number(price) if verb == "offer" else None
         if offer is None:
             said = f"write: offer PRICE, accept, or leave. seller asks {self.asked}"
-            return Shown(said, 0.0, understood=False, truncated=late)
+            return GameObservation(said, 0.0, understood=False, truncated=late)
         self.offers += 1
         following = self.patience[min(self.offers, self.rounds - 1)]
         if offer >= following:
             return self._deal(offer)
         if late:
-            return Shown("the seller is tired of it and goes", 0.0, truncated=True, author=Author.PARTNER)
+            return GameObservation("the seller is tired of it and goes", 0.0, truncated=True, author=Author.PARTNER)
         self.asked = following
         left = self.rounds - self.round
-        return Shown(f"no. seller asks {self.asked}. {left} rounds", 0.0, author=Author.PARTNER)
+        return GameObservation(f"no. seller asks {self.asked}. {left} rounds", 0.0, author=Author.PARTNER)
 
     def verdict(self) -> Mapping[str, Any]:
         """The share of what there was to gain that the buyer has."""
@@ -79,9 +81,9 @@ class Negotiation(PlainGame):
             return "accept"
         return f"offer {max(1, self.asked * 2 // 5)}"
 
-    def _deal(self, price: int) -> Shown:
+    def _deal(self, price: int) -> GameObservation:
         self.price = price
-        return Shown(f"deal at {price}", max(0.0, self._share()), terminated=True, author=Author.PARTNER)
+        return GameObservation(f"deal at {price}", max(0.0, self._share()), terminated=True, author=Author.PARTNER)
 
     def _share(self) -> float:
         if self.price is None:

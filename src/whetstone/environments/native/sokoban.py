@@ -16,7 +16,7 @@ from typing import Any
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.frozen_lake import MOVES, Place
 from whetstone.environments.native.plain_game import PlainGame
-from whetstone.environments.protocol import Shown
+from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Task
 
 State = tuple[Place, frozenset[Place]]
@@ -42,27 +42,27 @@ class Sokoban(PlainGame):
         self.state: State = ((0, 0), frozenset())
         self.steps = 0
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """As the boxes stand at first."""
         self.walls = list(task.private["walls"])
         self.goals = _places(task.private["goals"])
         row, column = task.private["player"]
         self.state, self.steps = ((row, column), _places(task.private["boxes"])), 0
         self.placed_at_first = len(self.state[1] & self.goals)
-        return Shown(self._seen())
+        return GameObservation(self._seen())
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """One move; against a wall, or a box that cannot go, nothing happens."""
         self.steps += 1
         late, command = self.steps >= self.max_steps, command.lower()
         if command not in MOVES:
-            return Shown(f"no such move: {command}\n{self._seen()}", 0.0, understood=False, truncated=late)
+            return GameObservation(f"no such move: {command}\n{self._seen()}", 0.0, understood=False, truncated=late)
         before = len(self.state[1] & self.goals)
         self.state = moved(self.walls, self.state, command) or self.state
         placed = len(self.state[1] & self.goals)
         solved = placed == len(self.goals)
         gain = (placed - before) / max(1, len(self.goals) - self.placed_at_first)
-        return Shown(self._seen(), gain, terminated=solved, truncated=late and not solved)
+        return GameObservation(self._seen(), gain, terminated=solved, truncated=late and not solved)
 
     def verdict(self) -> Mapping[str, Any]:
         """How many boxes stand on goals; the score is of those that did not at first."""

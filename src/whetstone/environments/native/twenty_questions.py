@@ -11,7 +11,7 @@ from typing import Any
 
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.plain_game import PlainGame
-from whetstone.environments.protocol import Shown
+from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Task
 
 _TABLE = """
@@ -99,25 +99,25 @@ class TwentyQuestions(PlainGame):
         self.asked = 0
         self.guessed = ""
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """A new thing."""
         self.secret, self.things = task.private["thing"], tuple(task.private["things"])
         self.known, self.asked, self.guessed = {}, 0, ""
-        return Shown("one of: " + " ".join(self.things))
+        return GameObservation("one of: " + " ".join(self.things))
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """A question, or the guess."""
         verb, _, what = command.strip().lower().partition(" ")
         if verb == "guess" and what in THINGS:
             self.guessed = what
             right = what == self.secret
-            return Shown("right" if right else f"no, {self.secret}", float(right), terminated=True)
+            return GameObservation("right" if right else f"no, {self.secret}", float(right), terminated=True)
         self.asked += 1
         late = self.asked >= self.max_questions
         if verb == "ask" and what in PROPERTIES:
             self.known[what] = what in THINGS[self.secret]
-            return Shown("yes" if self.known[what] else "no", 0.0, truncated=late)
-        return Shown("write: ask PROPERTY, or guess THING", 0.0, understood=False, truncated=late)
+            return GameObservation("yes" if self.known[what] else "no", 0.0, truncated=late)
+        return GameObservation("write: ask PROPERTY, or guess THING", 0.0, understood=False, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
         """Whether it was guessed, and how soon."""

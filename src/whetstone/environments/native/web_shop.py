@@ -25,7 +25,7 @@ from typing import Any
 
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.plain_game import PlainGame
-from whetstone.environments.protocol import Shown
+from whetstone.environments.protocol import GameObservation
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Task
 
@@ -86,24 +86,26 @@ class WebShop(PlainGame):
         """Products that were looked at."""
         self.steps, self.reward, self.bought = 0, 0.0, False
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """The page with the search field."""
         self.wish, self.count = dict(task.private["wish"]), task.private["products"]
         self.page, self.results, self.first, self.product, self.chosen = "search", [], 0, "", {}
         self.opened = set()
         self.steps, self.reward, self.bought = 0, 0.0, False
-        return Shown(f"{task.private['asked']}\n{self._seen()}")
+        return GameObservation(f"{task.private['asked']}\n{self._seen()}")
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """Search, or press a button of the page."""
         self.steps += 1
         late = self.steps >= self.max_steps
         match = _COMMAND.fullmatch(command.strip().lower())
         if match is None or not self._pressed(match[1], match[2].strip()):
-            return Shown(f"There is no such thing here.\n{self._seen()}", 0.0, understood=False, truncated=late)
+            return GameObservation(
+                f"There is no such thing here.\n{self._seen()}", 0.0, understood=False, truncated=late
+            )
         if self.bought:
-            return Shown("Thank you.", self.reward, terminated=True)
-        return Shown(self._seen(), 0.0, truncated=late)
+            return GameObservation("Thank you.", self.reward, terminated=True)
+        return GameObservation(self._seen(), 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
         """The reward of WebShop; it is a success at 1."""

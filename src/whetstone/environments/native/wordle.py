@@ -17,7 +17,7 @@ from typing import Any
 
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.plain_game import PlainGame
-from whetstone.environments.protocol import Shown
+from whetstone.environments.protocol import GameObservation
 from whetstone.trajectory import Task
 
 _LISTED = """
@@ -78,24 +78,24 @@ class Wordle(PlainGame):
         self.guesses: list[tuple[str, str]] = []
         self.used = 0
 
-    def begin(self, task: Task, seed: int) -> Shown:
+    def begin(self, task: Task, seed: int) -> GameObservation:
         """A new word."""
         self.secret, self.guesses, self.used = task.private["word"], [], 0
         self.words = words_of(task.private["stride"])
-        return Shown("guess")
+        return GameObservation("guess")
 
-    def act(self, command: str) -> Shown:
+    def act(self, command: str) -> GameObservation:
         """A guess and its marks."""
         guess = command.strip().lower()
         self.used += 1
         late = self.used >= self.max_guesses
         if guess not in self.words:
-            return Shown(f"{guess or 'nothing'} is not a word here", 0.0, understood=False, truncated=late)
+            return GameObservation(f"{guess or 'nothing'} is not a word here", 0.0, understood=False, truncated=late)
         said = marks(guess, self.secret)
         self.guesses.append((guess, said))
         if guess == self.secret:
-            return Shown("right", 1.0, terminated=True)
-        return Shown(" ".join(map("".join, zip(guess, said, strict=True))), 0.0, truncated=late)
+            return GameObservation("right", 1.0, terminated=True)
+        return GameObservation(" ".join(map("".join, zip(guess, said, strict=True))), 0.0, truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
         """Whether the word was found, and how soon."""

@@ -25,7 +25,7 @@ from whetstone.learning.columns.built_in import COLUMN_BUILDERS
 from whetstone.learning.columns.declaration import Column
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.probes import behind, probe
-from whetstone.learning.token_index import Held
+from whetstone.learning.token_index import IndexedTrajectory
 from whetstone.trajectory import Segment
 
 
@@ -45,7 +45,7 @@ class Columns:
 
     def __init__(
         self,
-        held: Sequence[Held],
+        held: Sequence[IndexedTrajectory],
         *,
         learner: ModelTrainer | None = None,
         temperature: float = 1.0,
@@ -166,13 +166,13 @@ class Columns:
             raise CreditError(f"column {column.name} returned {shape} numbers, {asked}")
         return found
 
-    def turns(self) -> Iterable[tuple[int, Held, int]]:
+    def turns(self) -> Iterable[tuple[int, IndexedTrajectory, int]]:
         """(number of its trajectory, the trajectory, number of the turn) of every turn."""
         for i, held in enumerate(self.held):
             for t in range(len(held.trajectory.turns)):
                 yield i, held, t
 
-    def of_tokens(self, read: Callable[[int, Held], np.ndarray]) -> Tensor:
+    def of_tokens(self, read: Callable[[int, IndexedTrajectory], np.ndarray]) -> Tensor:
         """[K] from [A] numbers of each trajectory."""
         parts = [read(i, held) for i, held in enumerate(self.held)]
         return torch.from_numpy(np.concatenate([*parts, np.empty(0, dtype=parts[0].dtype if parts else float)]))

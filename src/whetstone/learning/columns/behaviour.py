@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from whetstone.learning.columns.declaration import column
-from whetstone.learning.token_index import Held
+from whetstone.learning.token_index import IndexedTrajectory
 from whetstone.trajectory import EndReason, Tokens
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def draws(batch: Columns) -> Tensor:
 def _beside(batch: Columns, read: Callable[[Tokens], Sequence[float]]) -> Tensor:
     """[K] of what stands beside each token."""
 
-    def of_one(_: int, held: Held) -> np.ndarray:
+    def of_one(_: int, held: IndexedTrajectory) -> np.ndarray:
         found = np.empty(len(held))
         for k, segment in enumerate(held.segments):
             here = held.segment == k

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from whetstone.atomic_write import write_text
-from whetstone.compute_thread import in_arithmetic_thread
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import PolicyError
 from whetstone.policies import Policy, load_policy
 
@@ -65,7 +65,7 @@ class RewardModel:
 
     async def score(self, text: str) -> float:
         """What the line says."""
-        states = await in_arithmetic_thread(self.states, [text])
+        states = await run_in_compute_thread(self.states, [text])
         return self.value(states[0])
 
     def value(self, state: Tensor) -> float:

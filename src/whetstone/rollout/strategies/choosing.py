@@ -16,7 +16,7 @@ from typing import Any
 from whetstone.rewards import REWARDS, Reward, final_answer, make_reward, scored
 from whetstone.rewards.answers.exact_match import normalized
 from whetstone.rollout.protocol import Roller
-from whetstone.trajectory import Group, Removal, Task, Trajectory
+from whetstone.trajectory import Group, RemovalScope, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def chosen(tried: Sequence[Trajectory], place: int) -> tuple[Trajectory, ...]:
     return tuple(
         trajectory
         if number == place
-        else replace(trajectory, removal=Removal.BEFORE_BASELINE, marks=(*trajectory.marks, NOT_CHOSEN))
+        else replace(trajectory, removal=RemovalScope.BEFORE_BASELINE, marks=(*trajectory.marks, NOT_CHOSEN))
         for number, trajectory in enumerate(tried)
     )
 

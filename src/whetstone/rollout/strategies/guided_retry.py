@@ -15,7 +15,7 @@ from whetstone.plugins import find_part
 from whetstone.rollout.context_transforms.hint import Hint
 from whetstone.rollout.protocol import Roller
 from whetstone.tasks.protocol import Source
-from whetstone.trajectory import Group, OffPolicy, Removal, Task, Trajectory
+from whetstone.trajectory import Group, OffPolicy, RemovalScope, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,4 +79,4 @@ class GuidedRetry:
     def _weighed(self, trajectory: Trajectory) -> Trajectory:
         if trajectory.solved or self.keep_failures or trajectory.removal is not None:
             return trajectory
-        return replace(trajectory, removal=Removal.LOSS_ONLY)
+        return replace(trajectory, removal=RemovalScope.LOSS_ONLY)

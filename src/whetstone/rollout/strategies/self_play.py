@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import Roller
-from whetstone.trajectory import Group, Removal, Task, Trajectory
+from whetstone.trajectory import Group, RemovalScope, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,4 +63,4 @@ class SelfPlay:
         trained = self.roles if self.train is None else self.train
         if trajectory.role in trained and trajectory.role not in (self.frozen or {}):
             return trajectory
-        return replace(trajectory, removal=Removal.BEFORE_BASELINE)
+        return replace(trajectory, removal=RemovalScope.BEFORE_BASELINE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from whetstone.plugins import OptionError
-from whetstone.trajectory import Group, Removal
+from whetstone.trajectory import Group, RemovalScope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,5 +40,5 @@ class Balanced:
         rest = [t.id for t in counted if t.id not in stays]
         stays += draw.sample(rest, self.keep - len(stays))
         gone = {t.id for t in counted} - set(stays)
-        marked = (replace(t, removal=Removal.BEFORE_BASELINE) if t.id in gone else t for t in group.trajectories)
+        marked = (replace(t, removal=RemovalScope.BEFORE_BASELINE) if t.id in gone else t for t in group.trajectories)
         return replace(group, trajectories=tuple(marked))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from whetstone.trajectory import Group, Removal
+from whetstone.trajectory import Group, RemovalScope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,5 +28,5 @@ class PairCaps:
             t.id for solved in (True, False) for t in [t for t in group.counted if t.solved is solved][: self.most]
         }
         gone = {t.id for t in group.counted} - stays
-        marked = (replace(t, removal=Removal.BEFORE_BASELINE) if t.id in gone else t for t in group.trajectories)
+        marked = (replace(t, removal=RemovalScope.BEFORE_BASELINE) if t.id in gone else t for t in group.trajectories)
         return replace(group, trajectories=tuple(marked))

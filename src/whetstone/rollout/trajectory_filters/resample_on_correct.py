@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from whetstone.plugins import OptionError
-from whetstone.trajectory import Group, Removal, Trajectory
+from whetstone.trajectory import Group, RemovalScope, Trajectory
 
 
 def quotas(positive: int, negative: int, keep: int, *, least: tuple[int, int] = (2, 2)) -> tuple[int, int]:
@@ -97,6 +97,6 @@ def _without(group: Group, ids: set[str]) -> Group:
     return replace(
         group,
         trajectories=tuple(
-            replace(t, removal=Removal.BEFORE_BASELINE) if t.id in ids else t for t in group.trajectories
+            replace(t, removal=RemovalScope.BEFORE_BASELINE) if t.id in ids else t for t in group.trajectories
         ),
     )

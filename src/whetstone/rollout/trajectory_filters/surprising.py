@@ -18,7 +18,7 @@ import numpy as np
 from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import StepOutcome
 from whetstone.rollout.task_keys import key_of, own
-from whetstone.trajectory import Group, Removal
+from whetstone.trajectory import Group, RemovalScope
 
 
 def surprising(rewards: Sequence[float], values: Sequence[float], *, quantile: float = 0.9) -> list[int]:
@@ -67,7 +67,7 @@ class Surprising:
             replace(
                 group,
                 trajectories=tuple(
-                    replace(t, removal=Removal.LOSS_ONLY) if t.id in gone else t for t in group.trajectories
+                    replace(t, removal=RemovalScope.LOSS_ONLY) if t.id in gone else t for t in group.trajectories
                 ),
             )
             for group in groups
