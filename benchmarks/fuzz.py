@@ -136,6 +136,7 @@ def merged(folder: Path, results: Path) -> None:
         if known["inputs"]:
             for finding in known["findings"].values():
                 finding["again"] = replays(target, finding["file"])
+                finding["file"] = str(Path(finding["file"]).relative_to(folder))
             rows.append(known)
     told = {"name": "fuzz", "measured": {"targets": rows}, **circumstances(began)}
     (results / "fuzz.json").write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")

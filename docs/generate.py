@@ -99,13 +99,13 @@ rollout:
   strategy: {name: entropy_branching, roots: 4}    # sample, fork, and how many of each
   allocate: {name: horizon_stages, turns: [4, 8], every: 50}
   start: {name: expert_prefix, until: 40}
-  views: [{name: budget_line, budgets: [3, 6]}]
+  context_transforms: [{name: budget_line, budgets: [3, 6]}]
   stops: [void_turn]
-  partner: try_again
+  environment_wrapper: try_again
   rewrites: [{name: summary, tokens: 2000}]
-  inject: [success_replay]
-  select: [resample_on_correct]
-  refill: informative
+  replay: [success_replay]
+  trajectory_filters: [resample_on_correct]
+  dynamic_sampling: informative
 ```
 
 In one step: task distribution → allocate → start → view → { sample, fork with stop, partner, view of each turn } →

@@ -194,7 +194,10 @@ def described(
     return {
         "kind": kind,
         "message": f"{type(error).__name__}: {error}"[:400],
-        "trace": traceback.format_tb(error.__traceback__)[-8:],
+        "trace": [
+            f"{Path(frame.filename).name}:{frame.lineno} {frame.name}: {frame.line}"
+            for frame in traceback.extract_tb(error.__traceback__)[-8:]
+        ],
         "made": {name: repr(made)[:2000] for name, made in choices.notes.items()},
         **_kept(kind, data, folder),
     }

@@ -74,7 +74,7 @@ def test_the_local_ones_are_meant_where_nothing_is_said(tmp_path, small_demo):
 
 @pytest.mark.slow
 def test_a_learner_that_averages_over_two_processes_is_one_file(tmp_path, small_demo):
-    adamw = ["supervised.optimizer=adamw", "reinforcement.optimizer=adamw"]  # Muon makes much of how sums are rounded
+    adamw = ["supervised.optimizer=adamw", "reinforcement.optimizer=adamw"]
     parts = ["learner=tests_averaging:Averaging", "reward=tests_small:parity", "reinforcement.tasks_per_step=4"]
     named = small_demo(*parts, *adamw)
     run = train(named, tmp_path / "two", progress=QUIET)

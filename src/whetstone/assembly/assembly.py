@@ -109,7 +109,8 @@ class Assembly:
     def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
         """An engine that draws from the policy in training.
 
-        It shares the weights that are trained, unless it is to go on drawing while they change.
+        A local one shares the weights that are trained, unless it is to go on drawing while they change or they are
+        computed in shorter numbers; others are given them.
 
         Args:
             heard: Told where one died and another took its place.

@@ -12,6 +12,7 @@ the same address has weights of long ago: an answer whose label is none of ours 
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
 from abc import ABC, abstractmethod
@@ -19,6 +20,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -36,7 +38,7 @@ from whetstone.inference.protocol import (
     Weights,
 )
 from whetstone.inference.restarting import RestartingEngine
-from whetstone.inference.server_process import ServerProcess
+from whetstone.inference.server_process import ServerProcess, free_port
 from whetstone.inference.weight_folder import WeightFolder
 
 _SECONDS_BETWEEN_ABORTS = 0.2
@@ -57,7 +59,25 @@ class _UnderWay:
 
 
 class ServedEngine(ABC):
-    """An engine whose model is held by a server; see `VLLMEngine` and `SGLangEngine` for the arguments."""
+    """An engine whose model is held by a server, one that is there or one that it starts.
+
+    Args:
+        address: Where a server is: `http://127.0.0.1:8000`. None: one is started.
+        python: The interpreter of an environment with the server's package, for one that is started.
+        model: The model folder it is started with.
+        port: Where it listens; 0: at one that is free.
+        options: More words of its command line: `{"max_model_len": 4096}`.
+        environment: Variables it is given.
+        key: What it was started with as its API's key.
+        weights: The folder, and what adapters are scaled by, where only those are handed over.
+        seconds: How long one answer may take.
+        start_seconds: How long it may take to start.
+        detokenize: Token ids → text, for stop strings.
+        version: The policy version of the weights it has.
+
+    Raises:
+        EngineError: Both an address and an interpreter, or neither, or no model.
+    """
 
     server: str
     """What kind of server it is, for messages."""
@@ -66,18 +86,31 @@ class ServedEngine(ABC):
     def __init__(
         self,
         *,
-        address: str | None,
-        command: Callable[[int], Sequence[str]] | None,
-        environment: Mapping[str, str],
-        port: int,
-        key: str,
-        seconds: float,
-        start_seconds: float,
-        detokenize: Callable[[Sequence[int]], str] | None,
-        weights: WeightFolder | None,
-        version: int,
+        address: str | None = None,
+        python: str | None = None,
+        model: Path | str | None = None,
+        port: int = 0,
+        options: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        key: str = "",
+        weights: WeightFolder | None = None,
+        seconds: float = 600.0,
+        start_seconds: float = 900.0,
+        detokenize: Callable[[Sequence[int]], str] | None = None,
+        version: int = 0,
     ) -> None:
-        start = None if command is None else lambda: ServerProcess(command(port), environment=environment)
+        name = self.server.lower()
+        if (address is None) == (python is None):
+            raise EngineError(f"{name}: either `address`, of a server that is there, or `python`, to start one")
+        if python is not None and model is None:
+            raise EngineError(f"{name}: `python` starts a server, which needs the folder of a `model`")
+        self._lora = weights is not None and weights.lora_alpha is not None
+        self._with_adapter = False
+        port = port or free_port()
+        start = None
+        if python is not None:
+            words = self._command(python, str(model), port, options or {})
+            start = functools.partial(ServerProcess, words, environment={**self._variables(), **(environment or {})})
         self.at = Connection(
             self.server,
             address=(address or f"http://127.0.0.1:{port}").rstrip("/"),
@@ -206,6 +239,14 @@ class ServedEngine(ABC):
         self._folder.close()
 
     # ------------------------------------------------------------ what a kind of server says in its own words
+
+    @abstractmethod
+    def _command(self, python: str, model: str, port: int, options: Mapping[str, Any]) -> list[str]:
+        """Words that start a server with what the engine needs; `options` come last and so win."""
+
+    def _variables(self) -> dict[str, str]:
+        """What a server that is started is given, unless the caller says otherwise."""
+        return {}
 
     @abstractmethod
     async def _connect(self) -> str:

@@ -11,16 +11,14 @@ are refused; and its prefix cache is of whatever weights were there, so `extra_k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from whetstone.errors import EngineError, InfrastructureError
 from whetstone.inference.exchange import Question, Reply, label_of, labels_of
 from whetstone.inference.protocol import EngineAbilities, InFlight, Sampling, Weights
 from whetstone.inference.served import ServedEngine
-from whetstone.inference.server_process import as_flags, free_port
-from whetstone.inference.weight_folder import WeightFolder
+from whetstone.inference.server_process import as_flags
 
 _ADAPTER = "adapter"
 _PAUSES: dict[str, str] = {"continue": "in_place", "recompute": "retract"}
@@ -31,22 +29,7 @@ class SGLangEngine(ServedEngine):
 
     It dies with its server; `restarting_engine(SGLangEngine, ...)` has another take its place.
 
-    Args:
-        address: Where a server is: `http://127.0.0.1:30000`. None: one is started.
-        python: The interpreter of an environment with SGLang, for the server that is started.
-        model: The model folder it is started with.
-        port: Where it listens; 0: at one that is free.
-        options: More words of its command line: `{"context_length": 4096}`.
-        environment: Variables it is given.
-        key: What it was started with as `--api-key`.
-        weights: The folder weights are written to, and what adapters are scaled by, where only those are handed over.
-        seconds: How long one answer may take.
-        start_seconds: How long it may take to start.
-        detokenize: Token ids → text, for stop strings.
-        version: The policy version of the weights it has.
-
-    Raises:
-        EngineError: Both an address and an interpreter, or neither, or no model.
+    Arguments are those of `ServedEngine`.
     """
 
     server = "SGLang"
@@ -55,40 +38,9 @@ class SGLangEngine(ServedEngine):
         entropies=False, model_logprobs=False, forced_tokens=False, logit_bias=False, seeds=False
     )
 
-    def __init__(
-        self,
-        *,
-        address: str | None = None,
-        python: str | None = None,
-        model: Path | str | None = None,
-        port: int = 0,
-        options: Mapping[str, Any] | None = None,
-        environment: Mapping[str, str] | None = None,
-        key: str = "",
-        weights: WeightFolder | None = None,
-        seconds: float = 600.0,
-        start_seconds: float = 900.0,
-        detokenize: Callable[[Sequence[int]], str] | None = None,
-        version: int = 0,
-    ) -> None:
-        if (address is None) == (python is None):
-            raise EngineError("sglang: either `address`, of a server that is there, or `python`, to start one")
-        if python is not None and model is None:
-            raise EngineError("sglang: `python` starts a server, which needs the folder of a `model`")
-        lora = weights is not None and weights.lora_alpha is not None
-        super().__init__(
-            address=address,
-            command=None if python is None else lambda at: _command(python, str(model), at, options or {}, lora=lora),
-            environment=environment or {},
-            port=port or free_port(),
-            key=key,
-            seconds=seconds,
-            start_seconds=start_seconds,
-            detokenize=detokenize,
-            weights=weights,
-            version=version,
-        )
-        self._lora, self._with_adapter = lora, False
+    def _command(self, python: str, model: str, port: int, options: Mapping[str, Any]) -> list[str]:
+        needed = {"model_path": model, "host": "127.0.0.1", "port": port, "enable_lora": self._lora}
+        return [python, "-m", "sglang.launch_server", *as_flags({**needed, **options})]
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
         """See `ReadsText.tokenize`."""
@@ -205,8 +157,3 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
         "no_stop_trim": True,
         **({"stop": list(sampling.stop_strings)} if sampling.stop_strings else {}),
     }
-
-
-def _command(python: str, model: str, port: int, options: Mapping[str, Any], *, lora: bool) -> list[str]:
-    needed = {"model_path": model, "host": "127.0.0.1", "port": port, "enable_lora": lora}
-    return [python, "-m", "sglang.launch_server", *as_flags({**needed, **options})]

