@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests_small import SMALL
 from whetstone.errors import RecipeError
 from whetstone.policies import build_tiny, is_hub_name, save_policy
 from whetstone.recipe import load_recipe
+from whetstone.training import pinned as pinning
 
 NAME = "somebody/small"
 
@@ -68,8 +70,23 @@ def test_a_misspelt_folder_is_no_name_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "tuned").mkdir(parents=True)
     assert is_hub_name("Qwen/Qwen3-0.6B")
+    assert is_hub_name("Qwen/Qwen3-0.6B@refs/pr/1")
     for path in ("models/tunde", "tuned", "./models", "/models/tuned", "a/b/c", "../x/y", "~/x"):
         assert not is_hub_name(path), path
+
+
+def test_models_of_other_seats_are_pinned_behind_their_names(tmp_path, monkeypatch):
+    meant = iter("ab")
+    monkeypatch.setattr(pinning, "found_model", lambda name, **_: Path(next(meant)))
+    monkeypatch.chdir(tmp_path)
+    seats = {"rollout.strategy": {"name": "independent", "frozen": {"seller": "some/seller", "buyer": "here"}}}
+    recipe = load_recipe("demo").with_changes({"teacher": {"path": "some/teacher"}, **seats})
+    (tmp_path / "run").mkdir()
+    began = pinning.pinned(recipe, tmp_path / "run", resume=False)
+    assert began.recipe.teacher.path == "some/teacher@a"
+    assert began.recipe.rollout.strategy.options["frozen"] == {"seller": "some/seller@b", "buyer": "here"}
+    (tmp_path / "run" / "recipe.yaml").write_text(began.dump())
+    assert pinning.pinned(recipe, tmp_path / "run", resume=True).recipe == began.recipe  # nobody is asked again
 
 
 def test_a_revision_of_what_has_none_is_refused():

@@ -22,7 +22,7 @@ from whetstone.errors import PolicyError, explained
 
 disable_progress_bars()  # a file each, in the middle of the run's own
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9][A-Za-z0-9._/-]*)?")
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 """What a model is made of: weights that are data, never pickles."""
 _CODE = ["*.py"]
@@ -31,7 +31,8 @@ _SECONDS = 20.0
 
 
 def is_hub_name(path: str) -> bool:
-    """Whether it can only be meant as a name on the hub: `owner/model`, and no folder here is called `owner`."""
+    """Whether it can only be meant as a name on the hub: `owner/model`, maybe with `@revision`, and no folder here is
+    called `owner`."""
     return _NAME.fullmatch(path) is not None and not Path(path).parent.is_dir()
 
 
@@ -40,12 +41,15 @@ def fetched(name: str, revision: str | None, *, trust_remote_code: bool) -> Path
     fetched before.
 
     Args:
-        revision: Branch, tag or commit; None: its main branch.
+        name: `owner/model`, or `owner/model@revision`.
+        revision: Branch, tag or commit, where the name has none; None: its main branch.
         trust_remote_code: Whether code that comes with it is fetched, too.
 
     Raises:
         PolicyError: There is no such model or revision, or it cannot be had.
     """
+    name, _, named = name.partition("@")
+    revision = named or revision
     wanted = [*_FILES, *(_CODE if trust_remote_code else [])]
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, etag_timeout=_SECONDS))

@@ -81,7 +81,7 @@ class PolicySettings(_Settings):
 
     path: str | None = None
     """A Hugging Face folder; a model of `whetstone models`, such as `smollm2-135m`; or a name on the Hugging Face hub,
-    such as `Qwen/Qwen3-0.6B`, which is fetched."""
+    such as `Qwen/Qwen3-0.6B`, which is fetched, or `Qwen/Qwen3-0.6B@revision`, as wherever a recipe names a model."""
     revision: str | None = None
     """Branch, tag or commit of one of the hub's; null: its main branch. A run writes down the commit it had."""
     trust_remote_code: bool = False
@@ -357,7 +357,7 @@ class TeacherSettings(_Settings):
     """A frozen model whose log-probs are learned from."""
 
     path: str
-    """A Hugging Face folder with the policy's own tokenizer; a checkpoint is one."""
+    """A model with the policy's own tokenizer, named as `policy.path` is; a checkpoint is one."""
 
 
 class ProcessModelSettings(_Settings):
