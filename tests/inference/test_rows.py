@@ -1,5 +1,12 @@
 """A prompt's keys are found wherever they lie, and never where they do not belong."""
 
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from whetstone.inference.cache import RowCache
 from whetstone.inference.rows import BLOCK, Rows
 
 PROMPT = list(range(3 * BLOCK + 5))
@@ -133,3 +140,16 @@ def test_what_was_computed_otherwise_is_shared_with_nobody_but_its_owner():
     rows.rest(row)
     own, copied = take(rows, "a", [*PROMPT, 7])
     assert (own, copied, own.ids, own.keys) == (first, None, PROMPT, drawn)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="nobody says here how much memory is taken")
+def test_rows_of_a_long_context_take_the_memory_of_what_is_in_them():
+    def taken():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    cache, keys = RowCache(1, 64, 8192), torch.ones(64, 2, 20, 64)
+    cache.aim(range(64), torch.arange(20).expand(64, 20), queries=20)
+    before = taken()
+    cache.layers[0].update(keys, keys)
+    # 64 rows of 2 heads, keys and values, in pages of 4 KiB; in huge pages it would be 512 MiB
+    assert taken() - before < 64 * 2 * 2 * 16384 + 2**23

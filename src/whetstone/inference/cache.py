@@ -9,10 +9,10 @@ from earlier episodes; the mask hides it, and it is overwritten before it is eve
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -143,10 +143,15 @@ def _reach(length: int, queries: int) -> int:
 
 
 def _room(states: Tensor, rows: RowCache) -> Tensor:
-    """Zeros, for what is masked is still multiplied. On a CPU memory that is not used yet costs nothing."""
+    """Zeros, for what is masked is still multiplied. On a CPU memory that is not used yet costs nothing.
+
+    Easy to get wrong: with huge pages a row of which one token is used takes two megabytes a head and layer.
+    """
     _, heads, _, width = states.shape
     shape = (rows.count, heads, rows.capacity, width)
     if states.device.type != "cpu":
         return states.new_zeros(shape)
-    size = rows.count * heads * rows.capacity * width * states.element_size()
-    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(states.dtype).view(shape)
+    room = mmap.mmap(-1, rows.count * heads * rows.capacity * width * states.element_size())
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        room.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(room, dtype=states.dtype).view(shape)
