@@ -26,7 +26,7 @@ def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: 
         warmed_up: The checkpoint reinforcement began with; None where it began with the untrained policy.
     """
     recipe, policy = assembly.resolved.recipe, assembly.policy
-    load = partial(load_policy, trust_remote_code=recipe.policy.trust_remote_code)
+    load = partial(load_policy, trust_remote_code=recipe.policy.trust_remote_code, device=policy.device)
     reference = None
     wanted = settings.reference_kl > 0 or assembly.reads("reference_logprobs", "reference_sums")
     if wanted and not (has_adapters(policy.model) and warmed_up is None):

@@ -92,6 +92,10 @@ class PolicySettings(_Settings):
     """What the model is computed in, sampled and learned alike. Weights that are trained are held in float32 all the
     same, those that adapters stand beside in this. `auto`: bfloat16 for a model of 20 million parameters or more where
     the device is quick at it, else float32 (on a GPU without bfloat16: float16)."""
+    device: str = "auto"
+    """What the policy is computed on, sampled and learned alike: `cpu`, `cuda`, `cuda:1`, `mps`, or another device of
+    PyTorch's. `auto`: the first GPU of CUDA or ROCm where there is one, else the CPU. Apple's `mps` has to be named:
+    nobody has measured that it is quicker."""
     lora: LoraSettings | None = None
     """Train adapters beside the weights instead of the weights; null trains the weights."""
     frozen: list[str] = []
