@@ -14,7 +14,7 @@ from tests_devices import DEVICE, NAME, without
 from tests_models import CONFIGS, random_model
 from tests_segments import segment
 from tests_slow import mostly_slow
-from tests_small import SMALL, TEACHING, StopAfter, Stopped
+from tests_small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
 from whetstone.algorithms import clipped, reference_kl
 from whetstone.assembly import assemble
 from whetstone.errors import PolicyError, RecipeError
@@ -36,13 +36,13 @@ from whetstone.training import evaluate, train
 
 THERE = find_device(DEVICE)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-PLAIN = Sampling(max_new_tokens=6, temperature=0.9, seed=4)
+PLAIN = Sampling(max_new_tokens=4, temperature=0.9, seed=4)
 WAYS = {
     "plain": PLAIN,
-    "greedy": Sampling(max_new_tokens=6, temperature=0.0),
-    "cut": Sampling(max_new_tokens=6, temperature=1.2, top_k=20, top_p=0.9, min_p=0.01, seed=1),
-    "biased": Sampling(max_new_tokens=6, logit_bias={5: 3.0, 9: -100.0}, seed=2),
-    "forced": Sampling(max_new_tokens=6, forced=(5, 6), seed=3),
+    "greedy": Sampling(max_new_tokens=4, temperature=0.0),
+    "cut": Sampling(max_new_tokens=4, temperature=1.2, top_k=20, top_p=0.9, min_p=0.01, seed=1),
+    "biased": Sampling(max_new_tokens=4, logit_bias={5: 3.0, 9: -100.0}, seed=2),
+    "forced": Sampling(max_new_tokens=4, forced=(5, 6), seed=3),
 }
 
 
@@ -186,8 +186,14 @@ def test_what_stopped_on_one_device_goes_on_on_another(tmp_path, first, then, na
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", built_in_recipes())
-def test_every_recipe_runs_two_steps_on_a_device(tmp_path, name):
-    train(small(name=name), tmp_path, progress=Progress(quiet=True))
+def test_every_recipe_runs_two_steps_on_a_device(tmp_path, name, request):
+    changes = [*in_miniature(name, request), "ablations=null", "evaluation.episodes=1", f"policy.device={DEVICE}"]
+    try:
+        recipe = load_recipe(name, [*changes, TEACHING])
+        assemble(recipe)
+    except RecipeError:  # it reads more of its reward than that it is 0 or 1
+        recipe = load_recipe(name, changes)
+    train(recipe, tmp_path, progress=Progress(quiet=True))
 
 
 @pytest.mark.slow

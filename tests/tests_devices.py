@@ -93,19 +93,33 @@ def _computed(func, args, kwargs):
     Raises:
         RuntimeError: Tensors of both devices are in it.
     """
-    flat, spec = pytree.tree_flatten((args, kwargs))
-    if func not in _CROSSING:
-        _check(func, args, flat)
-    raw = [_raw(each) for each in flat]
-    plain, named = pytree.tree_unflatten(raw, spec)
+    known: dict[int, torch.Tensor] = {}
+    foreign: list[torch.Tensor] = []
+
+    def opened(each):
+        if isinstance(each, SecondTensor):
+            known[id(each.raw)] = each
+            return each.raw
+        if isinstance(each, torch.Tensor):
+            foreign.append(each)
+        elif isinstance(each, torch.device):
+            return CPU if each.type == NAME else each
+        elif isinstance(each, list | tuple):
+            return type(each)(map(opened, each))
+        return each
+
+    plain, named = [opened(each) for each in args], {name: opened(each) for name, each in kwargs.items()}
+    if foreign and func not in _CROSSING:
+        _check(func, args, foreign)
     found = func(*plain, **named)
     if func is aten.copy_.default:
         return args[0]
     if func is aten._to_copy.default and torch.device(kwargs.get("device") or NAME).type == "cpu":
         return found
-    known = {id(each.raw): each for each in flat if isinstance(each, SecondTensor)}
 
     def wrapped(each):
+        if isinstance(each, list | tuple):
+            return type(each)(map(wrapped, each))
         if not isinstance(each, torch.Tensor):
             return each
         there = known.get(id(each))
@@ -113,11 +127,11 @@ def _computed(func, args, kwargs):
             raise NotImplementedError(f"{func} changes a shape in place")
         return SecondTensor(each) if there is None else there
 
-    return pytree.tree_map(wrapped, found)
+    return wrapped(found)
 
 
-def _check(func, args, flat):
-    foreign = [each for each in flat if isinstance(each, torch.Tensor) and not isinstance(each, SecondTensor)]
+def _check(func, args, foreign):
+    """See that of the CPU's tensors none is where CUDA would refuse it."""
     if func in _INDEXING and isinstance(args[0], SecondTensor):
         values = args[2:3]  # indices may lie on the CPU, what is put there may not
         foreign = [each for each in foreign if any(each is value for value in values)]
@@ -129,11 +143,7 @@ def _check(func, args, flat):
 
 
 def _raw(each):
-    if isinstance(each, SecondTensor):
-        return each.raw
-    if isinstance(each, torch.device) and each.type == NAME:
-        return CPU
-    return each
+    return each.raw if isinstance(each, SecondTensor) else each
 
 
 def _hold(raw):
