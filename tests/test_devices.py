@@ -6,14 +6,14 @@ The device is a GPU where there is one, else one in the CPU's memory that refuse
 
 import asyncio
 import copy
+import gc
 
 import pytest
 import torch
 
-from tests_devices import DEVICE, NAME, without
+from tests_devices import DEVICE, NAME, allocated, without
 from tests_models import CONFIGS, random_model
 from tests_segments import segment
-from tests_slow import mostly_slow
 from tests_small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
 from whetstone.algorithms import clipped, reference_kl
 from whetstone.assembly import assemble
@@ -74,7 +74,8 @@ def sampled(model, **options):
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("name", mostly_slow(CONFIGS, quick=["llama"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
 def test_an_engine_on_a_device_draws_what_one_on_the_cpu_draws(name):
     model = random_model(name).requires_grad_(False)
     expected, scored = sampled(copy.deepcopy(model))
@@ -104,6 +105,15 @@ SEGMENTS = [
 """Of one task, two of them forked further on."""
 
 
+SETTINGS = OptimizerSettings(steps=10, learning_rate=1e-3)
+
+
+def held_there():
+    """Bytes that are held on the device."""
+    gc.collect()
+    return torch.cuda.memory_allocated() if DEVICE == "cuda" else allocated()
+
+
 def surrogate(outputs, micro):
     found = clipped(outputs.logprobs, outputs.logprobs.detach() - 0.1, micro.advantages)
     pull = reference_kl(outputs.logprobs, outputs.logprobs.detach() + 0.2)
@@ -127,8 +137,9 @@ LEARNERS = {
 }
 
 
-@pytest.mark.parametrize("way", mostly_slow(LEARNERS, quick=["trees"]))
-@pytest.mark.parametrize("name", mostly_slow(["llama", "qwen3", "gemma2", "gpt_neox"], quick=["llama"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("way", LEARNERS)
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt_neox"])
 def test_a_learner_on_a_device_learns_what_one_on_the_cpu_learns(name, way):
     model = random_model(name)
     critic = None if name == "gpt_neox" else critic_for(model, ("values", "twin_values"), detached=False)
@@ -146,12 +157,83 @@ def test_a_learner_on_a_device_learns_what_one_on_the_cpu_learns(name, way):
         torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=1e-2, atol=2e-4)
 
 
+@pytest.mark.slow
+def test_an_optimiser_on_the_cpu_takes_the_same_steps_and_holds_nothing_on_the_device():
+    model = random_model("llama")
+    critic = critic_for(model, ("values",))
+    for way in ({}, {"optimizer": "muon", "weight_decay": 0.1}):
+        alone = Policy(copy.deepcopy(model), None, copy.deepcopy(critic))
+        there = placed(Policy(copy.deepcopy(model), None, copy.deepcopy(critic)), THERE)
+        learned(alone, SEGMENTS, **way)
+        trainer = ModelTrainer(there, OptimizerSettings(steps=10, learning_rate=1e-3, optimizer_offload=True, **way))
+        for _ in range(2):
+            trainer.step(SEGMENTS, surrogate, temperature=0.8)
+        states = [state for of in trainer.state_dict()["optimizers"] for state in of["state"].values()]
+        assert states
+        assert {each.device.type for state in states for each in state.values()} == {"cpu"}
+        for one, other in zip(there.trained(), alone.trained(), strict=True):
+            assert one.device == THERE
+            torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=1e-2, atol=2e-4)
+
+
+@pytest.mark.slow
+def test_what_an_optimiser_on_the_cpu_goes_on_from_are_the_weights_that_were_loaded():
+    there = placed(Policy(random_model("llama"), None), THERE)
+    trainer = ModelTrainer(there, OptimizerSettings(steps=10, optimizer_offload=True))
+    state = trainer.state_dict()
+    with torch.no_grad():
+        for parameter in there.trained():
+            parameter.zero_()
+    trainer.load_state_dict(state)
+    trainer.step(SEGMENTS, surrogate)
+    assert all(bool((parameter.abs() < 0.1).all()) for parameter in there.trained())
+
+
+@pytest.mark.slow
+def test_a_model_beside_the_policy_is_brought_for_its_pass_and_goes_again():
+    model, other = random_model("llama"), random_model("llama", seed=1).requires_grad_(False)
+    expected = ModelTrainer(Policy(model, None), SETTINGS, reference=other).logprobs(SEGMENTS, of="reference")
+    there = placed(Policy(copy.deepcopy(model), None), THERE)
+    trainer = ModelTrainer(there, SETTINGS, reference=other, reference_device=THERE, teacher=other)
+    before = held_there()
+    for of in ("reference", "teacher"):  # brought to the device; computed where it lies
+        for one, wanted in zip(trainer.logprobs(SEGMENTS, of=of), expected, strict=True):
+            assert one.device == THERE
+            torch.testing.assert_close(one.cpu(), wanted, **CLOSE)
+    del one
+    assert {parameter.device.type for parameter in other.parameters()} == {"cpu"}
+    assert held_there() == before
+
+
+@pytest.mark.slow
+def test_an_engine_that_sleeps_holds_no_keys_and_draws_on_as_if_it_had_not():
+    model = on_device(random_model("llama").requires_grad_(False))
+
+    async def drawn(*, sleeps):
+        engine = LocalEngine(model, context_length=96, rows=4)
+        first = await engine.generate(STEM, PLAIN, episode="a")
+        awake = held_there()
+        if sleeps:
+            await engine.sleep()
+            assert held_there() < awake - 4 * 96 * 2 * 16 * 4  # rows, places, keys and values, numbers, bytes
+        prompt = [*STEM, *first.tokens, 4, 5]
+        second = await engine.generate(prompt, PLAIN, episode="a", drawn=[(20, 20 + len(first.tokens))])
+        await engine.close()
+        return second
+
+    one, other = asyncio.run(drawn(sleeps=True)), asyncio.run(drawn(sleeps=False))
+    assert (one.tokens, one.logprobs) == (other.tokens, other.logprobs)
+
+
 RUNS = {
     "weights": (),
     "adapters": ("policy.lora={rank: 4}",),
     "bfloat16": ("policy.dtype=bfloat16",),
     "adapters in bfloat16": ("policy.lora={rank: 4}", "policy.dtype=bfloat16"),
     "reference": ("reinforcement.reference_kl=0.01",),
+    "reference brought": ("reinforcement.reference_kl=0.01", "reinforcement.reference_offload=true"),
+    "reference on the CPU": ("reinforcement.reference_kl=0.01", "reinforcement.reference_device=cpu"),
+    "optimiser on the CPU": ("reinforcement.optimizer_offload=true", "supervised.optimizer_offload=true"),
     "ahead": ("reinforcement.admit_ahead=1", "reinforcement.max_staleness=1"),
     "evaluated beside": ("evaluation.interval_steps=1",),
     "entropy": ("reinforcement.entropy={band: 0.2}", "reinforcement.imitation={}"),

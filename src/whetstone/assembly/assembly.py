@@ -273,7 +273,8 @@ def assemble(
         found(resolved, key, key, part.name, built_in)
     for key, stage in (("supervised", recipe.supervised), ("reinforcement", recipe.reinforcement)):
         try:
-            check_optimizer(stage.optimizer if stage is not None else "adamw")
+            if stage is not None:
+                check_optimizer(stage)
         except RecipeError as error:
             raise resolved.error(f"{key}.optimizer", str(error)) from None
     if fulfils(source, Skips) and source.skipped:

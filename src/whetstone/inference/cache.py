@@ -68,6 +68,12 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
             self.keys[row] = 0
             self.values[row] = 0
 
+    def let_go(self) -> None:
+        """Nothing is held until the next keys come."""
+        if self.is_initialized:
+            self.keys = self.values = self.keys.new_empty(0)
+            self.is_initialized = False
+
     def get_seq_length(self) -> int:
         """Not one number here; positions and masks are given to the model explicitly."""
         return 0
@@ -133,6 +139,12 @@ class RowCache(Cache):  # type: ignore[misc]
         self.origins.wiped(row)
         for layer in self.layers:
             layer.wipe(row)
+
+    def let_go(self) -> None:
+        """Nothing is held any more; the next pass makes room anew."""
+        self.origins = Origins(self.count)
+        for layer in self.layers:
+            layer.let_go()
 
 
 def _reach(length: int, queries: int) -> int:

@@ -22,7 +22,7 @@ from whetstone.inference.attention import NAME, aim_attention
 from whetstone.inference.blocks import Blocks, blocks_of
 from whetstone.inference.cache import RowCache
 from whetstone.inference.products import put_weights_first
-from whetstone.policies import with_attention
+from whetstone.policies import release_memory, with_attention
 
 _FEWEST_TOKENS = 16
 _WIDTH_GRAIN = 4
@@ -159,6 +159,11 @@ class RowForward:
                 "it is sampled by its own, slower forward pass",
                 stacklevel=2,
             )
+
+    def let_go(self) -> None:
+        """Give the memory of the rows back; the next pass takes it anew, and finds them empty."""
+        self.cache.let_go()
+        release_memory(self.device)
 
     def load(self, weights: Any) -> None:
         """Take over parameters by name; those that are the same memory already are not copied."""

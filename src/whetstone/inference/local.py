@@ -168,6 +168,13 @@ class LocalEngine:
         self._wake()
         await update.done
 
+    async def sleep(self) -> None:
+        """See `Sleeps.sleep`."""
+        if self._waiting or self._running:
+            return
+        self._rows.outdate(keep=False)
+        await run_in_compute_thread(self._forward.let_go)
+
     async def close(self) -> None:
         """See `Engine.close`."""
         self._closed = self._interrupted = True

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from whetstone.policies.critic import Critic, critic_for, critic_from
     from whetstone.policies.devices import (
+        CPU,
         available_devices,
         brought,
         described,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
+    "CPU",
     "PUBLISHED",
     "Critic",
     "ExportPrecision",
