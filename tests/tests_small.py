@@ -4,8 +4,12 @@ import asyncio
 import random
 from contextlib import contextmanager
 
+import pytest
+
 from whetstone.algorithms import TokenLoss
+from whetstone.environments import ENVIRONMENTS
 from whetstone.errors import ToolError
+from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.trajectory import Score, Task
 
@@ -22,6 +26,21 @@ SMALL = [
     "rollout.max_new_tokens=6",
     "evaluation.episodes=4",
 ]
+
+
+def in_miniature(name, request):
+    """`SMALL`, and what a built-in recipe needs beside it; the test is skipped where that is not there."""
+    recipe, extra = load_recipe(name).recipe, []
+    if recipe.tasks.source == "gsm8k":
+        extra = [f"tasks.path={request.getfixturevalue('gsm8k_folder')}"]
+    for need in getattr(ENVIRONMENTS.get(recipe.environment.name), "needs", ()):
+        if not need.met:
+            pytest.skip(f"{need.name} is not installed: {need.command}")
+    if getattr(recipe.reinforcement, "minibatches", 1) > 2:
+        extra += ["reinforcement.tasks_per_step=4"]  # each update has a group of its own
+    return [*SMALL, *extra]
+
+
 TEACHING = "reward=tests_small:parity"
 """What an untrained model samples is never right; this reward differs between samples all the same."""
 

@@ -8,9 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests_slow import mostly_slow
-from tests_small import SMALL, TEACHING, StopAfter, Stopped
+from tests_small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
 from whetstone.assembly import assemble
-from whetstone.environments import ENVIRONMENTS
 from whetstone.errors import NonFiniteError, RunDirectoryError, SaveError, WhetstoneError
 from whetstone.inference import rows_are_summed_alike
 from whetstone.recipe import built_in_recipes, load_recipe
@@ -271,13 +270,5 @@ def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path
 
 @pytest.mark.parametrize("name", mostly_slow(built_in_recipes(), quick=["demo", "gspo"]))
 def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
-    extra = []
-    if load_recipe(name).recipe.tasks.source == "gsm8k":
-        extra = [f"tasks.path={request.getfixturevalue('gsm8k_folder')}"]
-    for need in getattr(ENVIRONMENTS.get(load_recipe(name).recipe.environment.name), "needs", ()):
-        if not need.met:
-            pytest.skip(f"{need.name} is not installed: {need.command}")
-    if getattr(load_recipe(name).recipe.reinforcement, "minibatches", 1) > 2:
-        extra += ["reinforcement.tasks_per_step=4"]  # each update has a group of its own
-    summary = train(load_recipe(name, [*SMALL, *extra]), tmp_path / name, progress=QUIET)
+    summary = train(load_recipe(name, in_miniature(name, request)), tmp_path / name, progress=QUIET)
     assert summary.after.episodes == 4

@@ -273,7 +273,8 @@ def assemble(
         found(resolved, key, key, part.name, built_in)
     for key, stage in (("supervised", recipe.supervised), ("reinforcement", recipe.reinforcement)):
         try:
-            check_optimizer(stage.optimizer if stage is not None else "adamw")
+            if stage is not None:
+                check_optimizer(stage)
         except RecipeError as error:
             raise resolved.error(f"{key}.optimizer", str(error)) from None
     if fulfils(source, Skips) and source.skipped:
@@ -376,7 +377,8 @@ def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) 
     seated = strategy.frozen if fulfils(strategy, FrozenSeats) else None
     for role, folder in (seated or {}).items():
         try:
-            other = load_policy(folder, trust_remote_code=resolved.recipe.policy.trust_remote_code)
+            trusted = resolved.recipe.policy.trust_remote_code
+            other = load_policy(folder, trust_remote_code=trusted, device=policy.device)
         except PolicyError as error:
             raise resolved.error("rollout.strategy", f"frozen.{role}: {error}") from None
         if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():

@@ -18,8 +18,19 @@ from whetstone.environments import Environment
 from whetstone.environments.protocol import Speaks, tools_shown
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.plugins import find_part
-from whetstone.policies import Policy, add_adapters, build_tiny, found_model, in_precision, load_policy
-from whetstone.recipe import Resolved
+from whetstone.policies import (
+    Policy,
+    add_adapters,
+    build_tiny,
+    check_dtype,
+    described,
+    find_device,
+    found_model,
+    in_precision,
+    load_policy,
+    placed,
+)
+from whetstone.recipe import PolicySettings, Resolved
 from whetstone.tasks import Expert, Generated, Source
 
 _TOKENIZER_EPISODES = 300
@@ -45,18 +56,42 @@ def policy_of(
     Raises:
         WhetstoneError: It cannot be loaded, or the recipe asks of it what it does not have.
     """
-    recipe, policy = resolved.recipe, given
+    recipe, policy, device = resolved.recipe, given, device_of(resolved)
     if policy is None and recipe.policy.path is not None:
         policy = _adapted(resolved, _pretrained(resolved))
     format = _format(resolved, policy, say)
     if policy is None:
         policy = _adapted(resolved, _tiny(resolved, source, environment, format, say))
-    policy = in_precision(policy, recipe.policy.dtype)
-    if policy.dtype != torch.float32:
-        held = "adapters" if recipe.policy.lora is not None else "weights"
-        named = str(policy.dtype).removeprefix("torch.")
-        say(f"computed in {named}, {held} in float32 (policy.dtype: {recipe.policy.dtype})")
+    policy = in_precision(placed(policy, device), recipe.policy.dtype)
+    say(_computed(recipe.policy, policy))
     return policy, format
+
+
+def device_of(resolved: Resolved) -> torch.device:
+    """Where the recipe's policy is computed on this machine.
+
+    Raises:
+        RecipeError: The machine has no such device, or the device not the numbers that are asked of it.
+    """
+    wanted = resolved.recipe.policy
+    try:
+        device = find_device(wanted.device)
+    except PolicyError as error:
+        raise resolved.error("policy.device", str(error)) from None
+    try:
+        check_dtype(wanted.dtype, device)
+    except PolicyError as error:
+        raise resolved.error("policy.dtype", str(error)) from None
+    return device
+
+
+def _computed(settings: PolicySettings, policy: Policy) -> str:
+    """On what, and in which numbers."""
+    said = f"computed on {described(policy.device)}"
+    if policy.dtype == torch.float32:
+        return f"{said} (policy.device: {settings.device})"
+    held, named = "adapters" if settings.lora is not None else "weights", str(policy.dtype).removeprefix("torch.")
+    return f"{said} in {named}, {held} in float32 (policy.device: {settings.device}, policy.dtype: {settings.dtype})"
 
 
 def _format(resolved: Resolved, policy: Policy | None, say: Callable[[str], None]) -> ToolCallFormat:

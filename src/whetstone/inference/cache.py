@@ -68,6 +68,12 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
             self.keys[row] = 0
             self.values[row] = 0
 
+    def let_go(self) -> None:
+        """Nothing is held until the next keys come."""
+        if self.is_initialized:
+            self.keys = self.values = self.keys.new_empty(0)
+            self.is_initialized = False
+
     def get_seq_length(self) -> int:
         """Not one number here; positions and masks are given to the model explicitly."""
         return 0
@@ -104,16 +110,17 @@ class RowCache(Cache):  # type: ignore[misc]
         self.origins = Origins(count)
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
 
-    def aim(self, chosen: Sequence[int], places: Tensor, *, queries: int) -> None:
+    def aim(self, chosen: Sequence[int], places: Tensor, *, queries: int, device: torch.device) -> None:
         """The next forward pass brings new tokens for the `chosen` rows.
 
         Args:
             chosen: [B] rows, ascending; the last may be named again and again, where nobody reads what comes out.
-            places: [B, width] where in its row each new token goes.
+            places: [B, width] where in its row each new token goes; on the CPU, lest the device be waited for.
             queries: How many attend to one key head at once.
+            device: Where the rows are.
         """
-        self.chosen = torch.tensor(chosen, device=places.device)
-        self.places = places
+        self.chosen = torch.tensor(chosen, device=device)
+        self.places = places.to(device)
         self.reach = _reach(int(places.max()) + 1, queries)
         low, size = chosen[0], chosen[-1] + 1 - chosen[0]
         again = len(chosen) > 1 and chosen[-1] == chosen[-2]
@@ -132,6 +139,12 @@ class RowCache(Cache):  # type: ignore[misc]
         self.origins.wiped(row)
         for layer in self.layers:
             layer.wipe(row)
+
+    def let_go(self) -> None:
+        """Nothing is held any more; the next pass makes room anew."""
+        self.origins = Origins(self.count)
+        for layer in self.layers:
+            layer.let_go()
 
 
 def _reach(length: int, queries: int) -> int:

@@ -22,7 +22,7 @@ from whetstone.inference.attention import NAME, aim_attention
 from whetstone.inference.blocks import Blocks, blocks_of
 from whetstone.inference.cache import RowCache
 from whetstone.inference.products import put_weights_first
-from whetstone.policies import with_attention
+from whetstone.policies import release_memory, with_attention
 
 _FEWEST_TOKENS = 16
 _WIDTH_GRAIN = 4
@@ -103,14 +103,14 @@ class RowForward:
             for row, tokens in enumerate(new):
                 ids[row, : len(tokens)] = torch.tensor(tokens)
         places = torch.tensor([*starts, *[0] * fill]).unsqueeze(1) + torch.arange(width)
-        ids, places = ids.to(self.device), places.to(self.device)
         for row, start, tokens in zip(rows, starts, new, strict=True):
             self.cache.origins.written(row, start, start + len(tokens))
         lasts = [len(tokens) - 1 for tokens in new]
         kept = list(range(width)) if everywhere else sorted(set(lasts))
-        self.cache.aim([*rows, *[self.cache.count - 1] * fill], places, queries=width * self._groups)
+        filled = [*rows, *[self.cache.count - 1] * fill]
+        self.cache.aim(filled, places, queries=width * self._groups, device=self.device)
         aim_attention(self.cache)
-        places = places.clamp_max(self.context_length - 1)
+        ids, places = ids.to(self.device), places.clamp_max(self.context_length - 1).to(self.device)
         if self._blocks is not None:
             states = self._blocks.states(ids, places, self.cache)
             if everywhere:
@@ -160,9 +160,15 @@ class RowForward:
                 stacklevel=2,
             )
 
+    def let_go(self) -> None:
+        """Give the memory of the rows back; the next pass takes it anew, and finds them empty."""
+        self.cache.let_go()
+        release_memory(self.device)
+
     def load(self, weights: Any) -> None:
         """Take over parameters by name; those that are the same memory already are not copied."""
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
-                if weights[name].data_ptr() != parameter.data_ptr():
-                    parameter.copy_(weights[name])
+                given = weights[name]
+                if given.device != parameter.device or given.data_ptr() != parameter.data_ptr():
+                    parameter.copy_(given)

@@ -42,6 +42,7 @@ from whetstone.inference.protocol import (
 from whetstone.inference.request import Request, as_keys
 from whetstone.inference.rows import Rows
 from whetstone.inference.sampling import draw
+from whetstone.policies import has_float64
 
 _LONGEST_WAIT = 8
 """Nobody waits for company longer than so many of the shortest passes."""
@@ -101,6 +102,7 @@ class LocalEngine:
         self.context_length, self.prefill_tokens = context_length, prefill_tokens
         self.version = version
         self._forward = RowForward(model, rows=rows, context_length=context_length)
+        self._draws_where_it_computes = has_float64(self._forward.device)
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         self._detokenize = detokenize
         self._rows = Rows(rows)
@@ -165,6 +167,13 @@ class LocalEngine:
         self._interrupted = True
         self._wake()
         await update.done
+
+    async def sleep(self) -> None:
+        """See `Sleeps.sleep`."""
+        if self._waiting or self._running:
+            return
+        self._rows.outdate(keep=False)
+        await run_in_compute_thread(self._forward.let_go)
 
     async def close(self) -> None:
         """See `Engine.close`."""
@@ -392,6 +401,8 @@ class LocalEngine:
         if not complete:
             return
         samplings = [request.sampling for request in requests if request.sampling is not None]
+        if not self._draws_where_it_computes:
+            logits = logits.cpu()
         drawn = draw(logits, samplings, [len(request.logprobs) for request in requests])
         sound = torch.isfinite(logits.amax(-1))  # NaN and infinity come through the maximum
         columns = (drawn.tokens, drawn.logprobs, drawn.model_logprobs, drawn.entropies, sound)

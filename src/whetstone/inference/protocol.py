@@ -172,6 +172,17 @@ class ReadsText(Protocol):
         ...
 
 
+class Sleeps(Protocol):
+    """An engine that can make room on its device while nobody asks it."""
+
+    async def sleep(self) -> None:
+        """Let go of the memory of keys and values until the next request, which wakes it; nothing where it is at work.
+
+        What episodes had computed so far is computed again, as it was.
+        """
+        ...
+
+
 class Engine(Protocol):
     """Draws tokens from a model for many callers at once."""
 

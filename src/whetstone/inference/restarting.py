@@ -26,6 +26,7 @@ from whetstone.inference.protocol import (
     ReadsText,
     Sampling,
     Scores,
+    Sleeps,
     Spans,
     Weights,
 )
@@ -119,7 +120,7 @@ class RestartingEngine:
 
     def __getattr__(self, name: str) -> Any:
         """What an engine may have beside `Engine`, where this one has it: of the one that lives when it is called."""
-        if name not in names_of(ReadsText):
+        if name not in names_of(ReadsText, Sleeps):
             raise AttributeError(name)
         getattr(self._engine, name)
         return functools.partial(self._of_the_living, name)

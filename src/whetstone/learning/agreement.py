@@ -34,7 +34,7 @@ def disagreement(batches: Sequence[Minibatch], version: int | None) -> dict[str,
             known = ~drawn.isnan() & ~spliced.bool()
             of = torch.tensor([segment.tokens.versions[place] for place in places], dtype=torch.long)
             now = torch.ones_like(of, dtype=torch.bool) if version is None else of == version
-            ours.append(found.double().cpu()[known])
+            ours.append(found.cpu().double()[known])
             theirs.append(drawn[known])
             fresh.append((now & (not other))[known])
     if not sum(map(len, ours)):

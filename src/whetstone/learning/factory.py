@@ -1,14 +1,15 @@
 """Which learner does a recipe's `learner:` stand for? A name of ours, or `package.module:Class`.
 
 Whatever makes one takes, by keyword and where it asks for them, the policy, the stage's settings, the spec of what is
-learned (None where a stage imitates alone) and the frozen models beside it; every other keyword is an option of the
-recipe.
+learned (None where a stage imitates alone), the frozen models beside it and where those are computed; every other
+keyword is an option of the recipe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from torch import device
 from torch.nn import Module
 
 from whetstone.learning.learner import LocalLearner
@@ -28,9 +29,19 @@ def local(
     reference: Module | None = None,
     teacher: Module | None = None,
     process: ProcessModel | None = None,
+    reference_device: device | None = None,
+    teacher_device: device | None = None,
 ) -> LocalLearner:
     """In this process, on the policy's own model."""
-    trainer = ModelTrainer(policy, settings, reference=reference, teacher=teacher, process=process)
+    trainer = ModelTrainer(
+        policy,
+        settings,
+        reference=reference,
+        teacher=teacher,
+        process=process,
+        reference_device=reference_device,
+        teacher_device=teacher_device,
+    )
     return LocalLearner(trainer, spec)
 
 

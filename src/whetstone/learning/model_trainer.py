@@ -93,6 +93,8 @@ class ModelTrainer:
             its adapters off.
         teacher: A frozen model to learn from; None where there is none.
         process: A model that learns to tell good turns from bad beside the policy; None where there is none.
+        reference_device: Where the reference is computed, brought there for its passes; None: where it lies.
+        teacher_device: As for the reference.
     """
 
     def __init__(
@@ -103,6 +105,8 @@ class ModelTrainer:
         reference: torch.nn.Module | None = None,
         teacher: torch.nn.Module | None = None,
         process: Companion | None = None,
+        reference_device: torch.device | None = None,
+        teacher_device: torch.device | None = None,
     ) -> None:
         self.policy, self.settings = policy, settings
         self.optimizers = Optimizers(policy, settings)
@@ -114,8 +118,8 @@ class ModelTrainer:
         self._device = next(policy.model.parameters()).device
         self._vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
         self._forward = self._forward_of(policy.model)
-        self._reference = self._forward_of(reference) if reference is not None else None
-        self._teacher = self._forward_of(teacher) if teacher is not None else None
+        self._reference = self._forward_of(reference, reference_device) if reference is not None else None
+        self._teacher = self._forward_of(teacher, teacher_device) if teacher is not None else None
         self.process = process
         self.watch: Callable[[Sequence[Segment], TokenOutputs, MicroBatch, TokenLoss], None] | None = None
         """Shown every micro-batch of an update before its backward pass, for whoever explains it."""
@@ -240,7 +244,7 @@ class ModelTrainer:
         temperature: float = 1.0,
         of: Literal["policy", "reference", "teacher"] = "policy",
     ) -> list[Tensor]:
-        """[A] log-probs of each segment's action tokens, in their order.
+        """[A] log-probs of each segment's action tokens, in their order, on the policy's device.
 
         Args:
             of: Under the policy in training, the one that is held on to, or the teacher.
@@ -249,8 +253,8 @@ class ModelTrainer:
         if of == "teacher" and other is None:
             raise ValueError("there is no teacher")
         forward = other if other is not None else self._forward
-        with adapters_off(forward.network, when=of == "reference" and other is None):
-            return self._read(segments, lambda micro: forward(micro, temperature).logprobs)
+        with adapters_off(forward.network, when=of == "reference" and other is None), forward.at_work():
+            return self._read(segments, lambda micro: forward(micro, temperature).logprobs, device=forward.device)
 
     @torch.no_grad()
     def values(self, segments: Sequence[Segment], *, temperature: float = 1.0) -> list[Tensor]:
@@ -281,16 +285,17 @@ class ModelTrainer:
         if self.process is not None:
             self.process.load_state_dict(state["process"])
 
-    def _forward_of(self, model: torch.nn.Module) -> TokenForward:
+    def _forward_of(self, model: torch.nn.Module, device: torch.device | None = None) -> TokenForward:
         return TokenForward(
             model,
             logit_bytes=self.settings.logit_megabytes * 2**20,
             dtype=self.policy.dtype,
             checkpointing=self.settings.activation_checkpointing,
             critic=self.policy.critic if model is self.policy.model else None,
+            device=device,
         )
 
-    def _packed(self, segments: Sequence[Segment]) -> Iterable[MicroBatch]:
+    def _packed(self, segments: Sequence[Segment], device: torch.device | None = None) -> Iterable[MicroBatch]:
         for segment in segments:
             largest = max(segment.tokens.ids, default=0)
             if largest >= self._vocabulary:
@@ -301,7 +306,7 @@ class ModelTrainer:
         return pack(
             segments,
             token_budget=self.token_budget,
-            device=self._device,
+            device=self._device if device is None else device,
             share=self.settings.share_prefixes and self.shares,
         )
 
@@ -322,13 +327,15 @@ class ModelTrainer:
 
         self._within_memory(whole)
 
-    def _read(self, segments: Sequence[Segment], of: Callable[[MicroBatch], Tensor]) -> list[Tensor]:
-        """[A, …] of each segment, by what `of` says of a micro-batch."""
+    def _read(
+        self, segments: Sequence[Segment], of: Callable[[MicroBatch], Tensor], *, device: torch.device | None = None
+    ) -> list[Tensor]:
+        """[A, …] of each segment, by what `of` says of a micro-batch on `device`; None: the policy's."""
 
         def whole() -> list[Tensor]:
             found = [torch.empty(0, device=self._device)] * len(segments)
-            for micro in self._packed(segments):
-                for i, part in micro.by_segment(of(micro)):
+            for micro in self._packed(segments, device):
+                for i, part in micro.by_segment(of(micro).to(self._device)):
                     found[i] = part
             return found
 

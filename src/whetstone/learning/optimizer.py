@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import AdamW, Muon, Optimizer
 
@@ -40,6 +41,9 @@ class Optimizers:
         self.critic_only = False
         """Whether an update leaves the policy, its momentum too, as it is."""
         parameters, outside = policy.trained(), policy.outside
+        offloads = settings.optimizer_offload and policy.device.type != "cpu"
+        self._kept = {p: _kept_copy(p) for p in parameters} if offloads else {}
+        """By parameter on a device, the copy on the CPU that is updated in its place."""
         inner = [p for p in parameters if p.ndim == 2 and id(p) not in outside and settings.optimizer == "muon"]
         taken = {id(p) for p in inner}
         critic = [p for p in policy.critic.parameters() if p.requires_grad] if policy.critic is not None else []
@@ -49,11 +53,15 @@ class Optimizers:
         self._optimizers: list[Optimizer] = []
         if rest:
             outer = rate * _OUTER_SHARE if inner else rate
+            rest = self._updated(rest)
             of_groups = _decaying(rest) if decay else rest
             self._optimizers.append(_adamw(settings.optimizer)(of_groups, lr=outer, betas=_BETAS, weight_decay=decay))
         if inner:
-            self._optimizers.append(Muon(inner, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+            self._optimizers.append(
+                Muon(self._updated(inner), lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+            )
         if policy.critic is not None:
+            critic = self._updated(critic)
             self._optimizers.append(AdamW(critic, lr=policy.critic.learning_rate, betas=_BETAS, weight_decay=0.0))
         self._peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in self._optimizers]
 
@@ -74,12 +82,22 @@ class Optimizers:
 
     def update(self) -> None:
         """One update from the gradients at hand, at the schedule's present rate."""
+        for parameter, copy in self._kept.items():
+            copy.grad = parameter.grad.to(copy.device) if parameter.grad is not None else None
         factor = self.rate() / self.settings.learning_rate
         kept = len(self._optimizers) - 1 if self.critic_only else 0  # the critic's stands last
         for optimizer, peaks in zip(self._optimizers[kept:], self._peaks[kept:], strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
             optimizer.step()
+        with torch.no_grad():
+            for parameter, copy in self._kept.items():
+                parameter.copy_(copy)
+                copy.grad = None
+
+    def _updated(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
+        """What an optimiser changes in the place of these: themselves, or their copies."""
+        return [self._kept.get(p, p) for p in parameters]
 
     def advance(self) -> None:
         """A training step is over; it may have held several updates or none."""
@@ -98,6 +116,14 @@ class Optimizers:
         self.done, self.share = state["done"], state.get("share", 0.0)
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
+        with torch.no_grad():
+            for parameter, copy in self._kept.items():
+                copy.copy_(parameter)
+
+
+def _kept_copy(parameter: Tensor) -> torch.nn.Parameter:
+    copy = parameter.detach().to("cpu", copy=True)
+    return torch.nn.Parameter(copy.pin_memory() if parameter.device.type == "cuda" else copy)
 
 
 def schedule(done: float, steps: int, *, warmup_fraction: float, decay_fraction: float, decay: str = "linear") -> float:
@@ -128,13 +154,15 @@ def _decaying(parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
     return [group for group in groups if group["params"]]
 
 
-def check_optimizer(name: str) -> None:
+def check_optimizer(settings: OptimizerSettings) -> None:
     """See that an optimiser can be had.
 
     Raises:
-        RecipeError: Its package is not installed.
+        RecipeError: Its package is not installed, or it does not compute where it is to.
     """
-    _adamw(name)
+    if settings.optimizer == "adamw_8bit" and settings.optimizer_offload:
+        raise RecipeError("adamw_8bit computes on a GPU; with optimizer_offload: true, adamw or muon")
+    _adamw(settings.optimizer)
 
 
 def _adamw(name: str) -> Callable[..., Optimizer]:

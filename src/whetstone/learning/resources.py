@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from whetstone.learning.packing import MicroBatch
+from whetstone.policies import peak_memory
 
 _LOOKED_AT = 4096
 """Numbers of each tensor whose movement is measured; a copy of all of them would double the weights' memory."""
@@ -59,7 +60,7 @@ class Flops:
 @functools.cache
 def peak_flops(device: str, dtype: torch.dtype) -> float:
     """Operations a second of a large matrix product, measured once."""
-    size = 8192 if device == "cuda" else 1024
+    size = 8192 if device in ("cuda", "xpu") else 1024
     left = torch.ones(size, size, device=device, dtype=dtype)
     best = math.inf
     for _ in range(4):
@@ -91,7 +92,8 @@ class Movement:
 
 def peak_memory_gib(device: torch.device) -> float:
     """The most memory that was held so far: of the device where it has its own, else of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
+    held = peak_memory(device)
+    if held is not None:
+        return held / 2**30
     unit = 1 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

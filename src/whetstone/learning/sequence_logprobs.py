@@ -43,7 +43,7 @@ class Sums:
         """[S] sums of numbers [A] per segment; float64."""
         found = torch.zeros(len(self.columns["rewards"]), dtype=torch.float64)
         for unit, share, numbers in zip(self.unit, self.share, per_segment, strict=True):
-            found.index_add_(0, unit, share * numbers.detach().double().cpu())
+            found.index_add_(0, unit, share * numbers.detach().cpu().double())
         return found
 
 

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from whetstone.learning.attention import NAME, Branches
 from whetstone.learning.packing import MicroBatch
-from whetstone.policies import with_attention
+from whetstone.policies import brought, with_attention
 
 _TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 """How far the two ways to compute logits may be apart, by the numbers of the weights: rounding is."""
@@ -48,6 +48,7 @@ class TokenForward:
         dtype: Of the arithmetic inside the model; the weights stay as they are.
         checkpointing: Whether each layer's activations are computed again in the backward pass instead of kept.
         critic: [R, hidden] → [R, heads] values; None for none.
+        device: Where it is computed, brought there while `at_work`; None: where it lies.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class TokenForward:
         dtype: torch.dtype = torch.float32,
         checkpointing: bool = False,
         critic: torch.nn.Module | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.model, self.critic, self.dtype, self.logit_bytes = model, critic, dtype, logit_bytes
-        self._device = next(model.parameters()).device
+        self.device = next(model.parameters()).device if device is None else device
         self._view: Any = _usable_view(model)
         if self._view is None:
             self._plain: Any = with_attention(model, attention=model.config._attn_implementation)  # type: ignore[union-attr,arg-type]
@@ -81,6 +83,10 @@ class TokenForward:
     def shares(self) -> bool:
         """Whether this model can be computed as trees; where not, each segment is a pass of its own."""
         return self._view is not None
+
+    def at_work(self) -> contextlib.AbstractContextManager[None]:
+        """The model lies where it is computed, as long as the block lasts."""
+        return brought(self.network, self.device)
 
     def __call__(self, micro: MicroBatch, temperature: float) -> TokenOutputs:
         """Log-probs, entropies and values of a micro-batch's action tokens, with gradient where it is enabled."""
@@ -139,7 +145,7 @@ class TokenForward:
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
-        return torch.autocast(self._device.type, dtype=self.dtype)
+        return torch.autocast(self.device.type, dtype=self.dtype)
 
 
 class TokenStatistics(torch.autograd.Function):

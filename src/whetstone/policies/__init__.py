@@ -16,22 +16,34 @@ if TYPE_CHECKING:
         without_adapters,
     )
     from whetstone.policies.critic import Critic, critic_for, critic_from
+    from whetstone.policies.devices import (
+        CPU,
+        available_devices,
+        brought,
+        described,
+        find_device,
+        free_memory,
+        has_float64,
+        peak_memory,
+        release_memory,
+    )
     from whetstone.policies.export import ExportPrecision, export_policy, gguf_converter, merged
     from whetstone.policies.fetching import fetch
     from whetstone.policies.finding import found_model
     from whetstone.policies.gguf import convert_gguf, licence_of
     from whetstone.policies.hub import is_hub_name
     from whetstone.policies.kept import KeptModel, Origin, keep, kept_models, models_folder
-    from whetstone.policies.policy import Policy, freeze, load_policy, save_policy
-    from whetstone.policies.precision import Precision, in_dtype, in_precision, suitable_dtype
+    from whetstone.policies.policy import Policy, freeze, load_policy, placed, save_policy
+    from whetstone.policies.precision import Precision, check_dtype, in_dtype, in_precision, suitable_dtype
     from whetstone.policies.published import PUBLISHED
     from whetstone.policies.tiny import build_tiny
-    from whetstone.policies.view import clone_trainable, with_attention
+    from whetstone.policies.view import clone_trainable, on_cpu, with_attention
     from whetstone.policies.weights import StoredWeights, stored_weights
 
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
+    "CPU",
     "PUBLISHED",
     "Critic",
     "ExportPrecision",
@@ -43,18 +55,25 @@ __all__ = [
     "adapter_alpha",
     "adapters_off",
     "add_adapters",
+    "available_devices",
+    "brought",
     "build_tiny",
     "can_merge",
+    "check_dtype",
     "clone_trainable",
     "convert_gguf",
     "critic_for",
     "critic_from",
+    "described",
     "export_policy",
     "fetch",
+    "find_device",
     "found_model",
+    "free_memory",
     "freeze",
     "gguf_converter",
     "has_adapters",
+    "has_float64",
     "in_dtype",
     "in_precision",
     "is_hub_name",
@@ -66,6 +85,10 @@ __all__ = [
     "merged",
     "merged_weights",
     "models_folder",
+    "on_cpu",
+    "peak_memory",
+    "placed",
+    "release_memory",
     "save_policy",
     "stored_weights",
     "suitable_dtype",

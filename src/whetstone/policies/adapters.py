@@ -131,6 +131,8 @@ def without_adapters(model: torch.nn.Module, *, merge: bool) -> torch.nn.Module:
             setattr(taken.get_submodule(above), last, module.get_base_layer())
     plain: Any = type(taken)(copy.deepcopy(taken.config))  # one that never heard of them, in any attribute
     plain.load_state_dict(taken.state_dict())
+    plain.to(next(model.parameters()).device)
+    plain.tie_weights()
     return plain.eval()  # type: ignore[no-any-return]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from transformers.utils import logging
 from whetstone.errors import PolicyError, did_you_mean
 from whetstone.policies.adapters import has_adapters, load_adapters, without_adapters
 from whetstone.policies.critic import Critic
+from whetstone.policies.devices import CPU
 from whetstone.policies.finding import found_model
+from whetstone.policies.view import on_cpu
 
 logging.disable_progress_bar()  # a bar for writing a megabyte, in the middle of the run's own
 
@@ -43,6 +45,11 @@ class Policy:
     def context_length(self) -> int:
         """How many tokens the model can have in view."""
         return int(self.model.config.get_text_config().max_position_embeddings)  # type: ignore[union-attr,operator]
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is computed; what is fed to it has to be there."""
+        return next(self.model.parameters()).device
 
     @property
     def parameters(self) -> int:
@@ -82,8 +89,23 @@ def freeze(policy: Policy, patterns: Sequence[str]) -> None:
         raise PolicyError(f"{', '.join(patterns)}: leaves nothing to train")
 
 
+def placed(policy: Policy, device: torch.device) -> Policy:
+    """The policy on a device; its model and critic are moved, in place."""
+    if policy.device == device:
+        return policy
+    model: Any = policy.model
+    model.to(device)
+    model.tie_weights()  # where moving made two tensors of one that modules share
+    return replace(policy, critic=policy.critic.to(device) if policy.critic is not None else None)
+
+
 def load_policy(
-    path: Path | str, *, revision: str | None = None, as_stored: bool = False, trust_remote_code: bool = False
+    path: Path | str,
+    *,
+    revision: str | None = None,
+    as_stored: bool = False,
+    trust_remote_code: bool = False,
+    device: torch.device = CPU,
 ) -> Policy:
     """The policy in a Hugging Face folder, or of adapters and the folder they name; see `found_model`.
 
@@ -93,6 +115,7 @@ def load_policy(
         as_stored: Whether weights stay in the numbers they are stored in, for `in_precision` to say; else they are
             held in float32.
         trust_remote_code: Whether code that comes with the model is run.
+        device: Where it is to be computed; see `find_device`.
 
     Raises:
         PolicyError: The folder is missing or incomplete, model and tokenizer do not belong together, or they are code
@@ -148,11 +171,12 @@ def load_policy(
         raise PolicyError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model {known}; they do not match"
         )
-    return Policy(model, tokenizer)
+    return placed(Policy(model, tokenizer), device)
 
 
 def save_policy(policy: Policy, folder: Path, *, at: Path | None = None) -> None:
-    """Write model and tokenizer into an existing folder, in Hugging Face layout; of adapters, in PEFT's.
+    """Write model and tokenizer into an existing folder, in Hugging Face layout; of adapters, in PEFT's. Where the
+    model lies on a device, a copy on the CPU is what is written.
 
     Adapters name what they stand on by its whole path, so that they load from wherever one works. Where that is a model
     that came from no folder, it is written beside them, as `base`.
@@ -160,7 +184,7 @@ def save_policy(policy: Policy, folder: Path, *, at: Path | None = None) -> None
     Args:
         at: Where the folder will be, if it is to be renamed.
     """
-    model: Any = policy.model
+    model: Any = on_cpu(policy.model)
     policy.tokenizer.save_pretrained(folder)
     if not has_adapters(model):
         model.save_pretrained(folder)

@@ -10,12 +10,15 @@ are therefore held in float32, and the sampler has them rounded.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Literal
 
 import torch
 
+from whetstone.errors import PolicyError
 from whetstone.policies.adapters import has_adapters
+from whetstone.policies.devices import described
 from whetstone.policies.policy import Policy
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
@@ -29,18 +32,36 @@ def suitable_dtype(parameters: int, device: torch.device) -> torch.dtype:
     """What suits a model of so many parameters on a device: bfloat16 where the device has instructions for it."""
     if parameters < _SMALL:
         return torch.float32
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    if device.type == "cpu":
-        there = torch.cpu.get_capabilities()
-        quick = any(there.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-        return torch.bfloat16 if quick else torch.float32
-    return torch.float32
+    if _has_bfloat16(device):
+        return torch.bfloat16
+    return torch.float16 if device.type == "cuda" else torch.float32
 
 
 def in_dtype(parameters: int, wanted: Precision, device: torch.device) -> torch.dtype:
     """What a model of so many parameters is computed in on a device, where this is wanted."""
     return suitable_dtype(parameters, device) if wanted == "auto" else _DTYPES[wanted]
+
+
+def check_dtype(wanted: Precision, device: torch.device) -> None:
+    """See that a device has the numbers that are wanted of it. A CPU has all, some without being quick at them.
+
+    Raises:
+        PolicyError: It has not.
+    """
+    if wanted == "bfloat16" and device.type == "cuda" and not _has_bfloat16(device):
+        raise PolicyError(f"bfloat16: {described(device)} has no instructions for it; float16 or float32")
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    """Whether a device has instructions for it."""
+    if device.type == "cpu":
+        there = torch.cpu.get_capabilities()
+        return any(there.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    module = torch.get_device_module(device)
+    if not hasattr(module, "is_bf16_supported"):
+        return False
+    with module.device(device) if hasattr(module, "device") else contextlib.nullcontext():
+        return bool(module.is_bf16_supported(including_emulation=False))
 
 
 def in_precision(policy: Policy, wanted: Precision) -> Policy:
@@ -49,10 +70,9 @@ def in_precision(policy: Policy, wanted: Precision) -> Policy:
     Args:
         wanted: `auto`: what suits the model and the device it is on.
     """
-    device = next(policy.model.parameters()).device
     of_model = sum(p.numel() for name, p in policy.model.named_parameters() if "lora_" not in name)
     adapted = has_adapters(policy.model)
-    dtype = in_dtype(of_model, wanted, device)
+    dtype = in_dtype(of_model, wanted, policy.device)
     for parameter in policy.model.parameters():
         held = dtype if adapted and not parameter.requires_grad else torch.float32
         parameter.data = parameter.data.to(held)  # one at a time: never twice the model

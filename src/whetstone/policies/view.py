@@ -23,6 +23,18 @@ def with_attention(model: torch.nn.Module, *, attention: str) -> torch.nn.Module
     return view.eval()  # type: ignore[no-any-return]
 
 
+def on_cpu(model: torch.nn.Module) -> torch.nn.Module:
+    """The model where it lies on the CPU, else a copy there, of all of it."""
+    copies = {
+        id(tensor): torch.nn.Parameter(tensor.detach().cpu(), requires_grad=tensor.requires_grad)
+        if isinstance(tensor, torch.nn.Parameter)
+        else tensor.cpu()
+        for tensor in (*model.parameters(), *model.buffers())
+        if tensor.device.type != "cpu"
+    }
+    return copy.deepcopy(model, memo=copies) if copies else model
+
+
 def clone_trainable(model: torch.nn.Module, *, dtype: torch.dtype | None = None) -> torch.nn.Module:
     """The same model with trained parameters of its own, at their present values; all others are shared.
 

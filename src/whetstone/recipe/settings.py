@@ -92,6 +92,10 @@ class PolicySettings(_Settings):
     """What the model is computed in, sampled and learned alike. Weights that are trained are held in float32 all the
     same, those that adapters stand beside in this. `auto`: bfloat16 for a model of 20 million parameters or more where
     the device is quick at it, else float32 (on a GPU without bfloat16: float16)."""
+    device: str = "auto"
+    """What the policy is computed on, sampled and learned alike: `cpu`, `cuda`, `cuda:1`, `mps`, or another device of
+    PyTorch's. `auto`: the first GPU of CUDA or ROCm where there is one, else the CPU. Apple's `mps` has to be named:
+    nobody has measured that it is quicker."""
     lora: LoraSettings | None = None
     """Train adapters beside the weights instead of the weights; null trains the weights."""
     frozen: list[str] = []
@@ -226,6 +230,9 @@ class OptimizerSettings(_Settings):
     """Logits kept for the backward pass; what is beyond is computed twice. Does not change results."""
     activation_checkpointing: bool = False
     """Whether each layer is computed again in the backward pass, which needs less memory and more time."""
+    optimizer_offload: bool = False
+    """Whether the optimiser computes on the CPU, with its states there and a copy of the weights: a GPU then holds
+    8 bytes a trained parameter less, and 8 bytes a parameter go to and fro in each update."""
     max_nonfinite: int = Field(10, ge=1)
     """Updates in a row without a finite gradient, after which the run stops. None of them is applied."""
     checkpoint_every: int = Field(25, ge=1)
@@ -268,6 +275,10 @@ class ReinforcementSettings(OptimizerSettings):
     weights change only when no group is under way. Without `admit_ahead` that is always so."""
     step_timeout_seconds: float | None = Field(None, gt=0)
     """How long an update waits for its groups; then it takes those that are finished, one or more."""
+    reference_device: str | None = None
+    """What that policy is computed on, as of `policy.device`; null: what the policy is."""
+    reference_offload: bool = False
+    """Whether it is kept on the CPU and brought to its device for each pass, which takes longer."""
     reference_estimator: Literal["k2", "k3", "k3_as_k2"] = "k2"
     """How the divergence is estimated: k2 has the gradient of the reverse divergence, k3 of the forward one;
     `k3_as_k2` reports the one and pulls like the other."""
@@ -358,6 +369,10 @@ class TeacherSettings(_Settings):
 
     path: str
     """A model with the policy's own tokenizer, named as `policy.path` is; a checkpoint is one."""
+    device: str | None = None
+    """What it is computed on, as of `policy.device`; null: what the policy is."""
+    offload: bool = False
+    """Whether it is kept on the CPU and brought to its device for each pass, which takes longer."""
 
 
 class ProcessModelSettings(_Settings):

@@ -27,7 +27,7 @@ import torch
 from whetstone.atomic_write import new_folder, saving
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
-from whetstone.policies import Policy, clone_trainable, critic_from, load_policy, save_policy
+from whetstone.policies import Policy, clone_trainable, critic_from, load_policy, on_cpu, save_policy
 
 _NAME = re.compile(r"step-(\d{6,})")
 _CHECKSUMS = Path("trainer") / "checksums.json"
@@ -101,13 +101,15 @@ class Checkpoints:
 
 
 def _copied(policy: Policy, optimizer: dict[str, Any]) -> tuple[Policy, dict[str, Any]]:
-    critic = copy.deepcopy(policy.critic)
-    return replace(policy, model=clone_trainable(policy.model), critic=critic), _cloned(optimizer)
+    """Copies on the CPU: a device has better uses for its memory, and a machine without it reads what is written."""
+    critic = copy.deepcopy(policy.critic).cpu() if policy.critic is not None else None
+    model = clone_trainable(policy.model) if policy.device.type == "cpu" else on_cpu(policy.model)
+    return replace(policy, model=model, critic=critic), _cloned(optimizer)
 
 
 def _cloned(state: Any) -> Any:
     if isinstance(state, torch.Tensor):
-        return state.detach().clone()
+        return state.detach().to("cpu", copy=True)
     if isinstance(state, dict):
         return {key: _cloned(value) for key, value in state.items()}
     return [_cloned(value) for value in state] if isinstance(state, list) else state
@@ -187,9 +189,9 @@ def load_checkpoint(path: Path, *, trust_remote_code: bool = False) -> tuple[Pol
     """
     try:
         position = Position(**json.loads((path / "trainer" / "position.json").read_text()))
-        optimizer = torch.load(path / "trainer" / "optimizer.pt", weights_only=True)
+        optimizer = torch.load(path / "trainer" / "optimizer.pt", weights_only=True, map_location="cpu")
         kept = path / "trainer" / "critic.pt"
-        critic = torch.load(kept, weights_only=True) if kept.is_file() else None
+        critic = torch.load(kept, weights_only=True, map_location="cpu") if kept.is_file() else None
     except (OSError, ValueError, TypeError, LookupError, RuntimeError, EOFError, UnpicklingError) as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise RunDirectoryError(

@@ -25,8 +25,10 @@ from typing import Any
 from whetstone.assembly.assembly import Assembly
 from whetstone.causes import causes_of
 from whetstone.compute_thread import run_in_compute_thread
+from whetstone.contracts import fulfils
 from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.inference import Engine, publish
+from whetstone.inference.protocol import Sleeps
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch
 from whetstone.recipe import ReinforcementSettings
@@ -109,6 +111,7 @@ class Reinforcement:
             played = [*groups, *passed_over]
             self.causes = causes_of(trajectory for group in played for trajectory in group.trajectories)
             metrics = describe_groups(played) | costs_of(played) | spent_on(played) | self._ages(groups)
+            await self._make_room()
             try:
                 learning = run_in_compute_thread(self._learn, groups, passed_over, shown, budget_share)
                 stepped = await self._within(_UPDATE, learning)
@@ -283,6 +286,12 @@ class Reinforcement:
                 said = f"memory did not suffice; a forward pass has {self.learner.token_budget} tokens from now on"
                 self.store.fault("out_of_memory", said)
                 self.store.say(said)
+
+    async def _make_room(self) -> None:
+        """Where engine and learner share a device and take turns, the engine's keys go: new weights make them void."""
+        takes_turns = self.settings.admit_ahead == 0 and self.assembly.policy.device.type != "cpu"
+        if takes_turns and fulfils(self.engine, Sleeps):
+            await self.engine.sleep()
 
     @property
     def version(self) -> int:

@@ -214,7 +214,7 @@ class Columns:
             mine = per_segment[begin : begin + len(held.segments)]
             begin += len(held.segments)
             if mine:
-                found.append(torch.cat(list(mine)).double().cpu()[torch.from_numpy(held.order)])
+                found.append(torch.cat(list(mine)).cpu().double()[torch.from_numpy(held.order)])
         return torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
 
     @property
@@ -258,5 +258,5 @@ class Columns:
             self._last_values = {head: zeros.clone() for head in self._model.heads}
             for i, values in zip(cut, said, strict=True):
                 for h, head in enumerate(self._model.heads):
-                    self._last_values[head][i] = values[0, h].double().cpu()
+                    self._last_values[head][i] = values[0, h].cpu().double()
         return self._last_values[name]

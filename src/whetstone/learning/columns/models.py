@@ -94,7 +94,7 @@ def answer_beliefs(batch: Columns) -> Tensor:
             rows.append(m)
     beliefs = torch.full((len(batch["trajectory"]),), -math.inf, dtype=torch.float64)
     if asked:
-        means = [of.double().mean().cpu() for of in batch.logprobs_of(asked)]
+        means = [of.cpu().double().mean() for of in batch.logprobs_of(asked)]
         beliefs.scatter_reduce_(0, torch.tensor(rows), torch.stack(means), "amax")
     return beliefs.exp()
 

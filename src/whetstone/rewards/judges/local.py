@@ -15,7 +15,7 @@ from whetstone.chat import Chat, system, user
 from whetstone.chat.formats.hermes import Hermes
 from whetstone.errors import InfrastructureError, RecipeError
 from whetstone.inference import Engine, LocalEngine, Sampling
-from whetstone.policies import load_policy
+from whetstone.policies import find_device, load_policy
 from whetstone.rewards.judges.asking import Kept, certain
 from whetstone.rewards.judges.protocol import Meter, Question
 
@@ -31,9 +31,10 @@ class LocalJudge:
         reason_tokens: How long a free text in an answer may be.
         concurrency: Questions under way at once.
         cache: A file that keeps answers by what was asked; null keeps the latest in memory.
+        device: What it is computed on, as of `policy.device`.
 
     Raises:
-        PolicyError: There is no such model.
+        PolicyError: There is no such model or device.
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class LocalJudge:
         concurrency: int = 8,
         cache: str | None = None,
         trust_remote_code: bool = False,
+        device: str = "auto",
     ) -> None:
         self.path, self.reason_tokens, self.concurrency, self.meter = path, reason_tokens, concurrency, Meter()
-        self._policy = load_policy(path, trust_remote_code=trust_remote_code)
+        self._policy = load_policy(path, trust_remote_code=trust_remote_code, device=find_device(device))
         self._chat = Chat(self._policy.tokenizer, Hermes())
         self._kept = Kept(cache)
         self._under_way: dict[str, asyncio.Future[Mapping[str, Any]]] = {}

@@ -26,7 +26,7 @@ from torch import Tensor
 from whetstone.atomic_write import write_text
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import PolicyError
-from whetstone.policies import Policy, load_policy
+from whetstone.policies import Policy, find_device, load_policy
 
 HEAD = "reward_head.json"
 _KEPT = 4096
@@ -46,14 +46,15 @@ class RewardModel:
     Args:
         path: A Hugging Face folder; a line that was fitted before is in it, as `reward_head.json`.
         trust_remote_code: Whether code that comes with the model is run.
+        device: What the model is computed on, as of `policy.device`; the line is on the CPU.
 
     Raises:
-        PolicyError: There is no such model, or its line is of another one.
+        PolicyError: There is no such model or device, or its line is of another one.
     """
 
-    def __init__(self, path: str | Path, *, trust_remote_code: bool = False) -> None:
+    def __init__(self, path: str | Path, *, trust_remote_code: bool = False, device: str = "auto") -> None:
         self.folder = Path(path)
-        self.policy: Policy = load_policy(path, trust_remote_code=trust_remote_code)
+        self.policy: Policy = load_policy(path, trust_remote_code=trust_remote_code, device=find_device(device))
         self.policy.model.requires_grad_(False).eval()
         width = int(self.policy.model.get_output_embeddings().weight.shape[1])  # type: ignore[operator]
         self.mean, self.scale = torch.zeros(width), torch.ones(width)
@@ -82,8 +83,10 @@ class RewardModel:
             if key not in self._kept:
                 ids = self.policy.tokenizer.encode(text, add_special_tokens=False)[-self.policy.context_length :]
                 ids = ids or [self.policy.tokenizer.eos_token_id or 0]
-                said = self.policy.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
-                self._kept[key] = said.hidden_states[-1][0].float().mean(0)
+                said = self.policy.model(
+                    input_ids=torch.tensor([ids], device=self.policy.device), output_hidden_states=True
+                )
+                self._kept[key] = said.hidden_states[-1][0].float().mean(0).cpu()
                 if len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(key)

@@ -34,6 +34,7 @@ class Learned:
         memory: Pairs it learns from, the latest so many.
         steps: Of its optimiser, behind each step.
         trust_remote_code: Whether code that comes with the model is run.
+        device: What the model is computed on, as of `policy.device`.
 
     Source: ARMAP 2025, arXiv:2502.12130; Cooper 2025, arXiv:2508.05613, for learning on from what a precise rule
         accepts
@@ -53,13 +54,14 @@ class Learned:
         memory: int = 256,
         steps: int = 20,
         trust_remote_code: bool = False,
+        device: str = "auto",
     ) -> None:
         if memory < 1 or steps < 1:
             raise ValueError(f"memory and steps are 1 or more, got {memory} and {steps}")
         if not refresh and not (Path(path) / HEAD).is_file() and Path(path).is_dir():
             said = f"{path} has no {HEAD}: `whetstone rewards train-model RECIPE --model {path}` makes one"
             raise OptionError("path", said)
-        self.model = RewardModel(path, trust_remote_code=trust_remote_code)
+        self.model = RewardModel(path, trust_remote_code=trust_remote_code, device=device)
         self.outcome, self.beside, self.weight = outcome, beside, weight
         self.refresh, self.steps = refresh, steps
         self._pairs: deque[Pair] = deque(maxlen=memory)

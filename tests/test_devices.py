@@ -1,0 +1,325 @@
+"""A model on a device is sampled, learned and kept as on the CPU; nothing is made where it does not belong.
+
+The device is a GPU where there is one, else one in the CPU's memory that refuses what a GPU refuses
+(`tests_devices.py`).
+"""
+
+import asyncio
+import copy
+import gc
+
+import pytest
+import torch
+
+from tests_devices import DEVICE, NAME, allocated, without
+from tests_models import CONFIGS, random_model
+from tests_segments import segment
+from tests_small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
+from whetstone.algorithms import clipped, reference_kl
+from whetstone.assembly import assemble
+from whetstone.errors import PolicyError, RecipeError
+from whetstone.inference import LocalEngine, Sampling
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.policies import (
+    Policy,
+    available_devices,
+    build_tiny,
+    critic_for,
+    find_device,
+    load_policy,
+    placed,
+    save_policy,
+)
+from whetstone.recipe import OptimizerSettings, built_in_recipes, load_recipe
+from whetstone.reporting import Progress
+from whetstone.training import evaluate, train
+
+THERE = find_device(DEVICE)
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+PLAIN = Sampling(max_new_tokens=4, temperature=0.9, seed=4)
+WAYS = {
+    "plain": PLAIN,
+    "greedy": Sampling(max_new_tokens=4, temperature=0.0),
+    "cut": Sampling(max_new_tokens=4, temperature=1.2, top_k=20, top_p=0.9, min_p=0.01, seed=1),
+    "biased": Sampling(max_new_tokens=4, logit_bias={5: 3.0, 9: -100.0}, seed=2),
+    "forced": Sampling(max_new_tokens=4, forced=(5, 6), seed=3),
+}
+
+
+def on_device(model):
+    """A copy of a model there."""
+    return placed(Policy(copy.deepcopy(model), None), THERE).model
+
+
+def sampled(model, **options):
+    """What an engine says in each way of drawing, over shared beginnings, two turns and a scoring."""
+
+    async def main():
+        engine = LocalEngine(model, context_length=96, rows=4, **options)
+        try:
+            prompt = [(7 * k + 3) % 97 for k in range(20)]
+            said = await asyncio.gather(
+                *(engine.generate([*prompt, 10 + k], way, episode=name) for k, (name, way) in enumerate(WAYS.items()))
+            )
+            first = said[0].tokens
+            again = await engine.generate([*prompt, 10, *first, 4, 5], PLAIN, episode="plain")
+            scores = await engine.score([*prompt, *first], start=len(prompt))
+            weights = {name: 1.1 * each for name, each in model.named_parameters()}
+            await engine.load_weights(weights, 1)
+            newer = await engine.generate(prompt, PLAIN, episode="newer")
+        finally:
+            await engine.close()
+        return [*said, again, newer], scores
+
+    return asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
+def test_an_engine_on_a_device_draws_what_one_on_the_cpu_draws(name):
+    model = random_model(name).requires_grad_(False)
+    expected, scored = sampled(copy.deepcopy(model))
+    found, scores = sampled(on_device(model))
+    for one, other in zip(found, expected, strict=True):
+        assert one.tokens == other.tokens
+        assert one.logprobs == pytest.approx(other.logprobs, rel=1e-3, abs=1e-4)
+        assert one.entropies == pytest.approx(other.entropies, rel=1e-3, abs=1e-4)
+    assert scores.logprobs == pytest.approx(scored.logprobs, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE != NAME, reason="GPUs have float64")
+def test_a_device_without_float64_draws_too():
+    model = random_model("llama").requires_grad_(False)
+    expected, _ = sampled(copy.deepcopy(model))
+    with without(torch.float64):
+        found, _ = sampled(on_device(model))
+    assert [one.tokens for one in found] == [one.tokens for one in expected]
+
+
+STEM = [(5 * k + 2) % 97 for k in range(20)]
+SEGMENTS = [
+    segment([*STEM, *own], [False] * 20 + [k % 3 > 0 for k in range(len(own))], 1.0 - credit)
+    for credit, own in enumerate(([4, 9, 9, 2, 7], [4, 9, 11, 30], [50, 51, 52, 53, 54, 55, 56], [60]))
+]
+"""Of one task, two of them forked further on."""
+
+
+SETTINGS = OptimizerSettings(steps=10, learning_rate=1e-3)
+
+
+def held_there():
+    """Bytes that are held on the device."""
+    gc.collect()
+    return torch.cuda.memory_allocated() if DEVICE == "cuda" else allocated()
+
+
+def surrogate(outputs, micro):
+    found = clipped(outputs.logprobs, outputs.logprobs.detach() - 0.1, micro.advantages)
+    pull = reference_kl(outputs.logprobs, outputs.logprobs.detach() + 0.2)
+    loss = found.loss + 0.1 * pull.loss - 0.01 * outputs.entropies
+    return type(found)(loss if outputs.values is None else loss + outputs.values.square().sum(1), found.metrics)
+
+
+def learned(policy, segments, **changes):
+    settings = OptimizerSettings(steps=10, learning_rate=1e-3, **changes)
+    trainer = ModelTrainer(policy, settings)
+    metrics = [trainer.step(segments, surrogate, temperature=0.8) for _ in range(2)]
+    return metrics, trainer.logprobs(segments)
+
+
+LEARNERS = {
+    "trees": {},
+    "padded": {"share_prefixes": False, "micro_batch_tokens": 64},
+    "few logits": {"logit_megabytes": 1},
+    "checkpointing": {"activation_checkpointing": True},
+    "muon": {"optimizer": "muon", "weight_decay": 0.1},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", LEARNERS)
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt_neox"])
+def test_a_learner_on_a_device_learns_what_one_on_the_cpu_learns(name, way):
+    model = random_model(name)
+    critic = None if name == "gpt_neox" else critic_for(model, ("values", "twin_values"), detached=False)
+    alone = Policy(copy.deepcopy(model), None, copy.deepcopy(critic))
+    there = placed(Policy(copy.deepcopy(model), None, copy.deepcopy(critic)), THERE)
+    told, before = learned(alone, SEGMENTS, **LEARNERS[way])
+    metrics, logprobs = learned(there, SEGMENTS, **LEARNERS[way])
+    assert metrics[1]["loss"] == pytest.approx(told[1]["loss"], rel=1e-3)
+    assert metrics[1]["update/gradient_norm"] == pytest.approx(told[1]["update/gradient_norm"], rel=1e-3)
+    for one, other in zip(logprobs, before, strict=True):
+        assert one.device == THERE
+        torch.testing.assert_close(one.cpu(), other, **CLOSE)
+    for one, other in zip(there.trained(), alone.trained(), strict=True):
+        assert one.device == THERE
+        torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=1e-2, atol=2e-4)
+
+
+@pytest.mark.slow
+def test_an_optimiser_on_the_cpu_takes_the_same_steps_and_holds_nothing_on_the_device():
+    model = random_model("llama")
+    critic = critic_for(model, ("values",))
+    for way in ({}, {"optimizer": "muon", "weight_decay": 0.1}):
+        alone = Policy(copy.deepcopy(model), None, copy.deepcopy(critic))
+        there = placed(Policy(copy.deepcopy(model), None, copy.deepcopy(critic)), THERE)
+        learned(alone, SEGMENTS, **way)
+        trainer = ModelTrainer(there, OptimizerSettings(steps=10, learning_rate=1e-3, optimizer_offload=True, **way))
+        for _ in range(2):
+            trainer.step(SEGMENTS, surrogate, temperature=0.8)
+        states = [state for of in trainer.state_dict()["optimizers"] for state in of["state"].values()]
+        assert states
+        assert {each.device.type for state in states for each in state.values()} == {"cpu"}
+        for one, other in zip(there.trained(), alone.trained(), strict=True):
+            assert one.device == THERE
+            torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=1e-2, atol=2e-4)
+
+
+@pytest.mark.slow
+def test_what_an_optimiser_on_the_cpu_goes_on_from_are_the_weights_that_were_loaded():
+    there = placed(Policy(random_model("llama"), None), THERE)
+    trainer = ModelTrainer(there, OptimizerSettings(steps=10, optimizer_offload=True))
+    state = trainer.state_dict()
+    with torch.no_grad():
+        for parameter in there.trained():
+            parameter.zero_()
+    trainer.load_state_dict(state)
+    trainer.step(SEGMENTS, surrogate)
+    assert all(bool((parameter.abs() < 0.1).all()) for parameter in there.trained())
+
+
+@pytest.mark.slow
+def test_a_model_beside_the_policy_is_brought_for_its_pass_and_goes_again():
+    model, other = random_model("llama"), random_model("llama", seed=1).requires_grad_(False)
+    expected = ModelTrainer(Policy(model, None), SETTINGS, reference=other).logprobs(SEGMENTS, of="reference")
+    there = placed(Policy(copy.deepcopy(model), None), THERE)
+    trainer = ModelTrainer(there, SETTINGS, reference=other, reference_device=THERE, teacher=other)
+    before = held_there()
+    for of in ("reference", "teacher"):  # brought to the device; computed where it lies
+        for one, wanted in zip(trainer.logprobs(SEGMENTS, of=of), expected, strict=True):
+            assert one.device == THERE
+            torch.testing.assert_close(one.cpu(), wanted, **CLOSE)
+    del one
+    assert {parameter.device.type for parameter in other.parameters()} == {"cpu"}
+    assert held_there() == before
+
+
+@pytest.mark.slow
+def test_an_engine_that_sleeps_holds_no_keys_and_draws_on_as_if_it_had_not():
+    model = on_device(random_model("llama").requires_grad_(False))
+
+    async def drawn(*, sleeps):
+        engine = LocalEngine(model, context_length=96, rows=4)
+        first = await engine.generate(STEM, PLAIN, episode="a")
+        awake = held_there()
+        if sleeps:
+            await engine.sleep()
+            assert held_there() < awake - 4 * 96 * 2 * 16 * 4  # rows, places, keys and values, numbers, bytes
+        prompt = [*STEM, *first.tokens, 4, 5]
+        second = await engine.generate(prompt, PLAIN, episode="a", drawn=[(20, 20 + len(first.tokens))])
+        await engine.close()
+        return second
+
+    one, other = asyncio.run(drawn(sleeps=True)), asyncio.run(drawn(sleeps=False))
+    assert (one.tokens, one.logprobs) == (other.tokens, other.logprobs)
+
+
+RUNS = {
+    "weights": (),
+    "adapters": ("policy.lora={rank: 4}",),
+    "bfloat16": ("policy.dtype=bfloat16",),
+    "adapters in bfloat16": ("policy.lora={rank: 4}", "policy.dtype=bfloat16"),
+    "reference": ("reinforcement.reference_kl=0.01",),
+    "reference brought": ("reinforcement.reference_kl=0.01", "reinforcement.reference_offload=true"),
+    "reference on the CPU": ("reinforcement.reference_kl=0.01", "reinforcement.reference_device=cpu"),
+    "optimiser on the CPU": ("reinforcement.optimizer_offload=true", "supervised.optimizer_offload=true"),
+    "ahead": ("reinforcement.admit_ahead=1", "reinforcement.max_staleness=1"),
+    "evaluated beside": ("evaluation.interval_steps=1",),
+    "entropy": ("reinforcement.entropy={band: 0.2}", "reinforcement.imitation={}"),
+}
+
+
+def small(*changes, name="demo", device=DEVICE):
+    words = [*SMALL, TEACHING, "ablations=null", "evaluation.episodes=2", f"policy.device={device}", *changes]
+    return load_recipe(name, words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", RUNS)
+def test_a_whole_run_on_a_device_learns_and_is_evaluated_on_the_cpu(tmp_path, way):
+    run = train(small(*RUNS[way]), tmp_path, progress=Progress(quiet=True))
+    assert run.policy().device.type == "cpu"
+    assert evaluate(run, ["policy.device=cpu"], progress=Progress(quiet=True)).episodes == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "then"), [(DEVICE, "cpu"), ("cpu", DEVICE)])
+@pytest.mark.parametrize("name", ["demo", "ppo"])
+def test_what_stopped_on_one_device_goes_on_on_another(tmp_path, first, then, name):
+    often = "reinforcement.checkpoint_every=1"
+    with pytest.raises(Stopped):
+        train(small(often, name=name, device=first), tmp_path / "run", progress=StopAfter(1, of="reinforcement"))
+    run = train(small(often, name=name, device=then), tmp_path / "run", resume=True, progress=Progress(quiet=True))
+    whole = train(small(often, name=name, device="cpu"), tmp_path / "whole", progress=Progress(quiet=True))
+    for one, other in zip(run.policy().model.parameters(), whole.policy().model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", built_in_recipes())
+def test_every_recipe_runs_two_steps_on_a_device(tmp_path, name, request):
+    changes = [*in_miniature(name, request), "ablations=null", "evaluation.episodes=1", f"policy.device={DEVICE}"]
+    try:
+        recipe = load_recipe(name, [*changes, TEACHING])
+        assemble(recipe)
+    except RecipeError:  # it reads more of its reward than that it is 0 or 1
+        recipe = load_recipe(name, changes)
+    train(recipe, tmp_path, progress=Progress(quiet=True))
+
+
+@pytest.mark.slow
+def test_adapters_are_written_from_a_device_and_read_back(tmp_path):
+    policy = assemble(small("policy.lora={rank: 4}")).policy
+    assert policy.device == THERE
+    save_policy(policy, tmp_path)
+    again = load_policy(tmp_path, device=THERE)
+    assert again.device == THERE
+    written = {name: each.cpu() for name, each in policy.model.state_dict().items()}
+    assert all(torch.equal(each.cpu(), written[name]) for name, each in again.model.state_dict().items())
+
+
+def test_weights_that_are_shared_stay_shared_on_a_device():
+    there = placed(build_tiny(["x"], hidden=16, heads=2, layers=1, intermediate=16), THERE).model
+    assert there.get_input_embeddings().weight is there.get_output_embeddings().weight
+
+
+@pytest.mark.slow
+def test_the_device_of_a_recipe_is_said_once():
+    heard = []
+    assemble(small(), say=heard.append)
+    assert len([line for line in heard if line.startswith(f"computed on {THERE}")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        (f"{DEVICE}:99", rf"policy\.device: {DEVICE}:99: this machine has \d+ \({DEVICE}:0"),
+        ("xpu", r"policy\.device: xpu: this machine has none that this PyTorch .* can use; it has .*cpu"),
+        ("cdua", r'policy\.device: "cdua" is not a device; did you mean "cuda"\?'),
+        ("cuda:-1", r'policy\.device: "cuda:-1" is not a device'),
+        ("meta", r"policy\.device: meta: this machine has none"),
+    ],
+)
+def test_a_device_that_is_not_there_is_one_line(device, said):
+    with pytest.raises(RecipeError, match=said) as raised:
+        assemble(small(device=device))
+    assert "\n" not in str(raised.value)
+
+
+def test_auto_is_a_gpu_where_there_is_one_and_else_the_cpu():
+    assert find_device("auto") == torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    assert available_devices()[-1] == find_device("cpu") == torch.device("cpu")
+    assert THERE in available_devices()
+    with pytest.raises(PolicyError):
+        find_device("")

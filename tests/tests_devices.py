@@ -1,0 +1,281 @@
+"""A second device in memory of the CPU, which refuses what a GPU refuses: PyTorch's own way to write one in Python.
+
+Its tensors hold one of the CPU's each. Every operation is computed on those, after it was seen that nothing is mixed: a
+tensor of the CPU beside one of the device is an error, but for what CUDA lets pass: copies from one to the other,
+numbers without a dimension in operations number by number, and indices. Whatever is made without a device is made on
+the CPU, and so found out where it meets what is on the device.
+
+It is there from the moment this module is loaded: autograd counts devices once, at its first backward pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+NAME = "second"
+CPU = torch.device("cpu")
+aten = torch.ops.aten
+_CROSSING = {aten.copy_.default, aten._to_copy.default}
+_INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+_lacks: set[torch.dtype] = set()
+_held: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+_most = 0
+
+
+class SecondTensor(torch.Tensor):
+    """A tensor of the device; `raw` is the CPU's that it holds."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, raw, requires_grad=False):
+        if raw.dtype in _lacks:
+            raise TypeError(f"{NAME} has no {raw.dtype}")
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            raw.shape,
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset(),
+            dtype=raw.dtype,
+            device=torch.device(NAME, 0),
+            requires_grad=requires_grad,
+        )
+        made.raw = raw
+        _hold(raw)
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        whole = func._can_decompose() and torch.is_inference_mode_enabled()  # where nothing is taken apart before
+        return func.decompose(*args, **(kwargs or {})) if whole else _computed(func, args, kwargs or {})
+
+    @property
+    def data(self):
+        return self.detach()
+
+    @data.setter
+    def data(self, new):
+        torch.Tensor.data.__set__(self, new)
+        self.raw = new.raw
+
+    def data_ptr(self):
+        return self.raw.data_ptr()
+
+    def tolist(self):
+        return self.raw.tolist()
+
+    def __deepcopy__(self, memo):
+        if id(self) not in memo:
+            copied = SecondTensor(self.raw.detach().clone())
+            memo[id(self)] = (
+                torch.nn.Parameter(copied, requires_grad=self.requires_grad)
+                if isinstance(self, torch.nn.Parameter)
+                else copied.requires_grad_(self.requires_grad)
+            )
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(f"what is on {NAME} was to be written: a machine without one could not read it")
+
+    def __repr__(self, **options):
+        return f"{NAME}({self.raw!r})"
+
+
+def _computed(func, args, kwargs):
+    """What an operation gives, computed by the CPU on what the tensors hold.
+
+    Raises:
+        RuntimeError: Tensors of both devices are in it.
+    """
+    known: dict[int, torch.Tensor] = {}
+    foreign: list[torch.Tensor] = []
+
+    def opened(each):
+        if isinstance(each, SecondTensor):
+            known[id(each.raw)] = each
+            return each.raw
+        if isinstance(each, torch.Tensor):
+            foreign.append(each)
+        elif isinstance(each, torch.device):
+            return CPU if each.type == NAME else each
+        elif isinstance(each, list | tuple):
+            return type(each)(map(opened, each))
+        return each
+
+    plain, named = [opened(each) for each in args], {name: opened(each) for name, each in kwargs.items()}
+    if foreign and func not in _CROSSING:
+        _check(func, args, foreign)
+    found = func(*plain, **named)
+    if func is aten.copy_.default:
+        return args[0]
+    if func is aten._to_copy.default and torch.device(kwargs.get("device") or NAME).type == "cpu":
+        return found
+
+    def wrapped(each):
+        if isinstance(each, list | tuple):
+            return type(each)(map(wrapped, each))
+        if not isinstance(each, torch.Tensor):
+            return each
+        there = known.get(id(each))
+        if there is not None and there.shape != each.shape:
+            raise NotImplementedError(f"{func} changes a shape in place")
+        return SecondTensor(each) if there is None else there
+
+    return wrapped(found)
+
+
+def _check(func, args, foreign):
+    """See that of the CPU's tensors none is where CUDA would refuse it."""
+    if func in _INDEXING and isinstance(args[0], SecondTensor):
+        values = args[2:3]  # indices may lie on the CPU, what is put there may not
+        foreign = [each for each in foreign if any(each is value for value in values)]
+    if torch.Tag.pointwise in func.tags:
+        written = args[0] if func._schema.is_mutable else None
+        foreign = [each for each in foreign if each.dim() > 0 or each is written]
+    if foreign:
+        raise RuntimeError(f"{func}: expected all tensors to be on the same device, found {NAME}:0 and cpu")
+
+
+def _raw(each):
+    return each.raw if isinstance(each, SecondTensor) else each
+
+
+def _hold(raw):
+    global _most
+    _held[id(raw)] = raw
+    _most = max(_most, allocated()) if _counting else _most
+
+
+_counting = False
+
+
+def allocated():
+    """Bytes that are held on the device."""
+    storages = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in list(_held.values())}
+    return sum(storages.values())
+
+
+@contextlib.contextmanager
+def most_allocated():
+    """A list of one number: the most bytes that were held at once while the block ran."""
+    global _counting, _most
+    _counting, _most, found = True, allocated(), [0]
+    try:
+        yield found
+    finally:
+        _counting, found[0] = False, _most
+
+
+@contextlib.contextmanager
+def without(*dtypes):
+    """A device that lacks some numbers, as Apple's lacks float64."""
+    _lacks.update(dtypes)
+    try:
+        yield
+    finally:
+        _lacks.difference_update(dtypes)
+
+
+class _Module:
+    """What `torch.second` is."""
+
+    memory = 1 << 40
+
+    def is_initialized(self):
+        return True
+
+    def is_available(self):
+        return True
+
+    def current_device(self):
+        return 0
+
+    def device_count(self):
+        return 1
+
+    def manual_seed_all(self, seed):
+        """It draws nothing of its own."""
+
+    def get_amp_supported_dtype(self):
+        return [torch.float16, torch.bfloat16]
+
+    def is_bf16_supported(self, including_emulation=True):
+        return torch.bfloat16 not in _lacks
+
+    def mem_get_info(self, device=None):
+        return self.memory - allocated(), self.memory
+
+    def max_memory_allocated(self, device=None):
+        return max(_most, allocated())
+
+    def empty_cache(self):
+        """Nothing is kept."""
+
+    def get_device_name(self, device=None):
+        return "memory of the CPU"
+
+    def _is_in_bad_fork(self):
+        return False
+
+
+def _made(func, *args, **kwargs):
+    return _computed(func, args, kwargs)
+
+
+def _copied(self, source, non_blocking=False):
+    _raw(self).copy_(_raw(source))
+    return self
+
+
+def _copied_from(source, target, non_blocking=False):
+    return _copied(target, source)
+
+
+_setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+_every = torch.library.Library("_", "IMPL")
+_every.fallback(_made, "PrivateUse1")
+_ours = torch.library.Library("aten", "IMPL")
+for _name in (
+    "arange",
+    "arange.start",
+    "arange.start_step",
+    "eye",
+    "eye.m",
+    "linspace",
+    "randperm",
+    "randperm.generator",
+):
+    _packet, _, _overload = _name.partition(".")
+    _operation = getattr(getattr(aten, _packet), _overload or "default")
+    _ours.impl(_name, functools.partial(_made, _operation), "PrivateUse1")  # PyTorch's own change a shape in place
+_ours.impl("copy_", _copied, "PrivateUse1")
+_ours.impl("_copy_from", _copied_from, "PrivateUse1")
+_every.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+
+def _shortened(operation, *args, **kwargs):
+    """A product under autocast, in the numbers it is set to."""
+    wanted = torch.get_autocast_dtype(NAME)
+
+    def short(each):
+        takes = isinstance(each, torch.Tensor) and each.is_floating_point() and each.dtype != torch.float64
+        return each.to(wanted) if takes else each
+
+    with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+        args, kwargs = pytree.tree_map(short, (args, kwargs))
+        return operation(*args, **kwargs)
+
+
+for _name in ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "scaled_dot_product_attention"):
+    _operation = getattr(aten, _name).default
+    _ours.impl(_name, functools.partial(_shortened, _operation), "AutocastPrivateUse1")
+
+DEVICE = "cuda" if torch.cuda.is_available() else NAME
+"""Where tests of devices compute: on a GPU where there is one."""
