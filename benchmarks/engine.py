@@ -5,8 +5,9 @@ actions of 16 to 48 tokens. The peer feeds the whole conversation again at every
 action, as batch rollouts do; `vs_generate_equal` is the case kindest to it, every action of 32 tokens. The bare
 loop decodes 64 rows from a static cache with nothing around it. All take turns in one run; ratios are of medians.
 
-    python benchmarks/engine.py --model FOLDER      the same episodes with a pretrained model, in bfloat16
+    python benchmarks/engine.py --model FOLDER      the same episodes with a pretrained model
 
+A pretrained model is computed in what suits it and the machine (`policy.dtype: auto`), or in `--dtype`; vLLM as well.
 With a model, `vs_vllm` is measured too where WHETSTONE_VLLM_PYTHON names an interpreter that has vLLM.
 """
 
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, StaticCache
@@ -30,6 +31,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, Ll
 from circumstances import circumstances
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.inference import LocalEngine, Sampling
+from whetstone.policies.precision import Precision, in_dtype
 
 SEQUENCES, GROUP, TURNS = 64, 8, 3
 OBSERVED = 16
@@ -53,9 +55,10 @@ def model_of(context: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-def pretrained(folder: str) -> Any:
-    """The model in a folder, in bfloat16, that no token ends."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+def pretrained(folder: str, dtype: Precision) -> Any:
+    """The model in a folder, that no token ends."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model.to(in_dtype(model.num_parameters(), dtype, model.device))
     model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
     return model
 
@@ -172,12 +175,13 @@ class Vllm:
         python: The interpreter.
         folder: The model.
         context: Tokens it has in view.
+        dtype: What it computes in.
     """
 
-    def __init__(self, python: str, folder: str, context: int) -> None:
+    def __init__(self, python: str, folder: str, context: int, dtype: str) -> None:
         # it keeps one core to itself unless told otherwise
         cores = {"VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}", "VLLM_CPU_KVCACHE_SPACE": "2"}
-        played = [python, str(Path(__file__).with_name("vllm_episodes.py")), folder, str(context)]
+        played = [python, str(Path(__file__).with_name("vllm_episodes.py")), folder, str(context), dtype]
         self._process = subprocess.Popen(
             played, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **cores}
         )
@@ -236,11 +240,12 @@ def against_bare_loop(model: Any, repeats: int, steps: int) -> dict[str, list[fl
     return {name: sorted(SEQUENCES * steps / s for s in values) for name, values in seconds.items()}
 
 
-def with_pretrained(folder: str, repeats: int) -> dict[str, Any]:
+def with_pretrained(folder: str, repeats: int, dtype: Precision) -> dict[str, Any]:
     """The episodes with prompts of 250 tokens, and decoding alone."""
-    model = pretrained(folder)
+    model = pretrained(folder, dtype)
+    computed_in = str(model.dtype).removeprefix("torch.")
     python = os.environ.get("WHETSTONE_VLLM_PYTHON")
-    vllm = None if python is None else Vllm(python, folder, 512)
+    vllm = None if python is None else Vllm(python, folder, 512, computed_in)
     rates = asyncio.run(against_generate(250, repeats, equal=False, model=model, vllm=vllm))
     if vllm is not None:
         vllm.close()
@@ -250,7 +255,8 @@ def with_pretrained(folder: str, repeats: int) -> dict[str, Any]:
     rates |= decoding
     measured = {name: [values[0], statistics.median(values), values[-1]] for name, values in rates.items()}
     goal = "vs_generate 4, vs_vllm 1.5"
-    return {"name": "engine, a pretrained model", "measured": measured, "ratios": ratios, "goal": goal}
+    name = f"engine, a pretrained model in {computed_in}"
+    return {"name": name, "measured": measured, "ratios": ratios, "goal": goal}
 
 
 def _ratio(rates: dict[str, list[float]], ours: str, theirs: str) -> float:
@@ -263,10 +269,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--model", help="a folder with a pretrained model")
+    parser.add_argument(
+        "--dtype", default="auto", choices=get_args(Precision), help="what a pretrained model computes in"
+    )
     arguments = parser.parse_args()
     began = time.perf_counter()
     if arguments.model is not None:
-        print(json.dumps({**with_pretrained(arguments.model, arguments.repeats), **circumstances(began)}))
+        told = with_pretrained(arguments.model, arguments.repeats, arguments.dtype)
+        print(json.dumps({**told, **circumstances(began)}))
         return
     measured: dict[str, Any] = {}
     ratios: dict[str, float] = {}

@@ -25,11 +25,11 @@ async def episode(engine: Any, asked: dict[str, Any], number: int) -> None:
         ids = [*ids, *last.outputs[0].token_ids, *range(2, 2 + asked["observed"])]
 
 
-async def main(folder: str, context: int) -> None:
+async def main(folder: str, context: int, dtype: str) -> None:
     """Answer until nobody asks."""
     vllm = importlib.import_module("vllm")
     arguments = vllm.AsyncEngineArgs(
-        folder, dtype="bfloat16", max_model_len=context, skip_tokenizer_init=True, enable_prefix_caching=True
+        folder, dtype=dtype, max_model_len=context, skip_tokenizer_init=True, enable_prefix_caching=True
     )
     engine = vllm.AsyncLLMEngine.from_engine_args(arguments)
     print("seconds 0", flush=True)
@@ -42,4 +42,4 @@ async def main(folder: str, context: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

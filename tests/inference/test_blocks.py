@@ -1,7 +1,6 @@
-"""In half precision an engine computes from blocks what the model computes itself, and knows where it does not."""
+"""An engine computes from blocks what the model computes itself, and knows where it does not."""
 
 import asyncio
-import math
 import warnings
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig
 
 from tests_models import CONFIGS, GROUPED, random_model
-from whetstone.inference import LocalEngine, Sampling
+from whetstone.inference import LocalEngine, Sampling, rows_are_summed_alike
 from whetstone.inference.blocks import blocks_of
 from whetstone.inference.forward import RowForward
 from whetstone.policies.adapters import add_adapters
@@ -145,9 +144,68 @@ def test_a_model_that_computes_otherwise_in_the_same_modules_is_sampled_by_its_o
     assert mean_distance(model, played) < 0.1
 
 
-def test_a_model_in_float32_keeps_its_own_pass():
-    forward = RowForward(random_model("llama"), rows=2, context_length=96)
-    with torch.inference_mode(), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert math.isfinite(forward.logits([0], [0], [[1, 2, 3]]).sum().item())
-    assert forward._blocks is None
+def row_logits(forward, new, starts, **options):
+    """Of so many rows, one behind the other."""
+    return forward.logits(range(len(new)), starts, new, **options)
+
+
+@pytest.mark.parametrize("name", OF_BLOCKS)
+def test_a_small_model_in_float32_has_the_bits_of_its_own_pass(name):
+    model = random_model(name)
+    found = []
+    for own in (True, False):
+        forward = RowForward(model, rows=5, context_length=96)
+        assert forward._blocks is not None
+        if own:
+            forward._blocks = None
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            prompts = [[(5 * i + r) % 97 for i in range(20 + 7 * r)] for r in range(4)]
+            lengths = [len(prompt) for prompt in prompts]
+            whole = row_logits(forward, prompts, [0] * 4)
+            drawn = row_logits(forward, [[r] for r in range(4)], lengths, drawn=True)
+            found.append((whole, drawn, row_logits(forward, [[7, 8]] * 4, [n + 1 for n in lengths], everywhere=True)))
+        assert own or forward._blocks is not None
+    assert all(map(torch.equal, *found))
+
+
+def large(monkeypatch, heads):
+    """A model that counts as one whose products take the time, and a prompt for eight siblings and four strangers."""
+    monkeypatch.setattr("whetstone.inference.forward.SMALL", 0)
+    shape = {**GROUPED, "hidden_size": 16 * heads, "num_attention_heads": heads, "max_position_embeddings": 1024}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**{**shape, "num_key_value_heads": 2})).eval()
+    return RowForward(lively(model).float(), rows=16, context_length=1024)
+
+
+@pytest.mark.skipif(not rows_are_summed_alike(), reason="this machine's products depend on the number of rows")
+@pytest.mark.parametrize("heads", [2, 6, 8])
+def test_in_float32_siblings_read_their_prompt_once_and_draw_bit_for_bit_what_each_would_alone(monkeypatch, heads):
+    forward = large(monkeypatch, heads)
+    prompts = [
+        [(5 * i) % 97 for i in range(300)],
+        [(3 * i) % 97 for i in range(37)],
+        [(11 * i) % 97 for i in range(690)],
+    ]
+    rows, starts, given = list(range(12)), [], []
+    with torch.inference_mode():
+        for row in rows:
+            mine = prompts[min(2, max(0, row - 9))] if row != 8 else prompts[0][:9]
+            if 0 < row < 8:
+                forward.cache.copy(0, row, 299)
+                forward.logits([row], [299], [mine[299:]])
+            else:
+                forward.logits([row], [0], [mine])
+            more = [(row + i) % 97 for i in range(13 * row)]
+            for at, token in enumerate(more[-3:]):
+                forward.logits([row], [len(mine) + at], [[token]], drawn=True, prompts=[len(mine)])
+            starts.append(len(mine) + len(more[-3:]))
+            given.append(len(mine))
+        new = [[row] for row in rows]
+        together = forward.logits(rows, starts, new, drawn=True, prompts=given)
+        for some in ([0], [0, 1], [3, 9], [2, 8, 10, 11], [11], rows[:8], [0, 11]):
+            named = [[column[row] for row in some] for column in (starts, new, given)]
+            again = forward.logits(some, named[0], named[1], drawn=True, prompts=named[2])
+            assert torch.equal(again, together[some]), some
+        apart = forward.logits(rows, starts, new, drawn=True)  # read without sharing
+    assert (apart - together).norm() < 1e-4 * together.norm()

@@ -87,7 +87,11 @@ def without_waiting(generation):
         pytest.param({"rows": 40, "prefill_tokens": 7}, marks=pytest.mark.slow, id="pieces"),
     ],
 )
-def test_bit_for_bit_the_same_whatever_the_company_the_evictions_and_the_pieces(model, options):
+@pytest.mark.parametrize("is_large", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_bit_for_bit_the_same_whatever_the_company_the_evictions_and_the_pieces(model, options, is_large, monkeypatch):
+    if is_large:  # siblings read what they share once
+        monkeypatch.setattr("whetstone.inference.forward.SMALL", 0)
+
     async def episode(engine, i):
         said, spans, ids = [], [], [5] * 20 + prompts(14)[i]
         for turn in range(3):

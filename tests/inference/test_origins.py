@@ -28,6 +28,17 @@ def test_a_copy_of_a_row_that_was_cut_does_not_grow_into_what_others_have_of_it(
     assert origins.shared([0, 1], [50, 50]) == [Shared((0, 1), 30)]
 
 
+def test_rows_are_alike_where_just_so_many_first_keys_are_the_same():
+    origins = Origins(4)
+    origins.written(0, 0, 50)
+    for row in (1, 2):
+        origins.copied(0, row, 40)
+    origins.written(3, 0, 50)
+    assert origins.alike([0, 1, 2, 3], [32, 32, 32, 32]) == [Shared((0, 1, 2), 32), Shared((3,), 32)]
+    assert origins.alike([0, 1, 2, 3], [32, 32, 16, 0]) == [Shared((0, 1), 32), Shared((2,), 16)]
+    assert origins.alike([0, 1], [48, 40]) == [Shared((0,), 48), Shared((1,), 40)]
+
+
 def test_rows_are_parted_where_most_need_not_be_read_again():
     origins = Origins(5)
     origins.written(0, 0, 20)  # all have these; two pairs have 100 more each

@@ -8,17 +8,18 @@ and compared with the model's own forward pass before they are used: what has an
 found out. Weights are read where they lie, adapters are called where they stand, so nothing is to be kept in step.
 
 Easy to get wrong: sums in half precision are rounded in another order than the model's own. In float32, where runs
-are repeated to the last bit, the model's own forward pass is used (`forward.py`).
+are repeated to the last bit, every operation here is one that gives the bits of the model's own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm
+from torch.nn.functional import pad, rms_norm
 
 from whetstone.inference.attention import attend_to_rows
 from whetstone.inference.beginnings import attend, reading_of
@@ -36,26 +37,31 @@ class Blocks:
 
     Args:
         model: The model, whose modules are these blocks': see `blocks_of`.
+        reads_beginnings: Rows that begin alike read it once: see `beginnings.py`.
     """
 
     model: Any
+    reads_beginnings: bool = True
 
-    def states(self, ids: Tensor, places: Tensor, cache: RowCache) -> Tensor:
+    def states(self, ids: Tensor, places: Tensor, cache: RowCache, prompts: Sequence[int] | None = None) -> Tensor:
         """Feed tokens to the rows the cache is aimed at.
 
         Args:
-            ids: [B, L].
-            places: [B, L] where in its row each stands.
+            ids: [N, L], those of the rows first; what follows fills up the products.
+            places: [N, L] where in its row each stands.
+            prompts: As of `reading_of`.
 
         Returns:
-            [B, L, hidden] normed, as the head reads them.
+            [N, L, hidden] normed, as the head reads them.
         """
         body = self.model.model
         hidden: Tensor = body.embed_tokens(ids)
         cos, sin = (each.unsqueeze(2) for each in body.rotary_emb(hidden, places))
         windows = [_window(layer.self_attn, cache.capacity) for layer in body.layers]
-        drawn = ids.shape[1] == 1 and not any(windows)
-        reading = reading_of(cache, hidden.dtype) if drawn else None
+        rows = len(cache.chosen)
+        reading = None
+        if self.reads_beginnings and ids.shape[1] == 1 and not any(windows):
+            reading = reading_of(cache, hidden.dtype, prompts)
         for number, layer in enumerate(body.layers):
             attention, mlp = layer.self_attn, layer.mlp
             normed = _normed(layer.input_layernorm, hidden)
@@ -67,8 +73,8 @@ class Blocks:
             if "q_norm" in norms:
                 query, key = _normed(norms["q_norm"], query), _normed(norms["k_norm"], key)
             turned = _rotated(torch.cat((query, key), dim=2).contiguous(), cos, sin)
-            query, key = torch.split(turned, [query.shape[2], key.shape[2]], dim=2)
-            keys, values = cache.layers[number].update(key.transpose(1, 2), value.transpose(1, 2))
+            query, key = torch.split(turned[:rows], [query.shape[2], key.shape[2]], dim=2)
+            keys, values = cache.layers[number].update(key.transpose(1, 2), value[:rows].transpose(1, 2))
             if reading is not None:
                 mixed = attend(query[:, 0], keys, values, cache, number, reading, attention.scaling)
             else:
@@ -81,7 +87,8 @@ class Blocks:
                     scaling=attention.scaling,
                     sliding_window=windows[number],
                 )
-            hidden = hidden + attention.o_proj(mixed.reshape(*ids.shape, -1))
+            mixed = pad(mixed.reshape(rows, ids.shape[1], -1), (0, 0, 0, 0, 0, len(ids) - rows))
+            hidden = hidden + attention.o_proj(mixed)
             normed = _normed(layer.post_attention_layernorm, hidden)
             hidden = hidden + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed)) * mlp.up_proj(normed))
         return _normed(body.norm, hidden)
@@ -92,14 +99,14 @@ class Blocks:
         return logits.contiguous()
 
 
-def blocks_of(model: torch.nn.Module) -> Blocks | None:
+def blocks_of(model: torch.nn.Module, *, reads_beginnings: bool = True) -> Blocks | None:
     """The model's blocks, where its modules are those; None where it has others, more or fewer."""
     if {name for name, _ in model.named_children()} != {"model", "lm_head"}:
         return None
     body: Any = model.model
     if {name for name, _ in body.named_children()} != {"embed_tokens", "layers", "norm", "rotary_emb"}:
         return None
-    return Blocks(model) if all(map(_is_block, body.layers)) and _is_norm(body.norm) else None
+    return Blocks(model, reads_beginnings) if all(map(_is_block, body.layers)) and _is_norm(body.norm) else None
 
 
 def _is_block(layer: Any) -> bool:
@@ -133,4 +140,7 @@ def _normed(norm: Any, states: Tensor) -> Tensor:
 def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """[B, L, heads, D] turned by the angles of its places, [B, L, 1, D]."""
     first, second = states.chunk(2, dim=-1)
-    return torch.addcmul(states * cos, torch.cat((-second, first), dim=-1), sin)
+    across = torch.cat((-second, first), dim=-1)
+    if states.dtype == torch.float32:  # rounded between the two, as models do
+        return states * cos + across * sin
+    return torch.addcmul(states * cos, across, sin)

@@ -5,8 +5,9 @@ would depend on who else is there. Three rules prevent it (CPU, float32): every 
 tokens of a prompt are computed in widths of a multiple of 4, drawn tokens one at a time; what is too few is
 filled up with tokens nobody reads.
 
-In bfloat16 on a CPU, where nothing is promised to the last bit, products are turned round (`products.py`) and models
-of Llama's kind are computed from their blocks (`blocks.py`).
+On a CPU models of Llama's kind are computed from their blocks (`blocks.py`): small ones in float32 to the bits of their
+own pass; in others, rows that begin alike read that once (`beginnings.py`). In bfloat16, where nothing is promised to
+the last bit, products are turned round (`products.py`).
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from whetstone.inference.attention import NAME, aim_attention
 from whetstone.inference.blocks import Blocks, blocks_of
 from whetstone.inference.cache import RowCache
 from whetstone.inference.products import put_weights_first
 from whetstone.policies import release_memory, with_attention
+from whetstone.policies.precision import SMALL
 
 _FEWEST_TOKENS = 16
 _WIDTH_GRAIN = 4
-_AGREEMENT = 0.05
+_AGREEMENT = {torch.bfloat16: 0.05, torch.float32: 1e-4}
 """Blocks may differ from the model's own pass by this share of its logits' size, in the root of the mean square.
-SmolLM2 with 135 million parameters in bfloat16: 0.015."""
+SmolLM2 with 135 million parameters: 0.015 and 2e-6. Small models in float32 may not differ at all."""
 _COMPARED_TOKENS, _SIBLINGS = 128, 4
 
 
@@ -62,12 +65,14 @@ class RowForward:
         self._layers = int(config.num_hidden_layers)
         self._groups = config.num_attention_heads // getattr(config, "num_key_value_heads", config.num_attention_heads)
         self.cache = RowCache(self._layers, rows + 1, context_length)  # one more, for tokens that fill up
+        self._dtype = next(model.parameters()).dtype
         self._blocks: Blocks | None = None
-        self._is_compared = True
-        if self.device.type == "cpu" and model.dtype == torch.bfloat16:
-            put_weights_first(self.model)
-            self._blocks = blocks_of(self.model)
-            self._is_compared = self._blocks is None
+        if self.device.type == "cpu" and self._dtype in _AGREEMENT:
+            if self._dtype == torch.bfloat16:
+                put_weights_first(self.model)
+            large = sum(parameter.numel() for parameter in model.parameters()) >= SMALL
+            self._blocks = blocks_of(self.model, reads_beginnings=large or self._dtype == torch.bfloat16)
+        self._is_compared = self._blocks is None
 
     def logits(
         self,
@@ -76,6 +81,7 @@ class RowForward:
         new: Sequence[Sequence[int]],
         *,
         drawn: bool = False,
+        prompts: Sequence[int] | None = None,
         everywhere: bool = False,
     ) -> Tensor:
         """Feed each row its new tokens.
@@ -85,6 +91,7 @@ class RowForward:
             starts: [B] how many tokens each holds already.
             new: [B] one token or more each.
             drawn: They are one each, and were drawn.
+            prompts: [B] how many of each row's first tokens were computed as a prompt's, where they are drawn. None: 0.
             everywhere: Behind every new token, not only behind the last.
 
         Returns:
@@ -95,7 +102,8 @@ class RowForward:
             self._is_compared = True  # here, in the thread that computes
             self._compare()
         width = 1 if drawn else -(-max(map(len, new)) // _WIDTH_GRAIN) * _WIDTH_GRAIN
-        fill = 0 if self._blocks is not None else max(0, -(-(_FEWEST_TOKENS - len(rows) * width) // width))
+        repeatable = self._dtype == torch.float32 or self._blocks is None
+        fill = max(0, -(-(_FEWEST_TOKENS - len(rows) * width) // width)) if repeatable else 0
         ids = torch.zeros(len(rows) + fill, width, dtype=torch.long)
         if width == 1:
             ids[: len(rows), 0] = torch.tensor([tokens[0] for tokens in new])
@@ -107,22 +115,28 @@ class RowForward:
             self.cache.origins.written(row, start, start + len(tokens))
         lasts = [len(tokens) - 1 for tokens in new]
         kept = list(range(width)) if everywhere else sorted(set(lasts))
+        known = places.clamp_max(self.context_length - 1).to(self.device)
+        ids = ids.to(self.device)
+        if self._blocks is not None:
+            self.cache.aim(rows, places[: len(rows)], queries=width * self._groups, device=self.device)
+            aim_attention(self.cache)
+            settled = (prompts or [0] * len(rows)) if repeatable else None
+            states = self._blocks.states(ids, known, self.cache, settled)
+            if everywhere:
+                return self._blocks.logits(states)[: len(rows)]
+            wanted = states[torch.arange(len(rows)), torch.tensor(lasts)]
+            fewest = _FEWEST_TOKENS if repeatable else 0
+            return self._blocks.logits(pad(wanted, (0, 0, 0, max(0, fewest - len(rows)))))[: len(rows)]
         filled = [*rows, *[self.cache.count - 1] * fill]
         self.cache.aim(filled, places, queries=width * self._groups, device=self.device)
         aim_attention(self.cache)
-        ids, places = ids.to(self.device), places.clamp_max(self.context_length - 1).to(self.device)
-        if self._blocks is not None:
-            states = self._blocks.states(ids, places, self.cache)
-            if everywhere:
-                return self._blocks.logits(states)
-            return self._blocks.logits(states[torch.arange(len(rows)), torch.tensor(lasts)])
         # the head, too, must see sixteen tokens
         padded = kept * max(1, -(-_FEWEST_TOKENS // (len(ids) * len(kept))))
         output: Any = self.model(
             input_ids=ids,
             # models make a mask where they are given none; one of four dimensions they leave alone
             attention_mask=ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
-            position_ids=places,
+            position_ids=known,
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=torch.tensor(padded, device=self.device),
@@ -147,13 +161,16 @@ class RowForward:
             for sibling in range(1, _SIBLINGS):
                 self.cache.copy(0, sibling, length)
             new = [[token] for token in ids[length:]]
-            drawn = self.logits(range(_SIBLINGS), [length] * _SIBLINGS, new, drawn=True)
+            lengths = [length] * _SIBLINGS
+            drawn = self.logits(range(_SIBLINGS), lengths, new, drawn=True, prompts=lengths)
             found.append(torch.cat([prompt, drawn]).float())
         self.cache = cache
         own, of_blocks = found
         apart = float((of_blocks - own).norm() / own.norm())
-        if not apart <= _AGREEMENT:
+        quicker = blocks is not None and blocks.reads_beginnings
+        if not apart <= (_AGREEMENT[self._dtype] if quicker else 0.0):
             self._blocks = None
+        if self._blocks is None and quicker:
             warnings.warn(
                 f"the model's logits are not those of its blocks (apart by {apart:.2g} of their size); "
                 "it is sampled by its own, slower forward pass",

@@ -387,8 +387,11 @@ class LocalEngine:
         starts = [len(row.ids) for row in rows]
         new = [r.ids[start : start + size] for r, start, size in zip(requests, starts, sizes, strict=True)]
         numbers = [row.number for row in rows]
-        logits = self._forward.logits(numbers, starts, new, drawn=drawn, everywhere=everywhere)
+        prompts = [row.prompt for row in rows] if drawn else None
+        logits = self._forward.logits(numbers, starts, new, drawn=drawn, prompts=prompts, everywhere=everywhere)
         for row, tokens in zip(rows, new, strict=True):
+            if not drawn and row.prompt == len(row.keys):
+                row.prompt += len(tokens)
             row.ids += tokens
             row.keys += [~token for token in tokens] if drawn else tokens
         return logits

@@ -75,6 +75,19 @@ class Origins:
         first = _by_number(range(len(rows)), known, 0)
         return [shared for alike in first for shared in _parted(alike, known, lengths, 0)]
 
+    def alike(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Shared]:
+        """The rows parted into those whose first so many keys are the same, and just so many; those of 0 left out.
+
+        Args:
+            rows: [B] row numbers, each once.
+            lengths: [B] how many tokens of each count.
+        """
+        sets: dict[tuple[tuple[int, int], ...], list[int]] = {}
+        for member, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            if length:
+                sets.setdefault(tuple(_cut(self._stretches[row], length)), []).append(member)
+        return [Shared(tuple(members), lengths[members[0]]) for members in sets.values()]
+
 
 def _parted(alike: list[int], known: Sequence[Stretches], lengths: Sequence[int], depth: int) -> list[Shared]:
     """Rows that are alike into their stretch at `depth`: together, or as they go on if that saves more."""

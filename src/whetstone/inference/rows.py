@@ -27,6 +27,8 @@ class Row:
     """Tokens whose keys are in the row."""
     keys: list[int] = field(default_factory=list)
     """The same, as they were computed: see `Request.keys`. Others share what was computed in the same way."""
+    prompt: int = 0
+    """How many of its first tokens were computed as a prompt's."""
     promised: Sequence[int] = ()
     """Tokens that will be in it when its prompt is computed."""
     busy: bool = False
@@ -93,6 +95,7 @@ class Rows:
             copied = (source, length)
         row.keys = list(prompt[:length]) if copied is not None else row.keys[: max(kept, length * (row is source))]
         row.ids, row.promised = list(ids[: len(row.keys)]), prompt
+        row.prompt = next((i for i, key in enumerate(row.keys) if key < 0), len(row.keys))
         row.stale = row.stale and copied is None and kept > 0
         self._find_under(row, prompt)
         return row, copied

@@ -24,13 +24,13 @@ from whetstone.policies.policy import Policy
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_SMALL = 20_000_000
+SMALL = 20_000_000
 """Parameters below which products are too small for shorter numbers to save anything."""
 
 
 def suitable_dtype(parameters: int, device: torch.device) -> torch.dtype:
     """What suits a model of so many parameters on a device: bfloat16 where the device has instructions for it."""
-    if parameters < _SMALL:
+    if parameters < SMALL:
         return torch.float32
     if _has_bfloat16(device):
         return torch.bfloat16
