@@ -148,7 +148,7 @@ def test_rows_of_a_long_context_take_the_memory_of_what_is_in_them():
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
     cache, keys = RowCache(1, 64, 8192), torch.ones(64, 2, 20, 64)
-    cache.aim(range(64), torch.arange(20).expand(64, 20), queries=20)
+    cache.aim(range(64), torch.arange(20).expand(64, 20), queries=20, device=keys.device)
     before = taken()
     cache.layers[0].update(keys, keys)
     # 64 rows of 2 heads, keys and values, in pages of 4 KiB; in huge pages it would be 512 MiB
