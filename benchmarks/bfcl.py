@@ -122,6 +122,7 @@ def mutated(answer: Answer, others: Sequence[Answer], draw: random.Random) -> tu
     """(what was changed, the answer)."""
     changed: Answer = json.loads(json.dumps(answer))
     donors = [call for one in others for turn in one for step in turn for call in step]
+    donors = donors or [{"name": "search", "arguments": {}}]
     steps = [(turn, step) for turn in changed for step in turn if step]
     way = draw.choice(
         ["insert"] + ["drop", "twice", "swap", "rename", "leave out", "add", "value", "type"] * bool(steps)
