@@ -18,6 +18,7 @@ from typing import Any
 
 from docstring_parser import parse
 from environments_page import environments_page
+from formats_page import formats_page
 from rewards_page import rewards_page
 from tools_page import tools_page
 
@@ -211,6 +212,7 @@ def main() -> None:
         "tools.md": tools_page(),
         "environments.md": environments_page(),
         "rewards.md": rewards_page(),
+        "formats.md": formats_page(),
     }
     for name, page in pages.items():
         if "--check" not in sys.argv:

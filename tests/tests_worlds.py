@@ -40,6 +40,11 @@ needs_retail = pytest.mark.skipif(
     not (RETAIL / "db.json").is_file(),
     reason=f"tau2-bench's retail data is not there: put db.json and the rest into {RETAIL}",
 )
+AIRLINE = RETAIL.parent / "airline"
+needs_airline = pytest.mark.skipif(
+    not (AIRLINE / "db.json").is_file(),
+    reason=f"tau2-bench's airline data is not there: put its data/tau2/domains/airline into {AIRLINE.parent}",
+)
 
 
 def contract(name, *, episodes=20, **options):

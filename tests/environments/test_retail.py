@@ -8,17 +8,21 @@ import pytest
 
 from tests_worlds import RETAIL, environment_of, needs_retail, source_of
 from whetstone.chat import ToolCall, assistant
-from whetstone.environments.retail import RetailDesk, RetailTasks
-from whetstone.environments.retail.desk import _in_cents, wanted_differences
-from whetstone.environments.retail.tasks import _task
+from whetstone.environments.tau2 import RetailDesk, RetailTasks, task_of
+from whetstone.environments.tau2 import wanted_differences as differences_of
+from whetstone.environments.tau2.store import in_cents
 from whetstone.environments.users.scenario import ScenarioUser
 from whetstone.errors import RecipeError, TaskError, ToolError
 from whetstone.evaluation.contract import play
-from whetstone.rewards import retail
-from whetstone.rewards.worlds.retail import was_said
+from whetstone.rewards import tau2
+from whetstone.rewards.worlds.tau2 import was_said
 
 pytestmark = needs_retail
 PATH = str(RETAIL)
+
+
+def wanted_differences(path, actions):
+    return differences_of(RetailDesk, path, actions)
 
 
 def desk():
@@ -105,7 +109,7 @@ def test_reading_alone_solves_no_task_that_asks_for_a_change():
     played = asyncio.run(
         play(lambda: environment_of("retail", path=PATH), task, lambda *_: next(policy), seed=0, max_turns=1)
     )
-    assert asyncio.run(retail(played.trajectory, task)).success is False
+    assert asyncio.run(tau2(played.trajectory, task)).success is False
     assert played.trajectory.final["user_ended"] is True
 
 
@@ -121,8 +125,8 @@ def test_what_had_to_be_said_counts():
         )
         return asyncio.run(play(lambda: environment_of("retail", path=PATH), task, lambda *_: next(left), seed=0))
 
-    assert asyncio.run(retail(episode(script).trajectory, task)).success is True
-    assert asyncio.run(retail(episode(silent).trajectory, task)).success is False
+    assert asyncio.run(tau2(episode(script).trajectory, task)).success is True
+    assert asyncio.run(tau2(episode(silent).trajectory, task)).success is False
 
 
 def test_the_published_splits_share_no_task():
@@ -140,7 +144,7 @@ def test_a_folder_without_data_is_said(tmp_path):
 
 def everyone():
     """All published tasks, also those nobody is trained on."""
-    return [_task(row) for row in json.loads((RETAIL / "tasks.json").read_text())]
+    return [task_of(row, "retail") for row in json.loads((RETAIL / "tasks.json").read_text())]
 
 
 def served(task, *said):
@@ -148,7 +152,7 @@ def served(task, *said):
     left = iter(said)
     make = lambda: environment_of("retail", path=PATH)  # noqa: E731
     one = asyncio.run(play(make, task, lambda *_: next(left), seed=0, max_turns=len(said))).trajectory
-    return asyncio.run(retail(one, task)), one.final
+    return asyncio.run(tau2(one, task)), one.final
 
 
 def test_nobody_is_helped_by_goodbye_alone():
@@ -189,9 +193,9 @@ def test_what_a_task_is_judged_by_is_read():
     unjudged = next(task for task in everyone() if task.id == "retail/113")
     assert served(unjudged, assistant("Goodbye!"))[0].parts["not_judged"] == 1.0
     row = json.loads((RETAIL / "tasks.json").read_text())[0]
-    row["evaluation_criteria"]["reward_basis"] = ["DB", "ACTION"]
-    with pytest.raises(TaskError, match="task 0 is judged by ACTION"):
-        _task(row)
+    row["evaluation_criteria"]["reward_basis"] = ["DB", "GUESS"]
+    with pytest.raises(TaskError, match="task 0 is judged by GUESS"):
+        task_of(row, "retail")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +241,7 @@ def test_an_item_is_not_changed_to_itself_but_may_be_exchanged_for_itself():
         order = next(
             order
             for order in json.loads((RETAIL / "db.json").read_text())["orders"].values()
-            if order["status"] == status and shop.store.item(order["items"][0]["item_id"])["available"]
+            if order["status"] == status and shop._item(order["items"][0]["item_id"])["available"]
         )
         item, paid = order["items"][0]["item_id"], order["payment_history"][0]["payment_method_id"]
         if status == "pending":
@@ -249,7 +253,7 @@ def test_an_item_is_not_changed_to_itself_but_may_be_exchanged_for_itself():
             assert shop.store.look("orders", order["order_id"])["status"] == "exchange requested"
 
 
-def test_amounts_are_rounded_where_tau2_rounds_them_and_compared_in_cents():
+def test_amounts_are_rounded_where_tau2_rounds_them_and_comparedin_cents():
     assert (desk().calculate("1 + 2"), desk().calculate("10 / 3")) == ("3.0", "3.33")
     assert 0.1 + 0.2 != 0.3
-    assert _in_cents({"orders/1": {"paid": [{"amount": 0.1 + 0.2}]}}) == {"orders/1": {"paid": [{"amount": 0.3}]}}
+    assert in_cents({"orders/1": {"paid": [{"amount": 0.1 + 0.2}]}}) == {"orders/1": {"paid": [{"amount": 0.3}]}}

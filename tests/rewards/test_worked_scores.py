@@ -209,22 +209,22 @@ CASES |= {
         (0.25, 0, -1),
     ),
     "returns": ({}, episode(*PAID), ROME, -0.75, {"return": -0.75}, (0.25, 0, -1)),
-    "retail": ({}, episode("It is 1,200.", "Bye NOW", final=RETURNED), task(to_say=["1200", "bye, now"]), 1, SPOKEN),
-    "retail, unsaid": (
+    "tau2": ({}, episode("It is 1,200.", "Bye NOW", final=RETURNED), task(to_say=["1200", "bye, now"]), 1, SPOKEN),
+    "tau2, unsaid": (
         {},
         episode("It is", "120", "0", final=RETURNED),
         task(to_say=["1,200", "it is"]),
         0,
         SPOKEN | {"communicated": 0},
     ),
-    "retail, went on": (
+    "tau2, went on": (
         {},
         episode("x", final={"success": True, "same": True}),
         task(to_say=[]),
         0,
         SPOKEN | {"user_ended": 0},
     ),
-    "retail, another state": ({}, episode("x", final={"user_ended": 1}), task(to_say=[]), 0, SPOKEN | {"database": 0}),
+    "tau2, another state": ({}, episode("x", final={"user_ended": 1}), task(to_say=[]), 0, SPOKEN | {"database": 0}),
     "milestones": (
         {"outcome": "exact_match", "discount": 0.5, "weight": 2.0},
         episode(*WALK),
@@ -284,7 +284,7 @@ CASES |= {
     "state, cut short": ({}, episode("a", ended=EndReason.MAX_TURNS), task(digest="x"), 0, {"state": 0}),
 }
 """Rewards of worlds and of steps."""
-SUCCEEDED = {"retail": True, "retail, unsaid": False, "verdict": False, "verdict, no score": True, "returns": False}
+SUCCEEDED = {"tau2": True, "tau2, unsaid": False, "verdict": False, "verdict, no score": True, "returns": False}
 SUCCEEDED |= {"state": True, "state, a share": False, "state, cut short": False, "verdict, cut short": False}
 SUCCEEDED |= {"signed": False, "attempts, right in the end": True, "attempts": False, "unary_feedback, never": False}
 

@@ -133,7 +133,7 @@ ACCEPTED = {
     "port": ["", 5432],
     "from": [""],
     "since": [None],
-    "meta": [{"format": "epoch"}],
+    "meta": [{"format": ["epoch"]}],
     "sort": ["", "up"],
 }
 

@@ -18,6 +18,7 @@ from whetstone.environments.adapters.reasoning_gym import ReasoningGym, Reasonin
 from whetstone.environments.adapters.scienceworld import ScienceWorld, ScienceWorldTasks
 from whetstone.environments.adapters.textarena import TextArena, TextArenaTasks
 from whetstone.environments.adapters.textworld import TextWorld, TextWorldTasks
+from whetstone.environments.bfcl import Conversation, ConversationTasks
 from whetstone.environments.function_calls import FunctionCalls
 from whetstone.environments.native.adventure import Adventure, AdventureTasks
 from whetstone.environments.native.apis import ApisTasks, Services
@@ -41,7 +42,7 @@ from whetstone.environments.remote.agentgym import AgentGym
 from whetstone.environments.remote.client import Remote, RemoteTasks
 from whetstone.environments.remote.nemo_gym import NemoGym
 from whetstone.environments.remote.openenv import OpenEnv
-from whetstone.environments.retail import RetailDesk, RetailTasks
+from whetstone.environments.tau2 import AirlineDesk, AirlineTasks, Desk, RetailDesk, RetailTasks
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.environments.users import Requests, ScenarioUser
 from whetstone.errors import RecipeError
@@ -49,27 +50,36 @@ from whetstone.plugins import options_of
 from whetstone.tools import Files, Python, Shell, Sql
 
 
-def retail(*, path: str, policy: bool = True, user: Any = None, max_result_characters: int = 4000) -> ToolEnvironment:
-    """tau2-bench's retail domain, over the folder with its data.
+def tau2_of(desk: type[Desk]) -> Callable[..., ToolEnvironment]:
+    """A domain of tau2-bench."""
 
-    Args:
-        path: The folder with `db.json`, `policy.md` and the tasks.
-        policy: Whether the agent reads the policy of the domain.
-        user: Who plays the customer; none: a script, `scenario`.
-        max_result_characters: As of `tools`.
+    def environment(
+        *, path: str, policy: bool = True, user: Any = None, max_result_characters: int = 4000
+    ) -> ToolEnvironment:
+        """A domain of tau2-bench, over the folder with its data.
 
-    Raises:
-        RecipeError: There is no such file.
-    """
-    file = Path(path) / "policy.md"
-    if policy and not file.is_file():
-        raise RecipeError(f"{file}: no such file; set policy: false to do without, or take the folder of tau2-bench")
-    return ToolEnvironment(
-        tools=[partial(RetailDesk, path=path)],
-        instruction=file.read_text() if policy else "",
-        max_result_characters=max_result_characters,
-        user=user or ScenarioUser,
-    )
+        Args:
+            path: The folder with `db.json`, `policy.md` and the tasks.
+            policy: Whether the agent reads the policy of the domain.
+            user: Who plays the customer; none: a script, `scenario`.
+            max_result_characters: As of `tools`.
+
+        Raises:
+            RecipeError: There is no such file.
+        """
+        file = Path(path) / "policy.md"
+        if policy and not file.is_file():
+            raise RecipeError(
+                f"{file}: no such file; set policy: false to do without, or take the folder of tau2-bench"
+            )
+        return ToolEnvironment(
+            tools=[partial(desk, path=path)],
+            instruction=file.read_text(encoding="utf-8") if policy else "",
+            max_result_characters=max_result_characters,
+            user=user or ScenarioUser,
+        )
+
+    return environment
 
 
 def world_of(*own: Any, user: Any = None) -> Callable[..., ToolEnvironment]:
@@ -117,29 +127,34 @@ ENVIRONMENTS: dict[str, Any] = {
     "openenv": OpenEnv,
     "remote": Remote,
     # tools over a world of the task's
+    "airline": tau2_of(AirlineDesk),
     "apis": world_of(Services, user=Requests),
+    "bfcl_multi_turn": Conversation,
     "bug_repair": world_of(Files, Shell, HiddenTests),
     "chores": world_of(Shell, FolderCheck),
     "function_calls": FunctionCalls,
     "encyclopaedia": world_of(Encyclopaedia),
     "knapsack": world_of(Knapsack),
-    "retail": retail,
+    "retail": tau2_of(RetailDesk),
     "support": world_of(SupportDesk, user=SupportUser),
     "tables": world_of(Python),
     "text_to_sql": world_of(partial(Sql, url="task")),
 }
 REWARD_OF = {
+    "airline": "tau2",
     "encyclopaedia": "exact_match",
     "function_calls": "bfcl",
-    "retail": "retail",
+    "retail": "tau2",
     "tables": "exact_number",
     "text_to_sql": "exact_match",
 }
 """What judges an environment, where that is not its own verdict."""
 TASKS_OF_WORLDS: dict[str, Any] = {
     "adventure": AdventureTasks,
+    "airline": AirlineTasks,
     "apis": ApisTasks,
     "battleship": BattleshipTasks,
+    "bfcl_multi_turn": ConversationTasks,
     "bug_repair": BugRepairTasks,
     "chores": ChoresTasks,
     "dealing": DealingTasks,

@@ -32,7 +32,7 @@ class FunctionCalls:
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """The request and the functions."""
-        specs = tuple(offered(schema) for schema in task.private["functions"])
+        specs = tuple(offered(schema, task.private.get("language", "")) for schema in task.private["functions"])
         self._names = frozenset(spec.name for spec in specs)
         said = task.private.get("messages")
         opening = tuple(Message(one["role"], (Text(one["content"]),)) for one in said) if said else (user(task.prompt),)
@@ -54,14 +54,27 @@ class FunctionCalls:
         return "invalid_arguments" if arguments_of(call.arguments) is None else "ok"
 
 
-def offered(schema: Mapping[str, Any]) -> ToolSpec:
-    """A function as it is told to a model: its types as JSON Schema names them."""
+def offered(schema: Mapping[str, Any], language: str = "") -> ToolSpec:
+    """A function as it is told to a model: its types as JSON Schema names them.
+
+    Args:
+        language: `java` or `javascript`: every value is a text in that language, of the type the schema names.
+    """
     parameters = schema.get("parameters", {})
+    if language:
+        written = {name: _as_text(one, language) for name, one in parameters.get("properties", {}).items()}
+        parameters = {**parameters, "properties": written}
     return ToolSpec(
         str(schema["name"]).replace(".", "_"),
         str(schema.get("description", "")),
         _schema({"type": "object", **parameters}),
     )
+
+
+def _as_text(schema: Mapping[str, Any], language: str) -> dict[str, str]:
+    kind, elements = schema.get("type", "any"), schema.get("items", {}).get("type", "")
+    of = f" of {elements}" if elements else ""
+    return {"type": "string", "description": f"{schema.get('description', '')} ({language} source: {kind}{of})".strip()}
 
 
 def _schema(given: Any) -> Any:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from whetstone.rewards.turns.attempts import attempts
     from whetstone.rewards.turns.meta_reasoning import meta_reasoning
     from whetstone.rewards.turns.unary_feedback import unary_feedback
-    from whetstone.rewards.worlds.retail import retail
+    from whetstone.rewards.worlds.tau2 import tau2
     from whetstone.rewards.worlds.verdict import returns, verdict
 
 __getattr__, __dir__ = window(__name__)
@@ -39,9 +39,9 @@ __all__ = [
     "meta_reasoning",
     "provided_by",
     "provides",
-    "retail",
     "returns",
     "scored",
+    "tau2",
     "unary_feedback",
     "verdict",
 ]

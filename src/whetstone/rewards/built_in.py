@@ -34,9 +34,9 @@ from whetstone.rewards.turns.attempts import attempts
 from whetstone.rewards.turns.meta_reasoning import meta_reasoning
 from whetstone.rewards.turns.step_labels import StepLabels
 from whetstone.rewards.turns.unary_feedback import unary_feedback
-from whetstone.rewards.worlds.retail import retail
 from whetstone.rewards.worlds.sql_result import sql_result
 from whetstone.rewards.worlds.state import state
+from whetstone.rewards.worlds.tau2 import tau2
 from whetstone.rewards.worlds.unit_tests import UnitTests
 from whetstone.rewards.worlds.verdict import returns, verdict
 from whetstone.rewards.written.reward import WrittenReward
@@ -66,7 +66,6 @@ REWARDS = {
     "pattern": pattern,
     "preferences": Preferences,
     "preferred": Preferred,
-    "retail": retail,
     "returns": returns,
     "rubric": Rubric,
     "rules": Rules,
@@ -77,6 +76,7 @@ REWARDS = {
     "state": state,
     "step_labels": StepLabels,
     "symbolic": Symbolic,
+    "tau2": tau2,
     "tool_rl": tool_rl,
     "tool_star": tool_star,
     "unary_feedback": unary_feedback,

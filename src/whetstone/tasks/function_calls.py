@@ -4,6 +4,8 @@ A question file has `{"id", "question": [[messages]], "function": [schemas]}` a 
 `{"id", "ground_truth": [{function: {parameter: [accepted values]}}]}`. Goes with `environment: function_calls` and
 `reward: bfcl`.
 
+In the categories of Java and JavaScript a call writes every value as a text in that language (`source_values.py`).
+
 Easy to get wrong: which questions have no line there. Of those of `irrelevance` nothing is to be called; of those of
 `relevance` something is, whatever its arguments; any other without a line is a mistake.
 
@@ -20,6 +22,7 @@ from typing import Any
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import TaskError
 from whetstone.tasks.jsonl import Endless, OnBadTask, read_tasks
+from whetstone.tasks.source_values import LANGUAGES, written_in
 from whetstone.tasks.splits import split
 from whetstone.trajectory import Task
 
@@ -83,19 +86,26 @@ class FunctionCalls:
         possible = task.private["possible_answer"]
         if possible is None:
             raise TaskError(f"{task.id} has no answer of its own to show: any call will do")
-        required = {
-            str(one["name"]): one.get("parameters", {}).get("required", ()) for one in task.private["functions"]
-        }
+        parameters = {str(one["name"]): one.get("parameters", {}) for one in task.private["functions"]}
+        language = task.private.get("language", "")
         calls = [
-            _call(name, accepted, required.get(name, ())) for truth in possible for name, accepted in truth.items()
+            _call(name, accepted, parameters.get(name, {}), language)
+            for truth in possible
+            for name, accepted in truth.items()
         ]
         return assistant("", *calls) if calls else assistant("None of the functions does that.")
 
 
-def _call(name: str, accepted: Mapping[str, Sequence[Any]], required: Sequence[str]) -> ToolCall:
+def _call(name: str, accepted: Mapping[str, Sequence[Any]], parameters: Mapping[str, Any], language: str) -> ToolCall:
+    required, schemas = parameters.get("required", ()), parameters.get("properties", {})
     given = {
         key: _first(values) for key, values in accepted.items() if values and ("" not in values or key in required)
     }
+    if language:
+        for key, value in given.items():
+            schema = schemas.get(key, {})
+            elements = str(schema.get("items", {}).get("type", ""))
+            given[key] = written_in(language, value, str(schema.get("type", "")), elements)
     return ToolCall(name.replace(".", "_"), json.dumps(given))
 
 
@@ -133,6 +143,8 @@ def _parsed(row: Mapping[str, Any], truths: Mapping[str, Any] | None) -> Task:
     messages = _messages(row["question"])
     kind = id.rsplit("_", 1)[0]
     private: dict[str, Any] = {"functions": functions, "possible_answer": _possible(id, kind, truths)}
+    if language := next((word for word in kind.split("_") if word in LANGUAGES), ""):
+        private["language"] = language
     if [message["role"] for message in messages] != ["user"]:
         private["messages"] = messages
     return Task(id, "\n".join(message["content"] for message in messages), private, {"kind": kind})

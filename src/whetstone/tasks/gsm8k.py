@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ class GSM8K:
         folder = Path(path)
         if not folder.is_dir():
             raise TaskError(f"{folder}: no such folder; GSM8K is a folder with train.jsonl and test.jsonl")
-        training, bad_training = read_tasks(folder / "train.jsonl", _parse_for("train"), on_bad_task=on_bad_task)
-        self._held_out, bad_test = read_tasks(folder / "test.jsonl", _parse_for("test"), on_bad_task=on_bad_task)
+        training, bad_training = read_tasks(folder / "train.jsonl", problem_of("train"), on_bad_task=on_bad_task)
+        self._held_out, bad_test = read_tasks(folder / "test.jsonl", problem_of("test"), on_bad_task=on_bad_task)
         self.skipped = bad_training + bad_test
         self._endless = Endless(training, seed=seed)
 
@@ -70,7 +70,9 @@ class GSM8K:
         return assistant(str(task.private["answer"]))
 
 
-def _parse_for(split: str) -> Any:
+def problem_of(split: str) -> Callable[[Mapping[str, Any], int], Task]:
+    """What reads a row of a split."""
+
     def parse(row: Mapping[str, Any], number: int) -> Task:
         solution = row["answer"]
         match = _ANSWER.search(solution)

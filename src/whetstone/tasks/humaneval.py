@@ -37,7 +37,7 @@ class HumanEval:
         self, *, path: str, seed: int = 0, held_out_share: float = 1.0, on_bad_task: OnBadTask = "error"
     ) -> None:
         file = Path(path) / "HumanEval.jsonl" if Path(path).is_dir() else Path(path)
-        tasks, self.skipped = read_tasks(file, _parse, on_bad_task=on_bad_task)
+        tasks, self.skipped = read_tasks(file, function_task, on_bad_task=on_bad_task)
         if held_out_share == 1.0:
             training, self._held_out = tasks, tasks
         else:
@@ -62,7 +62,8 @@ class HumanEval:
         return assistant(f"```python\n{task.private['prelude']}{task.private['solution']}\n```")
 
 
-def _parse(row: Mapping[str, Any], number: int) -> Task:
+def function_task(row: Mapping[str, Any], number: int) -> Task:
+    """A function to complete, as a line has it."""
     private = {
         "entry_point": str(row["entry_point"]),
         "test": str(row["test"]),

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from whetstone.rewards.calls.canonical import Call, calls_of, same_value
+from whetstone.tasks.source_values import LANGUAGES
 from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -45,7 +46,8 @@ async def bfcl(trajectory: Trajectory, task: Task) -> Score:
 
     `possible_answer` is a list of `{function: {parameter: [accepted values]}}`, `""` among them where the parameter may
     be left out; empty where nothing is to be called, and null where any call of a function there is will do.
-    `task.private["functions"]` has the functions' schemas.
+    `task.private["functions"]` has the functions' schemas; where there is a `task.private["language"]`, `java` or
+    `javascript`, each value is a text in it.
 
     Source: Patil et al., Berkeley Function-Calling Leaderboard, https://github.com/ShishirPatil/gorilla
         (`ast_checker`).
@@ -58,7 +60,8 @@ async def bfcl(trajectory: Trajectory, task: Task) -> Score:
         names = {name.replace(".", "_") for name in schemas} | schemas.keys()
         right = bool(made) and not unreadable and all(call.readable and call.name in names for call in made)
         return Score(float(right), {"correct": float(right)}, success=right)
-    fits = [[why_not(call, one, schemas) == "" for one in possible] for call in made]
+    language = str(task.private.get("language", ""))
+    fits = [[why_not(call, one, schemas, language) == "" for one in possible] for call in made]
     matched = _pairs(fits) if made and possible else 0
     right = not unreadable and matched == len(made) == len(possible)
     parts = {
@@ -69,7 +72,9 @@ async def bfcl(trajectory: Trajectory, task: Task) -> Score:
     return Score(float(right), parts, success=right)
 
 
-def why_not(call: Call, possible: Mapping[str, Mapping[str, Any]], schemas: Mapping[str, Any]) -> str:
+def why_not(
+    call: Call, possible: Mapping[str, Mapping[str, Any]], schemas: Mapping[str, Any], language: str = ""
+) -> str:
     """Why a call is not accepted; empty where it is."""
     ((name, accepted),) = possible.items()
     if call.name not in (name, name.replace(".", "_")):
@@ -82,6 +87,11 @@ def why_not(call: Call, possible: Mapping[str, Mapping[str, Any]], schemas: Mapp
     for key, value in call.arguments.items():
         if key not in accepted or (properties and key not in properties):
             return f"there is no {key}"
+        if language:
+            if not isinstance(value, str):
+                return f"{key} is {value!r}, not a text in {language}"
+            schema = properties.get(key, {})
+            value = LANGUAGES[language](value, str(schema.get("type")), str(schema.get("items", {}).get("type", "")))
         if not _typed(value, str(properties.get(key, {}).get("type", "")), accepted[key]):
             return f"{key} is {value!r}, which has another type"
         if not any(_accepted(value, one) for one in accepted[key] if not (one == "" and value != "")):
@@ -125,7 +135,8 @@ def _same(value: Any, one: Any) -> bool:
 
 
 def _values(given: Any) -> Sequence[Any]:
-    return given if isinstance(given, list) else [given]
+    """Accepted values; of a text that stands where a list should, its letters, as the leaderboard has it."""
+    return list(given) if isinstance(given, str | list) else [given]
 
 
 def _bare(text: str) -> str:

@@ -8,52 +8,39 @@ Source: tau2-bench, arXiv:2506.07982; tau-bench, arXiv:2406.12045.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from whetstone.environments.retail.store import Store, read_database
+from whetstone.environments.tau2.desk import Desk
+from whetstone.environments.tau2.store import read_database, written
 from whetstone.errors import ToolError
-from whetstone.tools.arithmetic import evaluate
-from whetstone.tools.protocol import Episode
 
 
-class RetailDesk:
+@functools.lru_cache(maxsize=4)
+def _indexes(path: str) -> tuple[dict[str, str], dict[tuple[str, str, str], str], dict[str, Any]]:
+    """Users by e-mail; users by name and zip; variants by item id."""
+    database = read_database(path, "retail")
+    by_email, by_name, items = {}, {}, {}
+    for id, user in database["users"].items():
+        by_email[user["email"].lower()] = id
+        name = user["name"]
+        by_name[name["first_name"].lower(), name["last_name"].lower(), user["address"]["zip"]] = id
+    for product in database["products"].values():
+        items.update(product["variants"])
+    return by_email, by_name, items
+
+
+class RetailDesk(Desk):
     """Sixteen tools over the shop's database; each episode changes one of its own.
 
     Args:
         path: The folder with `db.json`.
     """
 
-    def __init__(self, *, path: str) -> None:
-        self.path = path
-        read_database(path)
-        self.store = Store(path)
-        self._transferred = False
-        self._wanted: Mapping[str, Any] = {}
-
-    def open(self, episode: Episode) -> None:
-        """The shop as it was published."""
-        self.store, self._transferred = Store(self.path), False
-        self._wanted = wanted_differences(self.path, episode.task.private["actions"])
-
-    def verdict(self) -> Mapping[str, Any]:
-        """`same`: the database is, to the cent, what the gold actions make of it. A success where it is and anything
-        was done: in a few tasks the gold actions change nothing, and neither does silence."""
-        changed = self.store.differences()
-        same = _in_cents(changed) == _in_cents(self._wanted)
-        done = same and (bool(changed) or self.store.looked or self._transferred)
-        return {"success": done, "score": float(done), "same": same, "changed": len(changed)}
+    domain = "retail"
 
     # ------------------------------------------------------------ reading
-
-    def calculate(self, expression: str) -> str:
-        """Calculate the result of a mathematical expression.
-
-        Args:
-            expression: Numbers, + - * / and parentheses.
-        """
-        return str(round(float(evaluate(expression)), 2))
 
     def find_user_id_by_email(self, email: str) -> str:
         """Find a user id by e-mail.
@@ -61,7 +48,7 @@ class RetailDesk:
         Args:
             email: The e-mail address.
         """
-        return self.store.user_by_email(email)
+        return self._user_found(_indexes(self.path)[0].get(email.lower()))
 
     def find_user_id_by_name_zip(self, first_name: str, last_name: str, zip: str) -> str:
         """Find a user id by name and zip code, where no e-mail is known.
@@ -71,7 +58,7 @@ class RetailDesk:
             last_name: The last name.
             zip: The zip code.
         """
-        return self.store.user_by_name(first_name, last_name, zip)
+        return self._user_found(_indexes(self.path)[1].get((first_name.lower(), last_name.lower(), zip)))
 
     def get_order_details(self, order_id: str) -> str:
         """The status and details of an order.
@@ -79,7 +66,7 @@ class RetailDesk:
         Args:
             order_id: The order, with the # in front, such as #W0000000.
         """
-        return _written(self.store.look("orders", order_id))
+        return written(self.store.look("orders", order_id))
 
     def get_product_details(self, product_id: str) -> str:
         """The inventory details of a product.
@@ -87,7 +74,7 @@ class RetailDesk:
         Args:
             product_id: The product, which is not an item.
         """
-        return _written(self.store.look("products", product_id))
+        return written(self.store.look("products", product_id))
 
     def get_item_details(self, item_id: str) -> str:
         """The inventory details of an item.
@@ -95,7 +82,7 @@ class RetailDesk:
         Args:
             item_id: The item, which is not a product.
         """
-        return _written(self.store.item(item_id))
+        return written(self._item(item_id))
 
     def get_user_details(self, user_id: str) -> str:
         """The details of a user, with the orders.
@@ -103,21 +90,11 @@ class RetailDesk:
         Args:
             user_id: The user, such as sara_doe_496.
         """
-        return _written(self.store.look("users", user_id))
+        return written(self.store.look("users", user_id))
 
     def list_all_product_types(self) -> str:
         """The name and product id of every product type; there are 50."""
-        return _written(self.store.products())
-
-    def transfer_to_human_agents(self, summary: str) -> str:
-        """Transfer the user to a human agent, with a summary of the issue: only where the user asks for it, or the
-        issue cannot be solved by the policy and the tools.
-
-        Args:
-            summary: What the user wants.
-        """
-        self._transferred = True
-        return "Transfer successful"
+        return written(dict(sorted((self.store.look("products", id)["name"], id) for id in self.store.ids("products"))))
 
     # ------------------------------------------------------------ writing
 
@@ -140,7 +117,7 @@ class RetailDesk:
             self._give_back(order["user_id"], method, payment["amount"])
         order["status"], order["cancel_reason"] = "cancelled", reason
         order["payment_history"].extend(refunds)
-        return _written(order)
+        return written(order)
 
     def exchange_delivered_order_items(
         self, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
@@ -163,7 +140,7 @@ class RetailDesk:
         order["exchange_items"], order["exchange_new_items"] = sorted(item_ids), sorted(new_item_ids)
         order["exchange_payment_method_id"] = payment_method_id
         order["exchange_price_difference"] = difference
-        return _written(order)
+        return written(order)
 
     def modify_pending_order_address(
         self, order_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
@@ -183,7 +160,7 @@ class RetailDesk:
             raise ToolError("non-pending order cannot be modified")
         order = self.store.change("orders", order_id)
         order["address"] = _address(address1, address2, city, state, country, zip)
-        return _written(order)
+        return written(order)
 
     def modify_pending_order_items(
         self, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
@@ -210,10 +187,10 @@ class RetailDesk:
         self._give_back(order["user_id"], payment_method_id, -difference)
         for old, new in zip(item_ids, new_item_ids, strict=True):
             item = next(item for item in order["items"] if item["item_id"] == old)
-            variant = self.store.item(new)
+            variant = self._item(new)
             item["item_id"], item["price"], item["options"] = new, variant["price"], variant["options"]
         order["status"] = "pending (item modified)"
-        return _written(order)
+        return written(order)
 
     def modify_pending_order_payment(self, order_id: str, payment_method_id: str) -> str:
         """Change the payment method of a pending order.
@@ -239,7 +216,7 @@ class RetailDesk:
         ]
         self._give_back(order["user_id"], payment_method_id, -amount)
         self._give_back(order["user_id"], before, amount)
-        return _written(order)
+        return written(order)
 
     def modify_user_address(
         self, user_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
@@ -257,7 +234,7 @@ class RetailDesk:
         """
         user = self.store.change("users", user_id)
         user["address"] = _address(address1, address2, city, state, country, zip)
-        return _written(user)
+        return written(user)
 
     def return_delivered_order_items(self, order_id: str, item_ids: list[str], payment_method_id: str) -> str:
         """Return items of a delivered order.
@@ -277,9 +254,22 @@ class RetailDesk:
         order = self.store.change("orders", order_id)
         order["status"], order["return_items"] = "return requested", sorted(item_ids)
         order["return_payment_method_id"] = payment_method_id
-        return _written(order)
+        return written(order)
 
     # ------------------------------------------------------------ what the rules are made of
+
+    def _user_found(self, id: str | None) -> str:
+        if id is None:
+            raise ToolError("user not found")
+        self.store.looked = True
+        return id
+
+    def _item(self, id: str) -> Any:
+        """A variant of some product."""
+        found = _indexes(self.path)[2].get(id)
+        if found is None:
+            raise ToolError("item not found")
+        return found
 
     def _method(self, user_id: str, payment_method_id: str) -> Any:
         methods = self.store.look("users", user_id)["payment_methods"]
@@ -313,21 +303,6 @@ class RetailDesk:
         return difference
 
 
-def wanted_differences(path: str, actions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the gold actions make of the database. One that cannot be done changes nothing, as it did when it was
-    recorded."""
-    desk = RetailDesk(path=path)
-    for action in actions:
-        tool: Callable[..., str] | None = getattr(desk, action["name"], None)
-        if tool is None:
-            continue
-        try:
-            tool(**action["arguments"])
-        except ToolError:
-            continue
-    return desk.store.differences()
-
-
 def _all_there(order: Mapping[str, Any], item_ids: Sequence[str]) -> None:
     there = [item["item_id"] for item in order["items"]]
     for id in item_ids:
@@ -335,18 +310,5 @@ def _all_there(order: Mapping[str, Any], item_ids: Sequence[str]) -> None:
             raise ToolError(f"{id} not found")
 
 
-def _in_cents(entity: Any) -> Any:
-    """The same with its amounts rounded: in what order items are named decides the last bits of a sum."""
-    if isinstance(entity, float):
-        return round(entity, 2)
-    if isinstance(entity, Mapping):
-        return {key: _in_cents(value) for key, value in entity.items()}
-    return [_in_cents(value) for value in entity] if isinstance(entity, list) else entity
-
-
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> dict[str, str]:
     return {"address1": address1, "address2": address2, "city": city, "state": state, "country": country, "zip": zip}
-
-
-def _written(entity: Any) -> str:
-    return json.dumps(entity, ensure_ascii=False)

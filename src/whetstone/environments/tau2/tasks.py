@@ -1,7 +1,7 @@
-"""The tasks of tau2-bench's retail domain: a scenario for the user, the gold actions, what has to be said.
+"""The tasks of tau2-bench's domains: a scenario for the user, the gold actions, what has to be said.
 
-Easy to get wrong: what a task is judged by (`reward_basis`). The published ones are judged by the database and by
-assertions in words, for which a model is asked; see `retail` among the rewards for what stands in for those here.
+Easy to get wrong: what a task is judged by (`reward_basis`). Those of retail are judged by the database and by
+assertions in words, for which a model is asked; see `tau2` among the rewards for what stands in for those here.
 
 Source: tau2-bench, arXiv:2506.07982; `tasks.json` and `split_tasks.json`.
 """
@@ -11,18 +11,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments.native.scripted import as_message, call, say
-from whetstone.environments.retail.desk import wanted_differences
+from whetstone.environments.tau2.airline import AirlineDesk
+from whetstone.environments.tau2.desk import Desk, wanted_differences
+from whetstone.environments.tau2.retail import RetailDesk
 from whetstone.errors import TaskError
 from whetstone.tasks.jsonl import Endless
 from whetstone.trajectory import Task
 
 
-class RetailTasks:
-    """Training tasks and held-out ones as the published split has them: its `train` and its `test`.
+class Tau2Tasks:
+    """Training tasks and held-out ones as the published split has them: its `train` and its `test`; a subclass says of
+    which domain.
 
     Tasks of `train` in which nothing is to be changed and nothing to be said are not trained on (`left_out`): whoever
     looks at anything and says goodbye has done them, as far as is judged here.
@@ -36,9 +39,12 @@ class RetailTasks:
             not judged here.
     """
 
+    desk: ClassVar[type[Desk]]
+
     def __init__(self, *, path: str, seed: int = 0) -> None:
-        rows = {row["id"]: row for row in _read(path, "tasks.json")}
-        split: Mapping[str, Sequence[str]] = _read(path, "split_tasks.json")
+        domain = self.desk.domain
+        rows = {row["id"]: row for row in _read(path, "tasks.json", domain)}
+        split: Mapping[str, Sequence[str]] = _read(path, "split_tasks.json", domain)
         for name in ("train", "test"):
             strange = [id for id in split.get(name, ()) if id not in rows]
             if strange or not split.get(name):
@@ -46,10 +52,12 @@ class RetailTasks:
         shared = set(split["train"]) & set(split["test"])
         if shared:
             raise TaskError(f"{path}/split_tasks.json: {len(shared)} tasks are in train and in test")
-        self._held_out = [_task(rows[id]) for id in split["test"]]
-        training = [_task(rows[id]) for id in split["train"]]
+        self._held_out = [task_of(rows[id], domain) for id in split["test"]]
+        training = [task_of(rows[id], domain) for id in split["train"]]
         kept = [
-            task for task in training if task.private["to_say"] or wanted_differences(path, task.private["actions"])
+            task
+            for task in training
+            if task.private["to_say"] or wanted_differences(self.desk, path, task.private["actions"])
         ]
         self.left_out = len(training) - len(kept)
         """Tasks of `train` that are not trained on."""
@@ -75,17 +83,34 @@ class RetailTasks:
         return as_message(script[min(taken, len(script) - 1)])
 
 
-_JUDGED = ("DB", "COMMUNICATE", "NL_ASSERTION")
+class RetailTasks(Tau2Tasks):
+    """Of the retail domain: orders that are cancelled, changed, returned and exchanged."""
+
+    desk = RetailDesk
 
 
-def _read(path: str, name: str) -> Any:
+class AirlineTasks(Tau2Tasks):
+    """Of the airline domain: reservations that are booked, changed and cancelled, or must not be."""
+
+    desk = AirlineDesk
+
+
+_JUDGED = ("DB", "COMMUNICATE", "NL_ASSERTION", "ACTION")
+
+
+def _read(path: str, name: str, domain: str) -> Any:
     file = Path(path) / name
     if not file.is_file():
-        raise TaskError(f"{file}: no such file; the folder is data/tau2/domains/retail of tau2-bench")
+        raise TaskError(f"{file}: no such file; the folder is data/tau2/domains/{domain} of tau2-bench")
     return json.loads(file.read_bytes())
 
 
-def _task(row: Mapping[str, Any]) -> Task:
+def task_of(row: Mapping[str, Any], domain: str) -> Task:
+    """A task as the domain's `tasks.json` has it.
+
+    Raises:
+        TaskError: It is judged by what is not judged here.
+    """
     criteria, told = row["evaluation_criteria"], row["user_scenario"]["instructions"]
     actions = [{"name": a["name"], "arguments": a["arguments"]} for a in criteria.get("actions") or ()]
     to_say = [str(text) for text in criteria.get("communicate_info") or ()]
@@ -97,16 +122,16 @@ def _task(row: Mapping[str, Any]) -> Task:
     basis = list(criteria.get("reward_basis") or ("DB", "COMMUNICATE"))
     strange = set(basis) - set(_JUDGED)
     if strange:
-        raise TaskError(f"retail: task {row['id']} is judged by {', '.join(sorted(strange))}; here by {_JUDGED}")
+        raise TaskError(f"{domain}: task {row['id']} is judged by {', '.join(sorted(strange))}; here by {_JUDGED}")
     assertions = [str(text) for text in criteria.get("nl_assertions") or ()]
     private = {"scenario": scenario, "actions": actions, "to_say": to_say, "script": script}
     private |= {"reward_basis": basis, "assertions": assertions}
     return Task(
-        f"retail/{row['id']}", scenario["reason_for_call"], private, {"domain": "retail", "kind": _kind(actions)}
+        f"{domain}/{row['id']}", scenario["reason_for_call"], private, {"domain": domain, "kind": _kind(actions)}
     )
 
 
 def _kind(actions: Sequence[Mapping[str, Any]]) -> str:
     """The first action that changes something; `none` where none does."""
-    reads = ("get_", "find_", "list_", "calculate", "transfer_")
+    reads = ("get_", "find_", "list_", "search_", "calculate", "transfer_")
     return next((action["name"] for action in actions if not action["name"].startswith(reads)), "none")

@@ -1,0 +1,101 @@
+"""What tau2-bench's own evaluator says of episodes: run by `tau2.py` with a Python that has tau2, episodes on stdin.
+
+python tau2_evaluator.py < cases.jsonl > verdicts.jsonl
+"""
+
+# ruff: noqa: E402  its data folder is read from the environment when it is imported
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import pickle
+import sys
+from typing import Any
+
+import orjson
+from loguru import logger
+
+logger.remove()
+
+from tau2.data_model.message import (
+    AssistantMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from tau2.environment.db import DB
+from tau2.evaluator.evaluator_action import ActionEvaluator
+from tau2.evaluator.evaluator_communicate import CommunicateEvaluator
+from tau2.evaluator.evaluator_env import EnvironmentEvaluator
+from tau2.registry import registry
+
+_load = DB.load.__func__
+_ready: dict[Any, list[Any]] = {}
+
+
+def _loaded(cls: Any, path: Any) -> Any:
+    """One of two databases that were read before this process was forked for an episode."""
+    key = (cls, str(path))
+    if key not in _ready:
+        first = _load(cls, path)
+        _ready[key] = [pickle.loads(pickle.dumps(first)), first]
+    return _ready[key].pop() if os.getpid() != _PARENT else _ready[key][0]
+
+
+def _hash(database: Any) -> str:
+    """Equal where tau2's is, quicker."""
+    return hashlib.sha256(orjson.dumps(database.model_dump(), option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()
+
+
+_PARENT = os.getpid()
+DB.load, DB.get_hash = classmethod(_loaded), _hash
+
+
+def messages(case: dict[str, Any]) -> list[Any]:
+    """Calls, each with an answer nobody compares, and what was said."""
+    found: list[Any] = []
+    for number, call in enumerate(case["calls"]):
+        by = call.get("requestor", "assistant")
+        made = ToolCall(id=str(number), name=call["name"], arguments=call["arguments"], requestor=by)
+        message = AssistantMessage if by == "assistant" else UserMessage
+        found.append(message(role=by, tool_calls=[made]))
+        found.append(ToolMessage(id=str(number), role="tool", requestor=by, content=""))
+    return found + [AssistantMessage(role="assistant", content=text) for text in case["said"]]
+
+
+def judged(task: Any, case: dict[str, Any]) -> dict[str, float]:
+    """What each evaluator says that the task's basis names and that asks no model."""
+    said = messages(case)
+    basis = [one.value for one in task.evaluation_criteria.reward_basis]
+    world = registry.get_env_constructor(case["domain"])
+    checks = EnvironmentEvaluator.calculate_reward(world, task, said, strict_replay=False)
+    verdict = {name.value: value for name, value in (checks.reward_breakdown or {}).items()}
+    if "COMMUNICATE" in basis:
+        verdict["COMMUNICATE"] = CommunicateEvaluator.calculate_reward(task, said).reward
+    if "ACTION" in basis:
+        verdict["ACTION"] = ActionEvaluator.calculate_reward(task, said).reward
+    return verdict
+
+
+def main() -> None:
+    """Judge each episode, in a process of its own."""
+    tasks: dict[str, dict[str, Any]] = {}
+    for line in sys.stdin:
+        case = json.loads(line)
+        domain = case["domain"]
+        if domain not in tasks:
+            tasks[domain] = {task.id: task for task in registry.get_tasks_loader(domain)(None)}
+            registry.get_env_constructor(domain)()
+            gc.freeze()
+        if child := os.fork():
+            if os.waitpid(child, 0)[1]:
+                print(json.dumps({"failed": 1.0}), flush=True)
+            continue
+        print(json.dumps(judged(tasks[domain][case["task"]], case)), flush=True)
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

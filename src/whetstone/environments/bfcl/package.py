@@ -1,0 +1,74 @@
+"""What is taken from the package `bfcl-eval`: its data, and the services that conversations change.
+
+Nothing else of it is imported: of its dependencies none is needed (`pip install --no-deps bfcl-eval`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from whetstone.errors import RecipeError
+
+_FILES = {
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TwitterAPI": "posting_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "VehicleControlAPI": "vehicle_control",
+}
+"""By class, the module it is in and the file that describes its functions."""
+_STATELESS = ("MathAPI",)
+
+
+def data_folder() -> Path:
+    """Where the package keeps its questions.
+
+    Raises:
+        RecipeError: It is not installed; the message has the command.
+    """
+    found = importlib.util.find_spec("bfcl_eval")
+    if found is None or found.origin is None:
+        raise RecipeError("BFCL's services are those of the package bfcl-eval: pip install --no-deps bfcl-eval")
+    return Path(found.origin).parent / "data"
+
+
+def services(names: Sequence[str], configuration: Mapping[str, Any], *, long_context: bool) -> dict[str, Any]:
+    """Services by name, each in the state a conversation begins with.
+
+    Raises:
+        RecipeError: The package is not installed, or has no such service.
+    """
+    data_folder()
+    made = {}
+    for name in names:
+        if name not in _FILES:
+            raise RecipeError(f"BFCL: no service {name}; there are {', '.join(_FILES)}")
+        module = importlib.import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{_FILES[name]}")
+        made[name] = getattr(module, name)()
+        if name not in _STATELESS:
+            made[name]._load_scenario(deepcopy(configuration.get(name, {})), long_context=long_context)
+    return made
+
+
+@functools.lru_cache(maxsize=32)
+def functions(name: str) -> tuple[Mapping[str, Any], ...]:
+    """What is said of a service's functions."""
+    file = data_folder() / "multi_turn_func_doc" / f"{_FILES[name]}.json"
+    return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+
+
+@functools.lru_cache(maxsize=1)
+def said_with_new_functions() -> str:
+    """What the user says when functions are added, word for word: scores are only comparable where it is."""
+    module = importlib.import_module("bfcl_eval.constants.default_prompts")
+    return str(module.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)

@@ -1,0 +1,15 @@
+"""Domains of tau2-bench, built here over its published data: database, tools, policy, tasks, final check."""
+
+from typing import TYPE_CHECKING
+
+from whetstone.window import window
+
+if TYPE_CHECKING:
+    from whetstone.environments.tau2.airline import AirlineDesk
+    from whetstone.environments.tau2.desk import Desk, wanted_differences
+    from whetstone.environments.tau2.retail import RetailDesk
+    from whetstone.environments.tau2.tasks import AirlineTasks, RetailTasks, task_of
+
+__getattr__, __dir__ = window(__name__)
+
+__all__ = ["AirlineDesk", "AirlineTasks", "Desk", "RetailDesk", "RetailTasks", "task_of", "wanted_differences"]

@@ -1,0 +1,80 @@
+"""What the desks of tau2-bench's domains have in common: a database of the episode's own, two tools, the check.
+
+Source: tau2-bench, arXiv:2506.07982.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from whetstone.environments.tau2.store import Store, in_cents, read_database
+from whetstone.errors import ToolError
+from whetstone.tools.arithmetic import evaluate
+from whetstone.tools.protocol import Episode
+
+
+class Desk:
+    """Tools over a domain's database; a subclass has those of its domain.
+
+    Args:
+        path: The folder with `db.json`.
+
+    Raises:
+        RecipeError: There is none.
+    """
+
+    domain: ClassVar[str]
+
+    def __init__(self, *, path: str) -> None:
+        self.path = path
+        read_database(path, self.domain)
+        self.store = Store(path, self.domain)
+        self._transferred = False
+        self._wanted: Mapping[str, Any] = {}
+
+    def open(self, episode: Episode) -> None:
+        """The database as it was published."""
+        self.store, self._transferred = Store(self.path, self.domain), False
+        self._wanted = wanted_differences(type(self), self.path, episode.task.private["actions"])
+
+    def verdict(self) -> Mapping[str, Any]:
+        """`same`: the database is, to the cent, what the gold actions make of it. A success where it is and anything
+        was done: in some tasks the gold actions change nothing, and neither does silence."""
+        changed = self.store.differences()
+        same = in_cents(changed) == in_cents(self._wanted)
+        done = same and (bool(changed) or self.store.looked or self._transferred)
+        return {"success": done, "score": float(done), "same": same, "changed": len(changed)}
+
+    def calculate(self, expression: str) -> str:
+        """Calculate the result of a mathematical expression.
+
+        Args:
+            expression: Numbers, + - * / and parentheses.
+        """
+        return str(round(float(evaluate(expression)), 2))
+
+    def transfer_to_human_agents(self, summary: str) -> str:
+        """Transfer the user to a human agent, with a summary of the issue: only where the user asks for it, or the
+        issue cannot be solved by the policy and the tools.
+
+        Args:
+            summary: What the user wants.
+        """
+        self._transferred = True
+        return "Transfer successful"
+
+
+def wanted_differences(desk: type[Desk], path: str, actions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the gold actions make of the database. One that cannot be done changes nothing, as it did when it was
+    recorded."""
+    played = desk(path=path)
+    for action in actions:
+        tool = getattr(played, action["name"], None)
+        if tool is None:
+            continue
+        try:
+            tool(**action["arguments"])
+        except ToolError:
+            continue
+    return played.store.differences()

@@ -1,0 +1,108 @@
+"""Tasks from a file as a benchmark is published, or as somebody has it: a format, or columns by what they are.
+
+tasks: {source: file, path: HumanEval.jsonl, format: humaneval}
+tasks: {source: file, path: questions.csv, columns: {prompt: question, answer: solution, tags: [topic]}}
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from whetstone.errors import TaskError
+from whetstone.plugins import OptionError
+from whetstone.tasks.formats import format_of
+from whetstone.tasks.jsonl import Endless, OnBadTask, read_tasks
+from whetstone.tasks.splits import check_apart, split
+from whetstone.trajectory import Task
+
+
+class File:
+    """Rows of JSON lines, of one JSON list (`.json`) or of a table (`.csv`), each a task.
+
+    Args:
+        path: The file.
+        format: How its rows are read; `docs/formats.md` has the columns of each.
+        columns: Instead of a format, columns by what they are: `prompt`, and what there is of `answer`, `id`, `tags` (a
+            list) and `private` (a list).
+        held_out: Another file of the same kind, which is held out; empty: a share of the one.
+        held_out_share: That share; 1 keeps all of them, as benchmarks do, and trains on the same.
+        seed: The order in which training tasks come.
+        on_bad_task: `error`, or `skip` to leave bad rows out and count them.
+
+    Raises:
+        TaskError: A file is missing, empty or has a bad row; the message names it.
+        OptionError: There is no such format, or both or neither of `format` and `columns` are given.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        format: str = "",
+        columns: dict[str, Any] | None = None,
+        held_out: str = "",
+        held_out_share: float = 0.1,
+        seed: int = 0,
+        on_bad_task: OnBadTask = "error",
+    ) -> None:
+        try:
+            read = format_of(format, columns or {})
+        except ValueError as error:
+            raise OptionError("columns" if columns else "format", str(error)) from None
+        tasks, self.skipped = _tasks(Path(path), read, on_bad_task)
+        if held_out:
+            kept, skipped = _tasks(Path(held_out), read, on_bad_task)
+            check_apart(tasks, kept, where=path)
+            training, self._held_out, self.skipped = tasks, kept, self.skipped + skipped
+        elif held_out_share == 1.0:
+            training, self._held_out = tasks, tasks
+        else:
+            training, self._held_out = split(tasks, held_out_share, where=path)
+        self._endless = Endless(training, seed=seed)
+
+    @property
+    def training_tasks(self) -> int:
+        """How many there are to train on."""
+        return len(self._endless.tasks)
+
+    def task(self, index: int) -> Task:
+        """Each training task once an epoch, every epoch in another order."""
+        return self._endless[index]
+
+    def held_out(self, count: int) -> Sequence[Task]:
+        """In the order of the file."""
+        return self._held_out[:count]
+
+
+def _tasks(path: Path, read: Any, on_bad_task: OnBadTask) -> tuple[list[Task], int]:
+    if path.suffix not in (".json", ".csv") or not path.is_file():
+        return read_tasks(path, read, on_bad_task=on_bad_task)
+    tasks, skipped = [], 0
+    for number, row in enumerate(_rows(path), start=1):
+        try:
+            tasks.append(read(row, number))
+        except (KeyError, ValueError, TypeError) as error:
+            if on_bad_task == "error":
+                said = f"the column {error} is missing" if isinstance(error, KeyError) else str(error)
+                raise TaskError(f"{path}, row {number}: {said}; `on_bad_task: skip` leaves such rows out") from None
+            skipped += 1
+    if not tasks:
+        raise TaskError(f"{path}: no tasks in it" + (f" ({skipped} bad rows skipped)" if skipped else ""))
+    return tasks, skipped
+
+
+def _rows(path: Path) -> list[Mapping[str, Any]]:
+    text = path.read_text(encoding="utf-8-sig")
+    if path.suffix == ".csv":
+        return list(csv.DictReader(text.splitlines(keepends=True)))
+    try:
+        rows = json.loads(text)
+    except ValueError as error:
+        raise TaskError(f"{path}: not JSON: {error}") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise TaskError(f"{path}: a list of objects is expected")
+    return rows

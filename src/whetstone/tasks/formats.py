@@ -1,0 +1,283 @@
+"""Files as benchmarks are published: which columns a row has, and what of it is asked, kept for the verifier, shown.
+
+A format is named (`tasks: {source: file, path: X.jsonl, format: humaneval}`), or the columns are
+(`columns: {prompt: question, answer: solution}`). Names in braces are columns; of `a|b` the first that a row has.
+
+Easy to get wrong: what a row has for the verifier (tests, patches, gold answers) never reaches the model; only what a
+format puts into the prompt does.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whetstone.errors import did_you_mean
+from whetstone.tasks.gsm8k import problem_of
+from whetstone.tasks.humaneval import function_task
+from whetstone.trajectory import Task
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How one kind of file is read."""
+
+    columns: str
+    """The columns a row has; those in parentheses may be missing."""
+    reward: str
+    """What judges it."""
+    environment: str
+    """Where it is played."""
+    about: str
+    """What a row is, in a sentence."""
+    read: Callable[[Row, int], Task]
+    """A task of a row and its number; ValueError or KeyError where the row is none."""
+
+
+def _column(row: Row, names: str) -> Any:
+    """The first column there is of `a|b`.
+
+    Raises:
+        KeyError: There is none of them.
+    """
+    found = [name for name in names.split("|") if row.get(name) is not None]
+    if not found:
+        raise KeyError(names.split("|")[0])
+    return row[found[0]]
+
+
+def _text(row: Row, names: str) -> str:
+    value = _column(row, names)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"`{names.split('|')[0]}` is a text, got {json.dumps(value, default=str)[:60]}")
+    return value
+
+
+def _id(row: Row, names: str, number: int) -> str:
+    return str(next((row[name] for name in names.split("|") if row.get(name) is not None), number))
+
+
+def _tags(row: Row, **named: str) -> dict[str, str]:
+    return {
+        tag: str(row[column])
+        for tag, columns in named.items()
+        for column in columns.split("|")
+        if row.get(column) is not None
+    }
+
+
+def boxed(solution: str) -> str:
+    r"""What stands in the last `\boxed{…}` of a solution.
+
+    >>> boxed(r"so \boxed{\frac{1}{2}}.")
+    '\\frac{1}{2}'
+
+    Raises:
+        ValueError: There is none, or it does not end.
+    """
+    start = solution.rfind("\\boxed{")
+    depth, begin = 0, start + len("\\boxed{")
+    for at in range(begin, len(solution)) if start >= 0 else ():
+        if solution[at] == "}" and depth == 0:
+            return solution[begin:at]
+        depth += {"{": 1, "}": -1}.get(solution[at], 0)
+    raise ValueError("no `answer`, and no \\boxed{…} in `solution`")
+
+
+def _math(row: Row, number: int) -> Task:
+    answer = str(row["answer"]) if row.get("answer") is not None else boxed(_text(row, "solution"))
+    tags = _tags(row, kind="subject|type", difficulty="level")
+    return Task(_id(row, "unique_id|id", number), _text(row, "problem|question|prompt"), {"answer": answer}, tags)
+
+
+def _mbpp(row: Row, number: int) -> Task:
+    tests, code = _column(row, "test_list"), _text(row, "code")
+    if not isinstance(tests, list) or not tests:
+        raise ValueError("`test_list` is a list of assertions")
+    setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]).strip()
+    private = {
+        "entry_point": _called(tests[0], code),
+        "test": "\n".join([setup, *tests]),
+        "solution": code,
+        "prelude": "",
+    }
+    shown = "\n".join(tests)
+    prompt = f"{_text(row, 'text|prompt')}\nAnswer with the function in one fenced block. It must pass:\n\n{shown}"
+    return Task(_id(row, "task_id", number), prompt, private, {"kind": "function"})
+
+
+def _called(test: str, code: str) -> str:
+    """Which of the functions that the solution defines the first assertion calls."""
+    try:
+        defined = {node.name for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef)}
+        calls = [node.func for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Call)]
+    except SyntaxError as error:
+        raise ValueError(f"`code` or `test_list` is not Python: {error.msg}") from None
+    names = [call.id for call in calls if isinstance(call, ast.Name) and call.id in defined]
+    if not names:
+        raise ValueError("the first of `test_list` calls no function of `code`")
+    return names[0]
+
+
+def _livecodebench(row: Row, number: int) -> Task:
+    tests = [*_tests(row, "public_test_cases"), *_tests(row, "private_test_cases")]
+    if not tests:
+        raise ValueError("`public_test_cases` has no test")
+    if any(test["testtype"] != "functional" for test in tests):
+        raise ValueError("tests that read standard input are not judged here, only functional ones are")
+    cases = [
+        [[json.loads(line) for line in test["input"].splitlines() if line.strip()], json.loads(test["output"])]
+        for test in tests
+    ]
+    metadata = row.get("metadata") or "{}"
+    entry = (json.loads(metadata) if isinstance(metadata, str) else metadata)["func_name"]
+    starter = row.get("starter_code") or ""
+    # a method of `Solution` is asked for; what is called is a function
+    prelude = f"def {entry}(*arguments):\n    return Solution().{entry}(*arguments)\n" if "Solution" in starter else ""
+    private = {"entry_point": entry, "cases": cases, "prelude": prelude}
+    ask = "Answer with the whole code in one fenced block, beginning with:"
+    prompt = f"{_text(row, 'question_content')}\n\n{ask}\n\n```python\n{starter}\n```"
+    tags = _tags(row, kind="platform", difficulty="difficulty")
+    return Task(_id(row, "question_id", number), prompt, private, tags)
+
+
+def _tests(row: Row, column: str) -> list[dict[str, Any]]:
+    given = row.get(column) or "[]"
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        raise ValueError(f"`{column}` is pickled; unpickle it into JSON where you trust it") from None
+    if not isinstance(found, list):
+        raise ValueError(f"`{column}` is a list of tests")
+    return found
+
+
+def _swe(row: Row, number: int) -> Task:
+    named = ("repo", "base_commit", "patch", "test_patch", "version", "environment_setup_commit", "hints_text")
+    private = {name: row[name] for name in named if row.get(name) is not None}
+    for name in ("FAIL_TO_PASS", "PASS_TO_PASS"):
+        tests = _column(row, name)
+        private[name] = json.loads(tests) if isinstance(tests, str) else tests
+    _column(row, "base_commit")
+    return Task(_id(row, "instance_id", number), _text(row, "problem_statement"), private, _tags(row, kind="repo"))
+
+
+def _gaia(row: Row, number: int) -> Task:
+    private = {"answer": _text(row, "Final answer")} | {k: row[k] for k in ("file_name", "file_path") if row.get(k)}
+    return Task(_id(row, "task_id", number), _text(row, "Question"), private, _tags(row, difficulty="Level"))
+
+
+def _browsecomp(row: Row, number: int) -> Task:
+    problem, answer, canary = _text(row, "problem"), _text(row, "answer"), row.get("canary")
+    if canary:
+        problem, answer = _decrypted(problem, str(canary)), _decrypted(answer, str(canary))
+    return Task(_id(row, "id", number), problem, {"answer": answer}, _tags(row, kind="problem_topic|topic"))
+
+
+def _decrypted(text: str, password: str) -> str:
+    """What was hidden from crawlers by the bytes of the password's SHA-256, again and again."""
+    key = hashlib.sha256(password.encode()).digest()
+    try:
+        hidden = base64.b64decode(text, validate=True)
+        return bytes(byte ^ key[at % len(key)] for at, byte in enumerate(hidden)).decode()
+    except ValueError:
+        raise ValueError("there is a `canary`, and the texts are not encrypted with it") from None
+
+
+def _webshop(row: Row, number: int) -> Task:
+    private = {
+        "asin": _text(row, "asin"),
+        "attributes": _column({**row, "none": []}, "instruction_attributes|attributes|none"),
+        "options": _column({**row, "none": []}, "instruction_options|goal_options|none"),
+        "price_upper": row.get("price_upper"),
+    }
+    tags = _tags(row, kind="category")
+    return Task(_id(row, "id", number), _text(row, "instruction|instruction_text"), private, tags)
+
+
+def _alfworld(row: Row, number: int) -> Task:
+    file = _text(row, "game_file|gamefile")
+    said = row.get("task_desc") or row.get("goal") or file
+    return Task(_id(row, "task_id|id", number), str(said), {"file": file}, _tags(row, kind="task_type"))
+
+
+FORMATS: Mapping[str, Format] = {
+    "alfworld": Format(
+        "game_file, (task_desc), (task_type), (task_id)", "verdict", "textworld", "A household game by its file.", _alfworld
+    ),
+    "browsecomp": Format(
+        "problem, answer, (canary), (problem_topic)", "exact_match", "tools", "A question whose answer is hard to find, "
+        "decrypted where there is a canary.", _browsecomp,
+    ),
+    "gaia": Format(
+        "Question, Final answer, (Level), (task_id), (file_name)", "exact_match", "tools", "A question for an assistant "
+        "with tools.", _gaia,
+    ),
+    "gsm8k": Format("question, answer", "exact_number", "tools", "A problem in words; the answer behind `####`.", problem_of("file")),
+    "humaneval": Format(
+        "task_id, prompt, entry_point, test, canonical_solution", "unit_tests", "tools", "A function to complete.",
+        function_task,
+    ),
+    "livecodebench": Format(
+        "question_content, public_test_cases, metadata, (private_test_cases), (starter_code), (question_id), (platform), "
+        "(difficulty)", "unit_tests", "tools", "A problem of a contest; functional tests, as JSON.", _livecodebench,
+    ),
+    "math": Format(
+        "problem, answer or solution, (level), (subject or type), (unique_id)", "symbolic", "tools", "A problem of "
+        "mathematics; the answer is that column, or what is boxed in the solution.", _math,
+    ),
+    "mbpp": Format(
+        "text or prompt, code, test_list, (test_setup_code), (test_imports), (task_id)", "unit_tests", "tools",
+        "A function to write; the tests are shown.", _mbpp,
+    ),
+    "swe": Format(
+        "problem_statement, base_commit, FAIL_TO_PASS, PASS_TO_PASS, (repo), (patch), (test_patch), (instance_id), …",
+        "of your own", "of your own", "An issue of a repository; whoever brings the repository judges.", _swe,
+    ),
+    "webshop": Format(
+        "instruction or instruction_text, asin, (instruction_attributes or attributes), (instruction_options or "
+        "goal_options), (price_upper), (category)", "of your own", "of your own", "Something to buy.", _webshop,
+    ),
+}  # fmt: skip
+"""Every format by its name."""
+
+
+def format_of(name: str, columns: Mapping[str, Any]) -> Callable[[Row, int], Task]:
+    """How rows are read: by a format's name, or by columns.
+
+    Args:
+        columns: `prompt`, and what is needed of `answer`, `id`, `tags` (a list) and `private` (a list): columns by what
+            they are.
+
+    Raises:
+        ValueError: There is no such format, both are given or neither, or `columns` has a key that is none.
+    """
+    if bool(name) == bool(columns):
+        raise ValueError("say `format`, or `columns` by what they are" + (", not both" if name else ""))
+    if name:
+        if name not in FORMATS:
+            raise ValueError(f"no format {name}{did_you_mean(name, FORMATS)}; there are {', '.join(FORMATS)}")
+        return FORMATS[name].read
+    known = ("prompt", "answer", "id", "tags", "private")
+    for key in columns:
+        if key not in known:
+            raise ValueError(f"columns.{key}: a task has {', '.join(known)}{did_you_mean(key, known)}")
+    if "prompt" not in columns:
+        raise ValueError("columns: say which is the `prompt`")
+    return lambda row, number: _by_columns(columns, row, number)
+
+
+def _by_columns(columns: Mapping[str, Any], row: Row, number: int) -> Task:
+    private = {str(name): row[name] for name in columns.get("private", ())}
+    if "answer" in columns:
+        private["answer"] = row[columns["answer"]]
+    tags = {str(name): str(row[name]) for name in columns.get("tags", ())}
+    id = str(row[columns["id"]]) if "id" in columns else str(number)
+    return replace(Task(id, _text(row, str(columns["prompt"])), private), tags=tags)

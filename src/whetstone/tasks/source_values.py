@@ -1,0 +1,234 @@
+"""Values that are written as Java or JavaScript: `5L`, `new int[]{1, 2}`, `["a", 'b']`, `{key: 1}`.
+
+In the leaderboard's Java and JavaScript categories a call gives every value as a text in its language. What is written
+as its type wants it becomes that value; what is not stays a text, which is how a variable is named.
+
+Easy to get wrong: the leaderboard reads these by patterns, not by a grammar: a comma parts elements wherever it stands,
+and a long without its `L` is a text. Scores are only comparable where the same is done.
+
+Source: Patil et al., Berkeley Function-Calling Leaderboard, its type converters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_INTEGER, _DECIMAL = r"-?\d+", r"-?\d+(?:\.\d+)?"
+_EXPONENT = rf"{_DECIMAL}(?:[eE][+-]?\d+)?"
+_BOOLEANS = {"true": True, "false": False}
+_Reader = Callable[[str], Any]
+
+
+def _number(pattern: str, kind: type[int] | type[float], suffix: str = "") -> _Reader:
+    whole = re.compile(rf"({pattern}){suffix}\n?")  # a pattern that ends in `$` there takes a line break, too
+
+    def read(text: str) -> Any:
+        found = whole.fullmatch(text)
+        return kind(found[1]) if found else text
+
+    return read
+
+
+def _boolean(text: str) -> Any:
+    return _BOOLEANS.get(text, text)
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+# ------------------------------------------------------------ Java
+
+_JAVA: Mapping[str, _Reader] = {
+    **dict.fromkeys(("byte", "short", "integer"), _number(_INTEGER, int)),
+    "long": _number(_INTEGER, int, "[lL]"),
+    "float": _number(_EXPONENT, float, "[fF]"),
+    "double": _number(_EXPONENT, float),
+    "boolean": _boolean,
+}
+_AS_LIST = re.compile(r"new\s+ArrayList<\w*>\(Arrays\.asList\((.+?)\)\)")
+_ADDED = re.compile(r"new\s+ArrayList<\w*>\(\)\s*\{\{\s*(.+?)\s*\}\}", re.DOTALL)
+_NO_LIST = re.compile(r"new\s+ArrayList<\w*>\(\)")
+_ARRAY = re.compile(r"new\s+\w+\[\]\s*\{(.*?)\}")
+_MAP = re.compile(r"new\s+HashMap<.*?>\s*\(\)\s*\{\s*\{?\s*(.*?)\s*\}?\s*\}", re.DOTALL)
+_NO_MAP = re.compile(r"new\s+HashMap<.*?>\s*\(\)")
+_PUT = re.compile(r'put\("(.*?)",\s*(.*?)\)')
+
+
+def java_value(text: str, kind: str, elements: str = "") -> Any:
+    """What a text means in Java where a value of a type is wanted; the text itself where it means no such value.
+
+    >>> java_value("5L", "long"), java_value("5", "long"), java_value("new int[]{1, 2}", "Array", "integer")
+    (5, '5', [1, 2])
+
+    Args:
+        kind: The type, as the function's schema names it.
+        elements: The type of a collection's elements; empty: as each is written.
+    """
+    if kind == "Array":
+        found = _ARRAY.search(text)
+        return [_java_element(one, elements) for one in _parted(found[1]) if one] if found else text
+    if kind == "ArrayList":
+        return _java_list(text, elements)
+    if kind == "HashMap":
+        found = _MAP.search(text)
+        if found:
+            return {key: _java_literal(value.strip()) for key, value in _PUT.findall(found[1])}
+        return {} if _NO_MAP.search(text) else text
+    return _JAVA[kind](text) if kind in _JAVA else text
+
+
+def _java_list(text: str, elements: str) -> Any:
+    found, added = _AS_LIST.search(text), _ADDED.search(text)
+    if found:
+        written = _parted(found[1])
+    elif added:
+        written = [one.strip() for one in re.findall(r"add\((.+?)\)", added[1])]
+    else:
+        return [] if _NO_LIST.search(text) else text
+    cut = elements in ("char", "String")  # whatever stands there at either end
+    return [one[1:-1] if cut else _java_element(one, elements) for one in written]
+
+
+def _java_element(text: str, kind: str) -> Any:
+    return java_value(text, kind) if kind else _java_literal(text)
+
+
+def _java_literal(text: str) -> Any:
+    """A value by how it is written."""
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    if text.startswith('"') and text.endswith('"'):
+        return text[1:-1]
+    for kind in ("long", "float"):
+        value = _JAVA[kind](text)
+        if value is not text:
+            return value
+    return _plain_number(text)
+
+
+# ------------------------------------------------------------ JavaScript
+
+_SCRIPT: Mapping[str, _Reader] = {
+    "String": _unquoted,
+    "integer": _number(_INTEGER, int),
+    "float": _number(_DECIMAL, float),
+    "Bigint": _number(_INTEGER, int, "n"),
+    "Boolean": _boolean,
+}
+_ROWS = re.compile(r"\[\s*\[.*?\]\s*(,\s*\[.*?\]\s*)*\]|\bnew\s+Array\(\s*\[.*?\]\s*(,\s*\[.*?\]\s*)*\)")
+_ROW = re.compile(r"\[(.*?)\]|\bnew\s+Array\((.*?)\)")
+_OBJECT = re.compile(r"\{(.*?)\}")
+_PAIR = re.compile(r"([^:]+):\s*(.*?)(?:,\s*(?=[^,]+:)|$)")
+
+
+def javascript_value(text: str, kind: str, elements: str = "") -> Any:
+    """What a text means in JavaScript where a value of a type is wanted; else the text itself.
+
+    >>> javascript_value("'a'", "String"), javascript_value("[1, x]", "array"), javascript_value("{a: 1}", "dict")
+    ('a', [1, 'x'], {'a': 1})
+
+    Args:
+        kind: The type, as the function's schema names it.
+        elements: The type of an array's elements; empty: as each is written.
+    """
+    if kind == "array":
+        return _script_array(text.strip(), elements)
+    if kind == "dict":
+        return _script_object(text.strip())
+    return _SCRIPT[kind](text) if kind in _SCRIPT else text
+
+
+def _script_array(code: str, elements: str) -> Any:
+    rows = _ROWS.match(code)
+    if rows:
+        inner = [one.strip() for one in re.findall(r"\[(.*?)\]", rows[0])]
+        inner[0] = inner[0].removeprefix("[")
+        return [[_script_literal(each) for each in _parted(one)] for one in inner]
+    found = _ROW.match(code)
+    if not found:
+        return code
+    written = (found[1] if found[1] is not None else found[2]).strip()
+    parts = _parted(written) if written else []
+    return [javascript_value(one, elements) if elements else _script_literal(one) for one in parts]
+
+
+def _script_object(code: str) -> Any:
+    found = _OBJECT.match(code)
+    if not found:
+        return code
+    made: dict[str, Any] = {}
+    for key, value in _PAIR.findall(found[1]):
+        name, given = key.strip().strip("'\""), value.strip()
+        if given[:1] == "[" and given.endswith("]"):
+            made[name] = _script_array(given, "")
+        elif given[:1] == "{" and given.endswith("}"):
+            made[name] = _script_object(given)
+        else:
+            made[name] = _script_literal(given.strip("'\""))
+    return made
+
+
+def _script_literal(text: str) -> Any:
+    text = text.strip()
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    bare = _unquoted(text)
+    return _plain_number(text) if bare == text else bare
+
+
+def _plain_number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _parted(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",")]
+
+
+def written_in(language: str, value: Any, kind: str, elements: str = "") -> str:
+    """A value as a text that is read back as it; a text stays as it is, and so may name a variable.
+
+    >>> written_in("java", [1, 2], "Array", "integer"), written_in("javascript", {"a": True}, "dict")
+    ('new Object[]{1, 2}', '{"a": true}')
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | dict):
+        return _java_collection(value, kind, elements) if language == "java" else _script_collection(value, elements)
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else str(value).lower()
+    suffix = {"long": "L", "Bigint": "n"}.get(kind, "f" if (language, kind) == ("java", "float") else "")
+    return f"{value}{suffix}"
+
+
+def _java_collection(value: list[Any] | dict[str, Any], kind: str, elements: str) -> str:
+    if isinstance(value, dict):
+        puts = " ".join(f'put("{key}", {_inside("java", each, "")});' for key, each in value.items())
+        return f"new HashMap<String, Object>() {{{{ {puts} }}}}" if value else "new HashMap<>()"
+    # of an array the quotes would stay, where its elements are texts
+    quoted = ", ".join(_inside("java", each, elements, bare=kind == "Array" and bool(elements)) for each in value)
+    if kind == "Array":
+        return f"new Object[]{{{quoted}}}"
+    return f"new ArrayList<>(Arrays.asList({quoted}))" if value else "new ArrayList<>()"
+
+
+def _script_collection(value: list[Any] | dict[str, Any], elements: str) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{key}": {_inside("javascript", each, "")}' for key, each in value.items()) + "}"
+    return "[" + ", ".join(_inside("javascript", each, elements) for each in value) + "]"
+
+
+def _inside(language: str, value: Any, kind: str, *, bare: bool = False) -> str:
+    text = written_in(language, value, kind)
+    return f'"{text}"' if isinstance(value, str) and not bare else text
+
+
+LANGUAGES: Mapping[str, Callable[[str, str, str], Any]] = {"java": java_value, "javascript": javascript_value}
+"""By language: a value from (its text, its type, the type of its elements)."""

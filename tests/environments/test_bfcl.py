@@ -1,0 +1,81 @@
+"""Conversations of the function-calling leaderboard: turns, functions that come later, and what is checked."""
+
+import asyncio
+import importlib.util
+import json
+
+import pytest
+
+from tests_worlds import environment_of, source_of
+from whetstone.chat import ToolCall, assistant
+from whetstone.environments.bfcl.conversation import Conversation, read_call
+from whetstone.environments.bfcl.tasks import gold_calls
+from whetstone.evaluation.contract import play
+from whetstone.rewards import verdict
+
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("bfcl_eval") is None,
+    reason="the leaderboard's services are not there: pip install --no-deps bfcl-eval",
+)
+
+
+def episode(task, steps, **options):
+    left = iter(steps)
+    make = lambda: environment_of("bfcl_multi_turn", **options)  # noqa: E731
+    one = asyncio.run(play(make, task, lambda *_: next(left), seed=0, max_turns=len(steps))).trajectory
+    return asyncio.run(verdict(one, task)).success, one
+
+
+def right(task):
+    return [step for turn in gold_calls(task) for step in (*(assistant("", call) for call in turn), assistant("Done."))]
+
+
+def test_a_gold_call_is_read_without_being_run():
+    assert read_call("mv('a', destination='b')") == ("mv", {"destination": "b"}, ["a"])
+    with pytest.raises(ValueError, match="malformed"):
+        read_call("mv(__import__('os').getcwd())")
+
+
+@needs_package
+@pytest.mark.parametrize("category", ["base", "miss_func", "miss_param"])
+def test_the_expert_is_right_and_silence_is_not(category):
+    source = source_of("bfcl_multi_turn", category=category)
+    for task in source.held_out(3):
+        assert episode(task, right(task))[0] is True
+        silent = [assistant("Done.")] * len(task.private["question"])
+        assert episode(task, silent)[0] is False
+
+
+@needs_package
+def test_a_turn_that_does_less_than_it_should_fails_and_says_where():
+    task = source_of("bfcl_multi_turn").held_out(1)[0]
+    steps = right(task)
+    ok, one = episode(task, [step for step in steps if "mkdir" not in str(step.tool_calls)])
+    assert ok is False
+    assert one.final["why_not"].startswith("turn 0: GorillaFileSystem.")
+
+
+@needs_package
+def test_a_function_that_is_missing_comes_with_its_turn():
+    task = source_of("bfcl_multi_turn", category="miss_func").held_out(1)[0]
+    ((turn, (name,)),) = task.private["missed_function"].items()
+
+    async def offered():
+        world = Conversation()
+        names = [{spec.name for spec in (await world.reset(task, seed=0)).tools}]
+        for _ in range(int(turn)):
+            shown = (await world.step(assistant("Done."))).observation
+            names.append({spec.name for spec in shown.tools} or names[-1])
+        return names
+
+    names = asyncio.run(offered())
+    assert [name in one for one in names] == [False] * int(turn) + [True]
+
+
+@needs_package
+def test_a_turn_without_end_is_cut_and_counts_as_wrong():
+    task = source_of("bfcl_multi_turn").held_out(1)[0]
+    ok, one = episode(task, [assistant("", ToolCall("ls", json.dumps({})))] * 9, max_steps=4)
+    assert ok is False
+    assert "more than 4 steps" in one.final["why_not"]
+    assert len(one.turns) == 5

@@ -1,0 +1,142 @@
+"""Files of tasks: every published shape, columns by what they are, and what a bad row is told."""
+
+import asyncio
+import base64
+import csv
+import hashlib
+import json
+
+import pytest
+
+from tests_rewards import episode, score
+from whetstone.errors import TaskError
+from whetstone.plugins import OptionError
+from whetstone.rewards import make_reward
+from whetstone.rewards.built_in import REWARDS
+from whetstone.tasks import FORMATS, File
+
+CANARY = "guid"
+
+
+def hidden(text):
+    key = hashlib.sha256(CANARY.encode()).digest()
+    return base64.b64encode(bytes(b ^ key[i % 32] for i, b in enumerate(text.encode()))).decode()
+
+
+ADD = "def add(a, b):\n    return a + b\n"
+ROWS = {
+    "gsm8k": {"question": "1+1?", "answer": "It is <<1+1=2>>2\n#### 2"},
+    "math": {"problem": "Half?", "solution": r"So \boxed{\frac{1}{2}}.", "level": "Level 5", "type": "Algebra"},
+    "humaneval": {
+        "task_id": "X/1", "prompt": 'def add(a, b):\n    """Add."""\n', "entry_point": "add",
+        "canonical_solution": "    return a + b\n",
+        "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+    },
+    "mbpp": {"task_id": 2, "text": "Add.", "code": ADD, "test_list": ["assert add(1, 2) == 3"]},
+    "livecodebench": {
+        "question_content": "Add.", "metadata": '{"func_name": "add"}', "question_id": "q", "difficulty": "easy",
+        "starter_code": "class Solution:\n    def add(self, a, b):",
+        "public_test_cases": '[{"input": "1\\n2", "output": "3", "testtype": "functional"}]',
+    },
+    "swe": {
+        "instance_id": "a__b-1", "repo": "a/b", "base_commit": "c0", "problem_statement": "It breaks.", "patch": "+x",
+        "FAIL_TO_PASS": '["t1"]', "PASS_TO_PASS": "[]",
+    },
+    "gaia": {"task_id": "g", "Question": "Who?", "Final answer": "Ada", "Level": 2, "file_name": ""},
+    "browsecomp": {"problem": hidden("Which?"), "answer": hidden("That"), "canary": CANARY, "problem_topic": "art"},
+    "webshop": {"instruction": "A red lamp", "asin": "B1", "instruction_attributes": ["red"], "price_upper": 30.0},
+    "alfworld": {"game_file": "x/game.tw-pddl", "task_desc": "Put an apple.", "task_type": "pick"},
+}  # fmt: skip
+READ = {
+    "gsm8k": ("1+1?", {"answer": "2"}),
+    "math": ("Half?", {"answer": r"\frac{1}{2}"}),
+    "mbpp": ("Add.", {"entry_point": "add"}),
+    "livecodebench": ("Add.", {"cases": [[[1, 2], 3]]}),
+    "swe": ("It breaks.", {"FAIL_TO_PASS": ["t1"], "patch": "+x"}),
+    "gaia": ("Who?", {"answer": "Ada"}),
+    "browsecomp": ("Which?", {"answer": "That"}),
+    "webshop": ("A red lamp", {"asin": "B1", "attributes": ["red"]}),
+    "alfworld": ("Put an apple.", {"file": "x/game.tw-pddl"}),
+}
+
+
+def source(tmp_path, rows, **options):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return File(path=str(file), held_out_share=1.0, **options)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_published_row_is_asked_and_keeps_what_the_verifier_needs(tmp_path, name):
+    (task,) = source(tmp_path, [ROWS[name]], format=name).held_out(9)
+    prompt, private = READ[name]
+    assert task.prompt.startswith(prompt)
+    assert {key: task.private[key] for key in private} == private
+
+
+def test_every_format_has_a_row_here_and_a_reward_that_there_is():
+    assert ROWS.keys() == FORMATS.keys()
+    assert {one.reward for one in FORMATS.values()} - {"of your own"} <= REWARDS.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["humaneval", "mbpp", "livecodebench"])
+def test_code_of_a_format_is_run_against_its_tests(tmp_path, name):
+    (task,) = source(tmp_path, [ROWS[name]], format=name).held_out(9)
+    method = "class Solution:\n    def add(self, a, b):\n        return a + b\n"
+    for code, right in ((method if name == "livecodebench" else ADD, True), (ADD.replace("+", "-"), False)):
+        said = episode(f"```python\n{code}\n```")
+        assert asyncio.run(make_reward("unit_tests", REWARDS)(said, task)).success is right
+
+
+def test_columns_by_what_they_are_from_lines_a_list_and_a_table(tmp_path):
+    rows = [{"q": f"What is {k}?", "a": str(k), "topic": "sums", "n": f"id{k}"} for k in range(3)]
+    columns = {"prompt": "q", "answer": "a", "id": "n", "tags": ["topic"]}
+    lines = source(tmp_path, rows, columns=columns).held_out(9)
+    (tmp_path / "tasks.json").write_text(json.dumps(rows))
+    with open(tmp_path / "tasks.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    for name in ("tasks.json", "tasks.csv"):
+        assert File(path=str(tmp_path / name), columns=columns, held_out_share=1.0).held_out(9) == lines
+    assert (lines[1].id, lines[1].tags, lines[1].private) == ("id1", {"topic": "sums"}, {"answer": "1"})
+    assert score("exact_match", episode("1"), lines[1]).success
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("gsm8k", {"answer": "2"}, "does not end with `#### answer`"),
+        ("math", {"solution": "half"}, "no `answer`, and no"),
+        ("mbpp", {"test_list": ["assert True"]}, "calls no function of `code`"),
+        (
+            "livecodebench",
+            {"public_test_cases": '[{"input": "", "output": "", "testtype": "stdin"}]'},
+            "standard input",
+        ),
+        ("livecodebench", {"private_test_cases": "eJxrYJk"}, "is pickled"),
+        ("browsecomp", {"problem": "plain"}, "not encrypted"),
+        ("gaia", {"Question": None}, "'Question' is missing"),
+    ],
+)
+def test_a_bad_row_is_named_or_left_out(tmp_path, name, change, said):
+    bad = {**ROWS[name], **change}
+    with pytest.raises(TaskError, match=r"tasks\.jsonl:2 .*" + said):
+        source(tmp_path, [ROWS[name], bad], format=name)
+    assert source(tmp_path, [ROWS[name], bad], format=name, on_bad_task="skip").skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "say `format`, or `columns`"),
+        ({"format": "math", "columns": {"prompt": "q"}}, "not both"),
+        ({"format": "humanval"}, "no format humanval.*humaneval"),
+        ({"columns": {"promt": "q"}}, "columns.promt: a task has"),
+        ({"columns": {"answer": "q"}}, "which is the `prompt`"),
+    ],
+)
+def test_how_a_file_is_read_is_said_once(tmp_path, options, said):
+    with pytest.raises(OptionError, match=said):
+        source(tmp_path, [{"q": "?"}], **options)
