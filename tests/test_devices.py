@@ -11,6 +11,7 @@ import gc
 import pytest
 import torch
 
+import whetstone
 from tests_devices import DEVICE, NAME, allocated, without
 from tests_models import CONFIGS, random_model
 from tests_segments import segment
@@ -32,7 +33,7 @@ from whetstone.policies import (
 )
 from whetstone.recipe import OptimizerSettings, built_in_recipes, load_recipe
 from whetstone.reporting import Progress
-from whetstone.training import evaluate, train
+from whetstone.training import train
 
 THERE = find_device(DEVICE)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -250,7 +251,7 @@ def small(*changes, name="demo", device=DEVICE):
 def test_a_whole_run_on_a_device_learns_and_is_evaluated_on_the_cpu(tmp_path, way):
     run = train(small(*RUNS[way]), tmp_path, progress=Progress(quiet=True))
     assert run.policy().device.type == "cpu"
-    assert evaluate(run, ["policy.device=cpu"], progress=Progress(quiet=True)).episodes == 2
+    assert whetstone.evaluate(run, ["policy.device=cpu"], progress=Progress(quiet=True)).episodes == 2
 
 
 @pytest.mark.slow
