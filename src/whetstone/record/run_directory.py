@@ -120,8 +120,8 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
     held, asked = run_recipe(run_dir).recipe.model_dump(), resolved.recipe.model_dump()
     for key in lost_parts(held):
         raise RunDirectoryError(f"{run_dir}: cannot be gone on with: {key} {NO_NAME}")
-    others = (said for key, said in _differences(held, asked, "") if key not in _PLACES)
-    if (said := next(others, None)) is not None:
+    different = (said for key, said in _differences(held, asked, "") if key not in _PLACES)
+    if (said := next(different, None)) is not None:
         raise RunDirectoryError(f"{run_dir}: holds a run of another recipe: {said}; choose another --run-dir")
 
 
