@@ -253,14 +253,15 @@ def _of_folder(folder: Path, *, trusted: bool) -> ModelSize | None:
         return None
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trusted).get_text_config()
+        said = config.to_dict()  # what only some kinds of model say
         heads = config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // heads
+        width = said.get("head_dim") or config.hidden_size // heads
         return ModelSize(
             stored.parameters,
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
-            inner=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
-            keys=width * (getattr(config, "num_key_value_heads", None) or heads),
+            inner=said.get("intermediate_size") or 4 * config.hidden_size,
+            keys=width * (said.get("num_key_value_heads") or heads),
             vocabulary=config.vocab_size,
             context=config.max_position_embeddings,
         )

@@ -18,7 +18,7 @@ import torch
 
 from whetstone.errors import PolicyError
 from whetstone.policies.adapters import has_adapters
-from whetstone.policies.devices import described
+from whetstone.policies.devices import described, of_module
 from whetstone.policies.policy import Policy
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
@@ -57,11 +57,11 @@ def _has_bfloat16(device: torch.device) -> bool:
     if device.type == "cpu":
         there = torch.cpu.get_capabilities()
         return any(there.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-    module = torch.get_device_module(device)
-    if not hasattr(module, "is_bf16_supported"):
+    ask, using = of_module(device, "is_bf16_supported"), of_module(device, "device")
+    if ask is None:
         return False
-    with module.device(device) if hasattr(module, "device") else contextlib.nullcontext():
-        return bool(module.is_bf16_supported(including_emulation=False))
+    with using(device) if using is not None else contextlib.nullcontext():  # it asks the one in use
+        return bool(ask(including_emulation=False))
 
 
 def in_precision(policy: Policy, wanted: Precision) -> Policy:
