@@ -70,3 +70,20 @@ def auxiliary_devices(resolved: Resolved, settings: OptimizerSettings, own: torc
             raise resolved.error(key, str(error)) from None
     computed = {"teacher": found["teacher.device"], "reference": found["reinforcement.reference_device"]}
     return AuxiliaryDevices(computed, offloaded)
+
+
+def without_effect(resolved: Resolved, own: torch.device) -> list[str]:
+    """Keys of a recipe that keep on the CPU what is there all the same.
+
+    Args:
+        own: The policy's device.
+    """
+    recipe, found = resolved.recipe, []
+    for key, stage in (("supervised", recipe.supervised), ("reinforcement", recipe.reinforcement)):
+        if stage is not None and stage.optimizer_offload and own == CPU:
+            found.append(f"{key}.optimizer_offload")
+    if recipe.reinforcement is not None:
+        places = auxiliary_devices(resolved, recipe.reinforcement, own)
+        keys = {"reference": "reinforcement.reference_offload", "teacher": "teacher.offload"}
+        found += [keys[name] for name in sorted(places.offloaded) if places.computed[name] == CPU]
+    return found

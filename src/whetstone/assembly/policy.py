@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from whetstone.assembly.memory import check_fits
-from whetstone.assembly.placement import device_of
+from whetstone.assembly.placement import device_of, without_effect
 from whetstone.assembly.tokenizer_corpus import conversations
 from whetstone.chat import FORMATS, ToolCallFormat, fitting_format
 from whetstone.contracts import fulfils
@@ -63,6 +63,8 @@ def policy_of(
         policy = _adapted(resolved, _tiny(resolved, source, environment, format, say))
     policy = in_precision(placed(policy, device), recipe.policy.dtype)
     say(_computed(recipe.policy, policy))
+    for key in without_effect(resolved, device):
+        say(f"{key} has no effect: it is computed on the CPU")
     return policy, format
 
 

@@ -48,7 +48,8 @@ def check_dtype(wanted: Precision, device: torch.device) -> None:
     Raises:
         PolicyError: It has not.
     """
-    if wanted == "bfloat16" and device.type == "cuda" and not _has_bfloat16(device):
+    says = device.type != "cpu" and of_module(device, "is_bf16_supported") is not None
+    if wanted == "bfloat16" and says and not _has_bfloat16(device):
         raise PolicyError(f"bfloat16: {described(device)} has no instructions for it; float16 or float32")
 
 
