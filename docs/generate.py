@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from devices_page import devices_page
 from docstring_parser import parse
 from environments_page import environments_page
 from formats_page import formats_page
@@ -213,6 +214,7 @@ def main() -> None:
         "environments.md": environments_page(),
         "rewards.md": rewards_page(),
         "formats.md": formats_page(),
+        "devices.md": devices_page(),
     }
     for name, page in pages.items():
         if "--check" not in sys.argv:

@@ -11,12 +11,14 @@ import gc
 import pytest
 import torch
 
+import whetstone
 from tests_devices import DEVICE, NAME, allocated, without
 from tests_models import CONFIGS, random_model
 from tests_segments import segment
 from tests_small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
 from whetstone.algorithms import clipped, reference_kl
 from whetstone.assembly import assemble
+from whetstone.assembly.placement import device_of, without_effect
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import LocalEngine, Sampling
 from whetstone.learning.model_trainer import ModelTrainer
@@ -29,10 +31,11 @@ from whetstone.policies import (
     load_policy,
     placed,
     save_policy,
+    suitable_dtype,
 )
 from whetstone.recipe import OptimizerSettings, built_in_recipes, load_recipe
 from whetstone.reporting import Progress
-from whetstone.training import evaluate, train
+from whetstone.training import train
 
 THERE = find_device(DEVICE)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -250,7 +253,7 @@ def small(*changes, name="demo", device=DEVICE):
 def test_a_whole_run_on_a_device_learns_and_is_evaluated_on_the_cpu(tmp_path, way):
     run = train(small(*RUNS[way]), tmp_path, progress=Progress(quiet=True))
     assert run.policy().device.type == "cpu"
-    assert evaluate(run, ["policy.device=cpu"], progress=Progress(quiet=True)).episodes == 2
+    assert whetstone.evaluate(run, ["policy.device=cpu"], progress=Progress(quiet=True)).episodes == 2
 
 
 @pytest.mark.slow
@@ -315,6 +318,39 @@ def test_a_device_that_is_not_there_is_one_line(device, said):
     with pytest.raises(RecipeError, match=said) as raised:
         assemble(small(device=device))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.skipif(DEVICE != NAME, reason="which numbers a GPU has is its own")
+def test_bfloat16_is_taken_by_itself_where_a_device_has_it_and_refused_where_not():
+    large, small_one = 20_000_000, 10_000
+    assert suitable_dtype(large, THERE) == torch.bfloat16
+    assert suitable_dtype(small_one, THERE) == torch.float32
+    with without(torch.bfloat16):
+        assert suitable_dtype(large, THERE) == torch.float32
+        with pytest.raises(
+            RecipeError, match=r"policy\.dtype: bfloat16: second:0 .* has no instructions for it; float16"
+        ):
+            device_of(small("policy.dtype=bfloat16"))
+
+
+def test_what_has_no_effect_on_the_cpu_is_said():
+    keys = ["reinforcement.optimizer_offload", "reinforcement.reference_offload"]
+    recipe = small(*(f"{key}=true" for key in keys), device="cpu")
+    assert without_effect(recipe, torch.device("cpu")) == keys
+    assert without_effect(recipe, THERE) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE != NAME, reason="GPUs have float64")
+def test_a_whole_run_needs_no_float64_of_a_device(tmp_path):
+    with without(torch.float64):
+        train(small("reinforcement.reference_kl=0.01"), tmp_path, progress=Progress(quiet=True))
+
+
+def test_eight_bit_states_are_not_computed_on_the_cpu():
+    changes = ("reinforcement.optimizer=adamw_8bit", "reinforcement.optimizer_offload=true")
+    with pytest.raises(RecipeError, match=r"reinforcement\.optimizer: adamw_8bit computes on a GPU; .* adamw or muon"):
+        assemble(small(*changes))
 
 
 def test_auto_is_a_gpu_where_there_is_one_and_else_the_cpu():

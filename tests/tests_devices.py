@@ -10,6 +10,7 @@ It is there from the moment this module is loaded: autograd counts devices once,
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import weakref
@@ -24,7 +25,9 @@ aten = torch.ops.aten
 _CROSSING = {aten.copy_.default, aten._to_copy.default}
 _INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 _lacks: set[torch.dtype] = set()
-_held: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+_held: collections.Counter[int] = collections.Counter()
+"""By storage on the device, how many tensors of the CPU look at it."""
+_sizes: dict[int, int] = {}
 _most = 0
 
 
@@ -148,28 +151,37 @@ def _raw(each):
 
 def _hold(raw):
     global _most
-    _held[id(raw)] = raw
-    _most = max(_most, allocated()) if _counting else _most
+    storage = raw.untyped_storage()
+    key = storage._cdata
+    _held[key] += 1
+    _sizes[key] = storage.nbytes()
+    _most = max(_most, allocated()) if _held[key] == 1 and _counts else _most
+    weakref.finalize(raw, _let_go, key)
 
 
-_counting = False
+def _let_go(key):
+    _held[key] -= 1
+    if not _held[key]:
+        del _held[key], _sizes[key]
+
+
+_counts = False
 
 
 def allocated():
     """Bytes that are held on the device."""
-    storages = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in list(_held.values())}
-    return sum(storages.values())
+    return sum(list(_sizes.values()))
 
 
 @contextlib.contextmanager
 def most_allocated():
     """A list of one number: the most bytes that were held at once while the block ran."""
-    global _counting, _most
-    _counting, _most, found = True, allocated(), [0]
+    global _counts, _most
+    _counts, _most, found = True, allocated(), [0]
     try:
         yield found
     finally:
-        _counting, found[0] = False, _most
+        _counts, found[0] = False, _most
 
 
 @contextlib.contextmanager

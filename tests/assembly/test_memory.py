@@ -1,17 +1,26 @@
 """A model too large for memory is said before it is loaded, with what would fit."""
 
+import gc
 import json
 import struct
 
 import pytest
 import torch
 
+from tests_devices import DEVICE, NAME, allocated, most_allocated
+from tests_segments import segment
+from tests_small import SMALL
+from whetstone.algorithms import supervised
 from whetstone.assembly import assemble
-from whetstone.assembly.memory import check_fits, free_bytes
+from whetstone.assembly.memory import ModelSize, check_fits, memory_plan, size_of
 from whetstone.errors import RecipeError
-from whetstone.policies import build_tiny, save_policy, stored_weights
-from whetstone.recipe import load_recipe
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.policies import CPU, build_tiny, find_device, free_memory, placed, save_policy, stored_weights
+from whetstone.recipe import OptimizerSettings, load_recipe
 from whetstone.training import train
+
+THERE = find_device(DEVICE)
+DORA = "policy.lora={rank: 16, dora: true}"
 
 
 def hollow(folder, *, parameters, name="model.safetensors"):
@@ -43,12 +52,16 @@ def test_weights_are_counted_over_all_files(tmp_path):
         # of what is free: 16 bytes a parameter and more do not fit where 2 or 4 do
         (0.15, [], r"policy\.lora: \{rank: 16\} takes .* GiB, activation_checkpointing: true"),
         (0.15, ["reinforcement.activation_checkpointing=true"], r"policy\.lora: \{rank: 16\} takes [\d.]+ GiB$"),
-        (0.3, ["policy.lora={rank: 16}", "policy.dtype=float32"], r"policy\.dtype: bfloat16 takes .* GiB, activation"),
+        (
+            0.3,
+            ["policy.lora={rank: 16, dora: true}", "policy.dtype=float32"],
+            r"policy\.dtype: bfloat16 takes .* GiB, activation",
+        ),
         (3.0, ["policy.lora={rank: 16}"], r"a smaller model, or a machine with more memory"),
     ],
 )
 def test_what_does_not_fit_is_said_before_it_is_loaded(tmp_path, share, changes, said):
-    folder = hollow(tmp_path / "large", parameters=int(free_bytes() * share))
+    folder = hollow(tmp_path / "large", parameters=int(free_memory(CPU) * share))
     recipe = load_recipe("demo", ["policy.tiny=null", f"policy.path={folder}", "ablations=null", *changes])
     too_large = rf"policy\.path: its .* billion parameters take .* are free; {said}"
     with pytest.raises(RecipeError, match=too_large) as raised:
@@ -57,7 +70,7 @@ def test_what_does_not_fit_is_said_before_it_is_loaded(tmp_path, share, changes,
 
 
 def test_a_run_asks_before_it_loads_and_an_evaluation_asks_for_less(tmp_path):
-    folder = hollow(tmp_path / "large", parameters=int(free_bytes() * 0.1))
+    folder = hollow(tmp_path / "large", parameters=int(free_memory(CPU) * 0.1))
     recipe = load_recipe("demo", ["policy.tiny=null", f"policy.path={folder}", "ablations=null"])
     check_fits(recipe, trains=False)
     with pytest.raises(RecipeError, match=r"policy\.lora: \{rank: 16\} takes"):
@@ -77,3 +90,75 @@ def test_shards_tied_ends_and_a_template_of_its_own_are_loaded_as_they_are(tmp_p
     assert loaded.parameters == policy.parameters
     assert loaded.model.get_input_embeddings().weight is loaded.model.get_output_embeddings().weight
     assert loaded.tokenizer.chat_template == policy.tokenizer.chat_template
+
+
+def planned(*changes, trains=True):
+    recipe = load_recipe("demo", [*SMALL, f"policy.device={DEVICE}", "ablations=null", *changes])
+    return {(share.what, share.device.type): share.bytes for share in memory_plan(recipe, trains=trains)}
+
+
+def test_what_a_run_holds_is_counted_thing_by_thing_and_device_by_device():
+    count = size_of(load_recipe("demo", SMALL).recipe).parameters
+    plain = planned("reinforcement.reference_kl=0.1")
+    assert plain["weights", DEVICE] == plain["gradients", DEVICE] == plain["the reference", DEVICE] == 4 * count
+    assert plain["optimiser states", DEVICE] == 8 * count
+    offloaded = planned("reinforcement.reference_kl=0.1", "reinforcement.reference_offload=true")
+    assert offloaded["the reference", "cpu"] == offloaded["the reference in its pass", DEVICE] == 4 * count
+    assert (
+        planned("reinforcement.optimizer_offload=true")["optimiser states with a copy of the weights", "cpu"]
+        == 12 * count
+    )
+    half = planned("policy.dtype=bfloat16", "policy.lora={rank: 4}")
+    assert half["weights", DEVICE] == 2 * count + 4 * (half["gradients", DEVICE] // 4)
+    assert half["the sampler's weights", DEVICE] == 2 * count
+    assert ("gradients", DEVICE) not in planned(trains=False)
+
+
+def test_a_tiny_model_and_its_adapters_have_as_many_parameters_as_were_counted():
+    for changes in ((), ("policy.lora={rank: 4}",)):
+        recipe = load_recipe("demo", [*SMALL, "ablations=null", *changes])
+        policy = assemble(recipe).policy
+        size = size_of(recipe.recipe)
+        trained = sum(parameter.numel() for parameter in policy.trained())
+        assert trained <= (size.adapters(4) if changes else size.parameters) <= 1.05 * trained
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE != NAME, reason="bytes are counted on the device in memory of the CPU")
+@pytest.mark.parametrize("way", [{}, {"activation_checkpointing": True}, {"logit_megabytes": 1}])
+def test_a_pass_takes_no_more_than_was_said_and_not_much_less(way):
+    policy = placed(build_tiny(["x"], hidden=64, heads=2, layers=6, intermediate=128, context_length=256), THERE)
+    settings = OptimizerSettings(share_prefixes=False, **way)
+    segments = [segment([k % 200 for k in range(start, start + 50)], [True] * 50) for start in range(10)]
+    trainer = ModelTrainer(policy, settings)
+    trainer.step(segments, lambda outputs, _: supervised(outputs.logprobs))
+    gc.collect()
+    held = allocated()
+    with most_allocated() as most:
+        trainer.step(segments, lambda outputs, _: supervised(outputs.logprobs))
+    size = ModelSize(policy.parameters, 6, 64, 128, 64, len(policy.tokenizer), 256)
+    took, said = most[0] - held - 4 * policy.parameters, size.activation_bytes(10 * 49, settings)
+    assert took <= said <= 4 * took
+
+
+def test_a_model_too_large_for_a_device_is_said_with_what_would_fit(tmp_path, monkeypatch):
+    folder = hollow(tmp_path / "large", parameters=1 << 28)
+    given = ["policy.tiny=null", f"policy.path={folder}", "ablations=null", f"policy.device={DEVICE}"]
+    module = torch.get_device_module(DEVICE)
+    monkeypatch.setattr(module, "mem_get_info", lambda device=None: (3 << 30, 4 << 30))
+    recipe = load_recipe("demo", [*given, "policy.dtype=float32", "reinforcement.reference_kl=0.1"])
+    with pytest.raises(RecipeError, match=rf"5 GiB on {DEVICE}:0 before .* and 3 GiB are free") as raised:
+        check_fits(recipe, trains=True)
+    said = str(raised.value)
+    assert "policy.lora: {rank: 16} takes 2 GiB" in said  # weights, and the policy the warm-up ends with
+    assert "reinforcement.optimizer_offload: true takes 3 GiB" in said
+    assert "reinforcement.optimizer: adamw_8bit" not in said  # 3.5 GiB
+    assert "reinforcement.reference_offload" not in said  # 4 GiB
+
+
+def test_a_device_without_room_for_one_episode_is_one_line(monkeypatch):
+    module = torch.get_device_module(DEVICE)
+    assembly = assemble(load_recipe("demo", [*SMALL, "ablations=null", f"policy.device={DEVICE}"]))
+    monkeypatch.setattr(module, "mem_get_info", lambda device=None: (1 << 10, 4 << 30))
+    with pytest.raises(RecipeError, match=rf"engine: no room for keys and values on {DEVICE}:0: .* hold no sequence"):
+        assembly.engine()

@@ -26,6 +26,7 @@ def test_the_demo_is_good_in_everything():
     found = checks()
     assert [name for name, check in found.items() if check.verdict is not Verdict.GOOD] == []
     assert list(found) == [
+        "memory on cpu",
         "policy",
         "template",
         "prompts",

@@ -6,22 +6,18 @@ middle holds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.assembly.instantiate import part_of
-from whetstone.errors import PolicyError
+from whetstone.assembly.placement import auxiliary_devices
 from whetstone.learning.factory import LEARNERS
 from whetstone.learning.process_model import ProcessModel
 from whetstone.learning.protocol import Learner
-from whetstone.policies import CPU, find_device, has_adapters, load_policy, placed
-from whetstone.recipe import OptimizerSettings, ReinforcementSettings, Resolved
+from whetstone.policies import has_adapters, load_policy, placed
+from whetstone.recipe import OptimizerSettings, ReinforcementSettings
 
 
 def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: Path | None) -> Learner:
@@ -49,44 +45,6 @@ def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: 
         teacher_device=places.computed["teacher"],
         process=ProcessModel(policy, process, settings) if process is not None else None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class AuxiliaryDevices:
-    """Where frozen models beside the policy are, by `reference` and `teacher`."""
-
-    computed: Mapping[str, torch.device]
-    offloaded: Collection[str]
-    """Those that are kept on the CPU between their passes."""
-
-    def home(self, model: str) -> torch.device:
-        """Where one is kept."""
-        return CPU if model in self.offloaded else self.computed[model]
-
-
-def auxiliary_devices(resolved: Resolved, settings: OptimizerSettings, own: torch.device) -> AuxiliaryDevices:
-    """Where a recipe puts the frozen models beside the policy.
-
-    Args:
-        own: The policy's device.
-
-    Raises:
-        RecipeError: This machine has no such device.
-    """
-    teacher = resolved.recipe.teacher
-    wanted = {"teacher.device": teacher.device if teacher is not None else None, "reinforcement.reference_device": None}
-    offloaded = {"teacher"} if teacher is not None and teacher.offload else set()
-    if isinstance(settings, ReinforcementSettings):
-        wanted["reinforcement.reference_device"] = settings.reference_device
-        offloaded |= {"reference"} if settings.reference_offload else set()
-    found = {}
-    for key, named in wanted.items():
-        try:
-            found[key] = own if named is None else find_device(named)
-        except PolicyError as error:
-            raise resolved.error(key, str(error)) from None
-    computed = {"teacher": found["teacher.device"], "reference": found["reinforcement.reference_device"]}
-    return AuxiliaryDevices(computed, offloaded)
 
 
 def imitator_for(assembly: Assembly, settings: OptimizerSettings) -> Learner:

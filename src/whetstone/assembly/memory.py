@@ -1,92 +1,270 @@
-"""Does a pretrained policy fit into memory? Counted before it is loaded, from the heads of its files.
+"""What will a run hold, and where? Counted before anything is loaded, from the heads of files and from the recipe.
 
-    all weights    4 (weights) + 4 (gradient) + 8 (AdamW) bytes a parameter, 2 more for the sampler's where it is in
-                   shorter numbers
-    adapters       2 or 4 bytes a parameter; what is trained beside it is little
-    a reference    4 bytes a parameter, where the policy has no adapters to switch off
+    weights            4 bytes a parameter that is trained; 4, or 2 where it is computed in shorter numbers, of others
+    the sampler's      as many again where it draws from a copy: in shorter numbers, or while the weights change
+    gradients          4 bytes a trained parameter
+    optimiser states   8 (AdamW), 2 (in eight bits); with a copy of the weights on the CPU where they are offloaded
+    reference, teacher 4 bytes a parameter
 
-Activations come on top and are bounded by `micro_batch_tokens`; they are not counted here.
+What comes and goes is bounded besides: keys and values of all episodes at once, and the activations of a forward pass.
+They shrink where there is no room, so a run is refused for what it holds all along alone.
+
+Source of what a layer keeps: Korthikanti et al. 2022, arXiv:2205.05198, section 4, counted for gated layers.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from transformers import AutoConfig
 
-from whetstone.policies import found_model, in_dtype, stored_weights
-from whetstone.recipe import OptimizerSettings, PolicySettings, Recipe, ReinforcementSettings, Resolved
+from whetstone.assembly.placement import auxiliary_devices, device_of
+from whetstone.inference import cache_bytes
+from whetstone.policies import CPU, found_model, free_memory, in_dtype, stored_weights
+from whetstone.recipe import OptimizerSettings, Recipe, ReinforcementSettings, Resolved, TinySettings
 
 _GIB = 2**30
-_MEMORY = Path("/proc/meminfo")
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_OF_A_LAYER = 16
+"""States as wide as the model that a layer keeps for its backward pass, at most: norms, queries, keys, values, what
+attention gives, sums, each again where it is computed in shorter numbers."""
+_OF_A_GATE = 6
+"""As wide as its inner part: gate, its activation, their products, and those in shorter numbers."""
+_OF_LOGITS = 3
+"""Logits, what becomes of them, and what is computed on the way."""
 
 
-def check_fits(resolved: Resolved, *, trains: bool) -> None:
-    """See that the recipe's policy can be held; one built from nothing always can.
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """What a model's memory depends on."""
+
+    parameters: int
+    layers: int = 0
+    """0, as all that follow, where the model's configuration does not say."""
+    hidden: int = 0
+    inner: int = 0
+    """Width between a layer's two halves."""
+    keys: int = 0
+    """Numbers in the keys of a token in a layer."""
+    vocabulary: int = 0
+    context: int = 0
+
+    def cache_bytes(self, tokens: int, dtype: torch.dtype) -> int:
+        """Of keys and values of so many tokens."""
+        return 2 * self.layers * self.keys * tokens * dtype.itemsize
+
+    def activation_bytes(self, tokens: int, settings: OptimizerSettings) -> int:
+        """Of a forward and backward pass over so many tokens, at most."""
+        of_layer = 4 * tokens * (_OF_A_LAYER * self.hidden + _OF_A_GATE * self.inner)
+        kept = of_layer + 4 * tokens * self.hidden * self.layers if settings.activation_checkpointing else 0
+        kept = kept or of_layer * self.layers
+        logits = min(settings.logit_megabytes * 2**20, 4 * tokens * self.vocabulary)
+        return kept + of_layer + _OF_LOGITS * logits  # the gradients of a layer are as large as what it keeps
+
+    def adapters(self, rank: int) -> int:
+        """Parameters of adapters beside all linear layers."""
+        attention = 4 * self.hidden + 2 * (self.hidden + self.keys)
+        return self.layers * rank * (attention + 3 * (self.hidden + self.inner))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShare:
+    """What one thing takes."""
+
+    what: str
+    bytes: int
+    device: torch.device
+    held: bool = True
+    """Whether all along; else it comes and goes, and this is a bound."""
+
+
+def size_of(recipe: Recipe) -> ModelSize | None:
+    """The size of a recipe's policy; None where it cannot be counted unread.
+
+    Raises:
+        PolicyError: There is no such model.
+    """
+    policy = recipe.policy
+    if policy.path is None:
+        return _of_tiny(policy.tiny or TinySettings())
+    folder = found_model(policy.path, revision=policy.revision, trust_remote_code=policy.trust_remote_code)
+    return _of_folder(folder, trusted=policy.trust_remote_code)
+
+
+def memory_plan(resolved: Resolved, *, trains: bool) -> list[MemoryShare]:
+    """What a run holds, thing by thing; empty where the policy cannot be counted unread.
 
     Args:
         trains: Whether it is trained, or only sampled.
 
     Raises:
-        RecipeError: It is too large; the message says how large, and what would fit.
+        RecipeError: The machine has no such device.
         PolicyError: There is no such model.
     """
-    policy = resolved.recipe.policy
-    if policy.path is None:
-        return
-    folder = found_model(policy.path, revision=policy.revision, trust_remote_code=policy.trust_remote_code)
-    stored, free = stored_weights(folder), free_bytes()
-    if stored is None or free is None:
-        return
-    said = _too_large(stored.parameters, free, policy, _largest_stage(resolved.recipe) if trains else None)
-    if said:
-        raise resolved.error("policy.path", said)
+    size = size_of(resolved.recipe)
+    return list(_shares(resolved, size, trains=trains)) if size is not None else []
 
 
-def _largest_stage(recipe: Recipe) -> OptimizerSettings | None:
+def _shares(resolved: Resolved, size: ModelSize, *, trains: bool) -> Iterator[MemoryShare]:
+    recipe, device = resolved.recipe, device_of(resolved)
+    policy, stage, count = recipe.policy, largest_stage(recipe) if trains else None, size.parameters
+    dtype = in_dtype(count, policy.dtype, device)
+    short, lora = dtype != torch.float32, policy.lora
+    trained = count if lora is None else size.adapters(lora.rank)
+    if lora is None:
+        yield MemoryShare("weights", 4 * count, device)
+    else:
+        yield MemoryShare("weights", dtype.itemsize * count + 4 * trained, device)
+    ahead = isinstance(stage, ReinforcementSettings) and stage.admit_ahead > 0
+    if recipe.engine.name == "local" and (short or (ahead and lora is None)):
+        copied = dtype.itemsize * count if lora is None or not lora.dora else 0
+        yield MemoryShare("the sampler's weights", copied, device)
+    if stage is not None:
+        yield MemoryShare("gradients", 4 * trained, device)
+        if stage.optimizer_offload and device != CPU:
+            yield MemoryShare("optimiser states with a copy of the weights", 12 * trained, CPU)
+        else:
+            yield MemoryShare("optimiser states", (2 if stage.optimizer == "adamw_8bit" else 8) * trained, device)
+        yield from _beside(resolved, stage, size, device)
+    if size.layers:
+        if recipe.engine.name == "local":
+            rows = size.cache_bytes(recipe.rollout.max_in_flight * size.context, dtype)
+            room = cache_bytes(device, recipe.engine.options.get("cache_gib"))
+            rows = rows if room is None else min(rows, room)
+            said = f"keys and values of {recipe.rollout.max_in_flight} episodes"
+            yield MemoryShare(said, rows, device, held=False)
+        if stage is not None:
+            tokens = stage.micro_batch_tokens
+            yield MemoryShare(f"a pass of {tokens:,} tokens", size.activation_bytes(tokens, stage), device, held=False)
+
+
+def _beside(
+    resolved: Resolved, stage: OptimizerSettings, size: ModelSize, device: torch.device
+) -> Iterator[MemoryShare]:
+    """Of the models beside the policy."""
+    recipe, places = resolved.recipe, auxiliary_devices(resolved, stage, device)
+    models: dict[str, int] = {}
+    refers = isinstance(stage, ReinforcementSettings) and stage.reference_kl > 0
+    if refers and (recipe.policy.lora is None or recipe.supervised is not None):
+        models["reference"] = 4 * size.parameters
+    if recipe.teacher is not None:
+        taught = _of_folder(found_model(recipe.teacher.path), trusted=False)
+        models["teacher"] = 4 * taught.parameters if taught is not None else 0
+    for name, taken in models.items():
+        yield MemoryShare(f"the {name}", taken, places.home(name))
+        if name in places.offloaded:
+            yield MemoryShare(f"the {name} in its pass", taken, places.computed[name], held=False)
+    if recipe.process_model is not None:
+        yield MemoryShare("the process model", 16 * size.parameters, device)
+
+
+def check_fits(resolved: Resolved, *, trains: bool) -> None:
+    """See that what a run holds all along fits.
+
+    Args:
+        trains: Whether it is trained, or only sampled.
+
+    Raises:
+        RecipeError: It does not; the message says how large it is, and what would fit. Or there is no such device.
+        PolicyError: There is no such model.
+    """
+    if resolved.recipe.policy.path is None:  # one built from nothing always fits
+        return
+    size = size_of(resolved.recipe)
+    if size is None:
+        return
+    beyond = _beyond(_held(_shares(resolved, size, trains=trains)))
+    if beyond is None:
+        return
+    device, needed, free = beyond
+    there = "" if device == CPU else f" on {device}"
+    said = (
+        f"its {size.parameters / 1e9:.3g} billion parameters take {needed / _GIB:.3g} GiB{there} before a token is "
+        f"computed, and {free / _GIB:.3g} GiB are free"
+    )
+    mends = []
+    for mend, changes in _mends(resolved):
+        changed = _held(_shares(resolved.with_changes(changes), size, trains=trains))
+        if _beyond(changed) is None:
+            mends.append(f"{mend} takes {changed.get(device, changed.get(CPU, 0)) / _GIB:.3g} GiB")
+    stage = largest_stage(resolved.recipe) if trains else None
+    if mends and stage is not None and not stage.activation_checkpointing:
+        mends.append("activation_checkpointing: true keeps what comes on top small")
+    wish = ", ".join(mends) if mends else "a smaller model, or a machine with more memory"
+    raise resolved.error("policy.path", f"{said}; {wish}")
+
+
+def _mends(resolved: Resolved) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(what to write, the keys that change) of each way to hold less."""
+    recipe, policy = resolved.recipe, resolved.recipe.policy
+    if policy.lora is None:
+        yield "policy.lora: {rank: 16}", {"policy.lora": {"rank": 16}}
+    if policy.dtype == "float32":
+        yield "policy.dtype: bfloat16", {"policy.dtype": "bfloat16"}
+    if device_of(resolved) == CPU:
+        return
+    stage, name = largest_stage(recipe), "reinforcement" if recipe.reinforcement is not None else "supervised"
+    if stage is not None and policy.lora is None and not stage.optimizer_offload:
+        offload = f"{name}.optimizer_offload"
+        yield f"{offload}: true", {offload: True, f"{name}.optimizer": "adamw"}
+        if stage.optimizer == "adamw":
+            yield f"{name}.optimizer: adamw_8bit", {f"{name}.optimizer": "adamw_8bit"}
+    if isinstance(stage, ReinforcementSettings) and stage.reference_kl > 0 and not stage.reference_offload:
+        yield "reinforcement.reference_offload: true", {"reinforcement.reference_offload": True}
+    yield "policy.device: cpu", {"policy.device": "cpu"}
+
+
+def largest_stage(recipe: Recipe) -> OptimizerSettings | None:
+    """The stage that holds most."""
     return recipe.reinforcement or recipe.supervised
 
 
-def _too_large(parameters: int, free: int, policy: PolicySettings, stage: OptimizerSettings | None) -> str:
-    """What to say of a model that does not fit into so many bytes; empty where it does."""
-    wanted = "float32" if policy.dtype == "auto" and policy.lora is not None else policy.dtype
-    short = in_dtype(parameters, wanted, torch.device("cpu")) != torch.float32
-    base, shorter = parameters * (2 if short else 4), parameters * 2
-    needed = base if policy.lora is not None else _of_all_weights(parameters, stage, short=short)
-    if needed <= free:
-        return ""
-    said = (
-        f"its {parameters / 1e9:.3g} billion parameters take {needed / _GIB:.3g} GiB before a token is computed, and "
-        f"{free / _GIB:.3g} GiB are free"
-    )
-    mends = []
-    if policy.lora is None and base <= free:
-        mends.append(f"policy.lora: {{rank: 16}} takes {base / _GIB:.3g} GiB")
-    elif not short and shorter <= free:
-        adapters = "" if policy.lora is not None else " with policy.lora: {rank: 16}"
-        mends.append(f"policy.dtype: bfloat16{adapters} takes {shorter / _GIB:.3g} GiB")
-    if mends and stage is not None and not stage.activation_checkpointing:
-        mends.append("activation_checkpointing: true keeps what comes on top small")
-    return f"{said}; {', '.join(mends)}" if mends else f"{said}; a smaller model, or a machine with more memory"
+def _held(shares: Iterator[MemoryShare]) -> dict[torch.device, int]:
+    """Bytes held all along, by device."""
+    found: defaultdict[torch.device, int] = defaultdict(int)
+    for share in shares:
+        found[share.device] += share.bytes if share.held else 0
+    return dict(found)
 
 
-def _of_all_weights(parameters: int, stage: OptimizerSettings | None, *, short: bool) -> int:
-    if stage is None:
-        return parameters * (4 + (2 if short else 0))
-    states = 2 if stage.optimizer == "adamw_8bit" else 8
-    referred = 4 if isinstance(stage, ReinforcementSettings) and stage.reference_kl > 0 else 0
-    return parameters * (4 + 4 + states + referred + (2 if short else 0))
+def _beyond(held: Mapping[torch.device, int]) -> tuple[torch.device, int, int] | None:
+    """(a device, what is to be held there, what is free) of the first that has less; None where all have enough."""
+    for device, needed in held.items():
+        free = free_memory(device)
+        if free is not None and needed > free:
+            return device, needed, free
+    return None
 
 
-def free_bytes() -> int | None:
-    """What this process may still take: of the machine's memory, and of its container's; None where nobody says."""
-    try:
-        lines = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines() if ":" in line)
-        free = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError, IndexError):
+def _of_tiny(tiny: TinySettings) -> ModelSize:
+    width, inner = tiny.hidden, tiny.intermediate
+    of_layer = 4 * width * width + 3 * width * inner + 2 * width
+    count = tiny.vocabulary * width + tiny.layers * of_layer + width
+    return ModelSize(count, tiny.layers, width, inner, width, tiny.vocabulary, tiny.context_length)
+
+
+def _of_folder(folder: Path, *, trusted: bool) -> ModelSize | None:
+    stored = stored_weights(folder)
+    if stored is None:
         return None
-    for limit in _LIMITS:
-        if limit.is_file() and (said := limit.read_text().strip()).isdigit():
-            free = min(free, int(said))
-    return free
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trusted).get_text_config()
+        said = config.to_dict()  # what only some kinds of model say
+        heads = config.num_attention_heads
+        width = said.get("head_dim") or config.hidden_size // heads
+        return ModelSize(
+            stored.parameters,
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            inner=said.get("intermediate_size") or 4 * config.hidden_size,
+            keys=width * (said.get("num_key_value_heads") or heads),
+            vocabulary=config.vocab_size,
+            context=config.max_position_embeddings,
+        )
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, ImportError):
+        # whoever loads it says what is wrong
+        return ModelSize(stored.parameters)

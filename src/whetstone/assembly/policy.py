@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from whetstone.assembly.memory import check_fits
+from whetstone.assembly.placement import device_of, without_effect
 from whetstone.assembly.tokenizer_corpus import conversations
 from whetstone.chat import FORMATS, ToolCallFormat, fitting_format
 from whetstone.contracts import fulfils
@@ -22,9 +23,7 @@ from whetstone.policies import (
     Policy,
     add_adapters,
     build_tiny,
-    check_dtype,
     described,
-    find_device,
     found_model,
     in_precision,
     load_policy,
@@ -64,25 +63,9 @@ def policy_of(
         policy = _adapted(resolved, _tiny(resolved, source, environment, format, say))
     policy = in_precision(placed(policy, device), recipe.policy.dtype)
     say(_computed(recipe.policy, policy))
+    for key in without_effect(resolved, device):
+        say(f"{key} has no effect: it is computed on the CPU")
     return policy, format
-
-
-def device_of(resolved: Resolved) -> torch.device:
-    """Where the recipe's policy is computed on this machine.
-
-    Raises:
-        RecipeError: The machine has no such device, or the device not the numbers that are asked of it.
-    """
-    wanted = resolved.recipe.policy
-    try:
-        device = find_device(wanted.device)
-    except PolicyError as error:
-        raise resolved.error("policy.device", str(error)) from None
-    try:
-        check_dtype(wanted.dtype, device)
-    except PolicyError as error:
-        raise resolved.error("policy.dtype", str(error)) from None
-    return device
 
 
 def _computed(settings: PolicySettings, policy: Policy) -> str:

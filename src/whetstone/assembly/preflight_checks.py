@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -18,7 +18,7 @@ import torch
 
 from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
-from whetstone.assembly.memory import check_fits
+from whetstone.assembly.memory import MemoryShare, check_fits, memory_plan
 from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.environments.protocol import tools_shown
@@ -27,6 +27,7 @@ from whetstone.evaluation.checks import Check, Verdict
 from whetstone.inference import check_engine
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.resources import peak_memory_gib
+from whetstone.policies import free_memory
 from whetstone.recipe import OptimizerSettings, Resolved
 from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
 from whetstone.tasks import Expert
@@ -45,6 +46,9 @@ async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
     """Try everything a run of this recipe needs, in under a minute for models of a laptop's size."""
     began = time.perf_counter()
     try:
+        plan = await run_in_compute_thread(memory_plan, resolved, trains=True)
+        for planned in _of_memory(plan):
+            yield replace(planned, seconds=time.perf_counter() - began)
         await run_in_compute_thread(lambda: check_fits(resolved, trains=True))
         assembly = await run_in_compute_thread(assemble, resolved)
     except WhetstoneError as error:
@@ -74,6 +78,34 @@ async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
         except Exception as error:  # what a plug-in raises is what the check is there to find
             found = Check(name, Verdict.BAD, f"{type(error).__name__}: {error}".splitlines()[0])
         yield replace(found, name=name, seconds=time.perf_counter() - began)
+
+
+def _of_memory(plan: Sequence[MemoryShare]) -> Iterator[Check]:
+    """What a run holds on each device, and what is free there, before anything is loaded."""
+    for device in dict.fromkeys(share.device for share in plan):
+        here = [share for share in plan if share.device == device and share.bytes]
+        free = free_memory(device)
+        held = sum(share.bytes for share in here if share.held)
+        passing = sum(share.bytes for share in here if not share.held)
+        said = f"holds {_gib(held)}: {_listed([share for share in here if share.held])}"
+        if passing:
+            said += f"; comes and goes, at most: {_listed([share for share in here if not share.held])}"
+        verdict, mend = Verdict.GOOD, ""
+        if free is not None:
+            said += f"; {_gib(free)} free"
+            if held > free:
+                verdict = Verdict.BAD
+            elif held + passing > free:
+                verdict, mend = Verdict.NOTE, "smaller: rollout.max_in_flight or engine.cache_gib; micro_batch_tokens"
+        yield Check(f"memory on {device}", verdict, said, mend)
+
+
+def _listed(shares: Sequence[MemoryShare]) -> str:
+    return ", ".join(f"{share.what} {_gib(share.bytes)}" for share in shares) or "nothing"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB" if size >= 2**30 / 100 else f"{size / 2**20:.2g} MiB"
 
 
 async def _of_engine(assembly: Assembly) -> AsyncIterator[Check]:
@@ -253,7 +285,7 @@ class _Probe:
                 raise
             mend = "lower micro_batch_tokens or logit_megabytes, or set activation_checkpointing: true or policy.lora"
             return Check("", Verdict.BAD, "a micro-batch of the longest segments does not fit into memory", mend)
-        peak = peak_memory_gib(next(self.assembly.policy.model.parameters()).device)
+        peak = peak_memory_gib(self.assembly.policy.device)
         said = f"{tokens:,} tokens forward and backward in {seconds:.2f} s, {peak:.2f} GiB at most so far"
         if self.assembly.policy.context_length > settings.micro_batch_tokens:
             said += f"; segments beyond micro_batch_tokens ({settings.micro_batch_tokens:,}) get a pass of their own"

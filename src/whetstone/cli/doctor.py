@@ -26,6 +26,7 @@ from whetstone.evaluation.checks import Verdict
 from whetstone.extras import install_command
 from whetstone.inference import rows_are_summed_alike
 from whetstone.plain_json import to_json
+from whetstone.policies import available_devices, described, find_device, free_memory
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.sandbox import Isolation, does_not_hold, offers
 from whetstone.sandbox.cgroups import parents
@@ -85,7 +86,9 @@ def examine() -> dict[str, dict[str, Any]]:
             "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
         },
         "accelerator": {
-            "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none; the CPU is used",
+            "devices": ", ".join(map(described, available_devices())),
+            "auto": f"{find_device('auto')} (policy.device: auto)",
+            "free_gib": {str(device): _free_gib(device) for device in available_devices()},
             "torch_threads": torch.get_num_threads(),
             "repeatable": "bit for bit whatever the batch" if rows_are_summed_alike() else "up to rounding",
         },
@@ -109,6 +112,11 @@ def examine() -> dict[str, dict[str, Any]]:
             "chromium": _program("chromium", "browser environments: apt-get install chromium chromium-driver"),
         },
     }
+
+
+def _free_gib(device: torch.device) -> float | str:
+    free = free_memory(device)
+    return round(free / 2**30, 1) if free is not None else "unknown"
 
 
 def _memory_gib() -> float | str:

@@ -7,7 +7,7 @@ from whetstone.window import window
 if TYPE_CHECKING:
     from whetstone.inference.abilities import require
     from whetstone.inference.engine_check import Finding, check_engine
-    from whetstone.inference.factory import ENGINES, merges, publish
+    from whetstone.inference.factory import ENGINES, cache_bytes, merges, publish
     from whetstone.inference.forward import rows_are_summed_alike
     from whetstone.inference.local import LocalEngine
     from whetstone.inference.protocol import (
@@ -46,6 +46,7 @@ __all__ = [
     "VLLMEngine",
     "WeightFolder",
     "Weights",
+    "cache_bytes",
     "check_engine",
     "merges",
     "publish",

@@ -11,10 +11,12 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Gt
 
+from whetstone.errors import EngineError
 from whetstone.inference.local import LocalEngine
 from whetstone.inference.merging import MergingEngine
 from whetstone.inference.protocol import Engine, InFlight, Weights
@@ -22,21 +24,52 @@ from whetstone.inference.restarting import RestartingEngine
 from whetstone.inference.served import ServedEngine, restarting_engine
 from whetstone.inference.sglang import SGLangEngine
 from whetstone.inference.vllm import VLLMEngine
-from whetstone.policies import Policy, adapter_alpha, can_merge, has_adapters, save_policy, without_adapters
+from whetstone.policies import (
+    Policy,
+    adapter_alpha,
+    can_merge,
+    free_memory,
+    has_adapters,
+    save_policy,
+    without_adapters,
+)
 
 
-def local(*, policy: Policy, max_sequences: int, version: int = 0) -> Engine:
+def local(
+    *, policy: Policy, max_sequences: int, version: int = 0, cache_gib: Annotated[float, Gt(0)] | None = None
+) -> Engine:
     """In this process, from the policy's own model: what is trained is what draws. Where it is computed in shorter
-    numbers than its weights have, from a copy."""
-    if merges(policy):
-        return MergingEngine(policy, rows=max_sequences, version=version)
-    return LocalEngine(
-        policy.model,
-        context_length=policy.context_length,
-        rows=max_sequences,
-        version=version,
-        detokenize=policy.tokenizer.decode,
-    )
+    numbers than its weights have, from a copy.
+
+    Args:
+        cache_gib: What keys and values of all episodes may take; fewer run at once where it has to be. null: half of
+            what is free on a GPU when the engine is made, and any on a CPU, where memory is taken when it is used.
+
+    Raises:
+        EngineError: There is no room for one episode.
+    """
+    room = cache_bytes(policy.device, cache_gib)
+    try:
+        if merges(policy):
+            return MergingEngine(policy, rows=max_sequences, version=version, cache_bytes=room)
+        return LocalEngine(
+            policy.model,
+            context_length=policy.context_length,
+            rows=max_sequences,
+            cache_bytes=room,
+            version=version,
+            detokenize=policy.tokenizer.decode,
+        )
+    except ValueError as error:
+        raise EngineError(f"no room for keys and values on {policy.device}: {error}") from None
+
+
+def cache_bytes(device: torch.device, gib: float | None) -> int | None:
+    """What keys and values of an engine may take on a device; None: any."""
+    if gib is not None:
+        return int(gib * 2**30)
+    free = free_memory(device) if device.type != "cpu" else None
+    return free // 2 if free is not None else None
 
 
 def vllm(

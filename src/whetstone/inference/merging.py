@@ -24,9 +24,10 @@ class MergingEngine(LocalEngine):
         policy: Its adapters are those last handed over.
         rows: As of `LocalEngine`.
         version: As of `LocalEngine`.
+        cache_bytes: As of `LocalEngine`.
     """
 
-    def __init__(self, policy: Policy, *, rows: int, version: int = 0) -> None:
+    def __init__(self, policy: Policy, *, rows: int, version: int = 0, cache_bytes: int | None = None) -> None:
         self._policy = policy
         plain = without_adapters(policy.model, merge=False).to(policy.dtype)
         plain.load_state_dict(merged_weights(policy.model, policy.dtype), strict=False)
@@ -35,6 +36,7 @@ class MergingEngine(LocalEngine):
             plain,
             context_length=policy.context_length,
             rows=rows,
+            cache_bytes=cache_bytes,
             version=version,
             detokenize=policy.tokenizer.decode,
         )

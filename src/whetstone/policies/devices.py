@@ -47,8 +47,10 @@ def find_device(name: str) -> torch.device:
         raise PolicyError(
             f"{name}: this machine has none that this PyTorch ({torch.__version__}) can use; it has {others}"
         )
-    module = _module_of(device)
-    number = device.index if device.index is not None else _number_in_use(module)
+    number = device.index
+    if number is None:  # the one in use; the first where a kind has only one
+        in_use = of_module(device, "current_device")
+        number = in_use() if in_use is not None else 0
     if number >= len(there):
         raise PolicyError(f"{name}: this machine has {len(there)} ({', '.join(map(str, there))})")
     return there[number]
@@ -57,12 +59,12 @@ def find_device(name: str) -> torch.device:
 def devices_of(kind: str) -> list[torch.device]:
     """The devices of a kind that this machine has and this PyTorch can use: `cuda`."""
     try:
-        module = _module_of(torch.device(kind))
+        available = of_module(torch.device(kind), "is_available")
     except (RuntimeError, AttributeError):  # a kind this PyTorch only knows the name of
         return []
-    if not hasattr(module, "is_available") or not module.is_available():
+    if available is None or not available():
         return []
-    return [torch.device(kind, number) for number in range(module.device_count())]
+    return [torch.device(kind, number) for number in range(torch.get_device_module(kind).device_count())]
 
 
 def available_devices() -> list[torch.device]:
@@ -73,7 +75,7 @@ def available_devices() -> list[torch.device]:
 
 def described(device: torch.device) -> str:
     """A device with what it is called: `cuda:0 (NVIDIA H100)`."""
-    named = getattr(_module_of(device), "get_device_name", None) if device != CPU else None
+    named = of_module(device, "get_device_name") if device != CPU else None
     return f"{device} ({named(device)})" if named is not None else str(device)
 
 
@@ -90,11 +92,11 @@ def free_memory(device: torch.device) -> int | None:
     """Bytes this process may still take there; None where nobody says. Of the CPU: of the machine's memory, and of
     its container's."""
     if device.type != "cpu":
-        module = _module_of(device)
-        if not hasattr(module, "mem_get_info"):
+        ask = of_module(device, "mem_get_info")
+        if ask is None:
             return None
-        free: int = module.mem_get_info(device)[0]
-        kept = [getattr(module, name, None) for name in ("memory_reserved", "memory_allocated")]
+        free: int = ask(device)[0]
+        kept = [of_module(device, name) for name in ("memory_reserved", "memory_allocated")]
         reserved, allocated = (0 if ask is None else ask(device) for ask in kept)
         return free + max(0, reserved - allocated)  # what PyTorch keeps for itself and does not use
     try:
@@ -110,13 +112,14 @@ def free_memory(device: torch.device) -> int | None:
 
 def release_memory(device: torch.device) -> None:
     """Give back to the device what PyTorch keeps of it and does not use."""
-    if device.type != "cpu" and hasattr(_module_of(device), "empty_cache"):
-        _module_of(device).empty_cache()
+    empty = of_module(device, "empty_cache") if device.type != "cpu" else None
+    if empty is not None:
+        empty()
 
 
 def peak_memory(device: torch.device) -> int | None:
     """The most bytes that were held there so far; None of a device that does not count them, such as the CPU."""
-    ask = getattr(_module_of(device), "max_memory_allocated", None) if device.type != "cpu" else None
+    ask = of_module(device, "max_memory_allocated") if device.type != "cpu" else None
     return None if ask is None else int(ask(device))
 
 
@@ -138,9 +141,6 @@ def brought(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
             of[name] = tensor  # type: ignore[assignment]
 
 
-def _module_of(device: torch.device) -> Any:
-    return torch.get_device_module(device)
-
-
-def _number_in_use(module: Any) -> int:
-    return int(module.current_device()) if hasattr(module, "current_device") else 0
+def of_module(device: torch.device, name: str) -> Any:
+    """What PyTorch's module of a kind of device calls so, as `torch.cuda.mem_get_info`; None where it has none."""
+    return getattr(torch.get_device_module(device), name, None)

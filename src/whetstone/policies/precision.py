@@ -18,7 +18,7 @@ import torch
 
 from whetstone.errors import PolicyError
 from whetstone.policies.adapters import has_adapters
-from whetstone.policies.devices import described
+from whetstone.policies.devices import described, of_module
 from whetstone.policies.policy import Policy
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
@@ -48,7 +48,8 @@ def check_dtype(wanted: Precision, device: torch.device) -> None:
     Raises:
         PolicyError: It has not.
     """
-    if wanted == "bfloat16" and device.type == "cuda" and not _has_bfloat16(device):
+    says = device.type != "cpu" and of_module(device, "is_bf16_supported") is not None
+    if wanted == "bfloat16" and says and not _has_bfloat16(device):
         raise PolicyError(f"bfloat16: {described(device)} has no instructions for it; float16 or float32")
 
 
@@ -57,11 +58,11 @@ def _has_bfloat16(device: torch.device) -> bool:
     if device.type == "cpu":
         there = torch.cpu.get_capabilities()
         return any(there.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-    module = torch.get_device_module(device)
-    if not hasattr(module, "is_bf16_supported"):
+    ask, using = of_module(device, "is_bf16_supported"), of_module(device, "device")
+    if ask is None:
         return False
-    with module.device(device) if hasattr(module, "device") else contextlib.nullcontext():
-        return bool(module.is_bf16_supported(including_emulation=False))
+    with using(device) if using is not None else contextlib.nullcontext():  # it asks the one in use
+        return bool(ask(including_emulation=False))
 
 
 def in_precision(policy: Policy, wanted: Precision) -> Policy:

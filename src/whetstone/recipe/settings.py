@@ -276,9 +276,9 @@ class ReinforcementSettings(OptimizerSettings):
     step_timeout_seconds: float | None = Field(None, gt=0)
     """How long an update waits for its groups; then it takes those that are finished, one or more."""
     reference_device: str | None = None
-    """What that policy is computed on, as of `policy.device`; null: what the policy is."""
+    """What the reference is computed on, as of `policy.device`; null: what the policy is."""
     reference_offload: bool = False
-    """Whether it is kept on the CPU and brought to its device for each pass, which takes longer."""
+    """Whether the reference is kept on the CPU and brought to its device for each pass, which takes longer."""
     reference_estimator: Literal["k2", "k3", "k3_as_k2"] = "k2"
     """How the divergence is estimated: k2 has the gradient of the reverse divergence, k3 of the forward one;
     `k3_as_k2` reports the one and pulls like the other."""
@@ -370,9 +370,9 @@ class TeacherSettings(_Settings):
     path: str
     """A model with the policy's own tokenizer, named as `policy.path` is; a checkpoint is one."""
     device: str | None = None
-    """What it is computed on, as of `policy.device`; null: what the policy is."""
+    """What the teacher is computed on, as of `policy.device`; null: what the policy is."""
     offload: bool = False
-    """Whether it is kept on the CPU and brought to its device for each pass, which takes longer."""
+    """Whether the teacher is kept on the CPU and brought to its device for each pass, which takes longer."""
 
 
 class ProcessModelSettings(_Settings):

@@ -21,6 +21,11 @@ from whetstone.recipe import Resolved, load_recipe
 
 _MODULES = "modules.json"
 """Folders in which modules of a recipe were looked for."""
+_PLACES = frozenset({
+    "policy.device", "teacher.device", "teacher.offload", "supervised.optimizer_offload",
+    "reinforcement.optimizer_offload", "reinforcement.reference_device", "reinforcement.reference_offload",
+})  # fmt: skip
+"""Keys that say where things lie: a run goes on elsewhere."""
 _FIRST = (".lock", "recipe.yaml", _MODULES)
 
 
@@ -115,14 +120,15 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
     held, asked = run_recipe(run_dir).recipe.model_dump(), resolved.recipe.model_dump()
     for key in lost_parts(held):
         raise RunDirectoryError(f"{run_dir}: cannot be gone on with: {key} {NO_NAME}")
-    if held != asked:
-        key = next(_differences(held, asked, ""))
-        raise RunDirectoryError(f"{run_dir}: holds a run of another recipe: {key}; choose another --run-dir")
+    different = (said for key, said in _differences(held, asked, "") if key not in _PLACES)
+    if (said := next(different, None)) is not None:
+        raise RunDirectoryError(f"{run_dir}: holds a run of another recipe: {said}; choose another --run-dir")
 
 
-def _differences(held: Any, asked: Any, key: str) -> Iterator[str]:
+def _differences(held: Any, asked: Any, key: str) -> Iterator[tuple[str, str]]:
+    """(key, what is different there)"""
     if isinstance(held, dict) and isinstance(asked, dict):
         for name in {**held, **asked}:
             yield from _differences(held.get(name, "absent"), asked.get(name, "absent"), f"{key}.{name}".lstrip("."))
     elif held != asked:
-        yield f"{key} is {held!r} there and {asked!r} here"
+        yield key, f"{key} is {held!r} there and {asked!r} here"

@@ -1,0 +1,72 @@
+"""The page of devices: which keys of a recipe say where models lie and what they are computed in."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from itertools import pairwise
+
+from docstring_parser import parse
+from pydantic import BaseModel
+
+from whetstone.inference import ENGINES
+from whetstone.recipe import OptimizerSettings, PolicySettings, ReinforcementSettings
+from whetstone.recipe.settings import TeacherSettings
+
+TOP = """# Devices
+
+*Written from the docstrings by `make docs`; change them there.*
+
+A policy is sampled and learned on one device, its critic, optimiser and keys with it. Models beside it may lie on
+others. `whetstone doctor RECIPE` says, before anything is loaded, what a run holds on each device and what is free
+there; a model that does not fit is refused with what would fit. A checkpoint holds no device: a run goes on on another
+one, and these keys may be different then.
+
+What is promised to the last bit (the same recipe, the same weights) holds on a CPU. On a GPU sums are made in another
+order from time to time, so runs agree up to rounding there.
+
+| key | default | |
+| --- | --- | --- |
+"""
+KEYS: list[tuple[str, type[BaseModel], tuple[str, ...]]] = [
+    ("policy", PolicySettings, ("device", "dtype")),
+    ("teacher", TeacherSettings, ("device", "offload")),
+    ("reinforcement", ReinforcementSettings, ("reference_device", "reference_offload")),
+    ("reinforcement", OptimizerSettings, ("optimizer_offload", "activation_checkpointing", "micro_batch_tokens",
+                                          "logit_megabytes")),
+]  # fmt: skip
+"""(section, settings, keys) in the order of the page; those of an optimiser are the warm-up's, too."""
+BEHIND = """
+Judges and reward models of a recipe have a `device` of their own, and take a GPU by themselves where there is one.
+
+Where engine and learner share a GPU and take turns (`reinforcement.admit_ahead: 0`), the engine gives the memory of its
+keys back before each update.
+"""
+
+
+def devices_page() -> str:
+    """A line for each key."""
+    rows = []
+    for section, settings, keys in KEYS:
+        said = documented(settings)
+        for key in keys:
+            default = settings.model_fields[key].default
+            shown = {None: "null", True: "true", False: "false"}.get(default, default)
+            rows.append(f"| `{section}.{key}` | `{shown}` | {said[key]} |")
+    cache = parse(inspect.getdoc(ENGINES["local"]) or "").params
+    rows += [f"| `engine.{each.arg_name}` | `null` | {' '.join((each.description or '').split())} |" for each in cache]
+    return TOP + "\n".join(rows) + "\n" + BEHIND
+
+
+def documented(settings: type[BaseModel]) -> dict[str, str]:
+    """The docstring of each key."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
+    assert isinstance(node, ast.ClassDef)
+    found = {}
+    for field, below in pairwise(node.body):
+        if not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)):
+            continue
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            found[field.target.id] = " ".join(str(below.value.value).split())
+    return found
