@@ -77,9 +77,12 @@ def test_the_sum_is_made_in_float32_and_rounded_once(policy):
     assert torch.equal(merged[f"{name}.weight"], (base + 8.0 / 4 * 4 * 1e-4).to(torch.bfloat16))
 
 
-def test_it_is_chosen_where_it_is_quicker_and_can_be(policy):
+def test_it_is_chosen_where_it_is_quicker_and_can_be(policy, monkeypatch):
     short = replace(policy, dtype=torch.bfloat16)
     assert not merges(policy)
+    with monkeypatch.context() as patched:
+        patched.setattr("whetstone.inference.factory.SMALL", 1000)
+        assert merges(policy)
     assert merges(short)
     assert isinstance(ENGINES["local"](policy=short, max_sequences=2), MergingEngine)
     plain = build_tiny(["a"], hidden=32, heads=2, layers=1, intermediate=48, context_length=64)
