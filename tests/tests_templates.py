@@ -1,11 +1,20 @@
 """Tokenizers in the style of the families people train, built here: no model hub is needed.
 
-The templates are short re-statements of what each family's own does with plain text messages.
+Some templates are short re-statements of what each family's own does with plain text messages; those of real models are
+in `data/templates`.
 """
 
+import gzip
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from jinja2 import TemplateError
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from whetstone.chat.template import compiled
 from whetstone.policies import build_tiny
 
 CHATML = (
@@ -93,3 +102,49 @@ NORMALIZERS = {
     "no zero-width spaces": normalizers.Replace("\u200b", ""),
     "both": normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("\u200b", "")]),
 }
+
+
+def tokenizer_with(template, special=("<|endoftext|>", "<|im_start|>", "<|im_end|>"), end="<|im_end|>"):
+    """Bytes, these special tokens, and this template."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=end, chat_template=template)
+
+
+REAL = Path(__file__).parent / "data" / "templates" / "templates.jsonl.gz"
+_SIGN = re.compile(
+    r"<[|｜][^<>\n]{1,60}?[|｜]>|<\|[a-z_]+>|<[a-z_]+\|>|<\|\"\|>|\[/?[A-Z_]{3,}\]|</?s>|<(?:start|end)_of_\w+>"
+    r"|<(?:beginning|end)_of_sentence>|<[a-z]+:(?:eos|bos)>|\[e~\[|\]~b\]|</?(?:user|assistant)>|<SPECIAL_\d+>|<sep>"
+)
+"""What real templates write that is a token of its own in their models."""
+_NOT_WRITTEN = {"LFM2-8B-A1B": ("<|tool_call_start|>", "<|tool_call_end|>")}
+_NOT_WRITTEN |= dict.fromkeys(("LFM2.5-Instruct", "trl/lfm2", "trl/lfm2_training"), _NOT_WRITTEN["LFM2-8B-A1B"])
+"""Tokens of a model that its template never writes."""
+_ENDS = ("<|END_OF_TURN_TOKEN|>", "<|eot_id|>", "<|end_of_msg|>", "<|return|>")
+
+
+def real_templates():
+    """Name → template, of real models."""
+    lines = [json.loads(line) for line in gzip.decompress(REAL.read_bytes()).decode().splitlines()]
+    return {line["name"]: line["template"] for line in lines}
+
+
+def real_tokenizer(name, template):
+    """Bytes, and the signs of a real model's template as special tokens; the one behind an answer ends a turn."""
+    turns = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "QQ"}]
+    shown = ""
+    in_parts = [{"role": "user", "content": [{"type": "text", "text": "u"}]}]
+    for conversation, asked in ((turns, False), ([*turns, turns[0]], True), (in_parts, True)):
+        with suppress(TemplateError):
+            shown += compiled(template).render(
+                conversation, tools=[], add_generation_prompt=asked, special={"bos_token": "<s>", "eos_token": "</s>"}
+            )
+    behind = _SIGN.findall(shown.partition("QQ")[2].partition("QQ")[0])
+    end = next((sign for sign in behind if sign in _ENDS), behind[0] if behind else "</s>")
+    special = {*_SIGN.findall(template), *_SIGN.findall(shown), *_NOT_WRITTEN.get(name, ()), "<s>", "</s>"}
+    tokenizer = tokenizer_with(template, sorted(special), end)
+    tokenizer.bos_token = "<s>"
+    return tokenizer

@@ -41,8 +41,7 @@ ODD = (
 
 def format_of(name: str) -> ToolCallFormat:
     """A way to write calls, by its name."""
-    made: ToolCallFormat = FORMATS[name]()  # type: ignore[assignment]
-    return made
+    return FORMATS[name]()
 
 
 def tools_of(choices: Choices) -> list[ToolSpec]:

@@ -98,7 +98,7 @@ def turn_by_turn(chat: Chat, choices: Choices) -> None:
             held(following.ids == context.ids + sampled + following.new, "ids that are not those of before", said)
         context = following
         if whole:
-            at_once = chat.encode(chat._render(context.spoken, True))
+            at_once = chat.encode(chat._render(context.spoken, (), True))
             held(context.ids == at_once, "turn by turn is not as at once", (said, context.ids, at_once))
 
 

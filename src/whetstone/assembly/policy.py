@@ -82,8 +82,7 @@ def _format(resolved: Resolved, policy: Policy | None, say: Callable[[str], None
     settings = resolved.recipe
     name = settings.chat.format
     if name == "auto":
-        template = policy.tokenizer.chat_template if policy is not None else None
-        name = fitting_format(template)
+        name = fitting_format(policy.tokenizer) if policy is not None else "hermes"
         if settings.policy.path is not None:
             say(f"tools are called as {name} (chat.format: auto)")
     try:

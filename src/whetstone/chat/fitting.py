@@ -1,24 +1,39 @@
-"""Which tool-call format fits a model? The one its own template was written for, and its training with it.
+"""Which tool-call format fits a model? The one its own template writes calls in, and its training with it.
 
-A template that speaks of no tools fits any format, since tools are told of in the system message: then it is Hermes,
-which most models with templates of ChatML have seen.
+A template that writes no calls may still show tools and speak of signs, or the tokenizer have them. Where nothing says
+anything, any format fits, since tools are told of in the system message: then it is Hermes, which most models with
+templates of ChatML have seen.
 """
 
 from __future__ import annotations
 
-_SIGNS = {
-    "[TOOL_CALLS]": "mistral",
-    "<|python_tag|>": "llama3",
-    "Environment: ipython": "llama3",
-    "<tool_call>": "hermes",
-}
-"""What a template writes around calls."""
+from typing import Any
+
+from whetstone.chat.dialect import Prober, hints, misread
+from whetstone.chat.formats import FORMATS
+from whetstone.chat.rendering import rendered
+from whetstone.errors import PolicyError
+
+_NO_MODEL_WRITES = ("code", "compact", "react", "tags")
+"""Formats a model learns from what it is told; no template writes calls in them."""
 
 
-def fitting_format(template: object) -> str:
+def fitting_format(tokenizer: Any) -> str:
     """A built-in format's name.
 
     Args:
-        template: Of the tokenizer: a text, several by name, or None.
+        tokenizer: With a chat template, or none yet.
     """
-    return next((name for sign, name in _SIGNS.items() if sign in str(template)), "hermes")
+    if not tokenizer.chat_template:
+        return "hermes"
+    try:
+        prober = Prober(rendered(tokenizer))
+    except PolicyError:  # whoever opens a chat with it is told what is wrong
+        return "hermes"
+    names = [name for name in FORMATS if name not in _NO_MODEL_WRITES]
+    made = {name: FORMATS[name]() for name in names}
+    missed = {name: misread(prober, made[name]) for name in names}
+    written = sorted((name for name in names if missed[name] is not None), key=lambda name: missed[name] or 0)
+    vocabulary = {str(token.content) for token in tokenizer.added_tokens_decoder.values()}
+    hinted = [name for name in names if hints(prober, made[name], vocabulary)]
+    return next(iter([*written, *hinted]), "hermes")

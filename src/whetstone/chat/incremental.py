@@ -2,10 +2,10 @@
 
     ids of turn t+1  =  ids of turn t  +  sampled ids  +  ids of the new messages as the template shows them
 
-The sampled ids are the record. What the template puts behind them is found by rendering the
-conversation with and without the new messages and taking the difference, so any template works
-unchanged. Where the first rendering is not the beginning of the second, the template has rewritten
-history (Qwen3 drops earlier thinking) and a new segment opens with everything rendered afresh.
+The sampled ids are the record. What the template puts behind them is found by rendering the conversation in which the
+model's turns are marks, so any template works unchanged, in whatever way it writes calls. Marks also say what it keeps:
+where one is missing (earlier thinking is dropped), or what stands between them is not what is in view (the system
+message has moved), the template has rewritten history, and a new segment opens with everything rendered afresh.
 
 Easy to get wrong: encode(decode(ids)) is often not ids; and a tool result that contains
 `<|im_end|>` must not end the turn, so such look-alikes in foreign text are broken up first.
@@ -17,21 +17,23 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jinja2 import TemplateError, TemplateSyntaxError
-
-from whetstone.chat.message import Image, Message, Text, ToolSpec, system
+from whetstone.chat.dialect import CALLED, TOOL, Prober, Speech, in_parts, learned, shared_beginning
+from whetstone.chat.marks import is_in, mark_for, marked, marks
+from whetstone.chat.message import Image, Message, Text, ToolCall, ToolSpec, system
 from whetstone.chat.protocol import ToolCallFormat
-from whetstone.chat.template import ChatTemplate
+from whetstone.chat.rendering import name_of, rendered
 from whetstone.errors import PolicyError
 
-Spoken = tuple[dict[str, str], ...]
-"""Messages as the template reads them: role and content, nothing else."""
+Spoken = tuple[dict[str, Any] | Speech, ...]
+"""A conversation: messages from outside as the template reads them, and what the model said."""
 
 _HALF = re.compile("[\ud800-\udfff]")
 _PROBE = "\ue000probe\ue000"  # private-use characters: no template and no text contains them
+_ANSWERS = re.compile(r"call_\d+_(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,13 @@ class Context:
     """[T'] what stands behind the last sampled token; all of `ids` where `opens_segment`."""
     opens_segment: bool
     spoken: Spoken
-    """The same as messages, the model's own as the raw text it produced."""
+    """The same as messages, the model's own as what it said."""
+    tools: tuple[ToolSpec, ...] = ()
+    """On offer."""
+    shown: tuple[str, ...] = ()
+    """What of the segment the template wrote: up to the model's first turn in it, then between its turns."""
+    opened: int = 0
+    """Messages of `spoken` that stand in the first of `shown`."""
 
 
 class Chat:
@@ -57,32 +65,23 @@ class Chat:
 
     def __init__(self, tokenizer: Any, format: ToolCallFormat) -> None:
         self.tokenizer, self.format = tokenizer, format
-        self._named = str(getattr(tokenizer, "name_or_path", "") or "tokenizer")
-        if not getattr(tokenizer, "chat_template", None):
-            raise PolicyError(
-                f"{self._named}: the tokenizer has no chat template; set `chat_template` in its tokenizer_config.json"
-            )
-        try:
-            self._template = ChatTemplate(tokenizer.get_chat_template())
-        except (TemplateError, ValueError) as error:
-            where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
-            raise PolicyError(f"{self._named}: its chat template fails: {where}{_short(error)}") from None
-        special = [str(token.content) for token in tokenizer.added_tokens_decoder.values()]
-        look_alikes = sorted({*special, *format.markers}, key=len, reverse=True)
+        self._named = name_of(tokenizer)
+        self._show = rendered(tokenizer)
+        added = tokenizer.added_tokens_decoder
+        self._token_text = {i: str(token.content) for i, token in added.items()}
+        look_alikes = sorted({*self._token_text.values(), *format.markers}, key=len, reverse=True)
         # words are in there, too, where a tokenizer was made with some of its own: those are text
-        self._special_ids = frozenset(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
+        self._special_ids = frozenset(i for i, token in added.items() if token.special)
         self._look_alike = re.compile("|".join(map(re.escape, look_alikes)))
-        self._closing = self._tried()
-        closing_ids = self.encode(self._closing)
-        ends = set(closing_ids[:1]) | {tokenizer.eos_token_id}
-        self.stop_ids: frozenset[int] = frozenset(i for i in ends if i is not None)
-        """A turn is over when the model draws one of these."""
-        if not closing_ids or closing_ids[0] not in tokenizer.added_tokens_decoder:
-            raise PolicyError(
-                f"{self._named}: the chat template does not close the "
-                "assistant's turn with a special token, so the model could never end one"
-            )
+        self._check()
+        self.dialect = learned(Prober(self._show), format, set(self._token_text.values()))
+        """How the template is spoken to."""
         self._knows_system = self._accepts_system()
+        self._closing, self._closing_calls = self._closings()
+        ends = {*self._closing, *self._closing_calls, tokenizer.eos_token_id} - {None}
+        self.stop_ids: frozenset[int] = frozenset(ends)
+        """A turn is over when the model draws one of these."""
+        self._stops = tuple(dict.fromkeys(self._text_of(i) for i in sorted(self.stop_ids)))
 
     def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat]]:
         """Another process compiles the template itself."""
@@ -90,90 +89,319 @@ class Chat:
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
         """The context an episode begins with: the tools on offer, the opening messages, the model's turn."""
-        spoken = self._with_tools(
-            self._to_whom_it_knows(self._foreign(messages)), self.format.describe(self._declared(tools))
-        )
-        ids = self.encode(self._render(spoken, True))
-        return Context(ids, ids, True, spoken)
+        declared = tuple(self._declared(tools))
+        spoken = self._to_whom_it_knows(self._foreign(messages, None, declared))
+        if not self.dialect.shows_tools:
+            spoken = self._with_tools(spoken, self.format.describe(declared))
+        return self._afresh(spoken, declared)
 
     def extend(self, context: Context, sampled: Sequence[int], messages: Sequence[Message]) -> Context:
         """The context after the model said `sampled` and the environment answered with `messages`."""
-        ended = bool(sampled) and sampled[-1] in self.stop_ids
-        said = self.tokenizer.decode(sampled[:-1] if ended else sampled, skip_special_tokens=False)
-        before = (*context.spoken, {"role": "assistant", "content": said})
-        after = (*before, *self._foreign(messages))
-        so_far, whole = self._render(before, False), self._render(after, True)
-        if not whole.startswith(so_far):
-            # the template rewrote history; what the model said stands there as text, its own tokens broken up
-            cleared = tuple(
-                replace_content(m, self._break_special(m["content"])) if m["role"] == "assistant" else m for m in after
-            )
-            ids = self.encode(self._render(cleared, True))
-            return Context(ids, ids, True, after)
-        new = self.encode(self._closing + whole[len(so_far) :])
-        if ended:
-            new = new[1:]  # the sampled stop token closed the turn itself
-        return Context((*context.ids, *sampled, *new), new, False, after)
+        speech = self._speech(self._text(sampled), context)
+        after = (*context.spoken, speech, *self._foreign(messages, speech, context.tools))
+        ended = sampled[-1] if sampled and sampled[-1] in self.stop_ids else None
+        written = self._continued(context, after, ended)
+        if written is None:  # the template rewrote history
+            return self._afresh(after, context.tools)
+        new = self.encode(written)
+        ids, shown = (*context.ids, *sampled, *new), (*context.shown, written)
+        return replace(context, ids=ids, new=new, opens_segment=False, spoken=after, shown=shown)
 
     def read(self, sampled: Sequence[int], tools: Sequence[ToolSpec], *, turn: int) -> Message:
         """The model's tokens as a message; call ids are unique within the episode."""
-        ended = bool(sampled) and sampled[-1] in self.stop_ids
-        text = self.tokenizer.decode(sampled[:-1] if ended else sampled, skip_special_tokens=False)
-        message = self.format.read(text, tools)
+        thought, _, message = self._taken_apart(self._text(sampled), tools)
         calls = tuple(replace(call, id=f"call_{turn}_{i}") for i, call in enumerate(message.tool_calls))
-        return replace(message, tool_calls=calls)
+        said = thought + message.text
+        return replace(message, content=(Text(said),) if said else (), tool_calls=calls)
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """A message as the tokens a model would have sampled for it, end of turn included."""
-        return (*self.encode(self.format.write(message, tools)), self.encode(self._closing)[0])
+        ids, closing = self.encode(self._written(message, tools)), self._closing
+        if message.tool_calls:
+            closing = self._closing_calls
+            if ids[-1:] == closing and self._text_of(closing[0]) in self.format.markers:
+                return ids  # the end of the calls is the end of the turn
+        return (*ids, closing[0])
 
     def encode(self, text: str) -> tuple[int, ...]:
         """A text as tokens, nothing added; half a letter, which no tokenizer reads, is read as `�`."""
         return tuple(self.tokenizer.encode(_HALF.sub("\ufffd", text), add_special_tokens=False))
 
-    def _tried(self) -> str:
-        """What the template puts behind the model's turn.
+    def _check(self) -> None:
+        """See that the template carries a conversation.
 
         Raises:
             PolicyError: It fails, or leaves something out that a conversation needs.
         """
+        prober = Prober(self._show)
+
+        def show(messages: Sequence[Mapping[str, Any]], asked: bool) -> str:
+            return self._show(in_parts(messages) if prober.parts else messages, prober.no_tools, asked)
+
         asked = ({"role": "user", "content": _PROBE},)
         said = ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE})
-        opened, unopened, whole = self._render(asked, True), self._render(asked, False), self._render(said, False)
+        opened, unopened, whole = show(asked, True), show(asked, False), show(said, False)
         if _PROBE not in opened:
             raise PolicyError(f"{self._named}: its chat template does not show what the user says")
-        before, _, behind = whole.partition(_PROBE)
-        header = before.removeprefix(self._render(said[:1], True))
+        before, _, _ = whole.partition(_PROBE)
+        header = before.removeprefix(show(said[:1], True))
         if opened == unopened and header != before and header.strip():
             raise PolicyError(
                 f"{self._named}: its chat template has no generation prompt (add_generation_prompt changes nothing): "
                 f"the model would be asked without {header.strip()!r} in front of its answer"
             )
-        return behind
 
-    def _to_whom_it_knows(self, spoken: Spoken) -> Spoken:
+    def _closings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens that end a turn of the model that answers, and one that calls; the first is the template's.
+
+        Raises:
+            PolicyError: No special token does.
+        """
+        told = ({"role": "user", "content": "x"}, Speech("", "", _PROBE))
+        alone = self._render(told, (), False).rpartition(_PROBE)[2]
+        following = self._render((*told, {"role": "user", "content": "x"}), (), True).rpartition(_PROBE)[2]
+        # some close the last turn of all once more (Phi-3), or otherwise (gpt-oss)
+        closed = answering = self._ends(shared_beginning(alone, following), alone) or self._ends(alone, alone)
+        if not answering:  # then it is the token of who speaks next
+            answering = self._first_special(following)
+        if not answering:
+            raise PolicyError(
+                f"{self._named}: the chat template does not close the "
+                "assistant's turn with a special token, so the model could never end one"
+            )
+        if not self.dialect.writes_calls:
+            return answering, answering
+        call = ToolCall(TOOL.name, json.dumps({"text": CALLED}))
+        called = Speech("", "", "", (replace(call, id=self.dialect.id_of(call, 0)),))
+        answer = {"role": "tool", "tool_call_id": called.calls[0].id, "name": TOOL.name, "content": "x"}
+        tail = self._render((told[0], called), (TOOL,), False).rpartition(CALLED)[2]
+        ids = [i for i in self.encode(tail) if i in self._token_text]
+        if answering[0] in ids:
+            return answering, answering
+        behind = self._render((told[0], called, answer), (TOOL,), True).rpartition(CALLED)[2]
+        following = behind.removeprefix(tail).lstrip()
+        speaker = self._first_special(following)
+        if not closed and speaker and following.startswith(self._text_of(speaker[0])):
+            return answering, speaker  # whoever answers; signs of the calls themselves are said before
+        return answering, (self._ends(tail, tail) or speaker or answering)[:1]
+
+    def _ends(self, behind: str, alone: str) -> tuple[int, ...]:
+        """The token behind a turn that ends it: the tokenizer's own, that at the end of all, or the first."""
+        ids = [i for i in self.encode(behind) if i in self._token_text]
+        if self.tokenizer.eos_token_id in ids:
+            return (self.tokenizer.eos_token_id,)
+        last = next((i for i in reversed(ids) if alone.rstrip().endswith(self._token_text[i])), None)
+        return (last,) if last is not None else tuple(ids[:1])
+
+    def _first_special(self, text: str) -> tuple[int, ...]:
+        return tuple(i for i in self.encode(text) if i in self._special_ids)[:1]
+
+    def _afresh(self, spoken: Spoken, tools: tuple[ToolSpec, ...]) -> Context:
+        """Everything as the template renders it; in what the model said, its own tokens are broken up."""
+        cleared = tuple(self._cleared(m, tools) if isinstance(m, Speech) else m for m in spoken)
+        written = self._render(cleared, tools, True)
+        ids = self.encode(written)
+        return Context(ids, ids, True, spoken, tools, (written,), len(spoken))
+
+    def _continued(self, context: Context, after: Spoken, ended: int | None) -> str | None:
+        """What the template puts behind the last turn of the model; None where it does not keep what is in view."""
+        mark = mark_for([m.text if isinstance(m, Speech) else m for m in after])
+        turns = [m for m in after[context.opened :] if isinstance(m, Speech)]
+        by_turn = {id(turn): marked(turn, f"{mark}{number}x") for number, turn in enumerate(turns)}
+        old = tuple(self._cleared(m, context.tools) if isinstance(m, Speech) else m for m in after[: context.opened])
+        whole = self._render((*old, *(by_turn.get(id(m), m) for m in after[context.opened :])), context.tools, True)
+        if not whole.startswith(context.shown[0]):
+            return None
+        place = len(context.shown[0])
+        closing_thought = self.dialect.thought_signs[1]
+        for number, turn in enumerate(turns):
+            spots = {whole.find(text, place): len(text) for text in marks(by_turn[id(turn)])}
+            begins = min(spots)
+            if begins < 0:  # something it said is dropped
+                return None
+            ends = max(at + length for at, length in spots.items())
+            if (closing_thought in turn.text) != (closing_thought in whole[place:ends]):
+                return None  # the end of a thought is there that it did not say, or is not
+            place = ends
+            if number < len(turns) - 1:
+                begins = whole.find(context.shown[number + 1], place)
+                if begins < 0:
+                    return None
+                place = begins + len(context.shown[number + 1])
+        behind = whole[place:]
+        stop = min((at for text in self._stops if (at := behind.find(text)) >= 0), default=-1)
+        answers = after[next(i for i in range(len(after), 0, -1) if isinstance(after[i - 1], Speech)) :]
+        if stop < 0 or not all(is_in(str(m["content"]), behind) for m in answers if isinstance(m, dict)):
+            return None
+        if ended is None:
+            return behind[stop:]
+        said = self._text_of(ended)
+        return behind[stop + len(said) :] if behind.startswith(said, stop) else None
+
+    def _text(self, sampled: Sequence[int]) -> str:
+        """The model's tokens as text, without the one that ended the turn."""
+        ended = bool(sampled) and sampled[-1] in self.stop_ids and self._text_of(sampled[-1]) not in self.format.markers
+        return str(self.tokenizer.decode(sampled[:-1] if ended else sampled, skip_special_tokens=False))
+
+    def _text_of(self, token: int) -> str:
+        return self._token_text.get(token) or str(self.tokenizer.decode([token], skip_special_tokens=False))
+
+    def _taken_apart(self, text: str, tools: Sequence[ToolSpec]) -> tuple[str, str, Message]:
+        """(the thought with its signs, the thought alone, the message it says and calls)"""
+        opening, closing = self.dialect.thought_signs
+        # a tag may be said in a thought; other signs may come again behind it
+        at = text.rfind(closing) if closing == "</think>" else text.find(closing)
+        place = at + len(closing) if at >= 0 else 0
+        signed = text[:place]
+        thought = signed.removesuffix(closing).strip().removeprefix(self.dialect.said_sign.strip()).strip()
+        thought = thought.removeprefix(opening).strip()
+        message = self.format.read(text[place:], tools)
+        said = message.text
+        if self.dialect.said_sign and said.lstrip().startswith(self.dialect.said_sign):
+            said = said.lstrip().removeprefix(self.dialect.said_sign)
+        if signed and opening != "<think>":  # whoever reads the message knows one way to write a thought
+            signed = f"<think>\n{thought}\n</think>\n\n"
+        return signed, thought, replace(message, content=(Text(said),) if said else ())
+
+    def _speech(self, text: str, context: Context) -> Speech:
+        """What was said, as the template is told of it."""
+        _, thought, message = self._taken_apart(text, context.tools)
+        closing = self.dialect.thought_signs[1]
+        content = message.text.strip() if closing in text else message.text
+        before = sum(len(m.calls) for m in context.spoken if isinstance(m, Speech))
+        if message.malformed or not self.dialect.writes_calls:
+            return Speech(text, thought, text.rpartition(closing)[2].strip() if closing in text else text)
+        calls = tuple(
+            replace(call, id=self.dialect.id_of(call, before + index)) for index, call in enumerate(message.tool_calls)
+        )
+        if closing not in text and self._begins_thought(context.shown[-1]):
+            return Speech(text, content.strip(), "", calls)  # cut in its thought, or called in it
+        return Speech(text, thought, content, calls)
+
+    def _cleared(self, speech: Speech, tools: Sequence[ToolSpec]) -> Speech:
+        """The same, with every look-alike of a special token broken up but those that make a call of it."""
+        thought, content = self._break_special(speech.thought), self._break_special(speech.content)
+        if not self.dialect.writes_calls:
+            message = self.format.read(speech.content, tools)
+            if message.tool_calls and not message.malformed:
+                said = (Text(self._break_special(message.text)),) if message.text else ()
+                calls = tuple(map(self._cleared_call, message.tool_calls))
+                with suppress(ValueError):  # a call the format cannot write once it is cleared stays text
+                    content = self.format.write(replace(message, content=said, tool_calls=calls), tools)
+        return replace(speech, thought=thought, content=content, calls=tuple(map(self._cleared_call, speech.calls)))
+
+    def _cleared_call(self, call: ToolCall) -> ToolCall:
+        try:
+            arguments = json.dumps(self._safe_in(json.loads(call.arguments)))
+        except (ValueError, RecursionError):
+            arguments = self._break_special(call.arguments)
+        return replace(call, name=self._break_special(call.name), arguments=arguments)
+
+    def _written(self, message: Message, tools: Sequence[ToolSpec]) -> str:
+        """A message as the template writes it, where the format reads that back; else as the format writes it."""
+        signed, closed, content = message.text.rpartition("</think>")
+        thought, content = signed.strip().removeprefix("<think>").strip(), content.strip() if closed else content
+        asked: dict[str, Any] = {"role": "user", "content": "x"}
+        opened = self._render((asked,), tools, True)
+        if self.dialect.shows_tools or self.dialect.writes_calls:
+            unnamed = [replace(call, id="") for call in message.tool_calls]
+            calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index, call in enumerate(unnamed))
+            following: dict[str, Any] = asked
+            if calls:
+                following = {"role": "tool", "tool_call_id": calls[-1].id, "name": calls[-1].name, "content": "x"}
+            # as it stays in history, where the template would put nothing there that does not stay
+            for behind in ((following,), ()):
+                text = self._turn(opened, (asked, Speech("", thought, content, calls), *behind), tools)
+                _, back, read = self._taken_apart(text, tools)
+                same = _same_calls(read.tool_calls, message.tool_calls) and not read.malformed
+                if text and same and (back, read.text.strip()) == (thought, content.strip()):
+                    return text
+        opening = self.dialect.thought_signs[0]
+        written = self.format.write(replace(message, content=(Text(content),) if content else ()), tools)
+        if not message.tool_calls:
+            written = self.dialect.said_sign + written
+        begun = self._begins_thought(opened)
+        before, behind_it = self.dialect.thought_frame
+        if not closed:
+            return f"{behind_it}{written}" if begun else written
+        if (begun, opening) == (False, "<think>"):
+            return f"{signed}{closed}\n\n{written}" if content != message.text else written
+        return f"{'' if begun else before}{thought}{behind_it}{written}"
+
+    def _turn(self, opened: str, spoken: Spoken, tools: Sequence[ToolSpec]) -> str:
+        """What the template writes for the model's turn up to its end; empty where it cannot be told apart."""
+        try:
+            whole = self._render(spoken, tools, False)
+        except PolicyError:
+            return ""
+        if not whole.startswith(opened):
+            return ""
+        text = whole[len(opened) :]
+        stops = [(at, sign) for sign in self._stops if (at := text.find(sign)) >= 0]
+        if not stops:
+            return ""
+        at, sign = min(stops)
+        return text[: at + len(sign)] if sign in self.format.markers else text[:at]
+
+    def _begins_thought(self, shown: str) -> bool:
+        """Whether the model is asked in a thought that has begun."""
+        opening = self.dialect.thought_signs[0]
+        return bool(opening) and shown.rstrip().endswith(opening)
+
+    def _to_whom_it_knows(self, spoken: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
         """What the system says, said by the user where the template knows no system."""
         if self._knows_system or len(spoken) < 2 or [m["role"] for m in spoken[:2]] != ["system", "user"]:
             return spoken
         return (replace_content(spoken[1], f"{spoken[0]['content']}\n\n{spoken[1]['content']}"), *spoken[2:])
 
-    def _render(self, spoken: Spoken, generation_prompt: bool) -> str:
-        """The messages as the template writes them.
+    def _render(self, spoken: Spoken, tools: Sequence[ToolSpec], generation_prompt: bool) -> str:
+        """The conversation as the template writes it.
 
         Raises:
-            PolicyError: It fails, or refuses them.
+            PolicyError: It fails, or refuses something in it.
         """
-        try:
-            return self._template.render(
-                spoken, add_generation_prompt=generation_prompt, special=self.tokenizer.special_tokens_map
-            )
-        except TemplateError as error:
-            raise PolicyError(f"{self._named}: its chat template fails: {_short(error)}") from error
+        messages = [self.dialect.speech(m) if isinstance(m, Speech) else m for m in spoken]
+        given: Any = (
+            [tool.to_openai() for tool in tools] if self.dialect.shows_tools and tools else self.dialect.no_tools
+        )
+        return self._show(in_parts(messages) if self.dialect.parts else messages, given, generation_prompt)
 
-    def _foreign(self, messages: Sequence[Message]) -> Spoken:
-        """Messages from outside, as the format shows them, with every look-alike of a special token broken up."""
+    def _foreign(
+        self, messages: Sequence[Message], speech: Speech | None, tools: Sequence[ToolSpec]
+    ) -> tuple[dict[str, Any], ...]:
+        """Messages from outside as they are shown, with every look-alike of a special token broken up.
+
+        Args:
+            speech: What the model said before them; None: they are the beginning.
+        """
         safe = [replace(message, content=(Text(self._safe(_in_text(message))),)) for message in messages]
-        return tuple({"role": m.role, "content": m.text} for m in self.format.results(safe))
+        if not self.dialect.writes_calls:  # earlier calls are what the model said
+            safe = [replace(m, content=(Text(self.format.write(m, tools)),)) if m.tool_calls else m for m in safe]
+        if not self.dialect.shows_answers:
+            return tuple({"role": m.role, "content": m.text} for m in self.format.results(safe))
+        shown: list[dict[str, Any]] = []
+        called = list(speech.calls) if speech is not None else []
+        for number, message in enumerate(safe):
+            if message.role == "assistant":
+                said = Speech("", "", message.text, message.tool_calls)
+                called = [replace(c, id=self.dialect.id_of(c, i)) for i, c in enumerate(message.tool_calls)]
+                shown.append(self.dialect.speech(replace(said, calls=tuple(called))))
+                continue
+            if message.role != "tool":
+                shown.append({"role": message.role, "content": message.text})
+                continue
+            match = _ANSWERS.fullmatch(message.tool_call_id or "")
+            index = int(match[1]) if match is not None else number
+            if index < len(called):
+                call = called[index]
+                shown.append({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": message.text})
+            elif not self.dialect.writes_calls:
+                shown.append({"role": "tool", "content": message.text})
+            elif shown:  # an answer to no call: what could not be read is no call to the template either
+                shown[-1] = {**shown[-1], "content": f"{shown[-1]['content']}\n{message.text}"}
+            else:
+                shown.append({"role": "user", "content": message.text})
+        return tuple(shown)
 
     def _declared(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
         """Tools as they may be told of: names, texts and schemas come from outside as messages do."""
@@ -213,7 +441,7 @@ class Chat:
         """A zero-width space behind the first character: a person reads the same, the tokenizer does not."""
         return self._look_alike.sub(lambda match: match.group()[0] + "\u200b" + match.group()[1:], text)
 
-    def _with_tools(self, spoken: Spoken, description: str) -> Spoken:
+    def _with_tools(self, spoken: tuple[dict[str, Any], ...], description: str) -> tuple[dict[str, Any], ...]:
         if not description:
             return spoken
         if spoken and spoken[0]["role"] == "system":
@@ -225,14 +453,17 @@ class Chat:
     def _accepts_system(self) -> bool:
         """Some templates (Gemma) refuse or drop a system message; tools then go to the first user message."""
         try:
-            shown = self._render(({"role": "system", "content": _PROBE}, {"role": "user", "content": "x"}), True)
+            shown = self._render(({"role": "system", "content": _PROBE}, {"role": "user", "content": "x"}), (), True)
         except PolicyError:  # refusing is all it can mean here
             return False
         return _PROBE in shown
 
 
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+def _same_calls(read: Sequence[ToolCall], given: Sequence[ToolCall]) -> bool:
+    try:
+        return [(c.name, json.loads(c.arguments)) for c in read] == [(c.name, json.loads(c.arguments)) for c in given]
+    except (ValueError, RecursionError):
+        return False
 
 
 def _in_text(message: Message) -> str:

@@ -5,7 +5,7 @@ there are: `range` in `range`, a text doubled forty times, `{{ 'a' * 10**10 }}`.
 and behind each operation, and its time at each turn of a loop, each call and each piece it shows.
 
 Easy to get wrong: what is shown must be, to the letter, what Transformers shows for a template that means well; so the
-environment is set up as theirs is.
+environment is set up as theirs is. One thing is allowed that is not there: a list may be appended to and popped from.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class ChatTemplate:
         self._environment = _Measured()
         with _as_template_errors():
             tree = self._environment.parse(source)
+            self._asks = {node.name for node in tree.find_all(nodes.Name)}
             measured = _Measuring().visit(tree)
             measured.set_environment(self._environment)
             code = self._environment.compile(measured)
@@ -65,12 +66,18 @@ class ChatTemplate:
             self._template = self._environment.template_class.from_code(self._environment, code, shared)
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, special: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        special: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
         """The text of a conversation.
 
         Args:
             special: Special tokens by their names, as templates read them.
+            tools: On offer, as the OpenAI chat API writes them; None where the conversation has none.
 
         Raises:
             TemplateError: The template fails, or takes more time or memory than it may.
@@ -79,11 +86,34 @@ class ChatTemplate:
         with _as_template_errors():
             return self._template.render(
                 **special,
-                messages=[dict(message) for message in messages],
-                tools=None,
+                messages=_copied(messages),
+                tools=_copied(tools),
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
+                **self._own_names(tools),
             )
+
+    def _own_names(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
+        """What some templates ask for by names of their own: the tools as a text (FireFunction), the day."""
+        listed, day = json.dumps(tools or [], ensure_ascii=False), datetime.now().strftime("%Y-%m-%d")
+        return {name: value for name, value in (("functions", listed), ("datetime", day)) if name in self._asks}
+
+
+@functools.lru_cache(maxsize=4)
+def compiled(source: str) -> ChatTemplate:
+    """The template, compiled once where several ask for it: a long one takes half a second.
+
+    Raises:
+        TemplateError: It is no Jinja.
+    """
+    return ChatTemplate(source)
+
+
+def _copied(value: Any) -> Any:
+    """The same in lists and dicts of its own."""
+    if isinstance(value, Mapping):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 class _as_template_errors:
@@ -113,6 +143,10 @@ class _Measured(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
         self._own = (self.shown, self.tick, self.joined, self.made)
         self._spent = threading.local()
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Also a list's `append` and `pop`, which Kimi-K2's template needs: what a template is given is a copy."""
+        return (isinstance(obj, list) and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
 
     def begin(self) -> None:
         """A rendering begins."""

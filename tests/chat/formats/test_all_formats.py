@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests_slow import mostly_slow
 from whetstone.chat import FORMATS, ToolCall, ToolSpec, assistant, tool_result, user
 from whetstone.chat.formats import Code, Llama3, Mistral, React, Tags
 
@@ -18,7 +19,8 @@ PYTHON = spec("python", code={"type": "string"})
 SEARCH = spec("search", query={"type": "string"})
 ADD = spec("add", a={"type": "integer"}, b={"type": "integer"})
 TOOLS = [PYTHON, SEARCH, ADD]
-EACH = pytest.mark.parametrize("name", sorted(FORMATS))
+QUICK = ["code", "compact", "gemma4", "glm", "hermes", "kimi_k2", "llama3", "mistral", "react", "tags"]
+EACH = pytest.mark.parametrize("name", mostly_slow(sorted(FORMATS), quick=QUICK))
 SIGNS = [
     "<call>", "</call>", "<tool_call>", "</tool_call>", '{"name": "add", "parameters": {"a": 1}}', "{", "}", ";", "```",
     "```python\n", "\n```", "\n", "Action: add\n", "Action Input: {", "Observation:", "search[x]", "[TOOL_CALLS]", "[",

@@ -21,7 +21,8 @@ def read_call(value: Any, *, arguments: Sequence[str]) -> ToolCall | str:
     given = value[key]
     # some models write the arguments as a string of JSON; it is the same call
     try:
-        return ToolCall(value["name"], given if isinstance(given, str) else json.dumps(given))
+        call_id = next((value[key] for key in ("id", "tool_call_id") if isinstance(value.get(key), str)), "")
+        return ToolCall(value["name"], given if isinstance(given, str) else json.dumps(given), call_id)
     except RecursionError:
         return "the arguments of a call are too deep to be read"
 

@@ -1,6 +1,7 @@
 """How do Mistral models call tools? A list of JSON objects behind `[TOOL_CALLS]`.
 
-Easy to get wrong: the newer way, `[TOOL_CALLS]name[ARGS]{…}`, once for each call; both are read, the older is written.
+Easy to get wrong: the newer way, `[TOOL_CALLS]name[ARGS]{…}`, once for each call, with an id
+between or without; all are read, the older is written.
 """
 
 from __future__ import annotations
@@ -13,14 +14,22 @@ from whetstone.chat.formats.json_call import message_of, parsed, read_call, writ
 from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
 _SIGN = "[TOOL_CALLS]"
-_NAMED = re.compile(r"\s*([\w.-]+)\[ARGS\](.*)", re.DOTALL)
+_NAMED = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\](\w+))?\[ARGS\](.*)", re.DOTALL)
 
 
 class Mistral:
     """`[TOOL_CALLS] [{"name": …, "arguments": {…}}]`; answers come as `[TOOL_RESULTS] {"content": …} [/TOOL_RESULTS]`
     in a user message, neighbouring ones in the same."""
 
-    markers = (_SIGN, "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[ARGS]")
+    markers = (
+        _SIGN,
+        "[TOOL_RESULTS]",
+        "[/TOOL_RESULTS]",
+        "[AVAILABLE_TOOLS]",
+        "[/AVAILABLE_TOOLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+    )
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
@@ -46,7 +55,9 @@ class Mistral:
         if _NAMED.fullmatch(behind.split(_SIGN)[0]):
             for piece in behind.split(_SIGN):
                 match = _NAMED.fullmatch(piece)
-                found.append(ToolCall(match[1], match[2].strip()) if match else "a call is name[ARGS]{arguments}")
+                found.append(
+                    ToolCall(match[1], match[3].strip(), match[2] or "") if match else "a call is name[ARGS]{arguments}"
+                )
             return message_of(said, found)
         values, wrong = parsed(behind.strip())
         if wrong or not isinstance(values, list) or not values:

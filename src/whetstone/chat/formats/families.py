@@ -1,0 +1,113 @@
+"""How do the models of each family write a tool call? A line each, of what the family's own chat template shows.
+
+Those that need more than a line have a file: Hermes and Qwen (`hermes.py`), Llama 3, Mistral, gpt-oss (`harmony.py`),
+LFM2 (`pythonic.py`), Gemma (`gemma.py`), MiniMax-M3 (`minimax_m3.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from whetstone.chat.formats.functionary import Functionary
+from whetstone.chat.formats.gemma import Gemma
+from whetstone.chat.formats.json_block import JsonBlock
+from whetstone.chat.formats.named_json import NamedJson
+from whetstone.chat.formats.parameters import Parameters
+from whetstone.chat.protocol import ToolCallFormat
+
+_BEGIN, _END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_DSML = Parameters(
+    '<｜DSML｜invoke name="{name}">\n{parameters}</｜DSML｜invoke>',
+    '<｜DSML｜parameter name="{key}" string="{type}">{value}</｜DSML｜parameter>\n',
+    types="text",
+)
+
+FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
+    "apertus": partial(JsonBlock, "<|tools_prefix|>", "<|tools_suffix|>", name=""),
+    "command_r": partial(JsonBlock, "<|START_ACTION|>", "<|END_ACTION|>", name="tool_name", arguments="parameters"),
+    "command_r_plus": partial(JsonBlock, "Action:\n```json\n", "\n```", name="tool_name", arguments="parameters"),
+    "deepseek_v3": partial(
+        NamedJson,
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>",
+        between="\n",
+        begin=_BEGIN,
+        end=_END,
+    ),
+    "deepseek_v31": partial(
+        NamedJson, "<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>", begin=_BEGIN, end=_END
+    ),
+    "deepseek_v32": partial(replace, _DSML, begin="<｜DSML｜function_calls>\n", end="\n</｜DSML｜function_calls>"),
+    "deepseek_v4": partial(replace, _DSML, begin="<｜DSML｜tool_calls>\n", end="\n</｜DSML｜tool_calls>"),
+    "firefunction": partial(JsonBlock, "functools"),
+    "functionary_v31": partial(NamedJson, "<function={name}>{arguments}</function>"),
+    "functionary_v32": Functionary,
+    "functiongemma": partial(Gemma, "<start_function_call>", "<end_function_call>", "<escape>"),
+    "gemma4": partial(Gemma, "<|tool_call>", "<tool_call|>", '<|"|>'),
+    "gigachat": partial(JsonBlock, "function call<|role_sep|>\n", listed=False),
+    "gigachat31": partial(JsonBlock, "<|function_call|>", listed=False),
+    "glm": partial(
+        Parameters,
+        "<tool_call>{name}\n{parameters}</tool_call>",
+        "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
+    ),
+    "granite": partial(JsonBlock, "<|tool_call|>"),
+    "hunyuan": partial(
+        Parameters,
+        "<tool_call:opensource>{name}<tool_sep:opensource>\n{parameters}</tool_call:opensource>",
+        "<arg_key:opensource>{key}</arg_key:opensource>\n<arg_value:opensource>{value}</arg_value:opensource>\n",
+        "<tool_calls:opensource>\n",
+        "\n</tool_calls:opensource>",
+    ),
+    "kimi_k2": partial(
+        NamedJson,
+        "<|tool_call_begin|>functions.{name}:{index}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+    ),
+    "kimi_k3": partial(
+        Parameters,
+        '<|open|>call tool="{name}" index="{index}"<|sep|>{parameters}<|close|>call<|sep|>',
+        '<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>',
+        "<|open|>tools<|sep|>",
+        "<|close|>tools<|sep|>",
+        between="",
+    ),
+    "minicpm": partial(
+        Parameters, '<function name="{name}">{parameters}</function>', '<param name="{key}">{value}</param>'
+    ),
+    "minimax_m2": partial(
+        Parameters,
+        '<invoke name="{name}">\n{parameters}</invoke>',
+        '<parameter name="{key}">{value}</parameter>\n',
+        "<minimax:tool_call>\n",
+        "\n</minimax:tool_call>",
+    ),
+    "muse": partial(
+        Parameters,
+        '<atem:invoke name="{name}">\n{parameters}</atem:invoke>',
+        '<atem:parameter name="{key}">{value}</atem:parameter>\n',
+        "<atem:function_calls>\n",
+        "\n</atem:function_calls>",
+        addressed=r"to=\S+<\|message\|>",
+    ),
+    "nemotron": partial(JsonBlock, "<TOOLCALL>", "</TOOLCALL>"),
+    "phi4_mini": partial(JsonBlock, "<|tool_call|>", "<|/tool_call|>"),
+    "qwen3_coder": partial(
+        Parameters,
+        "<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>",
+        "<parameter={key}>\n{value}\n</parameter>\n",
+    ),
+    "seed": partial(
+        Parameters,
+        "<seed:tool_call>\n<function={name}>\n{parameters}</function>\n</seed:tool_call>",
+        "<parameter={key}>{value}</parameter>\n",
+    ),
+    "solar": partial(
+        NamedJson,
+        "<|tool_call:begin|>{id}<|tool_call:name|>{name}<|tool_call:args|>{arguments}<|tool_call:end|>",
+        "<|tool_calls|>",
+    ),
+    "tool_calls": partial(JsonBlock, "<tool_calls>", "</tool_calls>"),
+}

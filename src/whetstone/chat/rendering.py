@@ -1,0 +1,52 @@
+"""What does a tokenizer's own chat template show of a conversation? One function, with failures in a line.
+
+Easy to get wrong: a tokenizer may have several templates. That for tools is taken, where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError, TemplateSyntaxError
+
+from whetstone.chat.dialect import Shown
+from whetstone.chat.template import compiled
+from whetstone.errors import PolicyError
+
+
+def rendered(tokenizer: Any) -> Shown:
+    """What a tokenizer's chat template shows of a conversation; of several templates that for tools.
+
+    Raises:
+        PolicyError: It has none, or one that is no Jinja. What is returned raises it where the template fails.
+    """
+    named = name_of(tokenizer)
+    if not getattr(tokenizer, "chat_template", None):
+        raise PolicyError(
+            f"{named}: the tokenizer has no chat template; set `chat_template` in its tokenizer_config.json"
+        )
+    try:
+        template = compiled(tokenizer.get_chat_template(tools=[{}]))
+    except (TemplateError, ValueError) as error:
+        where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
+        raise PolicyError(f"{named}: its chat template fails: {where}{_short(error)}") from None
+
+    def shown(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, asked: bool) -> str:
+        try:
+            return template.render(
+                messages, tools=tools, add_generation_prompt=asked, special=tokenizer.special_tokens_map
+            )
+        except TemplateError as error:
+            raise PolicyError(f"{named}: its chat template fails: {_short(error)}") from error
+
+    return shown
+
+
+def name_of(tokenizer: Any) -> str:
+    """What messages call it."""
+    return str(getattr(tokenizer, "name_or_path", "") or "tokenizer")
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,136 @@
+"""Chat templates of real models: calls are read as they were written, and history is what the template shows."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests_slow import mostly_slow
+from tests_templates import CHATML, real_templates, real_tokenizer, tokenizer_with
+from whetstone.chat import FORMATS, Chat, ToolCall, assistant, fitting_format, system, tool_result, user
+from whetstone.chat.dialect import TOOL
+from whetstone.errors import PolicyError
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+measured = importlib.import_module("templates")
+REAL = real_templates()
+OF_LLAMA_CPP = [name for name in REAL if "/" not in name]
+NOT_CARRIED = {"llama-cpp-rwkv-world": "could never end one"}
+"""Refused, with what is wrong."""
+QUICK = ["moonshotai-Kimi-K2", "GLM-4.6"]
+
+
+def chat_of(name):
+    tokenizer = real_tokenizer(name, REAL[name])
+    return Chat(tokenizer, FORMATS[fitting_format(tokenizer)]())
+
+
+def decoded(chat, ids):
+    return chat.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow([pytest.param(n, id=n) for n in OF_LLAMA_CPP if n not in NOT_CARRIED], quick=QUICK)
+)
+def test_calls_are_read_as_written_and_history_is_what_the_template_shows(name):
+    found = measured.tried(name, REAL[name])
+    assert found.works, (found.verdict, found.differs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(NOT_CARRIED))
+def test_a_template_that_carries_no_conversation_is_refused_in_a_line(name):
+    with pytest.raises(PolicyError, match=NOT_CARRIED[name]) as raised:
+        chat_of(name)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        ("Qwen-Qwen3-0.6B", "hermes"),
+        ("Qwen3-Coder", "qwen3_coder"),
+        ("GLM-4.7-Flash", "glm"),
+        ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "deepseek_v3"),
+        ("deepseek-ai-DeepSeek-V3.1", "deepseek_v31"),
+        ("Kimi-K2-Instruct", "kimi_k2"),
+        ("openai-gpt-oss-120b", "harmony"),
+        ("MiniMax-M2", "minimax_m2"),
+        ("google-gemma-4-31B-it", "gemma4"),
+        ("LFM2-8B-A1B", "lfm2"),
+        ("CohereForAI-c4ai-command-r7b-12-2024-tool_use", "command_r"),
+        ("meetkai-functionary-medium-v3.2", "functionary_v32"),
+        ("mistralai-Mistral-Nemo-Instruct-2407", "mistral"),
+        ("meta-llama-Llama-3.1-8B-Instruct", "llama3"),
+        ("microsoft-Phi-3.5-mini-instruct", "hermes"),
+    ],
+)
+def test_the_format_is_the_one_the_template_writes(name, format):
+    assert fitting_format(real_tokenizer(name, REAL[name])) == format
+
+
+def test_a_turn_that_ends_by_the_next_speaker_goes_on_behind_it():
+    chat = chat_of("GLM-4.6")
+    opened = chat.open([user("hi")], [TOOL])
+    said = chat.write(assistant("", ToolCall(TOOL.name, '{"text": "a", "count": 1}')), [TOOL])
+    assert decoded(chat, said[-1:]) == "<|observation|>"
+    following = chat.extend(opened, said, [tool_result("b", call_id="call_0_0")])
+    assert not following.opens_segment
+    assert decoded(chat, following.ids).count("<|observation|>") == 1
+    # the same call cut in front of that: it is put behind it
+    assert chat.extend(opened, said[:-1], [tool_result("b", call_id="call_0_0")]).ids == following.ids
+    # who ended the turn for the user is answered by a tool: the template would never show that
+    other = next(i for i in chat.stop_ids if decoded(chat, [i]) == "<|user|>")
+    assert chat.extend(opened, (*said[:-1], other), [tool_result("b", call_id="call_0_0")]).opens_segment
+
+
+@pytest.mark.slow
+def test_a_system_message_that_moves_opens_a_segment_and_stands_in_view_once():
+    chat = chat_of("mistralai-Mistral-Nemo-Instruct-2407")
+    context = chat.open([system("Be brief."), user("hi")], [])
+    following = chat.extend(context, chat.write(assistant("yes"), []), [user("and?")])
+    assert following.opens_segment
+    assert decoded(chat, following.ids).count("Be brief.") == 1
+
+
+@pytest.mark.slow
+def test_a_call_that_could_not_be_read_is_answered_though_the_template_knows_no_call():
+    for name in ("openai-gpt-oss-120b", "mistralai-Mistral-Nemo-Instruct-2407", "Qwen3-Coder"):
+        chat = chat_of(name)
+        broken = {"harmony": " to=functions.f<|channel|>commentary json<|message|>{", "mistral": "[TOOL_CALLS] [{"}
+        text = broken.get(fitting_format(chat.tokenizer), "<tool_call>\n<function=f>")
+        opened = chat.open([user("hi")], [TOOL])
+        said = (*chat.encode(text), min(chat.stop_ids))
+        assert chat.read(said, [TOOL], turn=0).malformed
+        assert "no such call" in decoded(chat, chat.extend(opened, said, [tool_result("no such call")]).ids)
+
+
+SECRETS = [
+    "{{ messages.__class__ }}",
+    "{{ cycler.__init__.__globals__.os }}",
+    "{{ self._TemplateReference__context }}",
+]
+HARM = ["{% for i in range(10 ** 9) %}{% endfor %}", "{{ raise_exception('no') }}", "{{ messages.append(1) or 1 / 0 }}"]
+
+
+@pytest.mark.parametrize("source", HARM)
+def test_a_template_that_loops_or_raises_is_refused_in_a_line(source):
+    with pytest.raises(PolicyError, match="its chat template fails") as raised:
+        Chat(tokenizer_with(source + CHATML), FORMATS["hermes"]())
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("source", SECRETS)
+def test_a_template_that_reads_secrets_is_refused_or_shows_nothing_of_them(source):
+    refused = None
+    try:
+        chat = Chat(tokenizer_with(source + CHATML), FORMATS["hermes"]())
+    except PolicyError as error:
+        refused = str(error)
+    if refused is not None:
+        assert "\n" not in refused
+        return
+    plain = Chat(tokenizer_with(CHATML), FORMATS["hermes"]())
+    assert chat.open([user("hi")], []).ids == plain.open([user("hi")], []).ids
