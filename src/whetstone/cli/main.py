@@ -25,6 +25,7 @@ COMMANDS = {
     "environments": ("environments:environments", "Try an environment; serve one over HTTP."),
     "evaluate": ("evaluate:evaluate", "Evaluate a run, or a recipe's policy as it stands."),
     "export": ("export:export", "Write a trained policy as a folder for other tools."),
+    "logs": ("logs:logs", "Compare logs of Inspect and lm-evaluation-harness."),
     "mcp": ("mcp:mcp", "Serve tools by the Model Context Protocol."),
     "models": ("models:models", "List, fetch or convert pretrained models."),
     "recipes": ("recipes:recipes", "List every recipe, its paper and its parts."),
