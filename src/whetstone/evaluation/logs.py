@@ -1,7 +1,7 @@
 """Logs of other people's evaluations, in and out: Inspect's, and the samples of EleutherAI's harness.
 
-Out goes one JSON that Inspect's viewer and `read_eval_log` open. In come logs of either, as the share of episodes of each
-task that succeeded: what a paired comparison takes.
+Out goes one JSON that Inspect's viewer and `read_eval_log` open. In come logs of either, as the share of episodes of
+each task that succeeded: what a paired comparison takes.
 
 Easy to get wrong: a log without samples has a mean and no tasks, and means cannot be paired; it is refused.
 """
