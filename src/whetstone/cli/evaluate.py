@@ -18,9 +18,11 @@ from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
 from whetstone.evaluation import Evaluation
 from whetstone.evaluation.harness import harness_json
+from whetstone.evaluation.logs import inspect_json
 from whetstone.evaluation.success import MOST_INVALID
 from whetstone.plain_json import to_json
 from whetstone.reporting import Progress
+from whetstone.trajectory import Group
 
 _FEW = 100
 _OF_GROUPS = (
@@ -44,6 +46,9 @@ _OF_GROUPS = (
     "--output-dir", type=click.Path(path_type=Path), help="Keep episodes there; the same command goes on with them."
 )
 @click.option("--lm-eval", type=click.Path(path_type=Path), help="Write results there as lm-evaluation-harness does.")
+@click.option(
+    "--inspect", type=click.Path(path_type=Path), help="Write a log there that Inspect reads, episodes and all."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
     run_or_recipe: str,
@@ -57,6 +62,7 @@ def evaluate(
     seed: int | None,
     output_dir: Path | None,
     lm_eval: Path | None,
+    inspect: Path | None,
     as_json: bool,
 ) -> None:
     """Evaluate RUN_OR_RECIPE: a run directory at its last checkpoint, or a recipe's policy as it stands.
@@ -69,8 +75,9 @@ def evaluate(
             raise RecipeError(f"{option}: belongs to an address (--policy http://…), and none is given")
     if output_dir is not None:
         training.EvaluationRecord(output_dir).check()
-    if lm_eval is not None and lm_eval.is_dir():
-        raise RecipeError(f"--lm-eval {lm_eval}: is a folder; a file is written")
+    for option, file in (("--lm-eval", lm_eval), ("--inspect", inspect)):
+        if file is not None and file.is_dir():
+            raise RecipeError(f"{option} {file}: is a folder; a file is written")
     unread = (*LEARNING, *_OF_GROUPS, *(("policy",) if policy is not None or Path(run_or_recipe).is_dir() else ()))
     say_unread(overrides, unread, "an evaluation plays held-out tasks by the weights that are there")
     given = {"episodes": episodes, "samples": samples, "temperature": temperature}
@@ -80,8 +87,14 @@ def evaluate(
     )
     record = training.EvaluationRecord(output_dir) if output_dir is not None else None
     progress = Progress(quiet=as_json or not sys.stderr.isatty())
+    groups: list[Group] = []
     came_to, protocol = training.evaluate_agent(
-        agent, seed=seed, record=record, progress=progress, say=lambda line: click.echo(line, err=True)
+        agent,
+        seed=seed,
+        record=record,
+        progress=progress,
+        say=lambda line: click.echo(line, err=True),
+        heard=groups.append if inspect is not None else None,
     )
     if episodes is not None and protocol["tasks"]["count"] < episodes:
         there = protocol["tasks"]["count"]
@@ -90,6 +103,9 @@ def evaluate(
     if lm_eval is not None:
         lm_eval.parent.mkdir(parents=True, exist_ok=True)
         write_text(lm_eval, to_json(harness_json(name, came_to, protocol), indent=1) + "\n")
+    if inspect is not None:
+        inspect.parent.mkdir(parents=True, exist_ok=True)
+        write_text(inspect, to_json(inspect_json(name, came_to, protocol, groups), indent=1) + "\n")
     if as_json:
         click.echo(to_json({**came_to.to_json(), "protocol": protocol}))
     else:

@@ -25,6 +25,8 @@ COMMANDS = {
     "environments": ("environments:environments", "Try an environment; serve one over HTTP."),
     "evaluate": ("evaluate:evaluate", "Evaluate a run, or a recipe's policy as it stands."),
     "export": ("export:export", "Write a trained policy as a folder for other tools."),
+    "import": ("import_recipe:import_recipe", "Translate a configuration of TRL or verl."),
+    "logs": ("logs:logs", "Compare logs of Inspect and lm-evaluation-harness."),
     "mcp": ("mcp:mcp", "Serve tools by the Model Context Protocol."),
     "models": ("models:models", "List, fetch or convert pretrained models."),
     "recipes": ("recipes:recipes", "List every recipe, its paper and its parts."),

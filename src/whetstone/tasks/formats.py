@@ -210,24 +210,28 @@ def _alfworld(row: Row, number: int) -> Task:
 
 FORMATS: Mapping[str, Format] = {
     "alfworld": Format(
-        "game_file, (task_desc), (task_type), (task_id)", "verdict", "textworld", "A household game by its file.", _alfworld
+        "game_file, (task_desc), (task_type), (task_id)", "verdict", "textworld", "A household game by its file.",
+        _alfworld,
     ),
     "browsecomp": Format(
-        "problem, answer, (canary), (problem_topic)", "exact_match", "tools", "A question whose answer is hard to find, "
-        "decrypted where there is a canary.", _browsecomp,
+        "problem, answer, (canary), (problem_topic)", "exact_match", "tools",
+        "A question whose answer is hard to find, decrypted where there is a canary.", _browsecomp,
     ),
     "gaia": Format(
-        "Question, Final answer, (Level), (task_id), (file_name)", "exact_match", "tools", "A question for an assistant "
-        "with tools.", _gaia,
+        "Question, Final answer, (Level), (task_id), (file_name)", "exact_match", "tools",
+        "A question for an assistant with tools.", _gaia,
     ),
-    "gsm8k": Format("question, answer", "exact_number", "tools", "A problem in words; the answer behind `####`.", problem_of("file")),
+    "gsm8k": Format(
+        "question, answer", "exact_number", "tools", "A problem in words; the answer behind `####`.", problem_of("file")
+    ),
     "humaneval": Format(
         "task_id, prompt, entry_point, test, canonical_solution", "unit_tests", "tools", "A function to complete.",
         function_task,
     ),
     "livecodebench": Format(
-        "question_content, public_test_cases, metadata, (private_test_cases), (starter_code), (question_id), (platform), "
-        "(difficulty)", "unit_tests", "tools", "A problem of a contest; functional tests, as JSON.", _livecodebench,
+        "question_content, public_test_cases, metadata, (private_test_cases), (starter_code), (question_id), "
+        "(platform), (difficulty)", "unit_tests", "tools", "A problem of a contest; functional tests, as JSON.",
+        _livecodebench,
     ),
     "math": Format(
         "problem, answer or solution, (level), (subject or type), (unique_id)", "symbolic", "tools", "A problem of "

@@ -23,6 +23,7 @@ from whetstone.training.evaluating import EvaluationRecord, protocol_of
 from whetstone.training.final import final_agent
 from whetstone.training.own_loop import run_to_end
 from whetstone.training.summary import RunSummary
+from whetstone.trajectory import Group
 
 RunOrRecipe = RunSummary | Resolved | Recipe | Mapping[str, Any] | str | Path
 
@@ -125,6 +126,7 @@ def evaluate_agent(
     record: EvaluationRecord | None,
     progress: Progress,
     say: Callable[[str], None] | None = None,
+    heard: Callable[[Group], None] | None = None,
 ) -> tuple[Evaluation, dict[str, Any]]:
     """(what it came to, everything that decided it)
 
@@ -132,17 +134,23 @@ def evaluate_agent(
         seed: None: the recipe's.
         record: Where episodes are kept.
         say: Told what takes a while, and what was left out; None: `progress` shows it.
+        heard: Told each task's episodes as they end.
 
     Raises:
         WhetstoneError: As `assemble`; or the record is of another evaluation.
     """
     assembly = assemble(agent.resolved, agent.policy, agent.memory, say=say or progress.say)
     seed = agent.resolved.recipe.seed if seed is None else seed
-    return run_to_end(lambda: _played(assembly, agent.endpoint, seed, record, progress))
+    return run_to_end(lambda: _played(assembly, agent.endpoint, seed, record, progress, heard))
 
 
 async def _played(
-    assembly: Assembly, endpoint: ChatEndpoint | None, seed: int, record: EvaluationRecord | None, progress: Progress
+    assembly: Assembly,
+    endpoint: ChatEndpoint | None,
+    seed: int,
+    record: EvaluationRecord | None,
+    progress: Progress,
+    heard: Callable[[Group], None] | None,
 ) -> tuple[Evaluation, dict[str, Any]]:
     settings, recipe = assembly.resolved.recipe.evaluation, assembly.resolved.recipe
     tasks = assembly.source.held_out(settings.episodes)
@@ -160,6 +168,12 @@ async def _played(
     if endpoint is not None:
         closers.append(endpoint.close)
     closers.append(partial(let_go, assembly.reward))
+
+    def ended(group: Group) -> None:
+        shown.advance({})
+        if heard is not None:
+            heard(group)
+
     try:
         with progress.stage("evaluation", len(tasks)) as shown:
             came_to, _ = await evaluating.evaluate(
@@ -169,7 +183,7 @@ async def _played(
                 samples=settings.samples,
                 temperature=settings.temperature,
                 seed=seed,
-                heard=lambda group: shown.advance({}),
+                heard=ended,
                 actor=actor,
                 record=record,
             )

@@ -1,0 +1,40 @@
+"""`whetstone logs`: logs of Inspect and of lm-evaluation-harness compared, ours among them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+
+import click
+
+from whetstone.errors import RecipeError
+from whetstone.evaluation.comparing import paired
+from whetstone.evaluation.logs import outcomes_of
+from whetstone.plain_json import to_json
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def logs(files: tuple[Path, ...], as_json: bool) -> None:
+    """Compare logs: FILEs of Inspect (.json) or of lm-evaluation-harness (samples_….jsonl), task by task.
+
+    `whetstone evaluate … --inspect FILE` writes such a log of ours.
+    """
+    named = {str(file): outcomes_of(file) for file in files}
+    if len(named) < len(files):
+        raise RecipeError("a log is listed twice")
+    means = {name: (fmean(tasks.values()), len(tasks)) for name, tasks in named.items()}
+    try:
+        pairs = paired({name: {0: tasks} for name, tasks in named.items()})
+    except ValueError as error:
+        raise RecipeError(f"{error}: the same tasks have the same ids in both") from None
+    if as_json:
+        rows = [{"log": name, "success": mean, "tasks": tasks} for name, (mean, tasks) in means.items()]
+        click.echo(to_json({"logs": rows, "pairs": [asdict(pair) for pair in pairs]}))
+        return
+    for name, (mean, tasks) in means.items():
+        click.echo(f"{mean:6.1%}  {tasks:>6} tasks  {name}")
+    for pair in pairs:
+        click.echo(f"{pair.one} − {pair.other}: {pair.difference:+.1%} over {pair.tasks} tasks, p {pair.p_tasks:.3g}")
