@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,8 @@ import torch
 from torch import Tensor
 
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.errors import InfrastructureError, PromptTooLong
+from whetstone.errors import InfrastructureError, PolicyError, PromptTooLong
+from whetstone.inference.choosing import Forward, choose_forward
 from whetstone.inference.forward import RowForward
 from whetstone.inference.protocol import (
     EngineAbilities,
@@ -42,6 +44,7 @@ from whetstone.inference.protocol import (
 from whetstone.inference.request import Request, as_keys
 from whetstone.inference.rows import Rows
 from whetstone.inference.sampling import draw
+from whetstone.policies import vocabulary_of
 
 _LONGEST_WAIT = 8
 """Nobody waits for company longer than so many of the shortest passes."""
@@ -100,8 +103,9 @@ class LocalEngine:
             rows = min(rows, cache_bytes // each)
         self.context_length, self.prefill_tokens = context_length, prefill_tokens
         self.version = version
-        self._forward = RowForward(model, rows=rows, context_length=context_length)
-        self._vocabulary = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+        self._model, self._row_count = model, rows
+        self._chosen: Forward | None = None
+        self._vocabulary = vocabulary_of(model)
         self._detokenize = detokenize
         self._rows = Rows(rows)
         self._waiting: deque[Request] = deque()
@@ -175,6 +179,11 @@ class LocalEngine:
 
     # ------------------------------------------------------------ on the event loop
 
+    @property
+    def _forward(self) -> Forward:
+        assert self._chosen is not None  # nothing is served before
+        return self._chosen
+
     def _fail_all(self, error: Exception) -> None:
         for request in (*self._waiting, *self._running):
             _fail(request.result, error)
@@ -216,6 +225,9 @@ class LocalEngine:
         """Serve until there is nothing left to do; a fault of the engine's own leaves nobody waiting for ever."""
         try:
             await self._serve_all()
+        except PolicyError as error:  # the model is none to sample from
+            self._closed = True
+            self._fail_all(error)
         except Exception as error:
             self._closed = True
             self._fail_all(InfrastructureError(f"the engine failed: {type(error).__name__}: {error}"))
@@ -223,6 +235,13 @@ class LocalEngine:
             asyncio.get_running_loop().call_exception_handler(said)
 
     async def _serve_all(self) -> None:
+        if self._chosen is None:  # in the thread that computes, where it is tried
+            self._chosen = await run_in_compute_thread(
+                choose_forward, self._model, rows=self._row_count, context_length=self.context_length
+            )
+            self._rows.share = isinstance(self._chosen, RowForward)
+            if not self._rows.share:  # what is computed at once decides the last bits of a state
+                self.prefill_tokens = sys.maxsize
         await asyncio.sleep(0)  # let everyone who is ready join the first batch
         while not self._closed and (self._waiting or self._running or self._updates):
             self._interrupted = False
@@ -330,6 +349,7 @@ class LocalEngine:
     def _steps(self, copies: Sequence[tuple[int, int, int]]) -> None:
         """Step until somebody is done or wants something; the event loop is asked no more often than it must be."""
         for source, target, length in copies:
+            assert isinstance(self._forward, RowForward)  # others share nothing
             self._forward.cache.copy(source, target, length)
         while True:
             began = time.perf_counter()
@@ -452,10 +472,14 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 def _bytes_per_token(model: torch.nn.Module) -> int:
-    """What one token's keys and values take in all layers."""
+    """What one token's keys and values take in all layers; of what keeps a state instead, at most what the hidden
+    states of its layers take."""
     config: Any = model.config
     config = config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     size = next(model.parameters()).element_size()
+    own = getattr(config, "num_attention_heads", None)
+    if own is None:
+        return int(2 * config.num_hidden_layers * config.hidden_size * size)
+    heads = getattr(config, "num_key_value_heads", None) or own
+    width = getattr(config, "head_dim", None) or config.hidden_size // own
     return int(2 * config.num_hidden_layers * heads * width * size)

@@ -35,13 +35,14 @@ class Flops:
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
         anything: Any = model
         config = anything.config.get_text_config()
-        ends = {
-            id(p) for e in (anything.get_input_embeddings(), anything.get_output_embeddings()) for p in e.parameters()
-        }
-        self._body = sum(p.numel() for p in model.parameters() if p.ndim == 2 and id(p) not in ends)
-        self._head = anything.get_output_embeddings().weight.numel()
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._pair = config.num_hidden_layers * config.num_attention_heads * width
+        head = anything.get_output_embeddings()
+        ends = [end for end in (anything.get_input_embeddings(), head) if end is not None]
+        outside = {id(p) for end in ends for p in end.parameters()}
+        self._body = sum(p.numel() for p in model.parameters() if p.ndim == 2 and id(p) not in outside)
+        self._head = head.weight.numel() if head is not None else 0
+        heads = getattr(config, "num_attention_heads", None) or 0  # none: a state instead of attention
+        width = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0)
+        self._pair = getattr(config, "num_hidden_layers", 0) * heads * width
         self._device, self._dtype = next(model.parameters()).device, dtype
 
     def of(self, micro: MicroBatch, *, backward: bool = True) -> int:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from whetstone.policies.gguf import convert_gguf, licence_of
     from whetstone.policies.hub import is_hub_name
     from whetstone.policies.kept import KeptModel, Origin, keep, kept_models, models_folder
+    from whetstone.policies.masking import chunk_of, masks_are_known, softmax_with_sinks
+    from whetstone.policies.plain import FAULTS, PlainPass, architecture_of, kind_of, plain_pass, takes, vocabulary_of
     from whetstone.policies.policy import Policy, freeze, load_policy, save_policy
     from whetstone.policies.precision import Precision, in_dtype, in_precision, suitable_dtype
     from whetstone.policies.published import PUBLISHED
@@ -32,19 +34,23 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
+    "FAULTS",
     "PUBLISHED",
     "Critic",
     "ExportPrecision",
     "KeptModel",
     "Origin",
+    "PlainPass",
     "Policy",
     "Precision",
     "StoredWeights",
     "adapter_alpha",
     "adapters_off",
     "add_adapters",
+    "architecture_of",
     "build_tiny",
     "can_merge",
+    "chunk_of",
     "clone_trainable",
     "convert_gguf",
     "critic_for",
@@ -60,15 +66,21 @@ __all__ = [
     "is_hub_name",
     "keep",
     "kept_models",
+    "kind_of",
     "licence_of",
     "load_adapters",
     "load_policy",
+    "masks_are_known",
     "merged",
     "merged_weights",
     "models_folder",
+    "plain_pass",
     "save_policy",
+    "softmax_with_sinks",
     "stored_weights",
     "suitable_dtype",
+    "takes",
+    "vocabulary_of",
     "with_attention",
     "without_adapters",
 ]
