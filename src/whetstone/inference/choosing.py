@@ -39,9 +39,9 @@ def choose_forward(model: torch.nn.Module, *, rows: int, context_length: int) ->
     Raises:
         PolicyError: The model is not causal, or cannot be computed from tokens alone.
     """
-    known = architecture_of(model), context_length
+    known = architecture_of(model)
     if known not in _found:
-        _found[known] = _tried(model, context_length)
+        _found[known] = _tried(model)
     feeding = _found[known]
     if feeding is None:
         return RowForward(model, rows=rows, context_length=context_length)
@@ -49,14 +49,14 @@ def choose_forward(model: torch.nn.Module, *, rows: int, context_length: int) ->
 
 
 @torch.inference_mode()
-def _tried(model: torch.nn.Module, context_length: int) -> Feeding | None:
+def _tried(model: torch.nn.Module) -> Feeding | None:
     """How a model's sequences go on that cannot be sampled over rows; None where it can."""
     plain = plain_pass(model)
     try:
-        apart = rows_apart(RowForward(model, rows=1, context_length=context_length), plain)
+        apart = rows_apart(RowForward(model, rows=1, context_length=len(plain.sequences[0])), plain)
         if apart > 1:
             why = f"rows of keys give other numbers than its own pass ({apart:.2g} times what is allowed)"
-        elif not masks_are_known(model, context_length):
+        elif not masks_are_known(model):
             why = "it masks attention in a way rows do not know"
         else:
             return None

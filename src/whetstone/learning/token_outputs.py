@@ -294,7 +294,7 @@ def _tried(model: torch.nn.Module) -> Way:
     plain = plain_pass(model)
     for way in _WAYS:
         try:
-            if _apart(_Computed(model, way), plain) > 1 or (way.layout == "trees" and not _tree_masks(model)):
+            if _apart(_Computed(model, way), plain) > 1 or (way.layout == "trees" and not masks_are_known(model)):
                 continue
         except FAULTS:
             continue
@@ -303,12 +303,6 @@ def _tried(model: torch.nn.Module) -> Way:
             warnings.warn(f"{kind_of(model)} cannot be learned as trees: {said}, each from its start", stacklevel=2)
         return way
     raise PolicyError(f"models of type {kind_of(model)} give other numbers each time they are computed")
-
-
-def _tree_masks(model: torch.nn.Module) -> bool:
-    anything: Any = model
-    end = getattr(anything.config.get_text_config(), "max_position_embeddings", None) or 2**16
-    return masks_are_known(model, end)
 
 
 def _apart(computed: _Computed, plain: PlainPass) -> float:

@@ -21,6 +21,8 @@ from whetstone.policies.view import with_attention
 
 _NAME = "whetstone_masks"
 _KNOWN = {"full_attention", "sliding_attention", "chunked_attention"}
+_FAR = 2**20
+"""Tokens; no context is longer."""
 
 
 def chunk_of(module: torch.nn.Module) -> int | None:
@@ -79,10 +81,10 @@ _hearing = _Hearing()
 
 
 @torch.no_grad()
-def masks_are_known(model: torch.nn.Module, context_length: int) -> bool:
+def masks_are_known(model: torch.nn.Module) -> bool:
     """Whether every mask the model makes is causal, and within the window or chunk its layers tell of and no other.
 
-    The rules are asked at places up to the end of the context; nothing of that length is computed. What makes no mask
+    The rules are asked at places as far as contexts reach; nothing of that length is computed. What makes no mask
     by Transformers' functions is not told of here.
     """
     anything: Any = model
@@ -92,7 +94,7 @@ def masks_are_known(model: torch.nn.Module, context_length: int) -> bool:
     view: Any = with_attention(model, attention=_NAME)
     _hearing.heard = []
     view(input_ids=torch.zeros(1, 4, dtype=torch.long, device=next(model.parameters()).device), use_cache=False)
-    return all(heard.is_told(context_length) for heard in _hearing.heard)
+    return all(heard.is_told(_FAR) for heard in _hearing.heard)
 
 
 def _mask(*args: Any, mask_function: Callable[..., Tensor], **others: Any) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
 from whetstone.errors import PolicyError
 from whetstone.policies.view import with_attention
@@ -126,8 +127,6 @@ def takes(model: torch.nn.Module, name: str) -> bool:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Transformers' remarks, of caches and kernels, are not ours to make while something is only tried."""
-    from transformers.utils import logging
-
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
