@@ -34,14 +34,16 @@ from whetstone.errors import InfrastructureError, PolicyError
 from whetstone.inference import LocalEngine, Sampling
 from whetstone.inference.forward import RowForward
 from whetstone.learning.packing import pack
+from whetstone.learning.resources import Flops
 from whetstone.learning.token_outputs import TokenForward
+from whetstone.policies import takes
 from whetstone.trajectory import Author, Segment, Tokens
 
 RESULTS = Path(__file__).parent / "results"
 VOCABULARY, CONTEXT = 97, 96
 EXACT = 1e-4
 """Log-probs of float32 may be apart by this; so may gradients, as a share of their size."""
-MOST_PARAMETERS, MOST_SECONDS = 4_000_000, 60
+MOST_PARAMETERS, MOST_SECONDS = 8_000_000, 60
 """A configuration that stays larger than this is not tried; one that computes longer is a fault."""
 
 SMALL: dict[str, Any] = {
@@ -52,7 +54,7 @@ SMALL: dict[str, Any] = {
     **dict.fromkeys(("decoder_layers", "encoder_layers"), 2),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
     **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads", "swa_num_attention_heads"), 4),
-    **dict.fromkeys(("num_key_value_heads", "swa_num_key_value_heads", "index_n_heads", "n_mamba_heads"), 2),
+    **dict.fromkeys(("num_key_value_heads", "swa_num_key_value_heads", "n_mamba_heads"), 2),
     **dict.fromkeys(("head_dim", "dim_head", "kv_channels", "swa_head_dim", "index_head_dim", "d_rel"), 8),
     **dict.fromkeys(("intermediate_size", "intermediate_size_mlp", "dense_intermediate_size", "ffn_hidden_size"), 48),
     **dict.fromkeys(("ffn_dim", "dff", "dim_ff", "decoder_ffn_dim", "encoder_ffn_dim", "n_inner", "d_inner"), 48),
@@ -80,13 +82,11 @@ SMALL: dict[str, Any] = {
     **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "resid_pdrop"), 0.0),
     **dict.fromkeys(("embd_pdrop", "attn_pdrop", "summary_first_dropout", "dropout"), 0.0),
     "eos_token_id": 2,
+    "index_n_heads": 32,  # with few, all scores of an index are 0 for some tokens, and whichever of them is taken
     "mup_width_multiplier": 1.0,
 }
 """What makes a configuration tiny, by the names models have for it."""
-LEFT: Any = object()
-"""Not given at all."""
 PADDED = {"pad_token_id": 0}
-HEADS_LEFT = {"head_dim": LEFT, "num_attention_heads": LEFT, "num_key_value_heads": LEFT}
 SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
@@ -110,9 +110,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "activation_sparsity_pattern": [0.0] * 4,
     },
     **dict.fromkeys(("camembert", "data2vec-text", "emu3", "modernbert-decoder", "prophetnet", "roberta"), PADDED),
+    **dict.fromkeys(("gemma4", "gemma4_unified", "gemma4_unified_text", "moss_transcribe_diarize"), PADDED),
     **dict.fromkeys(("roberta-prelayernorm", "xlm", "xlm-roberta", "xlm-roberta-xl"), PADDED),
-    **{kind: {"head_dim": LEFT} for kind in ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text")},
-    **dict.fromkeys(("dots3_note", "dots3_note_text"), HEADS_LEFT),
 }
 """What single kinds need besides."""
 
@@ -134,25 +133,25 @@ class Found:
     said: str = ""
 
 
-def tiny_config(kind: str) -> Any:
-    """A tiny configuration of one kind of model."""
+def tiny_config(kind: str, *, layers: int = 4) -> Any:
+    """A tiny configuration of one kind of model; four layers at most."""
     made: Any = CONFIG_MAPPING[kind]
     whole = made()
     text = whole.get_text_config(decoder=True)
     held = [name for name in ("text_config", "decoder") if getattr(whole, name, None) is text]
     if text is whole or not held:
-        return made(**_small(whole, kind))
-    return made(**{held[0]: _small(text, kind)})
+        return made(**_small(whole, kind, layers))
+    return made(**{held[0]: _small(text, kind, layers), **_small_eyes(whole)})
 
 
-def tiny_model(kind: str, *, seed: int = 0) -> torch.nn.Module:
+def tiny_model(kind: str, *, layers: int = 4, seed: int = 0) -> torch.nn.Module:
     """A model of one kind with random weights, large enough for what is computed wrong to show.
 
     Raises:
         NotImplementedError: There is no tiny one.
     """
     try:
-        config = tiny_config(kind)
+        config = tiny_config(kind, layers=layers)
         with torch.device("meta"):
             size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
         if size > MOST_PARAMETERS:
@@ -168,10 +167,10 @@ def tiny_model(kind: str, *, seed: int = 0) -> torch.nn.Module:
     return model
 
 
-def examine(kind: str) -> Found:
-    """Sample and learn a tiny model of one kind, and compare."""
+def examine(kind: str, *, layers: int = 4, tokens: int = 9) -> Found:
+    """Sample and learn a tiny model of one kind, so many tokens a turn, and compare."""
     try:
-        model = tiny_model(kind)
+        model = tiny_model(kind, layers=layers)
     except NotImplementedError as error:
         return Found(kind, "not tried", said=str(error))
     try:
@@ -183,7 +182,7 @@ def examine(kind: str) -> Found:
         return _refusal(kind, model, said)
     found: dict[str, Any] = {}
     try:
-        found["engine"], found["engine_apart"] = asyncio.run(sampled(model))
+        found["engine"], found["engine_apart"] = asyncio.run(sampled(model, tokens))
         found["learner"], found["learner_apart"], found["gradient_apart"] = learned(model)
     except PolicyError as error:
         return Found(kind, "refused", said=str(error), **found)
@@ -194,14 +193,14 @@ def examine(kind: str) -> Found:
     return Found(kind, "exact" if apart <= EXACT else "wrong", **found)
 
 
-async def sampled(model: torch.nn.Module) -> tuple[str, float]:
+async def sampled(model: torch.nn.Module, tokens: int = 9) -> tuple[str, float]:
     """(how, the largest difference) of what is drawn over two turns, beside another episode, and after a fork."""
     engine = LocalEngine(model, context_length=CONTEXT, rows=4)
     apart = 0.0
 
     async def turn(prompt: list[int], episode: str, drawn: list[tuple[int, int]], seed: int) -> list[int]:
         nonlocal apart
-        answer = await engine.generate(prompt, Sampling(9, seed=seed), episode=episode, drawn=drawn)
+        answer = await engine.generate(prompt, Sampling(tokens, seed=seed), episode=episode, drawn=drawn)
         ids = [*prompt, *answer.tokens]
         plain = plain_logprobs(model, ids)[len(prompt) - 1 :]
         apart = max(apart, (plain - torch.tensor(answer.logprobs)).abs().max().item())
@@ -214,11 +213,11 @@ async def sampled(model: torch.nn.Module) -> tuple[str, float]:
 
     try:
         first, _ = await asyncio.gather(episode("one", _text(17, 1), 3), episode("two", _text(2, 2), 5))
-        await turn([*first[:24], *_text(6, 9)], "fork", [(17, 24)], 7)
+        await turn([*first[: 17 + tokens - 2], *_text(6, 9)], "fork", [(17, 17 + tokens - 2)], 7)
         scores = await engine.score(first, start=4)
         apart = max(apart, (plain_logprobs(model, first)[3:] - torch.tensor(scores.logprobs)).abs().max().item())
         how = engine._chosen
-        return ("rows" if isinstance(how, RowForward) else f"own cache ({how.feeding})" if how else ""), apart
+        return ("rows" if isinstance(how, RowForward) else f"own cache ({how.feeding.by})" if how else ""), apart
     except InfrastructureError as error:
         raise RuntimeError(str(error)) from error
     finally:
@@ -227,13 +226,14 @@ async def sampled(model: torch.nn.Module) -> tuple[str, float]:
 
 def learned(model: torch.nn.Module) -> tuple[str, float, float]:
     """(how, the largest difference of a log-prob, that of the gradient) for segments with a common beginning."""
-    forward = TokenForward(model)
+    forward, flops = TokenForward(model), Flops(model, torch.float32)
     stem = _text(20, 4)
     segments = [_segment([*stem, *_text(15, k)], 18) for k in (5, 6)] + [_segment(_text(9, 7), 1)]
     weights, apart, found = [0.3, -0.7, 1.1], 0.0, []
     total = torch.zeros(())
     for micro in pack(segments, token_budget=1000, device=torch.device("cpu"), share=forward.shares):
         outputs = forward(micro, 1.0)
+        flops.of(micro)
         for i, logprobs in micro.by_segment(outputs.logprobs):
             ids = list(segments[i].tokens.ids)
             plain = plain_logprobs(model, ids)[-len(logprobs) :]
@@ -252,7 +252,8 @@ def learned(model: torch.nn.Module) -> tuple[str, float, float]:
 def plain_logprobs(model: Any, ids: list[int], *, learning: bool = False) -> Tensor:
     """[len(ids) − 1] what the model's own pass says of each token but the first."""
     with torch.set_grad_enabled(learning):
-        logits = model(input_ids=torch.tensor([ids])).logits[0, :-1]
+        options = {"use_cache": False} if takes(model, "use_cache") else {}
+        logits = model(input_ids=torch.tensor([ids]), **options).logits[0, :-1]
         logprobs: Tensor = torch.log_softmax(logits.float(), -1)[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
     return logprobs
 
@@ -329,19 +330,32 @@ def main() -> None:
     sys.exit(1 if counts["wrong"] or counts["traceback"] else 0)
 
 
-def _small(config: Any, kind: str) -> dict[str, Any]:
-    names = {*config.to_dict(), *getattr(config, "attribute_map", {})}
+def _small(config: Any, kind: str, layers: int) -> dict[str, Any]:
+    held = config.to_dict()
     other_names = getattr(config, "attribute_map", {})
+    names = {*held, *other_names}
     given = {
         name: value
         for name, value in SMALL.items()
-        if name in names
-        and other_names.get(name) not in SMALL
-        and not isinstance(getattr(config, name, None), list | dict)
+        if name in names and other_names.get(name) not in SMALL and not isinstance(held.get(name), list | dict)
     }
     if "kv_lora_rank" in given:
         given["num_key_value_heads"] = 4
-    return {name: value for name, value in {**given, **SPECIAL.get(kind, {})}.items() if value is not LEFT}
+    special = {
+        name: value[:layers] if isinstance(value, list) and len(value) == 4 else value
+        for name, value in SPECIAL.get(kind, {}).items()
+    }
+    counts = dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), layers)
+    return given | {name: count for name, count in counts.items() if name in given} | special
+
+
+def _small_eyes(config: Any) -> dict[str, Any]:
+    """What a model sees with, which reads no tokens."""
+    vision = getattr(config, "vision_config", None)
+    if vision is None:
+        return {}
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "depth": 1}
+    return {"vision_config": {name: size for name, size in sizes.items() if name in vision.to_dict()}}
 
 
 def _refusal(kind: str, model: torch.nn.Module, said: str) -> Found:

@@ -211,16 +211,6 @@ FOREIGN = {
     "environments/adapters/gymnasium.py": {"n": "Gymnasium's spaces"},
     "environments/adapters/legal_moves.py": {"elimination_order": "TextArena's", "error_count": "TextArena's"},
     "inference/forward.py": {"num_key_value_heads": "configurations"},
-    "inference/local.py": {
-        "num_key_value_heads": "configurations",
-        "num_attention_heads": "configurations",
-        "head_dim": "configurations",
-    },
-    "learning/resources.py": {
-        "head_dim": "configurations",
-        "num_attention_heads": "configurations",
-        "num_hidden_layers": "configurations",
-    },
     "learning/token_outputs.py": {
         "logit_scale": "configurations",
         "logits_scaling": "configurations",

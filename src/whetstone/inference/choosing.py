@@ -18,7 +18,7 @@ from whetstone.policies import FAULTS, PlainPass, architecture_of, kind_of, mask
 
 Forward = RowForward | OwnForward
 
-_SLOWER: dict[Feeding, str] = {
+_SLOWER = {
     "pieces": "each sequence with the model's own cache",
     "single": "each sequence with the model's own cache, which goes on one token at a time",
     "whole": "and each token computed again from the start of its sequence: the model's own cache gives other numbers",
@@ -64,7 +64,7 @@ def _tried(model: torch.nn.Module) -> Feeding | None:
         why = f"rows of keys do not suit it ({type(error).__name__})"
     feeding = feeding_of(model, plain)
     warnings.warn(
-        f"{kind_of(model)}: {why}, so nothing is shared and it is sampled slower: {_SLOWER[feeding]}", stacklevel=2
+        f"{kind_of(model)}: {why}, so nothing is shared and it is sampled slower: {_SLOWER[feeding.by]}", stacklevel=2
     )
     return feeding
 

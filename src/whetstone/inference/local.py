@@ -44,7 +44,7 @@ from whetstone.inference.protocol import (
 from whetstone.inference.request import Request, as_keys
 from whetstone.inference.rows import Rows
 from whetstone.inference.sampling import draw
-from whetstone.policies import vocabulary_of
+from whetstone.policies import setting_of, vocabulary_of
 
 _LONGEST_WAIT = 8
 """Nobody waits for company longer than so many of the shortest passes."""
@@ -477,9 +477,10 @@ def _bytes_per_token(model: torch.nn.Module) -> int:
     config: Any = model.config
     config = config.get_text_config()
     size = next(model.parameters()).element_size()
-    own = getattr(config, "num_attention_heads", None)
-    if own is None:
-        return int(2 * config.num_hidden_layers * config.hidden_size * size)
-    heads = getattr(config, "num_key_value_heads", None) or own
-    width = getattr(config, "head_dim", None) or config.hidden_size // own
-    return int(2 * config.num_hidden_layers * heads * width * size)
+    layers, hidden = setting_of(config, "num_hidden_layers") or 1, setting_of(config, "hidden_size") or 0
+    queries = setting_of(config, "num_attention_heads")
+    if queries is None:
+        return int(2 * layers * hidden * size)
+    heads = setting_of(config, "num_key_value_heads") or queries
+    width = setting_of(config, "head_dim") or hidden // queries
+    return int(2 * layers * heads * width * size)

@@ -17,10 +17,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from whetstone.policies import FAULTS, PlainPass, takes, with_attention
+from whetstone.errors import PolicyError
+from whetstone.policies import FAULTS, PlainPass, kind_of, takes, with_attention
 
-Feeding = Literal["pieces", "single", "whole"]
-"""How a sequence goes on: with any number of tokens at once, with one at a time, or computed again from its start."""
+
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """How a sequence goes on."""
+
+    by: Literal["pieces", "single", "whole"]
+    """With any number of tokens at once, with one at a time, or computed again from its start."""
+    places: bool = False
+    """Whether the model is told where they stand; some do not count what they have kept."""
+
+
+_FEEDINGS = (
+    Feeding("pieces", True), Feeding("pieces"), Feeding("single", True), Feeding("single"), Feeding("whole")
+)  # fmt: skip
+"""From quick to slow."""
 _KEPT = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """What models call what they keep, in what they return and in what they take."""
 
@@ -50,13 +64,13 @@ class OwnForward:
         feeding: How sequences go on.
     """
 
-    def __init__(self, model: torch.nn.Module, *, feeding: Feeding = "pieces") -> None:
+    def __init__(self, model: torch.nn.Module, *, feeding: Feeding) -> None:
         anything: Any = model
         self.model: Any = with_attention(model, attention=anything.config._attn_implementation)
         self.device = next(model.parameters()).device
         self.feeding = feeding
         self.cache = OwnCaches()
-        self._options: dict[str, Any] = {"use_cache": feeding != "whole"} if takes(model, "use_cache") else {}
+        self._options: dict[str, Any] = {"use_cache": feeding.by != "whole"} if takes(model, "use_cache") else {}
         self._keeps_logits = takes(model, "logits_to_keep")
 
     def logits(
@@ -90,20 +104,22 @@ class OwnForward:
                     parameter.copy_(weights[name])
 
     def _pieces(self, start: int, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
-        if self.feeding == "single" and start > 0:
+        if self.feeding.by == "single" and start > 0:
             yield from ([token] for token in tokens)
         else:
             yield tokens
 
     def _fed(self, sequence: _Sequence, tokens: Sequence[int], everywhere: bool) -> Tensor:
         """[1 or len(tokens), V] behind the last of these tokens or behind each."""
-        fed = [*sequence.ids, *tokens] if self.feeding == "whole" else tokens
+        whole = self.feeding.by == "whole"
+        fed = torch.tensor([[*sequence.ids, *tokens] if whole else tokens], device=self.device)
         options = self._options | ({"logits_to_keep": len(tokens) if everywhere else 1} if self._keeps_logits else {})
-        output = self.model(input_ids=torch.tensor([fed], device=self.device), **options, **sequence.kept)
-        if self.feeding != "whole":
-            sequence.kept = {
-                name: output[name] for name in _KEPT if name in output and output[name] is not None
-            }  # fmt: skip
+        if self.feeding.places:
+            start = len(sequence.ids)
+            options["position_ids"] = torch.arange(start, start + len(tokens), device=self.device).unsqueeze(0)
+        output = self.model(input_ids=fed, **options, **sequence.kept)
+        if not whole:
+            sequence.kept = {name: output[name] for name in _KEPT if name in output and output[name] is not None}
         sequence.ids += tokens
         logits: Tensor = output.logits[0, -len(tokens) if everywhere else -1 :]
         return logits
@@ -111,15 +127,20 @@ class OwnForward:
 
 @torch.no_grad()
 def feeding_of(model: torch.nn.Module, plain: PlainPass) -> Feeding:
-    """The quickest way to go on that gives what the model's plain pass gives."""
-    ways: tuple[Feeding, ...] = ("pieces", "single")
-    for feeding in ways:
+    """The quickest way to go on that gives what the model's plain pass gives.
+
+    Raises:
+        PolicyError: None does; the plain pass itself gives other numbers each time.
+    """
+    for feeding in _FEEDINGS:
+        if feeding.places and not takes(model, "position_ids"):
+            continue
         try:
             if _apart(OwnForward(model, feeding=feeding), plain) <= 1:
                 return feeding
         except FAULTS:
             continue
-    return "whole"
+    raise PolicyError(f"models of type {kind_of(model)} give other numbers each time they are computed")
 
 
 def _apart(forward: OwnForward, plain: PlainPass) -> float:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from whetstone.learning.packing import MicroBatch
+from whetstone.policies import setting_of
 
 _LOOKED_AT = 4096
 """Numbers of each tensor whose movement is measured; a copy of all of them would double the weights' memory."""
@@ -40,9 +41,9 @@ class Flops:
         outside = {id(p) for end in ends for p in end.parameters()}
         self._body = sum(p.numel() for p in model.parameters() if p.ndim == 2 and id(p) not in outside)
         self._head = head.weight.numel() if head is not None else 0
-        heads = getattr(config, "num_attention_heads", None) or 0  # none: a state instead of attention
-        width = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0)
-        self._pair = getattr(config, "num_hidden_layers", 0) * heads * width
+        heads = setting_of(config, "num_attention_heads") or 0  # none: a state instead of attention
+        width = setting_of(config, "head_dim") or (setting_of(config, "hidden_size") or 0) // max(1, heads)
+        self._pair = (setting_of(config, "num_hidden_layers") or 0) * heads * width
         self._device, self._dtype = next(model.parameters()).device, dtype
 
     def of(self, micro: MicroBatch, *, backward: bool = True) -> int:

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from whetstone.policies.hub import is_hub_name
     from whetstone.policies.kept import KeptModel, Origin, keep, kept_models, models_folder
     from whetstone.policies.masking import chunk_of, masks_are_known, softmax_with_sinks
-    from whetstone.policies.plain import FAULTS, PlainPass, architecture_of, kind_of, plain_pass, takes, vocabulary_of
+    from whetstone.policies.plain import (
+        FAULTS,
+        PlainPass,
+        architecture_of,
+        kind_of,
+        plain_pass,
+        setting_of,
+        takes,
+        vocabulary_of,
+    )
     from whetstone.policies.policy import Policy, freeze, load_policy, save_policy
     from whetstone.policies.precision import Precision, in_dtype, in_precision, suitable_dtype
     from whetstone.policies.published import PUBLISHED
@@ -76,6 +85,7 @@ __all__ = [
     "models_folder",
     "plain_pass",
     "save_policy",
+    "setting_of",
     "softmax_with_sinks",
     "stored_weights",
     "suitable_dtype",

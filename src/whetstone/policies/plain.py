@@ -113,6 +113,14 @@ def kind_of(model: torch.nn.Module) -> str:
     return str(anything.config.get_text_config().model_type)
 
 
+def setting_of(config: Any, name: str) -> Any:
+    """What a configuration says; None where it does not, or says something else for each layer."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:  # what Transformers raises of layers that differ
+        return None
+
+
 def vocabulary_of(model: torch.nn.Module) -> int:
     """How many token ids the model knows."""
     anything: Any = model
