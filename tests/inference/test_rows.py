@@ -133,3 +133,17 @@ def test_what_was_computed_otherwise_is_shared_with_nobody_but_its_owner():
     rows.rest(row)
     own, copied = take(rows, "a", [*PROMPT, 7])
     assert (own, copied, own.ids, own.keys) == (first, None, PROMPT, drawn)
+
+
+def test_rows_that_cannot_be_cut_are_gone_on_with_or_begun_anew():
+    rows = Rows(3, share=False)
+    first = computed(rows, "a", PROMPT)
+    row, copied = take(rows, "b", PROMPT)  # nothing is copied, and nobody waits for the other
+    assert (copied, row.ids) == (None, [])
+    rows.rest(first)
+    row, _ = take(rows, "a", [*PROMPT, 7, 8])
+    assert (row, row.ids) == (first, PROMPT)
+    row.ids, row.keys = [*PROMPT, 7, 8], [*PROMPT, 7, 8]
+    rows.rest(row)
+    row, _ = take(rows, "a", [*PROMPT, 9])
+    assert (row, row.ids, row.keys) == (first, [], [])
