@@ -75,14 +75,11 @@ def rows_apart(forward: RowForward, plain: PlainPass) -> float:
     stem, length = plain.stem, len(first)
     with forward.tried(rows=2, length=length):
         worst = plain.apart(0, 0, forward.logits([0], [0], [first[:stem]], everywhere=True)[0, :stem])
-        piece = forward.logits([0], [stem], [first[stem : stem + 3]], everywhere=True)[0, :3]
-        worst = max(worst, plain.apart(0, stem, piece))
         forward.cache.copy(0, 1, stem - 2)
-        forked = forward.logits([1], [stem - 2], [second[stem - 2 : -2]], everywhere=True)[0, : length - stem]
-        worst = max(worst, plain.apart(1, stem - 2, forked))
-        ends = [stem + 3, length - 2]
-        for step in range(2):
-            at = [end + step for end in ends]
-            drawn = forward.logits([0, 1], at, [[first[at[0]]], [second[at[1]]]], drawn=True)
-            worst = max(worst, *(plain.apart(row, at[row], drawn[row : row + 1]) for row in (0, 1)))
-    return worst
+        starts, behind = [stem, stem - 2], [first[stem : stem + 3], second[stem - 2 : -1]]
+        logits = forward.logits([0, 1], starts, behind, everywhere=True)
+        for row in (0, 1):
+            worst = max(worst, plain.apart(row, starts[row], logits[row, : len(behind[row])]))
+        ends = [stem + 3, length - 1]
+        drawn = forward.logits([0, 1], ends, [[first[ends[0]]], [second[ends[1]]]], drawn=True)
+        return max(worst, *(plain.apart(row, ends[row], drawn[row : row + 1]) for row in (0, 1)))

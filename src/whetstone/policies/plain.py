@@ -22,7 +22,7 @@ from transformers.utils import logging
 from whetstone.errors import PolicyError
 from whetstone.policies.view import with_attention
 
-_STEM, _END = 13, 11
+_STEM, _END = 8, 6
 """Tokens of the beginning both sequences share, and of what each has behind it."""
 _TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}
 """How far two ways to compute a distribution may be apart, by the numbers of the weights: rounding is."""
