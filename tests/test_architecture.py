@@ -211,8 +211,6 @@ FOREIGN = {
     "environments/adapters/gymnasium.py": {"n": "Gymnasium's spaces"},
     "environments/adapters/legal_moves.py": {"elimination_order": "TextArena's", "error_count": "TextArena's"},
     "inference/forward.py": {"num_key_value_heads": "configurations"},
-    "inference/local.py": {"num_key_value_heads": "configurations", "head_dim": "configurations"},
-    "learning/resources.py": {"head_dim": "configurations"},
     "learning/token_outputs.py": {
         "logit_scale": "configurations",
         "logits_scaling": "configurations",
@@ -220,10 +218,17 @@ FOREIGN = {
     },
     "plain_json.py": {"detach": "tensors", "tolist": "tensors"},
     "policies/adapters.py": {"_hf_peft_config_loaded": "models"},
-    "policies/policy.py": {
-        "max_position_embeddings": "configurations",
+    "policies/masking.py": {
+        "attention_chunk_size": "configurations",
+        "config": "models' layers",
+        "layer_idx": "models' layers",
         "layer_types": "configurations",
-        "layers_block_type": "configurations",
+        "rule": "tensors, put there by the mask they were given",
+    },
+    "policies/policy.py": {
+        "auto_map": "configurations",
+        "is_encoder_decoder": "configurations",
+        "model_max_length": "tokenizers",
         "sub_configs": "configurations",
         "_attn_implementation": "configurations",
     },

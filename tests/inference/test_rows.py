@@ -153,3 +153,17 @@ def test_rows_of_a_long_context_take_the_memory_of_what_is_in_them():
     cache.layers[0].update(keys, keys)
     # 64 rows of 2 heads, keys and values, in pages of 4 KiB; in huge pages it would be 512 MiB
     assert taken() - before < 64 * 2 * 2 * 16384 + 2**23
+
+
+def test_rows_that_cannot_be_cut_are_gone_on_with_or_begun_anew():
+    rows = Rows(3, share=False)
+    first = computed(rows, "a", PROMPT)
+    row, copied = take(rows, "b", PROMPT)  # nothing is copied, and nobody waits for the other
+    assert (copied, row.ids) == (None, [])
+    rows.rest(first)
+    row, _ = take(rows, "a", [*PROMPT, 7, 8])
+    assert (row, row.ids) == (first, PROMPT)
+    row.ids, row.keys = [*PROMPT, 7, 8], [*PROMPT, 7, 8]
+    rows.rest(row)
+    row, _ = take(rows, "a", [*PROMPT, 9])
+    assert (row, row.ids, row.keys) == (first, [], [])

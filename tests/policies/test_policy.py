@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
-from transformers import AutoModelForCausalLM, BloomConfig, MambaConfig, Qwen3NextConfig
+from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM, T5Config, ViTConfig
 
 from whetstone.errors import PolicyError
 from whetstone.policies import (
@@ -192,22 +192,23 @@ def test_a_folder_that_is_damaged_or_does_not_fit_is_one_line(tmp_path, name, ch
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (MambaConfig(vocab_size=384, hidden_size=16, num_hidden_layers=1), "mamba have no context of known length"),
-        (BloomConfig(vocab_size=384, hidden_size=16, n_layer=1, n_head=2), "bloom have no context of known length"),
-        (
-            Qwen3NextConfig(
-                vocab_size=384, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
-                head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8,
-            ),
-            "have layers of type linear_attention, whose state none of the engines here keeps",
-        ),
+        (T5Config(vocab_size=384, d_model=16, num_layers=1, num_heads=2), "type t5 are an encoder and a decoder"),
+        (ViTConfig(hidden_size=16, num_hidden_layers=1), "type vit are not causal language models"),
     ],
-)  # fmt: skip
-def test_models_that_keep_something_else_than_keys_and_values_are_refused(tmp_path, config, said):
+)
+def test_models_that_are_not_causal_are_refused_in_a_line(tmp_path, config, said):
     small_policy().tokenizer.save_pretrained(tmp_path)
     config.save_pretrained(tmp_path)
-    with pytest.raises(PolicyError, match=said):
+    with pytest.raises(PolicyError, match=said) as raised:
         load_policy(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_model_without_a_bound_has_what_its_tokenizer_says_in_view():
+    policy = small_policy()
+    model = MambaForCausalLM(MambaConfig(vocab_size=384, hidden_size=16, num_hidden_layers=1))
+    assert Policy(model, policy.tokenizer).context_length == policy.tokenizer.model_max_length
+    assert Policy(model, None).context_length == 8192
 
 
 def test_a_run_is_told_what_it_is(tmp_path):

@@ -267,7 +267,7 @@ class _Probe:
         most, kl = apart["sampler/mismatch_max"], apart["sampler/mismatch_kl"]
         said = f"log-probs of {len(drawn)} tokens are apart by {most:.1e} at most, k3 {kl:.1e}"
         if not learner.shares:
-            said += "; this model is computed one segment at a time"
+            said += f"; this model is computed as {learner.layout}, not as trees: nothing is shared"
         if most > _AGREEMENT[self.assembly.policy.dtype]:
             return Check(
                 "", Verdict.BAD, said, "policy.dtype: float32, and the same weights and temperature on both sides"

@@ -21,13 +21,14 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from whetstone.inference.cache import RowCache
+from whetstone.policies import chunk_of, softmax_with_sinks
 
 NAME = "whetstone_rows"
 
 
 class _Aimed(threading.local):
     cache: RowCache
-    biases: dict[int | None, Tensor]
+    biases: dict[tuple[int | None, int | None], Tensor]
 
 
 _aimed = _Aimed()
@@ -47,6 +48,8 @@ def attend_to_rows(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention of new tokens over the rows the cache is aimed at.
@@ -54,17 +57,19 @@ def attend_to_rows(
     Args:
         query: [B, H, L, D].
         key: [R, K, reach, D], the aimed span or the chosen rows; H is a multiple of K.
-        value: Like `key`.
+        value: [R, K, reach, D'].
         attention_mask: Not read; the cache knows who may look where.
+        s_aux: [H] attention sinks: the score of a place that holds nothing.
+        position_bias: Added to scores.
 
     Returns:
-        [B, L, H, D]
+        [B, L, H, D']
 
     Raises:
-        NotImplementedError: The model asks for attention sinks.
+        NotImplementedError: Scores have a bias; rows hold no tokens' places.
     """
-    if others.get("s_aux") is not None:
-        raise NotImplementedError("the local engine has no attention sinks")
+    if position_bias is not None:
+        raise NotImplementedError("rows of keys have no bias by position")
     batch, heads, length, width = query.shape
     groups = heads // key.shape[1]
     stacked = query.reshape(batch, key.shape[1], groups * length, width)
@@ -73,8 +78,13 @@ def attend_to_rows(
         everyone = stacked.new_zeros(len(key), *stacked.shape[1:])
         everyone[spread] = stacked
         stacked = everyone
-    bias = _bias(_aimed.cache, groups, sliding_window, query.dtype, len(key))
-    if length > 1 and softcap is None:
+    window, chunk = sliding_window, chunk_of(module)
+    bias = _bias(_aimed.cache, groups, window, chunk, query.dtype, len(key))
+    if s_aux is not None:
+        scores = (stacked * (width**-0.5 if scaling is None else scaling)) @ key.transpose(-1, -2)
+        sinks = s_aux.view(key.shape[1], groups).repeat_interleave(length, 1).unsqueeze(-1)
+        mixed = softmax_with_sinks(scores + bias, sinks) @ value
+    elif length > 1 and softcap is None:
         mixed = scaled_dot_product_attention(stacked, key, value, attn_mask=bias, scale=scaling)
     else:
         scores = (stacked * (width**-0.5 if scaling is None else scaling)) @ key.transpose(-1, -2)
@@ -83,12 +93,12 @@ def attend_to_rows(
         mixed = scores.add_(bias).softmax(-1) @ value
     if spread is not None:
         mixed = mixed[spread]
-    return mixed.reshape(batch, heads, length, width).transpose(1, 2), None
+    return mixed.reshape(batch, heads, length, value.shape[-1]).transpose(1, 2), None
 
 
-def _bias(cache: RowCache, groups: int, window: int | None, dtype: torch.dtype, rows: int) -> Tensor:
+def _bias(cache: RowCache, groups: int, window: int | None, chunk: int | None, dtype: torch.dtype, rows: int) -> Tensor:
     """[rows, 1, groups · L or 1, reach] 0 where a query may look, −inf elsewhere; the same for all layers."""
-    known = _aimed.biases.get(window)
+    known = _aimed.biases.get((window, chunk))
     if known is not None:
         return known
     keys = torch.arange(cache.reach, device=cache.places.device)
@@ -96,6 +106,8 @@ def _bias(cache: RowCache, groups: int, window: int | None, dtype: torch.dtype, 
     seen = keys <= places
     if window is not None:
         seen &= keys > places - window
+    if chunk is not None:
+        seen &= keys // chunk == places // chunk
     bias = torch.zeros(seen.shape, dtype=dtype, device=keys.device).masked_fill_(~seen, -torch.inf).unsqueeze(1)
     if seen.shape[1] > 1:  # one for each of the stacked queries; a single one serves all groups
         bias = bias.repeat(1, 1, groups, 1)
@@ -103,7 +115,7 @@ def _bias(cache: RowCache, groups: int, window: int | None, dtype: torch.dtype, 
         everyone = bias.new_zeros(rows, *bias.shape[1:])
         everyone[cache.spread] = bias
         bias = everyone
-    _aimed.biases[window] = bias
+    _aimed.biases[window, chunk] = bias
     return bias
 
 

@@ -10,6 +10,7 @@ from earlier episodes; the mask hides it, and it is overwritten before it is eve
 from __future__ import annotations
 
 import mmap
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -165,6 +166,6 @@ def _room(states: Tensor, rows: RowCache) -> Tensor:
     if states.device.type != "cpu":
         return states.new_zeros(shape)
     room = mmap.mmap(-1, rows.count * heads * rows.capacity * width * states.element_size())
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+    if sys.platform == "linux":
         room.madvise(mmap.MADV_NOHUGEPAGE)
     return torch.frombuffer(room, dtype=states.dtype).view(shape)

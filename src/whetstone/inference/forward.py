@@ -12,8 +12,9 @@ the last bit, products are turned round (`products.py`).
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from whetstone.inference.attention import NAME, aim_attention
 from whetstone.inference.blocks import Blocks, blocks_of
 from whetstone.inference.cache import RowCache
 from whetstone.inference.products import put_weights_first
-from whetstone.policies import release_memory, with_attention
+from whetstone.policies import release_memory, takes, with_attention
 from whetstone.policies.precision import SMALL
 
 _FEWEST_TOKENS = 16
@@ -64,6 +65,7 @@ class RowForward:
         config = config.get_text_config()
         self._layers = int(config.num_hidden_layers)
         self._groups = config.num_attention_heads // getattr(config, "num_key_value_heads", config.num_attention_heads)
+        self._keeps_logits = takes(model, "logits_to_keep")
         self.cache = RowCache(self._layers, rows + 1, context_length)  # one more, for tokens that fill up
         self._dtype = next(model.parameters()).dtype
         self._blocks: Blocks | None = None
@@ -132,6 +134,7 @@ class RowForward:
         aim_attention(self.cache)
         # the head, too, must see sixteen tokens
         padded = kept * max(1, -(-_FEWEST_TOKENS // (len(ids) * len(kept))))
+        options = {"logits_to_keep": torch.tensor(padded, device=self.device)} if self._keeps_logits else {}
         output: Any = self.model(
             input_ids=ids,
             # models make a mask where they are given none; one of four dimensions they leave alone
@@ -139,32 +142,44 @@ class RowForward:
             position_ids=known,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=torch.tensor(padded, device=self.device),
+            **options,
         )
         logits: Tensor = output.logits[: len(rows)]
+        if not self._keeps_logits:
+            kept = list(range(width))
         if everywhere:
             return logits[:, :width]
         at = torch.tensor([kept.index(last) for last in lasts], device=self.device)
         return logits[torch.arange(len(rows), device=self.device), at]
 
+    @contextlib.contextmanager
+    def tried(self, *, rows: int, length: int) -> Iterator[None]:
+        """As long as the block lasts, the model's own pass over other rows, which are gone afterwards."""
+        before = self.cache, self._blocks, self._is_compared
+        self.cache, self._blocks, self._is_compared = RowCache(self._layers, rows + 1, length), None, True
+        try:
+            yield
+        finally:
+            self.cache, self._blocks, self._is_compared = before
+
     def _compare(self) -> None:
         """Leave the blocks aside where they are not what the model computes, for a prompt and one more token."""
-        blocks, cache = self._blocks, self.cache
+        blocks = self._blocks
         length = max(1, min(_COMPARED_TOKENS, self.context_length - 1))
         vocabulary = int(self.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         numbers = torch.Generator().manual_seed(0)
         ids = torch.randint(vocabulary, (length + _SIBLINGS,), generator=numbers).tolist()
         found: list[Tensor] = []
-        for self._blocks in (None, blocks):
-            self.cache = RowCache(self._layers, _SIBLINGS + 1, length + 1)
-            prompt = self.logits([0], [0], [ids[:length]])
-            for sibling in range(1, _SIBLINGS):
-                self.cache.copy(0, sibling, length)
-            new = [[token] for token in ids[length:]]
-            lengths = [length] * _SIBLINGS
-            drawn = self.logits(range(_SIBLINGS), lengths, new, drawn=True, prompts=lengths)
+        for way in (None, blocks):
+            with self.tried(rows=_SIBLINGS, length=length + 1):
+                self._blocks = way
+                prompt = self.logits([0], [0], [ids[:length]])
+                for sibling in range(1, _SIBLINGS):
+                    self.cache.copy(0, sibling, length)
+                new = [[token] for token in ids[length:]]
+                lengths = [length] * _SIBLINGS
+                drawn = self.logits(range(_SIBLINGS), lengths, new, drawn=True, prompts=lengths)
             found.append(torch.cat([prompt, drawn]).float())
-        self.cache = cache
         own, of_blocks = found
         apart = float((of_blocks - own).norm() / own.norm())
         quicker = blocks is not None and blocks.reads_beginnings

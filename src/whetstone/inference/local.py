@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,8 @@ import torch
 from torch import Tensor
 
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.errors import InfrastructureError, PromptTooLong
+from whetstone.errors import InfrastructureError, PolicyError, PromptTooLong
+from whetstone.inference.choosing import Forward, choose_forward
 from whetstone.inference.forward import RowForward
 from whetstone.inference.protocol import (
     EngineAbilities,
@@ -42,7 +44,7 @@ from whetstone.inference.protocol import (
 from whetstone.inference.request import Request, as_keys
 from whetstone.inference.rows import Rows
 from whetstone.inference.sampling import draw
-from whetstone.policies import has_float64
+from whetstone.policies import has_float64, setting_of, vocabulary_of
 
 _LONGEST_WAIT = 8
 """Nobody waits for company longer than so many of the shortest passes."""
@@ -101,9 +103,10 @@ class LocalEngine:
             rows = min(rows, cache_bytes // each)
         self.context_length, self.prefill_tokens = context_length, prefill_tokens
         self.version = version
-        self._forward = RowForward(model, rows=rows, context_length=context_length)
-        self._draws_where_it_computes = has_float64(self._forward.device)
-        self._vocabulary = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+        self._model, self._row_count = model, rows
+        self._chosen: Forward | None = None
+        self._draws_where_it_computes = has_float64(next(model.parameters()).device)
+        self._vocabulary = vocabulary_of(model)
         self._detokenize = detokenize
         self._rows = Rows(rows)
         self._waiting: deque[Request] = deque()
@@ -173,7 +176,8 @@ class LocalEngine:
         if self._waiting or self._running:
             return
         self._rows.outdate(keep=False)
-        await run_in_compute_thread(self._forward.let_go)
+        if self._chosen is not None:
+            await run_in_compute_thread(self._chosen.let_go)
 
     async def close(self) -> None:
         """See `Engine.close`."""
@@ -183,6 +187,11 @@ class LocalEngine:
         self._fail_all(InfrastructureError("the engine was closed"))
 
     # ------------------------------------------------------------ on the event loop
+
+    @property
+    def _forward(self) -> Forward:
+        assert self._chosen is not None  # nothing is served before
+        return self._chosen
 
     def _fail_all(self, error: Exception) -> None:
         for request in (*self._waiting, *self._running):
@@ -225,6 +234,9 @@ class LocalEngine:
         """Serve until there is nothing left to do; a fault of the engine's own leaves nobody waiting for ever."""
         try:
             await self._serve_all()
+        except PolicyError as error:  # the model is none to sample from
+            self._closed = True
+            self._fail_all(error)
         except Exception as error:
             self._closed = True
             self._fail_all(InfrastructureError(f"the engine failed: {type(error).__name__}: {error}"))
@@ -232,6 +244,13 @@ class LocalEngine:
             asyncio.get_running_loop().call_exception_handler(said)
 
     async def _serve_all(self) -> None:
+        if self._chosen is None:  # in the thread that computes, where it is tried
+            self._chosen = await run_in_compute_thread(
+                choose_forward, self._model, rows=self._row_count, context_length=self.context_length
+            )
+            self._rows.share = isinstance(self._chosen, RowForward)
+            if not self._rows.share:  # what is computed at once decides the last bits of a state
+                self.prefill_tokens = sys.maxsize
         await asyncio.sleep(0)  # let everyone who is ready join the first batch
         while not self._closed and (self._waiting or self._running or self._updates):
             self._interrupted = False
@@ -339,6 +358,7 @@ class LocalEngine:
     def _steps(self, copies: Sequence[tuple[int, int, int]]) -> None:
         """Step until somebody is done or wants something; the event loop is asked no more often than it must be."""
         for source, target, length in copies:
+            assert isinstance(self._forward, RowForward)  # others share nothing
             self._forward.cache.copy(source, target, length)
         while True:
             began = time.perf_counter()
@@ -466,10 +486,15 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 def _bytes_per_token(model: torch.nn.Module) -> int:
-    """What one token's keys and values take in all layers."""
+    """What one token's keys and values take in all layers; of what keeps a state instead, at most what the hidden
+    states of its layers take."""
     config: Any = model.config
     config = config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     size = next(model.parameters()).element_size()
-    return int(2 * config.num_hidden_layers * heads * width * size)
+    layers, hidden = setting_of(config, "num_hidden_layers") or 1, setting_of(config, "hidden_size") or 0
+    queries = setting_of(config, "num_attention_heads")
+    if queries is None:
+        return int(2 * layers * hidden * size)
+    heads = setting_of(config, "num_key_value_heads") or queries
+    width = setting_of(config, "head_dim") or hidden // queries
+    return int(2 * layers * heads * width * size)

@@ -45,9 +45,11 @@ class Rows:
 
     Args:
         count: How many there are.
+        share: Whether a row can be cut, and its beginning copied. Otherwise it is gone on with or begun anew.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, share: bool = True) -> None:
+        self.share = share
         self.rows = [Row(number) for number in range(count)]
         self.evictions = 0
         self._of_episode: dict[str, Row] = {}
@@ -79,7 +81,9 @@ class Rows:
         own = self._of_episode.get(episode)
         own = None if own is None or own.busy else own
         kept = 0 if own is None else common_length(own.ids, ids, usable)
-        source, length, coming = self._longest(prompt, usable)
+        source, length, coming = self._longest(prompt, usable) if self.share else (None, 0, 0)
+        if not self.share and own is not None and kept < len(own.ids):
+            kept = 0
         if coming >= max(length, kept) + BLOCK:
             return "soon"
         row = own or self._next(source)

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from whetstone.policies import chunk_of, softmax_with_sinks
+
 NAME = "whetstone_branches"
 
 
@@ -34,18 +36,36 @@ class Branches:
     _biases: dict[Any, list[Tensor | None]] = field(default_factory=dict)
     """Made once for all layers of a pass."""
 
-    def biases(self, window: int | None, like: Tensor) -> list[Tensor | None]:
+    def biases(self, window: int | None, chunk: int | None, like: Tensor) -> list[Tensor | None]:
         """[N] of [queries, keys]: 0 where a token may look, −inf elsewhere; None where plain causal does.
 
         Args:
             window: How far back a token looks, itself included; None: to the start.
+            chunk: Tokens of the chunks a token keeps to; None: there are none.
         """
-        kind = (window, like.dtype, like.device)
+        kind = (window, chunk, like.dtype, like.device)
         if kind not in self._biases:
             self._biases[kind] = [
-                _bias(start, length, window, like) for start, length in zip(self.starts, self.lengths, strict=True)
+                _bias(start, length, window, chunk, like)
+                for start, length in zip(self.starts, self.lengths, strict=True)
             ]
         return self._biases[kind]
+
+
+@dataclass(slots=True)
+class Aim:
+    """What the next forward pass of a model computes. Not every model hands on to its layers what it is given."""
+
+    branches: Branches | None = None
+
+
+def aim_of(network: torch.nn.Module) -> Aim:
+    """What the attention of all layers of a model will look at. Activations that are computed again in the backward
+    pass read it again: it stays as it is until then."""
+    aim = Aim()
+    for module in network.modules():
+        vars(module)["whetstone_aim"] = aim
+    return aim
 
 
 def attend_to_branches(
@@ -57,7 +77,8 @@ def attend_to_branches(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    branches: Branches | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention within each branch and to those in front of it.
@@ -65,31 +86,33 @@ def attend_to_branches(
     Args:
         query: [1, H, T, D].
         key: [1, K, T, D]; H is a multiple of K.
-        value: Like `key`.
-        attention_mask: Not read; `branches` knows who may look where.
+        value: [1, K, T, D'].
+        attention_mask: Not read; the branches know who may look where.
+        s_aux: [H] attention sinks: the score of a place that holds nothing.
+        position_bias: Added to scores.
         others: Dropout among them, which is not applied: the policy is learned as it is sampled.
 
     Returns:
-        [1, T, H, D]
+        [1, T, H, D']
 
     Raises:
-        NotImplementedError: The model asks for attention sinks.
+        NotImplementedError: Scores have a bias; it is not one of trees.
     """
-    if others.get("s_aux") is not None:
-        raise NotImplementedError("the learner has no attention sinks")
-    assert branches is not None  # given with every forward pass
+    if position_bias is not None:
+        raise NotImplementedError("trees have no bias by position")
+    branches = vars(module)["whetstone_aim"].branches
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     queries, keys, values = (torch.split(x, list(branches.lengths), dim=2) for x in (query, key, value))
     mixed = []
-    for i, bias in enumerate(branches.biases(sliding_window, query)):
+    for i, bias in enumerate(branches.biases(sliding_window, chunk_of(module), query)):
         if branches.lengths[i] == 0:
             continue
         path = (*branches.ancestors[i], i)
         behind = keys[i] if len(path) == 1 else torch.cat([keys[a] for a in path], 2)
         read = values[i] if len(path) == 1 else torch.cat([values[a] for a in path], 2)
-        mixed.append(_attention(queries[i], behind, read, bias, scaling, softcap))
+        mixed.append(_attention(queries[i], behind, read, bias, scaling, softcap, s_aux))
     return torch.cat(mixed, 2).transpose(1, 2), None
 
 
@@ -100,25 +123,31 @@ def _attention(
     bias: Tensor | None,
     scaling: float | None,
     softcap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
-    if softcap is None:
+    if softcap is None and sinks is None:
         causal = bias is None
         return scaled_dot_product_attention(query, key, value, attn_mask=bias, is_causal=causal, scale=scaling)
     scores = (query * (query.shape[-1] ** -0.5 if scaling is None else scaling)) @ key.transpose(-1, -2)
-    scores = torch.tanh(scores / softcap) * softcap
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
     if bias is None:
         bias = torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
-    return (scores + bias).softmax(-1) @ value
+    scores = scores + bias
+    shares = scores.softmax(-1) if sinks is None else softmax_with_sinks(scores, sinks.view(-1, 1, 1))
+    return shares @ value
 
 
-def _bias(start: int, length: int, window: int | None, like: Tensor) -> Tensor | None:
+def _bias(start: int, length: int, window: int | None, chunk: int | None, like: Tensor) -> Tensor | None:
     end = start + length
-    if start == 0 and (window is None or end <= window):
+    if start == 0 and (window is None or end <= window) and (chunk is None or end <= chunk):
         return None
     places, keys = torch.arange(start, end, device=like.device).unsqueeze(1), torch.arange(end, device=like.device)
     seen = keys <= places
     if window is not None:
         seen &= keys > places - window
+    if chunk is not None:
+        seen &= keys // chunk == places // chunk
     return torch.zeros(length, end, dtype=like.dtype, device=like.device).masked_fill_(~seen, -torch.inf)
 
 

@@ -124,6 +124,8 @@ class ModelTrainer:
         self.watch: Callable[[Sequence[Segment], TokenOutputs, MicroBatch, TokenLoss], None] | None = None
         """Shown every micro-batch of an update before its backward pass, for whoever explains it."""
         self.entropies = PastEntropies()
+        self.layout = self._forward.way.layout
+        """How segments lie in a forward pass: trees, rows, one by one."""
         self.shares = self._forward.shares
         """Whether tokens that segments share are computed once."""
         self._scale = _FLOAT16_SCALE if policy.dtype == torch.float16 else 1.0

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from whetstone.learning.packing import MicroBatch
-from whetstone.policies import peak_memory
+from whetstone.policies import peak_memory, setting_of
 
 _LOOKED_AT = 4096
 """Numbers of each tensor whose movement is measured; a copy of all of them would double the weights' memory."""
@@ -36,13 +36,14 @@ class Flops:
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
         anything: Any = model
         config = anything.config.get_text_config()
-        ends = {
-            id(p) for e in (anything.get_input_embeddings(), anything.get_output_embeddings()) for p in e.parameters()
-        }
-        self._body = sum(p.numel() for p in model.parameters() if p.ndim == 2 and id(p) not in ends)
-        self._head = anything.get_output_embeddings().weight.numel()
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._pair = config.num_hidden_layers * config.num_attention_heads * width
+        head = anything.get_output_embeddings()
+        ends = [end for end in (anything.get_input_embeddings(), head) if end is not None]
+        outside = {id(p) for end in ends for p in end.parameters()}
+        self._body = sum(p.numel() for p in model.parameters() if p.ndim == 2 and id(p) not in outside)
+        self._head = head.weight.numel() if head is not None else 0
+        heads = setting_of(config, "num_attention_heads") or 0  # none: a state instead of attention
+        width = setting_of(config, "head_dim") or (setting_of(config, "hidden_size") or 0) // max(1, heads)
+        self._pair = (setting_of(config, "num_hidden_layers") or 0) * heads * width
         self._device, self._dtype = next(model.parameters()).device, dtype
 
     def of(self, micro: MicroBatch, *, backward: bool = True) -> int:

@@ -1,30 +1,65 @@
 """What does the policy say of each action token? One forward pass over a row of trees; log-probs and entropies out.
 
+Models that cannot be computed as trees are computed by their own code: segments side by side, those of like length in
+one batch, padded behind their ends, where nothing that is causal looks; or one by one. Which way a model is computed,
+and whether its logits are those of its output layer, is tried against its plain pass before anything is trained.
+
 Logits are made only where an action token is read, and a limited number at a time: beyond it they are made once
 more in the backward pass instead of being kept. What is kept is one tensor [places, vocabulary], written over in
 place: logits, then log-probs, then their gradient.
 
-Easy to get wrong: some models do more to logits than their output layer says (a soft cap, a scale). Each model is
-therefore tried against its own forward pass before anything is trained through this one.
+Easy to get wrong: some models do more to logits than their output layer says (a soft cap, a scale). What is not known
+here is left to the model's own code.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from whetstone.learning.attention import NAME, Branches
+from whetstone.errors import PolicyError
+from whetstone.learning.attention import NAME, Branches, aim_of
 from whetstone.learning.packing import MicroBatch
-from whetstone.policies import brought, with_attention
+from whetstone.policies import (
+    FAULTS,
+    PlainPass,
+    architecture_of,
+    brought,
+    kind_of,
+    masks_are_known,
+    plain_pass,
+    takes,
+    with_attention,
+)
 
-_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 5e-3}
-"""How far the two ways to compute logits may be apart, by the numbers of the weights: rounding is."""
+Layout = Literal["trees", "rows", "one by one"]
+"""How segments lie in a pass; see above."""
+_LONGER = 1.25
+"""A row of a batch is at most so many times as long as the shortest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a model is computed."""
+
+    layout: Layout
+    reads_states: bool
+    """Whether its logits are made here, from its hidden states; otherwise by its own code, all at once."""
+
+
+_WAYS = (
+    Way("trees", True), Way("rows", True), Way("rows", False), Way("one by one", True), Way("one by one", False)
+)  # fmt: skip
+"""From quick to slow."""
+_found: dict[Hashable, Way] = {}
+"""Of the models that were tried in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +98,15 @@ class TokenForward:
     ) -> None:
         self.model, self.critic, self.dtype, self.logit_bytes = model, critic, dtype, logit_bytes
         self.device = next(model.parameters()).device if device is None else device
-        self._view: Any = _usable_view(model)
-        if self._view is None:
-            self._plain: Any = with_attention(model, attention=model.config._attn_implementation)  # type: ignore[union-attr,arg-type]
+        known = architecture_of(model)
+        if known not in _found:
+            _found[known] = _tried(model)
+        self.way = _found[known]
+        if critic is not None and not self.way.reads_states:
+            raise PolicyError(f"models of type {kind_of(model)} have no hidden states a critic could read")
+        self._computed = _Computed(model, self.way)
+        self.network: torch.nn.Module = self._computed.network
+        """The model as it is computed here."""
         for module in self.network.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
@@ -75,14 +116,9 @@ class TokenForward:
             network.train()  # the models' code asks for it
 
     @property
-    def network(self) -> torch.nn.Module:
-        """The model as it is computed here."""
-        return self._view if self._view is not None else self._plain  # type: ignore[no-any-return]
-
-    @property
     def shares(self) -> bool:
-        """Whether this model can be computed as trees; where not, each segment is a pass of its own."""
-        return self._view is not None
+        """Whether this model is computed as trees; where not, what segments share is computed for each."""
+        return self.way.layout == "trees"
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
         """The model lies where it is computed, as long as the block lasts."""
@@ -90,22 +126,24 @@ class TokenForward:
 
     def __call__(self, micro: MicroBatch, temperature: float) -> TokenOutputs:
         """Log-probs, entropies and values of a micro-batch's action tokens, with gradient where it is enabled."""
-        rows: Tensor
         with self._precision():
-            if self._view is None:
-                return self._one_by_one(micro, temperature)
-            rows = _hidden(self._view, micro.ids, micro.positions, micro.branches)[micro.rows]
+            rows = self._computed(micro)
+            if not self.way.reads_states:
+                logits = _at(temperature, rows)
+                logprobs, entropies = TokenStatistics.apply(logits, micro.row_of, micro.targets)  # type: ignore[no-untyped-call]
+                return TokenOutputs(logprobs, entropies[micro.row_of])
             values = None if self.critic is None else self.critic(rows)[micro.row_of]
             logprobs, entropies = self._in_chunks(rows, micro, temperature)
         return TokenOutputs(logprobs, entropies[micro.row_of], values)
 
     def _in_chunks(self, rows: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
         """([A] log-probs, [R] entropies)"""
-        vocabulary = self._view.get_output_embeddings().weight.shape[0]
+        network: Any = self.network
+        vocabulary = network.get_output_embeddings().weight.shape[0]
         size = max(1, self.logit_bytes // (4 * vocabulary))
 
         def read(hidden: Tensor, row: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-            logits = _at(temperature, _logits(self._view, hidden))
+            logits = _at(temperature, _logits(network, hidden))
             found: tuple[Tensor, Tensor] = TokenStatistics.apply(logits, row, target)  # type: ignore[no-untyped-call]
             return found
 
@@ -127,20 +165,6 @@ class TokenForward:
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=order.device)
         return torch.cat(logprobs)[back], torch.cat(entropies)
-
-    def _one_by_one(self, micro: MicroBatch, temperature: float) -> TokenOutputs:
-        """For models that know nothing of trees: the model's own pass over each segment."""
-        if self.critic is not None:
-            raise NotImplementedError("a critic needs a model whose hidden states can be read")
-        logits, begin = [], 0
-        for length in micro.branches.lengths:
-            mine = micro.rows[(micro.rows >= begin) & (micro.rows < begin + length)] - begin
-            ids = micro.ids[begin : begin + length].unsqueeze(0)
-            logits.append(self._plain(input_ids=ids, use_cache=False, logits_to_keep=mine).logits[0])
-            begin += length
-        at_temperature = _at(temperature, torch.cat(logits))
-        logprobs, entropies = TokenStatistics.apply(at_temperature, micro.row_of, micro.targets)  # type: ignore[no-untyped-call]
-        return TokenOutputs(logprobs, entropies[micro.row_of])
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self.dtype == torch.float32:
@@ -195,18 +219,58 @@ def _slabs(logits: Tensor, numbers: int = 2**18) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def _hidden(view: Any, ids: Tensor, positions: Tensor, branches: Branches) -> Tensor:
-    """[T, hidden] the last layer's states, normalised as the output layer wants them."""
-    body = getattr(view, view.base_model_prefix)
-    found: Tensor = body(
-        input_ids=ids.unsqueeze(0),
-        position_ids=positions.unsqueeze(0),
+class _Computed:
+    """A model in one of the ways.
+
+    Args:
+        model: Its parameters are shared.
+        way: Which.
+    """
+
+    def __init__(self, model: torch.nn.Module, way: Way) -> None:
+        anything: Any = model
+        self.way = way
+        trees = way.layout == "trees"
+        self.network: Any = with_attention(model, attention=NAME if trees else anything.config._attn_implementation)
+        self._aim = aim_of(self.network) if trees else None
+        self._options = {"use_cache": False} if takes(model, "use_cache") else {}
+
+    def __call__(self, micro: MicroBatch) -> Tensor:
+        """[R, hidden] the last layer's states, normalised as the output layer wants them; or [R, V] logits."""
+        return self.everywhere(micro.ids, micro.positions, micro.branches)[micro.rows]
+
+    def everywhere(self, ids: Tensor, positions: Tensor, branches: Branches) -> Tensor:
+        """The same for all tokens [T]."""
+        if self._aim is None:
+            parts: list[Tensor] = list(torch.split(ids, list(branches.lengths)))
+            found: dict[int, Tensor] = {}
+            for batch in _of_like_length(branches.lengths, alone=self.way.layout == "one by one"):
+                padded = torch.nn.utils.rnn.pad_sequence([parts[i] for i in batch], batch_first=True)
+                read = self._pass(input_ids=padded)
+                found |= {i: row[: len(parts[i])] for i, row in zip(batch, read, strict=True)}
+            return torch.cat([found[i] for i in sorted(found)])
+        self._aim.branches = branches
         # models make a mask where they are given none; one of four dimensions they leave alone
-        attention_mask=ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
-        use_cache=False,
-        branches=branches,
-    ).last_hidden_state
-    return found[0]
+        mask = ids.new_ones(1, 1, 1, 1, dtype=torch.bool)
+        return self._pass(input_ids=ids.unsqueeze(0), position_ids=positions.unsqueeze(0), attention_mask=mask)[0]
+
+    def _pass(self, **tokens: Tensor) -> Tensor:
+        if not self.way.reads_states:
+            logits: Tensor = self.network(**tokens, **self._options).logits
+            return logits
+        body = getattr(self.network, self.network.base_model_prefix)
+        states: Tensor = body(**tokens, **self._options).last_hidden_state
+        return states
+
+
+def _of_like_length(lengths: Sequence[int], *, alone: bool) -> Iterator[list[int]]:
+    """Which segments are computed side by side; those without a token are not."""
+    left = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
+    while left:
+        longest = lengths[left[0]]
+        batch = left[:1] if alone else [i for i in left if _LONGER * lengths[i] >= longest]
+        yield batch
+        left = left[len(batch) :]
 
 
 def _logits(view: Any, hidden: Tensor) -> Tensor:
@@ -228,23 +292,39 @@ def _at(temperature: float, logits: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _usable_view(model: torch.nn.Module) -> Any:
-    """A view that computes trees, if it gives what the model itself gives on two short sequences; else None."""
-    try:
-        view: Any = with_attention(model, attention=NAME)
-        device = next(model.parameters()).device
-        known = view.get_input_embeddings().num_embeddings
-        stem, one, other = ([(7 * k + 3) % known for k in places] for places in ((0, 1, 2, 3), (4, 5), (6, 7, 8)))
-        branches = Branches(starts=(0, 4, 4), lengths=(4, 2, 3), ancestors=((), (0,), (0,)))
-        ids = torch.tensor([*stem, *one, *other], device=device)
-        positions = torch.tensor([0, 1, 2, 3, 4, 5, 4, 5, 6], device=device)
-        found = _logits(view, _hidden(view, ids, positions, branches))
-        plain: Callable[..., Any] = with_attention(model, attention=model.config._attn_implementation)  # type: ignore[union-attr,arg-type]
-        for sequence, places in ((stem + one, [0, 1, 2, 3, 4, 5]), (stem + other, [0, 1, 2, 3, 6, 7, 8])):
-            expected = plain(input_ids=torch.tensor([sequence], device=device), use_cache=False).logits[0]
-            apart = _TOLERANCE[expected.dtype]
-            if not torch.allclose(found[places], expected, rtol=apart, atol=apart * expected.abs().max().item()):
-                return None
-    except (NotImplementedError, AttributeError, TypeError, ValueError, KeyError):
-        return None
-    return view
+def _tried(model: torch.nn.Module) -> Way:
+    """The quickest way that gives what the model's plain pass gives. A slower one than trees is said, once.
+
+    Raises:
+        PolicyError: The model is not causal, cannot be computed from tokens alone, or not twice alike.
+    """
+    plain = plain_pass(model)
+    for way in _WAYS:
+        try:
+            if _apart(_Computed(model, way), plain) > 1 or (way.layout == "trees" and not masks_are_known(model)):
+                continue
+        except FAULTS:
+            continue
+        if way.layout != "trees":
+            said = {"rows": "segments in padded rows", "one by one": "one segment after the other"}[way.layout]
+            warnings.warn(f"{kind_of(model)} cannot be learned as trees: {said}, each from its start", stacklevel=2)
+        return way
+    raise PolicyError(f"models of type {kind_of(model)} give other numbers each time they are computed")
+
+
+def _apart(computed: _Computed, plain: PlainPass) -> float:
+    """How far a way is from the plain pass of two sequences that begin alike, in one row of trees or side by side."""
+    (first, second), stem, device = plain.sequences, plain.stem, plain.logits.device
+    length = len(first)
+    if computed.way.layout == "trees":
+        branches = Branches((0, stem, stem), (stem, length - stem, length - stem), ((), (0,), (0,)))
+        parts = [(0, 0, first[:stem]), (0, stem, first[stem:]), (1, stem, second[stem:])]
+    else:
+        branches = Branches((0, 0), (length, length - 3), ((), ()))
+        parts = [(0, 0, first), (1, 0, second[: length - 3])]
+    ids = torch.tensor([token for _, _, tokens in parts for token in tokens], device=device)
+    positions = torch.cat([torch.arange(start, start + len(tokens)) for _, start, tokens in parts]).to(device)
+    found = computed.everywhere(ids, positions, branches)
+    logits = _logits(computed.network, found) if computed.way.reads_states else found
+    split = torch.split(logits, [len(tokens) for _, _, tokens in parts])
+    return max(plain.apart(sequence, start, part) for (sequence, start, _), part in zip(parts, split, strict=True))

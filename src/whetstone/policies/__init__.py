@@ -33,6 +33,17 @@ if TYPE_CHECKING:
     from whetstone.policies.gguf import convert_gguf, licence_of
     from whetstone.policies.hub import is_hub_name
     from whetstone.policies.kept import KeptModel, Origin, keep, kept_models, models_folder
+    from whetstone.policies.masking import chunk_of, masks_are_known, softmax_with_sinks
+    from whetstone.policies.plain import (
+        FAULTS,
+        PlainPass,
+        architecture_of,
+        kind_of,
+        plain_pass,
+        setting_of,
+        takes,
+        vocabulary_of,
+    )
     from whetstone.policies.policy import Policy, freeze, load_policy, placed, save_policy
     from whetstone.policies.precision import Precision, check_dtype, in_dtype, in_precision, suitable_dtype
     from whetstone.policies.published import PUBLISHED
@@ -44,22 +55,26 @@ __getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "CPU",
+    "FAULTS",
     "PUBLISHED",
     "Critic",
     "ExportPrecision",
     "KeptModel",
     "Origin",
+    "PlainPass",
     "Policy",
     "Precision",
     "StoredWeights",
     "adapter_alpha",
     "adapters_off",
     "add_adapters",
+    "architecture_of",
     "available_devices",
     "brought",
     "build_tiny",
     "can_merge",
     "check_dtype",
+    "chunk_of",
     "clone_trainable",
     "convert_gguf",
     "critic_for",
@@ -79,19 +94,26 @@ __all__ = [
     "is_hub_name",
     "keep",
     "kept_models",
+    "kind_of",
     "licence_of",
     "load_adapters",
     "load_policy",
+    "masks_are_known",
     "merged",
     "merged_weights",
     "models_folder",
     "on_cpu",
     "peak_memory",
     "placed",
+    "plain_pass",
     "release_memory",
     "save_policy",
+    "setting_of",
+    "softmax_with_sinks",
     "stored_weights",
     "suitable_dtype",
+    "takes",
+    "vocabulary_of",
     "with_attention",
     "without_adapters",
 ]

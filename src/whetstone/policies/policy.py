@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from whetstone.errors import PolicyError, did_you_mean
@@ -24,6 +24,10 @@ from whetstone.policies.view import on_cpu
 logging.disable_progress_bar()  # a bar for writing a megabyte, in the middle of the run's own
 
 _ADAPTERS = "adapter_config.json"
+_BOUNDS = ("max_position_embeddings", "max_seq_len", "seq_length", "model_max_length")
+"""What configurations call how many tokens a model can have in view."""
+_UNBOUNDED, _ENDLESS = 8192, 2**24
+"""Tokens in view of a model that has no such bound; what tokenizers say that know none is beyond the other."""
 _BESIDE = "base"
 """Where a model that came from no folder is kept beside its adapters."""
 
@@ -43,8 +47,12 @@ class Policy:
 
     @property
     def context_length(self) -> int:
-        """How many tokens the model can have in view."""
-        return int(self.model.config.get_text_config().max_position_embeddings)  # type: ignore[union-attr,operator]
+        """How many tokens the model can have in view; where nothing bounds it, what its tokenizer says, or 8,192."""
+        text: Any = self.model.config.get_text_config()  # type: ignore[union-attr,operator]
+        bounds = (getattr(text, name, None) for name in _BOUNDS)
+        said = getattr(self.tokenizer, "model_max_length", None)
+        of_tokenizer = said if said is not None and said < _ENDLESS else _UNBOUNDED
+        return int(next((bound for bound in bounds if bound is not None), of_tokenizer))
 
     @property
     def device(self) -> torch.device:
@@ -205,24 +213,18 @@ def save_policy(policy: Policy, folder: Path, *, at: Path | None = None) -> None
 
 
 def _check_kind(folder: Path, config: Any) -> None:
-    """See that it is a kind of model that can be sampled and trained here.
+    """See that it is a causal language model.
 
     Raises:
-        PolicyError: It has no context of known length, or layers that keep something else than keys and values.
+        PolicyError: It has an encoder, or Transformers knows none of its type.
     """
-    text = config.get_text_config()
-    if getattr(text, "max_position_embeddings", None) is None:
+    kind = config.model_type
+    if getattr(config, "is_encoder_decoder", False):
         raise PolicyError(
-            f"{folder}: models of type {text.model_type} have no context of known length (max_position_embeddings); "
-            "only those with attention over one can be sampled here"
+            f"{folder}: models of type {kind} are an encoder and a decoder; only decoders can be sampled and trained"
         )
-    kinds = (*(getattr(text, "layer_types", None) or ()), *(getattr(text, "layers_block_type", None) or ()))
-    others = [kind for kind in kinds if kind == "linear_attention" or not kind.endswith("attention")]
-    if others:
-        raise PolicyError(
-            f"{folder}: models of type {text.model_type} have layers of type {others[0]}, whose state none of the "
-            "engines here keeps"
-        )
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not getattr(config, "auto_map", None):
+        raise PolicyError(f"{folder}: models of type {kind} are not causal language models")
 
 
 def _check_attention(folder: Path, config: Any) -> None:
