@@ -306,10 +306,32 @@ def _tried(model: torch.nn.Module) -> Way:
         except FAULTS:
             continue
         if way.layout != "trees":
+            _check_slope(model, way, plain)
             said = {"rows": "segments in padded rows", "one by one": "one segment after the other"}[way.layout]
             warnings.warn(f"{kind_of(model)} cannot be learned as trees: {said}, each from its start", stacklevel=2)
         return way
     raise PolicyError(f"models of type {kind_of(model)} give other numbers each time they are computed")
+
+
+@torch.enable_grad()
+def _check_slope(model: torch.nn.Module, way: Way, plain: PlainPass) -> None:
+    """See that the model's own code has a gradient where dropout is off.
+
+    Raises:
+        PolicyError: It has none.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    ids = torch.tensor(plain.sequences[0], device=plain.logits.device)
+    places = torch.arange(len(ids), device=ids.device)
+    try:
+        found = _Computed(model, way).everywhere(ids, places, Branches((0,), (len(ids),), ((),)))
+        if trained:
+            torch.autograd.grad(found.float().sum(), trained[:1], allow_unused=True)
+    except FAULTS as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PolicyError(
+            f"models of type {kind_of(model)} cannot be trained as they are sampled, without dropout: {said[:200]}"
+        ) from error
 
 
 def _apart(computed: _Computed, plain: PlainPass) -> float:
