@@ -213,9 +213,14 @@ class RowForward:
         release_memory(self.device)
 
     def load(self, weights: Any) -> None:
-        """Take over parameters by name; those that are the same memory already are not copied."""
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                given = weights[name]
-                if given.device != parameter.device or given.data_ptr() != parameter.data_ptr():
-                    parameter.copy_(given)
+        """Take over parameters by name."""
+        take_over(self.model, weights)
+
+
+def take_over(model: torch.nn.Module, weights: Any) -> None:
+    """Give a model parameters by name; those that are the same memory already are not copied."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            given = weights[name]
+            if given.device != parameter.device or given.data_ptr() != parameter.data_ptr():
+                parameter.copy_(given)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from whetstone.errors import PolicyError
+from whetstone.inference.forward import take_over
 from whetstone.policies import FAULTS, PlainPass, kind_of, release_memory, takes, with_attention
 
 
@@ -103,11 +104,8 @@ class OwnForward:
         release_memory(self.device)
 
     def load(self, weights: Any) -> None:
-        """Take over parameters by name; those that are the same memory already are not copied."""
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                if weights[name].data_ptr() != parameter.data_ptr():
-                    parameter.copy_(weights[name])
+        """Take over parameters by name."""
+        take_over(self.model, weights)
 
     def _pieces(self, start: int, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
         if self.feeding.by == "single" and start > 0:
