@@ -20,6 +20,7 @@ from whetstone.environments.protocol import Speaks, tools_shown
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.plugins import find_part
 from whetstone.policies import (
+    CPU,
     Policy,
     add_adapters,
     build_tiny,
@@ -62,7 +63,8 @@ def policy_of(
     if policy is None:
         policy = _adapted(resolved, _tiny(resolved, source, environment, format, say))
     policy = in_precision(placed(policy, device), recipe.policy.dtype)
-    say(_computed(recipe.policy, policy))
+    if recipe.policy.device != "auto" or policy.device != CPU or policy.dtype != torch.float32:
+        say(_computed(recipe.policy, policy))
     for key in without_effect(resolved, device):
         say(f"{key} has no effect: it is computed on the CPU")
     return policy, format
