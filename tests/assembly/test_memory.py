@@ -114,6 +114,7 @@ def test_what_a_run_holds_is_counted_thing_by_thing_and_device_by_device():
     assert ("gradients", DEVICE) not in planned(trains=False)
 
 
+@pytest.mark.slow
 def test_a_tiny_model_and_its_adapters_have_as_many_parameters_as_were_counted():
     for changes in ((), ("policy.lora={rank: 4}",)):
         recipe = load_recipe("demo", [*SMALL, "ablations=null", *changes])
