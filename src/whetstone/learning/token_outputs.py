@@ -246,13 +246,16 @@ class _Computed:
             found: dict[int, Tensor] = {}
             for batch in _of_like_length(branches.lengths, alone=self.way.layout == "one by one"):
                 padded = torch.nn.utils.rnn.pad_sequence([parts[i] for i in batch], batch_first=True)
-                read = self._pass(input_ids=padded)
-                found |= {i: row[: len(parts[i])] for i, row in zip(batch, read, strict=True)}
+                side_by_side = self._pass(input_ids=padded)
+                found |= {i: row[: len(parts[i])] for i, row in zip(batch, side_by_side, strict=True)}
             return torch.cat([found[i] for i in sorted(found)])
         self._aim.branches = branches
         # models make a mask where they are given none; one of four dimensions they leave alone
         mask = ids.new_ones(1, 1, 1, 1, dtype=torch.bool)
-        return self._pass(input_ids=ids.unsqueeze(0), position_ids=positions.unsqueeze(0), attention_mask=mask)[0]
+        read = self._pass(input_ids=ids.unsqueeze(0), position_ids=positions.unsqueeze(0), attention_mask=mask)[0]
+        if not torch.is_grad_enabled():  # nothing of it is computed again
+            self._aim.branches = None
+        return read
 
     def _pass(self, **tokens: Tensor) -> Tensor:
         if not self.way.reads_states:
