@@ -269,8 +269,12 @@ def test_what_stopped_on_one_device_goes_on_on_another(tmp_path, first, then, na
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
 
 
+RECIPES = [name for name in built_in_recipes() if name != "textworld"]
+"""All but one whose games take minutes to make."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in built_in_recipes() if name != "textworld"])  # minutes of making games
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_runs_two_steps_on_a_device(tmp_path, name, request):
     changes = [*in_miniature(name, request), "ablations=null", "evaluation.episodes=1", f"policy.device={DEVICE}"]
     try:

@@ -244,6 +244,7 @@ def test_what_saves_memory_changes_no_gradient(change):
     assert_same(*kept, 1e-6)
 
 
+@pytest.mark.slow  # seconds where a processor has no such numbers
 @pytest.mark.parametrize("short", [torch.bfloat16, torch.float16])
 def test_arithmetic_in_shorter_numbers_points_the_same_way(short):
     kept = []
