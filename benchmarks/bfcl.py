@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from circumstances import circumstances
+from agreement import page, reported
 from whetstone.chat import Message, ToolCall, assistant
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS
 from whetstone.environments.bfcl.package import data_folder
@@ -221,27 +221,19 @@ def compared(checkers: SimpleNamespace, category: str, mutations: int, seed: int
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
     """The same as a page."""
-    lines = [
-        "# Berkeley Function-Calling Leaderboard (V4): agreement with its own checkers\n",
-        "Answers played through environment and reward, and judged by the checkers of the package `bfcl-eval`.",
-        "`right`: how many the leaderboard accepts.\n",
-        "| category | tasks | gold: agreed | gold: right | mutated | agreed | right |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for one in found:
-        share = one["mutated_agreed"] / max(1, one["mutated"])
-        lines.append(
-            f"| {one['category']} | {one['tasks']} | {one['gold_agreed']} | {one['gold_right']} | {one['mutated']} "
-            f"| {one['mutated_agreed']} ({share:.1%}) | {one['mutated_right']} |"
-        )
-    lines.append("\n## Differences\n")
-    lines += [
-        f"- {each['task']}, {each['mutation']}: here {each['here']}, there {each['there']}; "
-        f"{json.dumps(each['answer'])[:300]}"
-        for one in found
-        for each in one["differences"]
-    ] or ["None."]
-    return "\n".join(lines) + "\n"
+    return page(
+        found,
+        kind="category",
+        opening=[
+            "# Berkeley Function-Calling Leaderboard (V4): agreement with its own checkers\n",
+            "Answers played through environment and reward, and judged by the checkers of the package `bfcl-eval`.",
+            "`right`: how many the leaderboard accepts.\n",
+        ],
+        told=lambda _, each: (
+            f"{each['task']}, {each['mutation']}: here {each['here']}, there {each['there']}; "
+            f"{json.dumps(each['answer'])[:300]}"
+        ),
+    )
 
 
 def main() -> None:
@@ -255,11 +247,7 @@ def main() -> None:
     asked = parser.parse_args()
     began, checkers = time.perf_counter(), _their_checkers()
     found = [compared(checkers, category, asked.mutations, asked.seed) for category in asked.categories]
-    result = {"name": "bfcl", "measured": found, "goal": "gold 100 %, mutated 99.5 %", **circumstances(began)}
-    if asked.write:
-        (asked.write / "bfcl.md").write_text(table(found), encoding="utf-8")
-        (asked.write / "bfcl.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result) if asked.json else table(found))
+    reported("bfcl", found, table(found), began=began, folder=asked.write, as_json=asked.json)
 
 
 if __name__ == "__main__":

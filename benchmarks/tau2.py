@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from circumstances import circumstances
+from agreement import page, reported
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments import ENVIRONMENTS
 from whetstone.environments.tau2 import task_of
@@ -153,26 +153,20 @@ def compared(domain: str, data: Path, python: str, mutations: int, seed: int) ->
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
     """The same as a page."""
-    lines = [
-        "# tau2-bench: agreement with its own evaluator\n",
-        "Episodes played through environment, tools and `reward: tau2` (`as_published: true`), and judged by tau2's",
-        "own evaluators. `right`: how many episodes tau2 counts as done, without its assertions in words.\n",
-        "| domain | tasks | gold: agreed | gold: right | mutated | agreed | right | seconds an episode |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for one in found:
-        share = one["mutated_agreed"] / max(1, one["mutated"])
-        lines.append(
-            f"| {one['domain']} | {one['tasks']} | {one['gold_agreed']} | {one['gold_right']} | {one['mutated']} "
-            f"| {one['mutated_agreed']} ({share:.1%}) | {one['mutated_right']} | {one['seconds_an_episode']} |"
-        )
-    lines.append("\n## Differences\n")
-    told = [(one["domain"], each) for one in found for each in one["differences"]]
-    lines += [
-        f"- {domain}, task {each['task']}, {each['mutation']}: here {each['here']}, there {each['there']}"
-        for domain, each in told
-    ] or ["None."]
-    return "\n".join(lines) + "\n"
+    return page(
+        found,
+        kind="domain",
+        opening=[
+            "# tau2-bench: agreement with its own evaluator\n",
+            "Episodes played through environment, tools and `reward: tau2` (`as_published: true`), "
+            "and judged by tau2's",
+            "own evaluators. `right`: how many episodes tau2 counts as done, without its assertions in words.\n",
+        ],
+        told=lambda one, each: (
+            f"{one['domain']}, task {each['task']}, {each['mutation']}: here {each['here']}, there {each['there']}"
+        ),
+        more={"seconds_an_episode": "seconds an episode"},
+    )
 
 
 def main() -> None:
@@ -188,16 +182,7 @@ def main() -> None:
     asked = parser.parse_args()
     began = time.perf_counter()
     found = [compared(domain, asked.data, asked.python, asked.mutations, asked.seed) for domain in asked.domains]
-    result = {
-        "name": "tau2",
-        "measured": found,
-        "goal": "gold 100 %, mutated 99.5 %",
-        **circumstances(began),
-    }
-    if asked.write:
-        (asked.write / "tau2.md").write_text(table(found), encoding="utf-8")
-        (asked.write / "tau2.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result) if asked.json else table(found))
+    reported("tau2", found, table(found), began=began, folder=asked.write, as_json=asked.json)
 
 
 if __name__ == "__main__":

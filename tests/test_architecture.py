@@ -200,7 +200,6 @@ def missing_in_windows():
 
 
 FOREIGN = {
-    "chat/rendering.py": {"chat_template": "tokenizers", "name_or_path": "tokenizers"},
     "chat/template.py": {
         "until": "a thread's own clock",
         "made": "a thread's own count",

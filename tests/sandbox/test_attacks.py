@@ -192,7 +192,8 @@ def test_a_million_files_end_at_their_number(isolation):
 
 
 def test_endless_output_is_ended_and_keeps_its_head_and_tail(isolation):
-    outcome = run(isolation, "while True:\n    print('all work and no play')")
+    patient = replace(QUICK, wall_seconds=30.0, cpu_seconds=20.0)  # the bound on output has to come first
+    outcome = run(isolation, "while True:\n    print('all work and no play')", limits=patient)
     assert outcome.ending is Ending.OUTPUT
     assert outcome.output.startswith("all work")
     assert "left out" in outcome.output
@@ -200,8 +201,10 @@ def test_endless_output_is_ended_and_keeps_its_head_and_tail(isolation):
 
 
 def test_endless_output_past_pythons_own_streams_is_ended(isolation):
-    assert run(isolation, "import os\nwhile True:\n    os.write(2, b'x' * 65536)").ending is Ending.OUTPUT
-    assert run(isolation, "yes", do="shell").ending is Ending.OUTPUT
+    patient = replace(QUICK, wall_seconds=30.0, cpu_seconds=20.0)
+    endless = "import os\nwhile True:\n    os.write(2, b'x' * 65536)"
+    assert run(isolation, endless, limits=patient).ending is Ending.OUTPUT
+    assert run(isolation, "yes", do="shell", limits=patient).ending is Ending.OUTPUT
 
 
 def test_an_endless_loop_ends_with_its_time_though_signals_are_blocked(isolation):

@@ -22,7 +22,7 @@ def rendered(tokenizer: Any) -> Shown:
         PolicyError: It has none, or one that is no Jinja. What is returned raises it where the template fails.
     """
     named = name_of(tokenizer)
-    if not getattr(tokenizer, "chat_template", None):
+    if not tokenizer.chat_template:
         raise PolicyError(
             f"{named}: the tokenizer has no chat template; set `chat_template` in its tokenizer_config.json"
         )
@@ -45,7 +45,7 @@ def rendered(tokenizer: Any) -> Shown:
 
 def name_of(tokenizer: Any) -> str:
     """What messages call it."""
-    return str(getattr(tokenizer, "name_or_path", "") or "tokenizer")
+    return str(tokenizer.name_or_path or "tokenizer")
 
 
 def _short(error: Exception) -> str:

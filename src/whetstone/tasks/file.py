@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from whetstone.errors import TaskError
 from whetstone.plugins import OptionError
 from whetstone.tasks.formats import format_of
-from whetstone.tasks.jsonl import Endless, OnBadTask, read_tasks
-from whetstone.tasks.splits import check_apart, split
+from whetstone.tasks.jsonl import OnBadTask, read_tasks
+from whetstone.tasks.listed import ListedTasks
+from whetstone.tasks.splits import check_apart, split_unless_all
 from whetstone.trajectory import Task
 
 
-class File:
+class File(ListedTasks):
     """Rows of JSON lines, of one JSON list (`.json`) or of a table (`.csv`), each a task.
 
     Args:
@@ -57,25 +58,10 @@ class File:
         if held_out:
             kept, skipped = _tasks(Path(held_out), read, on_bad_task)
             check_apart(tasks, kept, where=path)
-            training, self._held_out, self.skipped = tasks, kept, self.skipped + skipped
-        elif held_out_share == 1.0:
-            training, self._held_out = tasks, tasks
+            training, self.skipped = tasks, self.skipped + skipped
         else:
-            training, self._held_out = split(tasks, held_out_share, where=path)
-        self._endless = Endless(training, seed=seed)
-
-    @property
-    def training_tasks(self) -> int:
-        """How many there are to train on."""
-        return len(self._endless.tasks)
-
-    def task(self, index: int) -> Task:
-        """Each training task once an epoch, every epoch in another order."""
-        return self._endless[index]
-
-    def held_out(self, count: int) -> Sequence[Task]:
-        """In the order of the file."""
-        return self._held_out[:count]
+            training, kept = split_unless_all(tasks, held_out_share, where=path)
+        super().__init__(training, kept, seed=seed)
 
 
 def _tasks(path: Path, read: Any, on_bad_task: OnBadTask) -> tuple[list[Task], int]:

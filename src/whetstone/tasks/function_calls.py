@@ -21,13 +21,14 @@ from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import TaskError
-from whetstone.tasks.jsonl import Endless, OnBadTask, read_tasks
+from whetstone.tasks.jsonl import OnBadTask, read_tasks
+from whetstone.tasks.listed import ListedTasks
 from whetstone.tasks.source_values import LANGUAGES, written_in
-from whetstone.tasks.splits import split
+from whetstone.tasks.splits import split_unless_all
 from whetstone.trajectory import Task
 
 
-class FunctionCalls:
+class FunctionCalls(ListedTasks):
     """One turn a request; the expert makes the first of the calls that are accepted.
 
     Args:
@@ -58,21 +59,7 @@ class FunctionCalls:
             return _parsed(row, truths)
 
         tasks, self.skipped = read_tasks(Path(path), parse, on_bad_task=on_bad_task)
-        training, self._held_out = (tasks, tasks) if held_out_share == 1.0 else split(tasks, held_out_share, where=path)
-        self._endless = Endless(training, seed=seed)
-
-    @property
-    def training_tasks(self) -> int:
-        """How many there are to train on."""
-        return len(self._endless.tasks)
-
-    def task(self, index: int) -> Task:
-        """Each training request once an epoch, every epoch in another order."""
-        return self._endless[index]
-
-    def held_out(self, count: int) -> Sequence[Task]:
-        """In the order of the file."""
-        return self._held_out[:count]
+        super().__init__(*split_unless_all(tasks, held_out_share, where=path), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The calls, with the first accepted value of each parameter that cannot be left out.

@@ -19,14 +19,15 @@ from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import TaskError
-from whetstone.tasks.jsonl import Endless, OnBadTask, read_tasks
+from whetstone.tasks.jsonl import OnBadTask, read_tasks
+from whetstone.tasks.listed import ListedTasks
 from whetstone.trajectory import Task
 
 _MARK = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
 _ANSWER = re.compile(r"####\s*(\S+)\s*$")
 
 
-class GSM8K:
+class GSM8K(ListedTasks):
     """The training problems of `train.jsonl`, the held-out ones of `test.jsonl`.
 
     Args:
@@ -43,22 +44,9 @@ class GSM8K:
         if not folder.is_dir():
             raise TaskError(f"{folder}: no such folder; GSM8K is a folder with train.jsonl and test.jsonl")
         training, bad_training = read_tasks(folder / "train.jsonl", problem_of("train"), on_bad_task=on_bad_task)
-        self._held_out, bad_test = read_tasks(folder / "test.jsonl", problem_of("test"), on_bad_task=on_bad_task)
+        held_out, bad_test = read_tasks(folder / "test.jsonl", problem_of("test"), on_bad_task=on_bad_task)
         self.skipped = bad_training + bad_test
-        self._endless = Endless(training, seed=seed)
-
-    @property
-    def training_tasks(self) -> int:
-        """How many there are to train on."""
-        return len(self._endless.tasks)
-
-    def task(self, index: int) -> Task:
-        """Each training problem once an epoch, every epoch in another order."""
-        return self._endless[index]
-
-    def held_out(self, count: int) -> Sequence[Task]:
-        """The test file from its beginning."""
-        return self._held_out[:count]
+        super().__init__(training, held_out, seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The marked calculations one by one, then the answer; without a tool, the answer at once."""

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec, assistant
-from whetstone.tasks.jsonl import Endless, OnBadTask, read_tasks
-from whetstone.tasks.splits import split
+from whetstone.tasks.jsonl import OnBadTask, read_tasks
+from whetstone.tasks.listed import ListedTasks
+from whetstone.tasks.splits import split_unless_all
 from whetstone.trajectory import Task
 
 _ASK = "Complete this Python function. Answer with the whole function in one fenced block.\n\n```python\n{}\n```"
 
 
-class HumanEval:
+class HumanEval(ListedTasks):
     """The problems of `HumanEval.jsonl`; the expert answers with the published solution.
 
     Args:
@@ -38,24 +39,7 @@ class HumanEval:
     ) -> None:
         file = Path(path) / "HumanEval.jsonl" if Path(path).is_dir() else Path(path)
         tasks, self.skipped = read_tasks(file, function_task, on_bad_task=on_bad_task)
-        if held_out_share == 1.0:
-            training, self._held_out = tasks, tasks
-        else:
-            training, self._held_out = split(tasks, held_out_share, where=str(file))
-        self._endless = Endless(training, seed=seed)
-
-    @property
-    def training_tasks(self) -> int:
-        """How many there are to train on."""
-        return len(self._endless.tasks)
-
-    def task(self, index: int) -> Task:
-        """Each training problem once an epoch, every epoch in another order."""
-        return self._endless[index]
-
-    def held_out(self, count: int) -> Sequence[Task]:
-        """In the order of the file."""
-        return self._held_out[:count]
+        super().__init__(*split_unless_all(tasks, held_out_share, where=str(file)), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The published solution."""

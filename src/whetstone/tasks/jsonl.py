@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from whetstone.errors import TaskError, did_you_mean
-from whetstone.seeding import derive_random
+from whetstone.tasks.listed import ListedTasks
 from whetstone.tasks.splits import split
 from whetstone.trajectory import Task
 
@@ -80,7 +79,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-class Jsonl:
+class Jsonl(ListedTasks):
     """Tasks of your own: `{"prompt": …, "answer": …}` a line, optionally `id` and `tags`. Every other key is for the
     verifier: it stands in `task.private` under its name, as `answer` does, and so does what a `private` object holds.
 
@@ -100,38 +99,7 @@ class Jsonl:
         self, *, path: str, seed: int = 0, held_out_share: float = 0.1, on_bad_task: OnBadTask = "error"
     ) -> None:
         tasks, self.skipped = read_tasks(Path(path), _parse, on_bad_task=on_bad_task)
-        training, self._held_out = split(tasks, held_out_share, where=path)
-        self._endless = Endless(training, seed=seed)
-
-    @property
-    def training_tasks(self) -> int:
-        """How many there are to train on."""
-        return len(self._endless.tasks)
-
-    def task(self, index: int) -> Task:
-        """Each training task once an epoch, every epoch in another order."""
-        return self._endless[index]
-
-    def held_out(self, count: int) -> Sequence[Task]:
-        """In the order of the file."""
-        return self._held_out[:count]
-
-
-class Endless:
-    """A list of tasks that goes on for ever: every epoch a new order, each task once an epoch."""
-
-    def __init__(self, tasks: Sequence[Task], *, seed: int) -> None:
-        self.tasks, self.seed = tasks, seed
-        self._order = lru_cache(maxsize=2)(self._shuffled)
-
-    def __getitem__(self, index: int) -> Task:
-        epoch, place = divmod(index, len(self.tasks))
-        return self.tasks[self._order(epoch)[place]]
-
-    def _shuffled(self, epoch: int) -> list[int]:
-        order = list(range(len(self.tasks)))
-        derive_random(self.seed, "order", epoch).shuffle(order)
-        return order
+        super().__init__(*split(tasks, held_out_share, where=path), seed=seed)
 
 
 _KNOWN = ("prompt", "answer", "id", "tags", "private")

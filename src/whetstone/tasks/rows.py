@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.extras import install_command
-from whetstone.tasks.jsonl import Endless
+from whetstone.tasks.listed import ListedTasks
 from whetstone.tasks.splits import check_apart, split
 from whetstone.trajectory import Task
 
 
-class _Rows(ABC):
+class _Rows(ListedTasks, ABC):
     """Tasks from rows with columns; a subclass reads them."""
 
     def __init__(
@@ -52,24 +52,11 @@ class _Rows(ABC):
             trained, kept = split(trained, held_out_share, where=path)
         if not trained or not kept:
             raise TaskError(f"{path}: no tasks in it")
-        self._held_out, self._endless = kept, Endless(trained, seed=seed)
+        super().__init__(trained, kept, seed=seed)
 
     @abstractmethod
     def read(self, path: Path, training: str, held_out: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
         """The rows of each split."""
-
-    @property
-    def training_tasks(self) -> int:
-        """How many there are to train on."""
-        return len(self._endless.tasks)
-
-    def task(self, index: int) -> Task:
-        """Each training task once an epoch, every epoch in another order."""
-        return self._endless[index]
-
-    def held_out(self, count: int) -> Sequence[Task]:
-        """In the order of the table."""
-        return self._held_out[:count]
 
 
 class Parquet(_Rows):

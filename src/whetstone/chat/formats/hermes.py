@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 
 from whetstone.chat.formats.json_call import parsed, read_call, schemas, written
-from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, user
+from whetstone.chat.formats.told import results_of
+from whetstone.chat.message import Message, Text, ToolCall, ToolSpec
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
@@ -62,18 +63,7 @@ class Hermes:
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Neighbouring tool answers share one user message."""
-        shown: list[Message] = []
-        previous = None
-        for message in messages:
-            wrapped = f"<tool_response>\n{message.text}\n</tool_response>"
-            if message.role != "tool":
-                shown.append(message)
-            elif previous == "tool":
-                shown[-1] = user(f"{shown[-1].text}\n{wrapped}")
-            else:
-                shown.append(user(wrapped))
-            previous = message.role
-        return shown
+        return results_of(messages)
 
 
 def _read_call(inside: str) -> ToolCall | str:

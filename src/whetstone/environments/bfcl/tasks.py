@@ -14,14 +14,15 @@ from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.environments.bfcl.conversation import World, read_call
 from whetstone.environments.bfcl.package import data_folder
 from whetstone.errors import TaskError
-from whetstone.tasks.jsonl import Endless, read_tasks
-from whetstone.tasks.splits import split
+from whetstone.tasks.jsonl import read_tasks
+from whetstone.tasks.listed import ListedTasks
+from whetstone.tasks.splits import split_unless_all
 from whetstone.trajectory import Task
 
 Category = Literal["base", "miss_func", "miss_param", "long_context"]
 
 
-class ConversationTasks:
+class ConversationTasks(ListedTasks):
     """One task a conversation; the expert makes the gold calls, each in an action of its own.
 
     Args:
@@ -48,21 +49,7 @@ class ConversationTasks:
             return conversation_task(row, answers[str(row["id"])])
 
         tasks, _ = read_tasks(folder / name, parse)
-        training, self._held_out = (tasks, tasks) if held_out_share == 1.0 else split(tasks, held_out_share, where=name)
-        self._endless = Endless(training, seed=seed)
-
-    @property
-    def training_tasks(self) -> int:
-        """How many there are to train on."""
-        return len(self._endless.tasks)
-
-    def task(self, index: int) -> Task:
-        """Each training task once an epoch, every epoch in another order."""
-        return self._endless[index]
-
-    def held_out(self, count: int) -> Sequence[Task]:
-        """In the order of the file."""
-        return self._held_out[:count]
+        super().__init__(*split_unless_all(tasks, held_out_share, where=name), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The next gold call of the turn, and a word at its end."""

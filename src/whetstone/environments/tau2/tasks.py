@@ -19,11 +19,11 @@ from whetstone.environments.tau2.airline import AirlineDesk
 from whetstone.environments.tau2.desk import Desk, wanted_differences
 from whetstone.environments.tau2.retail import RetailDesk
 from whetstone.errors import TaskError
-from whetstone.tasks.jsonl import Endless
+from whetstone.tasks.listed import ListedTasks
 from whetstone.trajectory import Task
 
 
-class Tau2Tasks:
+class Tau2Tasks(ListedTasks):
     """Training tasks and held-out ones as the published split has them: its `train` and its `test`; a subclass says of
     which domain.
 
@@ -52,7 +52,7 @@ class Tau2Tasks:
         shared = set(split["train"]) & set(split["test"])
         if shared:
             raise TaskError(f"{path}/split_tasks.json: {len(shared)} tasks are in train and in test")
-        self._held_out = [task_of(rows[id], domain) for id in split["test"]]
+        held_out = [task_of(rows[id], domain) for id in split["test"]]
         training = [task_of(rows[id], domain) for id in split["train"]]
         kept = [
             task
@@ -61,20 +61,7 @@ class Tau2Tasks:
         ]
         self.left_out = len(training) - len(kept)
         """Tasks of `train` that are not trained on."""
-        self._endless = Endless(kept, seed=seed)
-
-    @property
-    def training_tasks(self) -> int:
-        """How many there are to train on."""
-        return len(self._endless.tasks)
-
-    def task(self, index: int) -> Task:
-        """Each training task once an epoch, every epoch in another order."""
-        return self._endless[index]
-
-    def held_out(self, count: int) -> Sequence[Task]:
-        """The test split from its beginning."""
-        return self._held_out[:count]
+        super().__init__(kept, held_out, seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The gold actions one after the other, what has to be said, and goodbye."""
