@@ -7,6 +7,11 @@ What differs: TRL ends an episode after so many tokens in all, Whetstone after s
 both set so that hardly any episode meets them (`sampled_tokens` tells); TRL computes a turn of all episodes before
 the next of any. Each side's own defaults stand for the loss's normalisation.
 
+    python benchmarks/end_to_end.py --model FOLDER      the same with a pretrained model that knows the Hermes format
+
+A pretrained model is one that has ChatML and was warmed up on the calculator (`whetstone export RUN --merged`); it is
+computed and trained whole, in what suits it and the machine. Its prompts describe two tools, so that they are long.
+
 Needs TRL: pip install -e '.[bench]'
 """
 
@@ -33,12 +38,14 @@ from whetstone.recipe import load_recipe
 from whetstone.record.checkpoint import latest_checkpoint
 from whetstone.record.store import RunStore
 from whetstone.reporting import Progress
-from whetstone.tools.arithmetic import pocket_calculator
+from whetstone.tools.arithmetic import calculator, pocket_calculator
 from whetstone.training import train
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.trajectory import Score, Task, Trajectory
 
 PROMPTS, GROUP, TURNS, TURN_TOKENS = 8, 8, 4, 48
+PRETRAINED_ROWS = 8
+"""Episodes TRL updates from at a time with a pretrained model: all at once would take all memory."""
 RATE = 1e-5
 _TEMPLATE = (
     "{% for m in messages %}"
@@ -56,6 +63,14 @@ TEMPLATES = {
     .replace("CALL", _CALL),
 }
 """Show a conversation as Whetstone does with this format, and know calls and answers as such."""
+CHATML = (
+    "{% for m in messages %}"
+    "{% if m['role'] == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m['content'] }}\n</tool_response><|im_end|>\n"
+    "{% else %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
+    f"{{% for call in m.get('tool_calls') or [] %}}{_CALL}{{% endfor %}}<|im_end|>\n{{% endif %}}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""The same for a pretrained model."""
 _CALLS: dict[str, dict[str, Any]] = {
     "compact": {
         "open": "<call>pocket_calculator(",
@@ -89,6 +104,7 @@ WARM_UP = [
     "advantage=null",
     "objective=null",
 ]
+PRETRAINED = ["environment.tools=[pocket_calculator, calculator]"]
 REINFORCEMENT = [
     "supervised=null",
     "policy.tiny=null",
@@ -123,13 +139,14 @@ def warmed_up(format: str, folder: Path) -> Path:
 class Ours:
     """Whole training steps of Whetstone."""
 
-    def __init__(self, format: str, model: Path, folder: Path) -> None:
-        resolved = load_recipe("demo", [*OVERRIDES, *REINFORCEMENT, f"chat.format={format}", f"policy.path={model}"])
+    def __init__(self, format: str, model: Path, folder: Path, *, pretrained: bool) -> None:
+        given = [*OVERRIDES, *(PRETRAINED if pretrained else []), *REINFORCEMENT, f"chat.format={format}"]
+        resolved = load_recipe("demo", [*given, f"policy.path={model}"])
         self.resolved, self.folder = resolved, folder
         self.assembly: Assembly | None = None
 
-    async def block(self, steps: int) -> list[dict[str, float]]:
-        """`steps` steps behind one that warms up: seconds and sampled tokens of each."""
+    async def block(self, steps: int, warm: int = 1) -> list[dict[str, float]]:
+        """`steps` steps behind `warm` that warm up: seconds and sampled tokens of each."""
         settings = self.resolved.recipe.reinforcement
         assert settings is not None
         if self.assembly is None:
@@ -139,22 +156,24 @@ class Ours:
             store = RunStore(self.folder, groups_per_file=PROMPTS)
             self.work = Reinforcement(self.assembly, learner, engine, settings, store=store, base_version=0)
         told = []
-        for _ in range(steps + 1):
+        for _ in range(steps + warm):
             began = time.perf_counter()
             metrics = await self.work.step()
             seconds = time.perf_counter() - began
             tokens = metrics["episode/action_tokens"] * PROMPTS * GROUP
             told.append({"seconds": seconds, "tokens": tokens, "reward": metrics["reward/mean"]})
-        return told[1:]
+            print(f"whetstone: {seconds:.1f} s, {tokens:.0f} tokens", file=sys.stderr)
+        return told[warm:]
 
 
 class Theirs:
     """Whole training steps of TRL's GRPOTrainer."""
 
-    def __init__(self, format: str, model: Path, described: str, tasks: list[Task]) -> None:
+    def __init__(self, format: str, model: Path, described: str, tasks: list[Task], *, pretrained: bool) -> None:
         from datasets import Dataset
 
-        self.format, self.model = format, model
+        self.format, self.model, self.pretrained = format, model, pretrained
+        self.rows_a_pass = PRETRAINED_ROWS if pretrained else PROMPTS * GROUP
         system = {"role": "system", "content": described}
         self.prompts = [[system, {"role": "user", "content": task.prompt}] for task in tasks]
         self.rows = Dataset.from_list([{"prompt": prompt} for prompt in self.prompts])
@@ -162,13 +181,16 @@ class Theirs:
     def policy(self) -> Policy:
         """The warmed-up policy, as TRL wants its tokenizer."""
         policy = load_policy(self.model)
-        policy.tokenizer.chat_template = TEMPLATES[self.format]
+        policy.tokenizer.chat_template = CHATML if self.pretrained else TEMPLATES[self.format]
+        begin, end = (
+            ("<|im_start|>assistant\n", r"<\|im_end\|>\s*") if self.pretrained else ("<|assistant|>", r"<\|end\|>\s*")
+        )
         policy.tokenizer.response_template = {
             "defaults": {"role": "assistant"},
-            "start_anchor": "<|assistant|>",
+            "start_anchor": begin,
             "fields": {
                 "tool_calls": {**_CALLS[self.format], "repeats": True},
-                "content": {"close_pattern": r"<\|end\|>\s*", "content": "text"},
+                "content": {"close_pattern": end, "content": "text"},
             },
         }
         return policy
@@ -180,8 +202,8 @@ class Theirs:
         )
         return tuple(shown)
 
-    def block(self, steps: int) -> list[dict[str, float]]:
-        """`steps` steps behind one that warms up: seconds and sampled tokens of each."""
+    def block(self, steps: int, warm: int = 1) -> list[dict[str, float]]:
+        """`steps` steps behind `warm` that warm up: seconds and sampled tokens of each."""
         import torch
         from transformers import TrainerCallback
         from trl import GRPOConfig, GRPOTrainer
@@ -192,14 +214,17 @@ class Theirs:
         class Clock(TrainerCallback):  # type: ignore[misc]
             """Seconds from the end of a step to the end of the next."""
 
-            before: float | None = None
+            before = 0.0
+
+            def on_train_begin(self, *_: Any, **__: Any) -> None:
+                self.before = time.perf_counter()
 
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 now = time.perf_counter()
-                if self.before is not None:
-                    tokens = trainer._metrics["train"]["completions/mean_length"][-1] * PROMPTS * GROUP
-                    earned = trainer._metrics["train"]["reward"][-1]
-                    told.append({"seconds": now - self.before, "tokens": tokens, "reward": earned})
+                tokens = trainer._metrics["train"]["completions/mean_length"][-1] * PROMPTS * GROUP
+                earned = trainer._metrics["train"]["reward"][-1]
+                told.append({"seconds": now - self.before, "tokens": tokens, "reward": earned})
+                print(f"trl: {now - self.before:.1f} s, {tokens:.0f} tokens", file=sys.stderr)
                 self.before = now
 
         def reward(completions: list[Any], **_: Any) -> list[float]:
@@ -210,7 +235,8 @@ class Theirs:
                 output_dir=folder,
                 use_cpu=True,
                 bf16=False,
-                per_device_train_batch_size=PROMPTS * GROUP,
+                per_device_train_batch_size=self.rows_a_pass,
+                gradient_accumulation_steps=PROMPTS * GROUP // self.rows_a_pass,
                 num_generations=GROUP,
                 max_completion_length=TURNS * TURN_TOKENS,
                 max_tool_calling_iterations=TURNS - 1,
@@ -218,7 +244,7 @@ class Theirs:
                 beta=0.0,
                 learning_rate=RATE,
                 lr_scheduler_type="constant",
-                max_steps=steps + 1,
+                max_steps=steps + warm,
                 gradient_checkpointing=False,
                 save_strategy="no",
                 logging_strategy="no",
@@ -231,33 +257,34 @@ class Theirs:
                 args=settings,
                 train_dataset=self.rows,
                 processing_class=policy.tokenizer,
-                tools=[pocket_calculator],
+                tools=[pocket_calculator, calculator] if self.pretrained else [pocket_calculator],
                 callbacks=[Clock()],
             )
             torch.manual_seed(0)
             with contextlib.redirect_stdout(sys.stderr):  # it prints a summary of its own
                 trainer.train()
-        return told
+        return told[warm:]
 
 
-async def measure(format: str, blocks: int, steps: int) -> dict[str, Any]:
-    """Both sides, in turn."""
+async def measure(format: str, blocks: int, steps: int, warm: int, given: Path | None = None) -> dict[str, Any]:
+    """Both sides, in turn; with a pretrained model where one is given."""
     with tempfile.TemporaryDirectory() as folder:
-        model = await asyncio.to_thread(warmed_up, format, Path(folder) / "warm")
-        ours = Ours(format, model, Path(folder) / "run")
-        await ours.block(0)
+        model = given or await asyncio.to_thread(warmed_up, format, Path(folder) / "warm")
+        ours = Ours(format, model, Path(folder) / "run", pretrained=given is not None)
+        await ours.block(0, warm)
         assert ours.assembly is not None
         specs = ours.assembly.environment().toolset.specs  # type: ignore[attr-defined]
         described = ours.assembly.chat.format.describe(specs)
-        theirs = Theirs(format, model, described, [ours.assembly.source.task(i) for i in range(64)])
+        tasks = [ours.assembly.source.task(i) for i in range(64)]
+        theirs = Theirs(format, model, described, tasks, pretrained=given is not None)
         if theirs.prompt() != tuple(ours.assembly.chat.open([user(theirs.prompts[0][1]["content"])], specs).ids):
             raise AssertionError("the two sides show different prompts")
         measured: dict[str, Any] = {"prompt_tokens": len(theirs.prompt())}
         found: dict[str, list[dict[str, float]]] = {"whetstone": [], "trl": []}
         for _ in range(blocks):
-            found["whetstone"] += await ours.block(steps)
+            found["whetstone"] += await ours.block(steps, warm)
             # both multiply in the same thread: with two pools of helpers each would be half as fast
-            found["trl"] += await run_in_compute_thread(theirs.block, steps)
+            found["trl"] += await run_in_compute_thread(theirs.block, steps, warm)
     for name, told in found.items():
         rates = sorted(PROMPTS * GROUP / step["seconds"] for step in told)
         measured[name] = {
@@ -275,6 +302,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4, help="in each block")
+    parser.add_argument("--warm", type=int, default=1, help="steps before those that are measured, in each block")
+    parser.add_argument("--model", type=Path, help="a folder with a pretrained model that knows the Hermes format")
     arguments = parser.parse_args()
     try:
         import trl  # noqa: F401
@@ -282,8 +311,11 @@ def main() -> None:
         sys.exit("TRL is not installed: pip install -e '.[bench]'")
     began = time.perf_counter()
     measured, ratios = {}, {}
-    for format, key in (("compact", "vs_trl"), ("hermes", "vs_trl_long_prompt")):
-        measured[format] = asyncio.run(measure(format, arguments.blocks, arguments.steps))
+    asked = (("compact", "vs_trl"), ("hermes", "vs_trl_long_prompt"))
+    for format, key in asked if arguments.model is None else (("hermes", "vs_trl_pretrained"),):
+        measured[format] = asyncio.run(
+            measure(format, arguments.blocks, arguments.steps, arguments.warm, arguments.model)
+        )
         sides = (measured[format][name]["episodes_per_second"][1] for name in ("whetstone", "trl"))
         ratios[key] = next(sides) / next(sides)
         print(f"{format}: {ratios[key]:.2f} times TRL", file=sys.stderr)

@@ -18,6 +18,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -169,7 +170,8 @@ def second_turn(model: LlamaForCausalLM, context: int, length: int, new: int) ->
 
 
 class Vllm:
-    """vLLM in an interpreter of its own, playing the same episodes when asked.
+    """vLLM in an interpreter of its own, playing the same episodes when asked. Its workers wait by spinning, so they
+    are stopped while others have their turn.
 
     Args:
         python: The interpreter.
@@ -183,20 +185,30 @@ class Vllm:
         cores = {"VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}", "VLLM_CPU_KVCACHE_SPACE": "2"}
         played = [python, str(Path(__file__).with_name("vllm_episodes.py")), folder, str(context), dtype]
         self._process = subprocess.Popen(
-            played, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **cores}
+            played,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **cores},
+            start_new_session=True,
         )
         self._answer()
+        os.killpg(self._process.pid, signal.SIGSTOP)
 
     def seconds(self, length: int, draw: int, lengths: list[list[int]]) -> float:
         """How long it takes for all turns."""
         assert self._process.stdin is not None
+        os.killpg(self._process.pid, signal.SIGCONT)
         asked = {"prompts": prompts(length, draw), "lengths": lengths, "observed": OBSERVED, "draw": draw}
         print(json.dumps(asked), file=self._process.stdin, flush=True)
-        return float(self._answer())
+        taken = float(self._answer())
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        return taken
 
     def close(self) -> None:
         """It ends."""
         assert self._process.stdin is not None
+        os.killpg(self._process.pid, signal.SIGCONT)
         self._process.stdin.close()
         self._process.wait(60)
 
@@ -209,9 +221,15 @@ class Vllm:
 
 
 async def against_generate(
-    length: int, repeats: int, *, equal: bool, model: Any = None, vllm: Vllm | None = None
+    length: int,
+    repeats: int,
+    *,
+    equal: bool,
+    model: Any = None,
+    vllm: Vllm | None = None,
+    generate_repeats: int | None = None,
 ) -> dict[str, list[float]]:
-    """Tokens per second of both, in turn; and of vLLM."""
+    """Tokens per second of both, in turn; and of vLLM. `generate`, the slowest by far, may have fewer turns."""
     context = length + TURNS * (48 + OBSERVED) + 16
     model = model or model_of(context)
     engine = LocalEngine(model, context_length=context, rows=SEQUENCES)
@@ -222,12 +240,19 @@ async def against_generate(
         lengths = action_lengths(draw, equal=equal)
         tokens = sum(map(sum, lengths))
         rates["engine"].append(tokens / await with_engine(engine, length, draw, lengths))
-        # both multiply in the same thread: with two pools of helpers each would be half as fast
-        rates["generate"].append(tokens / await run_in_compute_thread(with_generate, model, length, draw, lengths))
+        if generate_repeats is None or 0 < draw <= generate_repeats:
+            # both multiply in the same thread: with two pools of helpers each would be half as fast
+            seconds = await run_in_compute_thread(with_generate, model, length, draw, lengths)
+            rates["generate"].append(tokens / seconds)
         if vllm is not None:
             rates["vllm"].append(tokens / vllm.seconds(length, draw, lengths))
+        told = ", ".join(f"{name} {values[-1]:.1f}" for name, values in rates.items() if values)
+        print(f"turn {draw}: {told} tokens/s", file=sys.stderr)
     await engine.close()
-    return {name: sorted(values[1:]) for name, values in rates.items()}  # the first warms up
+    if generate_repeats is None:
+        del rates["generate"][0]
+    warm = {name: values if name == "generate" else values[1:] for name, values in rates.items()}  # the first warms up
+    return {name: sorted(values) for name, values in warm.items() if values}
 
 
 def against_bare_loop(model: Any, repeats: int, steps: int) -> dict[str, list[float]]:
@@ -240,13 +265,15 @@ def against_bare_loop(model: Any, repeats: int, steps: int) -> dict[str, list[fl
     return {name: sorted(SEQUENCES * steps / s for s in values) for name, values in seconds.items()}
 
 
-def with_pretrained(folder: str, repeats: int, dtype: Precision) -> dict[str, Any]:
+def with_pretrained(folder: str, repeats: int, generate_repeats: int, dtype: Precision) -> dict[str, Any]:
     """The episodes with prompts of 250 tokens, and decoding alone."""
     model = pretrained(folder, dtype)
     computed_in = str(model.dtype).removeprefix("torch.")
     python = os.environ.get("WHETSTONE_VLLM_PYTHON")
     vllm = None if python is None else Vllm(python, folder, 512, computed_in)
-    rates = asyncio.run(against_generate(250, repeats, equal=False, model=model, vllm=vllm))
+    rates = asyncio.run(
+        against_generate(250, repeats, equal=False, model=model, vllm=vllm, generate_repeats=generate_repeats)
+    )
     if vllm is not None:
         vllm.close()
     ratios = {f"vs_{name}": _ratio(rates, "engine", name) for name in rates if name != "engine"}
@@ -272,10 +299,11 @@ def main() -> None:
     parser.add_argument(
         "--dtype", default="auto", choices=get_args(Precision), help="what a pretrained model computes in"
     )
+    parser.add_argument("--generate-repeats", type=int, default=5, help="turns of `generate` with a pretrained model")
     arguments = parser.parse_args()
     began = time.perf_counter()
     if arguments.model is not None:
-        told = with_pretrained(arguments.model, arguments.repeats, arguments.dtype)
+        told = with_pretrained(arguments.model, arguments.repeats, arguments.generate_repeats, arguments.dtype)
         print(json.dumps({**told, **circumstances(began)}))
         return
     measured: dict[str, Any] = {}

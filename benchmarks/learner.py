@@ -4,6 +4,8 @@ Tool episodes in groups of 8: 250 tokens of prompt that the group shares, then 2
 answers in turn. The peer is a plain Transformers step: rows padded to the longest, logits for the columns behind
 the prompt only, the same loss, clipping and AdamW; of several numbers of rows a pass it is given the fastest.
 Forked trees of depth 4 are run as trees and as the flat list of their branches. Both sides' gradients are compared.
+
+    python benchmarks/learner.py --model FOLDER      the same with a pretrained model, whole, in float32
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from circumstances import circumstances
 from whetstone.algorithms import clipped
@@ -42,8 +44,15 @@ GROUPS = {"1m": 8, "20m": 2}
 PEER_ROWS = {"1m": (4, 8, 16, 32), "20m": (4, 8, 16)}
 
 
-def model_of(size: str) -> LlamaForCausalLM:
-    """Random weights, the same each time."""
+def vocabulary_of(size: str) -> int:
+    """How many tokens a model of this size, or in this folder, knows."""
+    return int(SIZES[size]["vocab_size"] if size in SIZES else AutoConfig.from_pretrained(size).vocab_size)
+
+
+def model_of(size: str) -> Any:
+    """Random weights of a size, the same each time; or the model in a folder."""
+    if size not in SIZES:
+        return AutoModelForCausalLM.from_pretrained(size, dtype=torch.float32)
     torch.manual_seed(0)
     heads = HEADS[size]
     shape = SIZES[size]
@@ -75,7 +84,7 @@ def turns(numbers: random.Random, vocabulary: int, length: int) -> tuple[list[in
 
 def groups(size: str, count: int) -> list[Segment]:
     """Episodes in groups that share a prompt."""
-    numbers, vocabulary = random.Random(0), SIZES[size]["vocab_size"]
+    numbers, vocabulary = random.Random(0), vocabulary_of(size)
     made = []
     for _ in range(count):
         prompt = [numbers.randrange(vocabulary) for _ in range(PROMPT)]
@@ -87,7 +96,7 @@ def groups(size: str, count: int) -> list[Segment]:
 
 def forks(size: str, count: int, *, prompt: int = 100, turn: int = 45, depth: int = 4) -> list[Segment]:
     """Trees whose every turn parts in two: 16 branches of four turns behind a prompt."""
-    numbers, vocabulary = random.Random(1), SIZES[size]["vocab_size"]
+    numbers, vocabulary = random.Random(1), vocabulary_of(size)
     made = []
     for _ in range(count):
         level = [([numbers.randrange(vocabulary) for _ in range(prompt)], [False] * prompt)]
@@ -104,7 +113,7 @@ def forks(size: str, count: int, *, prompt: int = 100, turn: int = 45, depth: in
 class Padded:
     """The peer: one optimiser step on padded rows."""
 
-    def __init__(self, model: LlamaForCausalLM, rows: int, *, whole: bool = False) -> None:
+    def __init__(self, model: Any, rows: int, *, whole: bool = False) -> None:
         self.model, self.rows, self.whole = model.train(), rows, whole
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=SETTINGS.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
@@ -183,14 +192,14 @@ def difference(size: str, segments: Sequence[Segment]) -> float:
 
 def fastest_rows(size: str, segments: Sequence[Segment]) -> int:
     """How many rows a pass the peer is fastest with."""
-    peers = {str(rows): Padded(model_of(size), rows) for rows in PEER_ROWS[size]}
+    peers = {str(rows): Padded(model_of(size), rows) for rows in PEER_ROWS.get(size, (4, 8))}
     timed = in_turn({name: functools.partial(peer.step, segments) for name, peer in peers.items()}, 2)
     return int(min(timed, key=lambda name: timed[name][0]))
 
 
 def compared(size: str, repeats: int) -> tuple[dict[str, Any], dict[str, float]]:
     """(what was measured, ratios) for a model of this size."""
-    segments, trees = groups(size, GROUPS[size]), forks(size, 4 if size == "1m" else 1)
+    segments, trees = groups(size, GROUPS.get(size, 2)), forks(size, 4 if size == "1m" else 1)
     rows = fastest_rows(size, segments)
     ours, peer = learner_of(size), Padded(model_of(size), rows)
     tree, flat = learner_of(size), learner_of(size, share=False)
@@ -245,16 +254,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--model", help="a folder with a pretrained model")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_of:
-        print(json.dumps(memory("20m", arguments.memory_of)))
+        print(json.dumps(memory(arguments.model or "20m", arguments.memory_of)))
         return
     began = time.perf_counter()
     measured: dict[str, Any] = {}
     ratios: dict[str, float] = {}
-    for size in SIZES:
-        suffix = "" if size == "1m" else f"_{size}"
+    for size in SIZES if arguments.model is None else (arguments.model,):
+        suffix = "" if size in ("1m", arguments.model) else f"_{size}"
         measured[size], of_size = compared(size, arguments.repeats)
         ratios |= {f"{name}{suffix}": ratio for name, ratio in of_size.items()}
         print(
@@ -265,6 +275,7 @@ def main() -> None:
         )
     for side in ("ours", "padded", "padded_whole"):
         asked = [sys.executable, __file__, "--memory-of", side]
+        asked += [] if arguments.model is None else ["--model", arguments.model]
         measured.setdefault("memory_mib", {})[side] = json.loads(subprocess.check_output(asked))
     taken = {name: of["peak"] - of["before"] for name, of in measured["memory_mib"].items()}
     ratios["memory"] = taken["padded"] / taken["ours"]
@@ -281,12 +292,13 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(told))
         return
-    for size in SIZES:
+    for size in (size for size in measured if size != "memory_mib"):
         for kind in ("tokens_per_second", "forked_tokens_per_second"):
             for name, (low, middle, high) in measured[size][kind].items():
                 print(f"{size:<4} {name:<10} {kind:<26} {middle:9,.0f}  ({low:,.0f} to {high:,.0f})")
     for name, of in measured["memory_mib"].items():
-        print(f"20m  {name:<14} a step takes {of['peak'] - of['before']:7,.0f} MiB over {of['before']:,.0f}")
+        taken, held_before = of["peak"] - of["before"], of["before"]
+        print(f"{arguments.model or '20m'}  {name:<14} a step takes {taken:7,.0f} MiB over {held_before:,.0f}")
     for name, ratio in ratios.items():
         print(f"{name:<24} {ratio:7.2f}")
 
