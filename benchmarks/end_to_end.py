@@ -269,7 +269,7 @@ class Theirs:
 async def measure(format: str, blocks: int, steps: int, warm: int, given: Path | None = None) -> dict[str, Any]:
     """Both sides, in turn; with a pretrained model where one is given."""
     with tempfile.TemporaryDirectory() as folder:
-        model = given or await asyncio.to_thread(warmed_up, format, Path(folder) / "warm")
+        model = given if given is not None else await asyncio.to_thread(warmed_up, format, Path(folder) / "warm")
         ours = Ours(format, model, Path(folder) / "run", pretrained=given is not None)
         await ours.block(0, warm)
         assert ours.assembly is not None

@@ -90,7 +90,10 @@ def test_a_mistake_in_a_part_is_found_before_anything_runs(tmp_path, change, sai
         (["objective.clip_high=0.3"], "objective.clip_high: has no effect: with one minibatch and one epoch"),
         (["evaluation.samples=4"], "evaluation.samples: has no effect: at evaluation.temperature: 0"),
         (["environment.tools=[]", "environment.max_calls_per_turn=1"], "has no effect: the environment has no tools"),
-        (["reinforcement=null", "supervised.steps=2", "rollout.group_size=4"], "rollout: has no effect: there is no"),
+        (
+            ["reinforcement=null", "supervised.steps=2", "rollout.group_size=4"],
+            "rollout.group_size: has no effect: there is no",
+        ),
         (["policy.trust_remote_code=true"], "has no effect: no model of the recipe comes from a folder"),
         (["rollout.group_size=0"], "rollout.group_size: input should be greater than or equal to 1"),
     ],

@@ -172,6 +172,36 @@ def dpo(sums, still, c, beta=0.1, smoothing=0.0, normalise_length=False, imitate
 step_dpo = dpo
 
 
+def over_pairs(c, loss_of):
+    losses = [loss_of(i, j) for i, j in pairs_of(c)]
+    return sum(losses) / len(losses) if losses else 0.0
+
+
+def ipo(sums, still, c, beta=0.1, normalise_length=True):
+    q = ratios_of({**c, "learner_sums": sums}, normalise_length)
+    return over_pairs(c, lambda i, j: (q[i] - q[j] - 1 / (2 * beta)) ** 2)
+
+
+def simpo(sums, still, c, beta=2.0, margin=1.0):
+    mean = [x / max(1, n) for x, n in zip(sums, c["lengths"], strict=True)]
+    return over_pairs(c, lambda i, j: -math.log(sigmoid(beta * (mean[i] - mean[j]) - margin)))
+
+
+def orpo(sums, still, c, weight=0.1):
+    mean = [x / max(1, n) for x, n in zip(sums, c["lengths"], strict=True)]
+    odds = [log_odds(x) for x in mean]
+    return over_pairs(c, lambda i, j: -mean[i] - weight * math.log(sigmoid(odds[i] - odds[j])))
+
+
+def log_odds(mean):
+    return mean - math.log(1 - math.exp(min(mean, -1e-6)))
+
+
+def ratios_of(c, normalise_length):
+    size = [max(1, n) if normalise_length else 1 for n in c["lengths"]]
+    return [(x - ref) / n for x, ref, n in zip(c["learner_sums"], c["reference_sums"], size, strict=True)]
+
+
 def kto(sums, still, c, beta=0.1, desirable=1.0, undesirable=1.0, threshold=0.5, reference_point=None):
     if not sums:
         return 0.0
@@ -343,6 +373,29 @@ def said_by_dpo(c, beta=0.1, normalise_length=False, **options):
 
 
 said_by_step_dpo = said_by_dpo
+
+
+def said_of(margins):
+    found = {"preference/pairs": len(margins)}
+    if margins:
+        found["preference/margin"] = sum(margins) / len(margins)
+        found["preference/accuracy"] = sum(m > 0 for m in margins) / len(margins)
+    return found
+
+
+def said_by_ipo(c, beta=0.1, normalise_length=True):
+    q = ratios_of(c, normalise_length)
+    return said_of([beta * (q[i] - q[j]) for i, j in pairs_of(c)])
+
+
+def said_by_simpo(c, beta=2.0, margin=1.0):
+    mean = [x / max(1, n) for x, n in zip(c["learner_sums"], c["lengths"], strict=True)]
+    return said_of([beta * (mean[i] - mean[j]) for i, j in pairs_of(c)])
+
+
+def said_by_orpo(c, weight=0.1):
+    odds = [log_odds(x / max(1, n)) for x, n in zip(c["learner_sums"], c["lengths"], strict=True)]
+    return said_of([odds[i] - odds[j] for i, j in pairs_of(c)])
 
 
 def pairs_of(c):

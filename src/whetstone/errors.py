@@ -37,6 +37,10 @@ class TaskError(WhetstoneError):
     """Tasks could not be read: no such file, an empty file, a line that does not parse."""
 
 
+class DataError(WhetstoneError):
+    """Data of one's own could not be read, or cannot be learned from; the message has file, line and reason."""
+
+
 class PolicyError(WhetstoneError):
     """A model folder is missing, incomplete, or cannot be used as a policy."""
 

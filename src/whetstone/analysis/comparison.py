@@ -209,7 +209,9 @@ def compare(
             reused = summary is not None
             if summary is None:
                 progress.say(f"{contender.name}, seed {seed}  ({there})")
-                summary = train(resolved, there, resume=(there / "recipe.yaml").is_file(), progress=progress).written
+                made = sorted(path for path in (folder / "runs").glob("*") if path != there)
+                resumed = (there / "recipe.yaml").is_file()
+                summary = train(resolved, there, resume=resumed, progress=progress, reuse_from=made).written
             runs[contender.name].append(ContenderRun(seed, there, summary, reused))
     outcomes = {name: {run.seed: _outcomes(run.folder) for run in ran} for name, ran in runs.items()}
     try:

@@ -265,16 +265,16 @@ def assemble(
         options = {**recipe.tasks.options, **recipe.supervised.tasks}
         demonstrated = _source(resolved, "supervised.tasks", options)
     imitation = recipe.reinforcement.imitation if recipe.reinforcement is not None else None
-    for key, asks in (("supervised", recipe.supervised), ("reinforcement.imitation", imitation)):
+    warm_up = recipe.supervised if recipe.supervised is not None and recipe.supervised.data is None else None
+    for key, asks in (("supervised", warm_up), ("reinforcement.imitation", imitation)):
         if asks is not None and not isinstance(demonstrated, Expert):
             said = f'the source "{recipe.tasks.source}" has no expert to learn from; set {key}: null'
             raise resolved.error(key, said)
     for key, part, built_in in (("engine", recipe.engine, ENGINES), ("learner", recipe.learner, LEARNERS)):
         found(resolved, key, key, part.name, built_in)
-    for key, stage in (("supervised", recipe.supervised), ("reinforcement", recipe.reinforcement)):
+    for key, stage in recipe.own_stages.items():
         try:
-            if stage is not None:
-                check_optimizer(stage)
+            check_optimizer(stage)
         except RecipeError as error:
             raise resolved.error(f"{key}.optimizer", str(error)) from None
     if fulfils(source, Skips) and source.skipped:

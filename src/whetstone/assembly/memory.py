@@ -207,7 +207,7 @@ def _mends(resolved: Resolved) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield "policy.dtype: bfloat16", {"policy.dtype": "bfloat16"}
     if device_of(resolved) == CPU:
         return
-    stage, name = largest_stage(recipe), "reinforcement" if recipe.reinforcement is not None else "supervised"
+    stage, name = largest_stage(recipe), next(reversed(recipe.own_stages), "reinforcement")
     if stage is not None and policy.lora is None and not stage.optimizer_offload:
         offload = f"{name}.optimizer_offload"
         yield f"{offload}: true", {offload: True, f"{name}.optimizer": "adamw"}
@@ -220,7 +220,7 @@ def _mends(resolved: Resolved) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def largest_stage(recipe: Recipe) -> OptimizerSettings | None:
     """The stage that holds most."""
-    return recipe.reinforcement or recipe.supervised
+    return next(reversed(recipe.own_stages.values()), None)
 
 
 def _held(shares: Iterator[MemoryShare]) -> dict[torch.device, int]:

@@ -79,8 +79,8 @@ def without_effect(resolved: Resolved, own: torch.device) -> list[str]:
         own: The policy's device.
     """
     recipe, found = resolved.recipe, []
-    for key, stage in (("supervised", recipe.supervised), ("reinforcement", recipe.reinforcement)):
-        if stage is not None and stage.optimizer_offload and own == CPU:
+    for key, stage in recipe.own_stages.items():
+        if stage.optimizer_offload and own == CPU:
             found.append(f"{key}.optimizer_offload")
     if recipe.reinforcement is not None:
         places = auxiliary_devices(resolved, recipe.reinforcement, own)

@@ -303,7 +303,7 @@ class _Probe:
         return time.perf_counter() - began, count * length
 
     def _settings(self) -> OptimizerSettings:
-        settings = self.recipe.reinforcement or self.recipe.supervised
+        settings = next(reversed(self.recipe.own_stages.values()), None)
         assert settings is not None  # a recipe without a stage is refused
         return settings
 

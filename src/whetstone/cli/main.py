@@ -21,6 +21,7 @@ from whetstone.training.interruption import Interrupted
 COMMANDS = {
     "chat": ("chat:chat", "Speak with a policy in the terminal; its tools work."),
     "compare": ("compare:compare_command", "Compare recipes: same tasks, same budget, several seeds."),
+    "data": ("data:data", "Look at data of one's own, and make some of a run."),
     "doctor": ("doctor:doctor", "Look at this machine, or try every part of a recipe."),
     "environments": ("environments:environments", "Try an environment; serve one over HTTP."),
     "evaluate": ("evaluate:evaluate", "Evaluate a run, or a recipe's policy as it stands."),

@@ -5,34 +5,46 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.recipe.parts import Part
     from whetstone.recipe.reading import built_in_recipes, yaml_value
     from whetstone.recipe.resolved import Resolved, load_recipe
     from whetstone.recipe.settings import (
         AggregationSettings,
         CriticSettings,
-        EntropySettings,
-        ImitationSettings,
-        OptimizerSettings,
-        Part,
         PolicySettings,
         ProcessModelSettings,
         Recipe,
-        ReinforcementSettings,
         RolloutSettings,
-        SupervisedSettings,
         TinySettings,
     )
+    from whetstone.recipe.stage_settings import (
+        DataSettings,
+        EntropySettings,
+        ImitationSettings,
+        OfflineSettings,
+        OptimizerSettings,
+        PreferenceSettings,
+        PretrainingSettings,
+        ReinforcementSettings,
+        SupervisedSettings,
+    )
+    from whetstone.recipe.stages import NamedStage, stages_of
 
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "AggregationSettings",
     "CriticSettings",
+    "DataSettings",
     "EntropySettings",
     "ImitationSettings",
+    "NamedStage",
+    "OfflineSettings",
     "OptimizerSettings",
     "Part",
     "PolicySettings",
+    "PreferenceSettings",
+    "PretrainingSettings",
     "ProcessModelSettings",
     "Recipe",
     "ReinforcementSettings",
@@ -42,5 +54,6 @@ __all__ = [
     "TinySettings",
     "built_in_recipes",
     "load_recipe",
+    "stages_of",
     "yaml_value",
 ]

@@ -8,20 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from whetstone.recipe.settings import Recipe
+from whetstone.recipe.settings import STAGE_KINDS, Recipe
 
 
 def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """(key, what is wrong) for values that cannot go together."""
     if (recipe.policy.path is None) == (recipe.policy.tiny is None):
         yield "policy", "set either path (a model folder) or tiny (a model built from nothing)"
-    if recipe.supervised is None and recipe.reinforcement is None:
-        yield "reinforcement", "neither supervised nor reinforcement is set, so there is nothing to do"
+    yield from _stages(recipe)
     tiny = recipe.policy.tiny
     if tiny is not None and tiny.hidden % tiny.heads:
         yield "policy.tiny.heads", f"must divide hidden ({tiny.hidden}), got {tiny.heads}"
-    for stage, settings in (("supervised", recipe.supervised), ("reinforcement", recipe.reinforcement)):
-        if settings is not None and settings.warmup_fraction + settings.decay_fraction > 1:
+    for stage, settings in recipe.own_stages.items():
+        if settings.warmup_fraction + settings.decay_fraction > 1:
             said = f"with warmup_fraction {settings.warmup_fraction:g} it exceeds the whole stage"
             yield f"{stage}.decay_fraction", said
     if recipe.aggregation.mode == "constant" and recipe.aggregation.tokens is None:
@@ -46,6 +45,24 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "reinforcement.max_staleness", said
 
 
+def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    own = recipe.own_stages
+    if not own and not recipe.stages:
+        yield "reinforcement", "neither supervised nor reinforcement is set, so there is nothing to do"
+    if own and recipe.stages:
+        yield (
+            "stages",
+            f"beside them {next(iter(own))} has no place; put it among them",
+        )
+    for number, stage in enumerate(recipe.stages):
+        kinds = [kind for kind in STAGE_KINDS if stage.get(kind) is not None]
+        if len(kinds) != 1:
+            said = "no stage" if not kinds else f"{' and '.join(kinds)} at once"
+            yield f"stages.{number}", f"holds {said}; each is one of {', '.join(STAGE_KINDS)}"
+    if recipe.supervised is not None and recipe.supervised.data is not None and recipe.supervised.tasks:
+        yield "supervised.tasks", "demonstrations come from supervised.data, not from the source's expert"
+
+
 def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """(key, why it would be ignored) for keys that nothing reads in this combination."""
     for rule in _RULES:
@@ -53,9 +70,13 @@ def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    if recipe.reinforcement is None:
-        for key in _REINFORCEMENT:
+    if recipe.reinforcement is None and not recipe.stages:
+        for key in SAMPLING_KEYS:
             yield key, "there is no reinforcement stage (training is not set)"
+        for key in CREDIT_KEYS if recipe.offline is None else ():
+            yield key, "there is no reinforcement stage (training is not set)"
+    if not recipe.stages:
+        yield "rounds", "there are no stages to go through again"
     if recipe.aggregation.mode != "constant":
         yield "aggregation.tokens", "only aggregation.mode: constant divides by it"
     if recipe.critic is not None and recipe.critic.loss == "success":
@@ -68,8 +89,8 @@ def _adapters_need_layers(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _decay_needs_a_share(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    for stage, settings in (("supervised", recipe.supervised), ("reinforcement", recipe.reinforcement)):
-        if settings is not None and settings.decay_fraction == 0:
+    for stage, settings in recipe.own_stages.items():
+        if settings.decay_fraction == 0:
             yield f"{stage}.decay", f"{stage}.decay_fraction is 0, so the learning rate does not fall"
 
 
@@ -134,10 +155,16 @@ def _ahead_needs_a_distance(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "reinforcement.in_flight", "with reinforcement.deterministic nothing is under way when weights change"
 
 
-_REINFORCEMENT = (
-    "rollout", "curriculum", "advantage", "shaping", "advantage_transforms", "credit_filters", "columns", "roles",
-    "objective", "aggregation", "correction", "critic",
+SAMPLING_KEYS = (
+    "curriculum", "rollout.strategy", "rollout.allocate", "rollout.start", "rollout.replay",
+    "rollout.trajectory_filters", "rollout.dynamic_sampling", "rollout.group_size",
 )  # fmt: skip
+"""What only a stage reads that samples; the rest of `rollout` evaluations read as well."""
+CREDIT_KEYS = (
+    "advantage", "shaping", "advantage_transforms", "credit_filters", "columns", "roles", "objective", "aggregation",
+    "correction", "critic",
+)  # fmt: skip
+"""What only a stage reads that gives credit."""
 _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _advantage_needs,
     _adapters_need_layers,

@@ -5,55 +5,24 @@ The file, the command line and Python read the same fields; an unknown key is an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from whetstone.plugins import with_names
+from whetstone.recipe.parts import Part, Settings, listed, mode_alone, named
 from whetstone.recipe.problems import problem_of
+from whetstone.recipe.stage_settings import (
+    OfflineSettings,
+    OptimizerSettings,
+    PreferenceSettings,
+    PretrainingSettings,
+    ReinforcementSettings,
+    SupervisedSettings,
+)
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Part(BaseModel):
-    """A part by name, and its options; a name alone is enough in a recipe."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: str
-    """A built-in's short name, or `package.module:name`."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Everything but the name."""
-        return dict(self.model_extra or {})
-
-
-def _named(default: str | None = None) -> BeforeValidator:
-    """A name alone is a part; options alone are options of the default."""
-
-    def read(given: Any) -> Any:
-        if isinstance(given, str):
-            return {"name": given}
-        return {"name": default, **given} if isinstance(given, Mapping) and default is not None else given
-
-    return BeforeValidator(read)
-
-
-def _listed() -> BeforeValidator:
-    """One alone is a list of one."""
-    return BeforeValidator(lambda given: [given] if isinstance(given, str | Mapping) else given)
-
-
-def _mode() -> BeforeValidator:
-    """A mode alone is enough."""
-    return BeforeValidator(lambda given: {"mode": given} if isinstance(given, str) else given)
-
-
-class TinySettings(_Settings):
+class TinySettings(Settings):
     """A small Llama built from nothing."""
 
     vocabulary: int = Field(384, ge=270)
@@ -64,7 +33,7 @@ class TinySettings(_Settings):
     context_length: int = Field(512, ge=16)
 
 
-class LoraSettings(_Settings):
+class LoraSettings(Settings):
     """Low-rank adapters, by PEFT."""
 
     rank: int = Field(16, ge=1)
@@ -76,7 +45,7 @@ class LoraSettings(_Settings):
     """Direction and size apart, as in DoRA."""
 
 
-class PolicySettings(_Settings):
+class PolicySettings(Settings):
     """Which model: a folder, or a tiny one built from nothing."""
 
     path: str | None = None
@@ -102,7 +71,7 @@ class PolicySettings(_Settings):
     """Names of parameters that are not trained, `*` for any letters: `model.embed_tokens.*`."""
 
 
-class ChatSettings(_Settings):
+class ChatSettings(Settings):
     """How tools are shown and called."""
 
     format: str = "auto"
@@ -143,7 +112,7 @@ class EnvironmentSettings(BaseModel):
         return dict(self.model_extra or {})
 
 
-class NoiseSettings(_Settings):
+class NoiseSettings(Settings):
     """What goes wrong with tools, by chance that comes from the episode's seed."""
 
     errors: float = Field(0.0, ge=0, lt=1)
@@ -156,30 +125,30 @@ class NoiseSettings(_Settings):
     """Of the delays' log-normal distribution."""
 
 
-class RolloutSettings(_Settings):
+class RolloutSettings(Settings):
     """How a task's trajectories are sampled for reinforcement."""
 
-    strategy: Annotated[Part, _named("independent")] = Part(name="independent")
+    strategy: Annotated[Part, named("independent")] = Part(name="independent")
     """How the trajectories of a task come about: `independent`, `forked`, `entropy_branching`, …"""
-    allocate: Annotated[Part | None, _named()] = None
+    allocate: Annotated[Part | None, named()] = None
     """How much a group may use, such as `horizon_stages`; null: all the same."""
-    start: Annotated[Part | None, _named()] = None
+    start: Annotated[Part | None, named()] = None
     """Where episodes begin, such as `expert_prefix`; null: at the beginning."""
-    context_transforms: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    context_transforms: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What the policy reads beside what the environment says, such as `demonstrations`, `budget_line`."""
     on_context_overflow: Literal["drop", "refuse"] = "drop"
     """What becomes of what a view shows where it does not fit into the context."""
-    stops: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    stops: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What ends an episode early, such as `void_turn`."""
-    rewrites: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    rewrites: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What becomes of what was said so far, such as `summary`, `rollback`."""
-    environment_wrapper: Annotated[Part | None, _named()] = None
+    environment_wrapper: Annotated[Part | None, named()] = None
     """Who answers in the environment's place, such as `try_again`."""
-    replay: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    replay: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What stored trajectories groups are given, such as `success_replay`."""
-    trajectory_filters: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    trajectory_filters: Annotated[list[Annotated[Part, named()]], listed()] = []
     """Which trajectories of a step are learned from, such as `resample_on_correct`."""
-    dynamic_sampling: Annotated[Part | None, _named()] = None
+    dynamic_sampling: Annotated[Part | None, named()] = None
     """Which groups count, such as `informative`; others are sampled in the place of the rest."""
     group_size: int = Field(8, ge=1)
     """Trajectories of one task. One alone teaches something only where credit compares it with nothing of its task."""
@@ -204,109 +173,7 @@ class RolloutSettings(_Settings):
     """Of judging one episode, or one group by a reward that compares; then there is no score."""
 
 
-class OptimizerSettings(_Settings):
-    """What both stages share."""
-
-    steps: int = Field(100, ge=1)
-    optimizer: Literal["adamw", "muon", "adamw_8bit"] = "adamw"
-    """`muon`: Muon for the matrices inside the model, AdamW for the rest. `adamw_8bit`: states in eight bits (GPU)."""
-    learning_rate: float = Field(1e-3, gt=0)
-    """Unless it is set, what suits the policy: of a tiny one 1e-3; of a pretrained one 1e-6 (1e-5 with adapters) in
-    reinforcement, ten times that in the warm-up."""
-    warmup_fraction: float = Field(0.05, ge=0, le=1)
-    """The share of the stage's steps, at its start, in which the learning rate rises from 0."""
-    decay_fraction: float = Field(0.0, ge=0, le=1)
-    """The share of them, at its end, in which it falls to 0: none of them is the constant schedule, all that
-    the warm-up leaves the cosine or linear one, some of them warm-up-stable-decay."""
-    decay: Literal["linear", "cosine"] = "linear"
-    weight_decay: float = Field(0.0, ge=0)
-    """Of matrices; gains and biases are left alone."""
-    max_gradient_norm: float = Field(1.0, gt=0)
-    micro_batch_tokens: int = Field(8192, ge=1)
-    """Tokens computed in one forward pass; does not change results. A longer segment has a pass of its own."""
-    share_prefixes: bool = True
-    """Whether what segments begin with alike is computed once; does not change results."""
-    logit_megabytes: int = Field(256, ge=1)
-    """Logits kept for the backward pass; what is beyond is computed twice. Does not change results."""
-    activation_checkpointing: bool = False
-    """Whether each layer is computed again in the backward pass, which needs less memory and more time."""
-    optimizer_offload: bool = False
-    """Whether the optimiser computes on the CPU, with its states there and a copy of the weights: a GPU then holds
-    8 bytes a trained parameter less, and 8 bytes a parameter go to and fro in each update."""
-    max_nonfinite: int = Field(10, ge=1)
-    """Updates in a row without a finite gradient, after which the run stops. None of them is applied."""
-    checkpoint_every: int = Field(25, ge=1)
-    keep_last: int = Field(2, ge=1)
-    """Checkpoints kept, beside those at the ends of stages."""
-    keep_every: int | None = Field(None, ge=1)
-    """Checkpoints at multiples of so many steps are kept as well."""
-
-
-class SupervisedSettings(OptimizerSettings):
-    """The warm-up: imitate the source's expert."""
-
-    batch_size: int = Field(32, ge=1)
-    """Demonstrations a step; each is seen once."""
-    tasks: dict[str, Any] = {}
-    """Options of the task source that are different for demonstrations, such as an easier mix."""
-
-
-class ReinforcementSettings(OptimizerSettings):
-    """Reinforcement."""
-
-    tasks_per_step: int = Field(16, ge=1)
-    minibatches: int = Field(1, ge=1)
-    """Updates made with the trajectories of one step, each with its share of the groups."""
-    epochs: int = Field(1, ge=1)
-    """How often each of these updates is made."""
-    reference_kl: float = Field(0.0, ge=0)
-    """Weight of the divergence from the policy reinforcement began with; 0 does without that policy."""
-    admit_ahead: int = Field(0, ge=0)
-    """Updates sampling may run ahead of learning; 0 samples and learns in turn."""
-    max_staleness: int = Field(0, ge=0)
-    """How many updates the oldest token of an update may lie back; at least `admit_ahead`. What is between the two
-    lets quick groups go ahead of slow ones, which are waited for when they are due, and never dropped."""
-    in_flight: Literal["drain", "continue", "recompute"] = "recompute"
-    """What becomes of turns under way when weights change, where sampling runs ahead: they finish first (`drain`), go
-    on over the keys of the old weights (`continue`: each token then is a mixture's), or go on after what they have is
-    computed again (`recompute`: exact)."""
-    deterministic: bool = False
-    """Whether a group is sampled under one version alone, so that a run depends on its recipe and not on timing:
-    weights change only when no group is under way. Without `admit_ahead` that is always so."""
-    step_timeout_seconds: float | None = Field(None, gt=0)
-    """How long an update waits for its groups; then it takes those that are finished, one or more."""
-    reference_device: str | None = None
-    """What the reference is computed on, as of `policy.device`; null: what the policy is."""
-    reference_offload: bool = False
-    """Whether the reference is kept on the CPU and brought to its device for each pass, which takes longer."""
-    reference_estimator: Literal["k2", "k3", "k3_as_k2"] = "k2"
-    """How the divergence is estimated: k2 has the gradient of the reverse divergence, k3 of the forward one;
-    `k3_as_k2` reports the one and pulls like the other."""
-    entropy: EntropySettings | None = None
-    """A bonus for entropy; null leaves it out."""
-    max_mismatch: float = Field(0.1, gt=0, allow_inf_nan=True)
-    """How far sampler and learner may disagree on tokens of the present weights (`sampler/mismatch_kl`, the mean k3 of
-    a step, in nats) before the run stops; from a tenth of it on it is said. `.inf`: any."""
-    max_faults: int = Field(100, ge=0)
-    """Failures of servers, sandboxes, rewards and our own among the last 1,000 episodes, above which the run stops."""
-    imitation: ImitationSettings | None = None
-    """Keep imitating the source's expert; null leaves it out."""
-    budget: BudgetSettings | None = None
-    """What may be spent; the stage ends with the update that reaches it. `steps` is the most it makes all the same;
-    schedules are laid out over whichever ends it."""
-
-
-class BudgetSettings(_Settings):
-    """What reinforcement may spend, whatever became of it; null: any."""
-
-    episodes: int | None = Field(None, ge=1)
-    sampled_tokens: int | None = Field(None, ge=1)
-    tool_calls: int | None = Field(None, ge=1)
-    seconds: float | None = Field(None, gt=0)
-    """Of steps, evaluations before and after not among them."""
-
-
-class CriticSettings(_Settings):
+class CriticSettings(Settings):
     """Critics on the policy's states, for estimators that ask for values."""
 
     loss: Literal["squared", "success"] = "squared"
@@ -327,7 +194,7 @@ class CriticSettings(_Settings):
     """Whether their error leaves the policy's own layers alone."""
 
 
-class AggregationSettings(_Settings):
+class AggregationSettings(Settings):
     """What a token's loss counts for in an update."""
 
     mode: Literal["token_mean", "sequence_sum", "sequence_mean", "constant"] = "token_mean"
@@ -337,34 +204,7 @@ class AggregationSettings(_Settings):
     """That constant: the budget of an episode."""
 
 
-class EntropySettings(_Settings):
-    """A bonus for the entropy of next-token distributions."""
-
-    weight: float = Field(0.001, gt=0)
-    band: float | None = Field(None, gt=0, lt=1)
-    """How far from the usual entropy at the same turn tokens may be before the bonus weakens or turns: 0.2 for
-    0.8 to 1.2 of it; null: no band."""
-    strength: float = Field(2.0, gt=0)
-    """Of the band; above 1 it pulls entropy down above the band."""
-    phase: Literal["constant", "decay", "rise"] = "constant"
-    """How the band's strength changes over the stage."""
-
-
-class ImitationSettings(_Settings):
-    """Demonstrations beside the policy's own episodes, in the same updates."""
-
-    weight: float = Field(0.1, gt=0)
-    batch_size: int = Field(8, ge=1)
-    """Demonstrations a step."""
-    final_weight: float | None = Field(None, ge=0)
-    """Where the weight ends up, in half a cosine; null: it stays."""
-    decay_steps: int = Field(350, ge=1)
-    """Steps until it is there."""
-    mixed: bool = False
-    """Whether the objective counts for one minus the weight."""
-
-
-class TeacherSettings(_Settings):
+class TeacherSettings(Settings):
     """A frozen model whose log-probs are learned from."""
 
     path: str
@@ -375,7 +215,7 @@ class TeacherSettings(_Settings):
     """Whether the teacher is kept on the CPU and brought to its device for each pass, which takes longer."""
 
 
-class ProcessModelSettings(_Settings):
+class ProcessModelSettings(Settings):
     """A second model that learns, from which episodes succeeded, which turns were good; begins as the policy."""
 
     learning_rate: float = Field(1e-4, gt=0)
@@ -385,7 +225,7 @@ class ProcessModelSettings(_Settings):
     """Whether an episode's score is the mean or the sum over its turns."""
 
 
-class EvaluationSettings(_Settings):
+class EvaluationSettings(Settings):
     """Success on held-out tasks, before and after each stage."""
 
     episodes: int = Field(500, ge=1)
@@ -393,7 +233,7 @@ class EvaluationSettings(_Settings):
     samples: int = Field(1, ge=1)
     """Episodes of each task; more than one gives pass@k."""
     temperature: float = Field(0.0, ge=0)
-    strategy: Annotated[Part | None, _named()] = None
+    strategy: Annotated[Part | None, named()] = None
     """How an answer comes of several tries, such as `best_of`, `majority_vote`, `tree_search`; null: each stands for
     itself."""
     interval_steps: int | None = Field(None, ge=1)
@@ -407,9 +247,11 @@ _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5
 _IMITATION = 10
 """Imitation bears as many times the rate."""
 DEFAULT_ADVANTAGE = Part(name="group_relative")
+STAGE_KINDS = ("pretraining", "supervised", "preference", "offline", "reinforcement")
+"""In the order in which a run goes through them that has several."""
 
 
-class Recipe(_Settings):
+class Recipe(Settings):
     """A run, whole. Functions and classes may stand where a file has their names.
 
     Raises:
@@ -427,13 +269,19 @@ class Recipe(_Settings):
         if self.policy.path is None:
             return self
         rate = _PRETRAINED_RATE if self.policy.lora is None else _ADAPTERS_RATE
-        for key, suits in (("reinforcement", rate), ("supervised", _IMITATION * rate)):
-            stage = getattr(self, key)
-            if stage is not None and "learning_rate" not in stage.model_fields_set:
+        for key, stage in self.own_stages.items():
+            if "learning_rate" not in stage.model_fields_set:
+                suits = _IMITATION * rate if key in ("pretraining", "supervised") else rate
                 suited = stage.model_copy(update={"learning_rate": suits})
                 suited.model_fields_set.discard("learning_rate")  # it goes on being what suits, whatever changes
                 self.__dict__[key] = suited
         return self
+
+    @property
+    def own_stages(self) -> dict[str, OptimizerSettings]:
+        """By kind, the stages that stand in the recipe itself, in the order in which they are gone through."""
+        found = {kind: getattr(self, kind) for kind in STAGE_KINDS}
+        return {kind: settings for kind, settings in found.items() if settings is not None}
 
     title: str = ""
     paper: str = ""
@@ -442,33 +290,44 @@ class Recipe(_Settings):
     chat: ChatSettings = ChatSettings()
     tasks: TasksSettings
     environment: EnvironmentSettings = EnvironmentSettings()
-    curriculum: Annotated[Part | None, _named()] = None
+    curriculum: Annotated[Part | None, named()] = None
     """Which task comes next, such as `ucb`, `stages`; null: in the source's order."""
-    reward: Annotated[Part, _named()]
+    reward: Annotated[Part, named()]
     rollout: RolloutSettings = RolloutSettings()
-    engine: Annotated[Part, _named("local")] = Part(name="local")
+    engine: Annotated[Part, named("local")] = Part(name="local")
     """What samples: `local`, in this process; `vllm` or `sglang`, a server; or `package.module:Class`."""
-    learner: Annotated[Part, _named("local")] = Part(name="local")
+    learner: Annotated[Part, named("local")] = Part(name="local")
     """What learns: `local`, in this process; or `package.module:Class`."""
     supervised: SupervisedSettings | None = None
     """The warm-up; null leaves it out."""
     reinforcement: ReinforcementSettings | None = None
     """Reinforcement; null leaves it out."""
-    advantage: Annotated[Part, _named("group_relative")] = DEFAULT_ADVANTAGE
-    shaping: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    pretraining: PretrainingSettings | None = None
+    """Plain text before all else; null leaves it out."""
+    preference: PreferenceSettings | None = None
+    """Pairs of answers, behind the warm-up; null leaves it out."""
+    offline: OfflineSettings | None = None
+    """Stored episodes, in front of reinforcement; null leaves it out."""
+    stages: list[dict[str, Any]] = []
+    """Instead of these five, stages in any number and order: each a mapping of one of them, and whatever other keys of
+    the recipe are different in it. See `docs/stages.md`."""
+    rounds: int = Field(1, ge=1)
+    """How often all of `stages` are gone through, each round with what the one before left."""
+    advantage: Annotated[Part, named("group_relative")] = DEFAULT_ADVANTAGE
+    shaping: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What is done to rewards before credit, such as `overlong`, `gated`, `kl_penalty`."""
-    advantage_transforms: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    advantage_transforms: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What is done to advantages behind the estimator, such as `entropy_modulated`, `clip_cov`; in this order."""
-    credit_filters: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    credit_filters: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What is not learned from, such as `void_turns`; each says whether it still counts in statistics."""
-    columns: Annotated[list[Annotated[Part, _named()]], _listed()] = []
+    columns: Annotated[list[Annotated[Part, named()]], listed()] = []
     """Columns of yours that credit or objective reads by name, `package.module:name` each; see `docs/methods.md`."""
     roles: str | None = None
     """The task tag that names the role an episode is played in, for estimators that compare within a role; a seat of
     self-play is a role without it."""
-    objective: Annotated[Part, _named("clipped")] = Part(name="clipped")
-    aggregation: Annotated[AggregationSettings, _mode()] = AggregationSettings()
-    correction: Annotated[Part | None, _named()] = None
+    objective: Annotated[Part, named("clipped")] = Part(name="clipped")
+    aggregation: Annotated[AggregationSettings, mode_alone()] = AggregationSettings()
+    correction: Annotated[Part | None, named()] = None
     """What tokens count for that an older policy drew: `masked`, `truncated`; null counts all alike."""
     critic: CriticSettings | None = None
     """Critics, where `advantage` asks for values."""

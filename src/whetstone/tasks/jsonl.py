@@ -51,7 +51,15 @@ def read_tasks(
     return tasks, skipped
 
 
-def _parsed(line: bytes, number: int, parse: Callable[[Mapping[str, Any], int], Task]) -> Task:
+def json_row(line: bytes | str, *, what: str) -> dict[str, Any]:
+    """The object in a line of JSON.
+
+    Args:
+        what: It is called, in a message.
+
+    Raises:
+        ValueError: It holds none, or one with a number that is none or a key that is there twice.
+    """
     try:
         row = json.loads(line, parse_constant=_no_json, object_pairs_hook=_each_once)
     except RecursionError:
@@ -59,7 +67,12 @@ def _parsed(line: bytes, number: int, parse: Callable[[Mapping[str, Any], int], 
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(row, dict):
-        raise ValueError(f"a task is a JSON object, got {type(row).__name__}")
+        raise ValueError(f"{what} is a JSON object, got {type(row).__name__}")
+    return row
+
+
+def _parsed(line: bytes, number: int, parse: Callable[[Mapping[str, Any], int], Task]) -> Task:
+    row = json_row(line, what="a task")
     try:
         return parse(row, number)
     except KeyError as error:

@@ -81,7 +81,7 @@ class Parquet(_Rows):
 
     def read(self, path: Path, training: str, held_out: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
         """See `_Rows`."""
-        return _parquet(path, training, held_out)
+        return parquet_rows(path, training, held_out)
 
 
 class HuggingFace(_Rows):
@@ -98,10 +98,16 @@ class HuggingFace(_Rows):
 
     def read(self, path: Path, training: str, held_out: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
         """See `_Rows`."""
-        return _dataset(path, training)
+        return dataset_rows(path, training)
 
 
-def _parquet(path: Path, training: str, held_out: str) -> dict[str, list[Mapping[str, Any]]]:
+def parquet_rows(path: Path, training: str, held_out: str) -> dict[str, list[Mapping[str, Any]]]:
+    """By split, the rows of a Parquet file or of a folder of them.
+
+    Raises:
+        TaskError: There is none, or one cannot be read.
+        RecipeError: `pyarrow` is not installed.
+    """
     try:
         import pyarrow.parquet
     except ImportError:
@@ -125,7 +131,13 @@ def _parquet(path: Path, training: str, held_out: str) -> dict[str, list[Mapping
     return rows
 
 
-def _dataset(path: Path, training: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
+def dataset_rows(path: Path, training: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
+    """By split, the rows of a dataset of Hugging Face in a folder.
+
+    Raises:
+        TaskError: There is none, or it cannot be read.
+        RecipeError: `datasets` is not installed.
+    """
     try:
         import datasets
     except ImportError:

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from whetstone.training.evaluating import EvaluationRecord, evaluate, protocol_of
     from whetstone.training.final import final_agent, final_policy
     from whetstone.training.interruption import Interrupted
-    from whetstone.training.run import headline, train
+    from whetstone.training.run import train
     from whetstone.training.summary import AblationSummary, RunSummary
+    from whetstone.training.telling import headline
 
 __getattr__, __dir__ = window(__name__)
 

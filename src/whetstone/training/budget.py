@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from whetstone.recipe.settings import BudgetSettings
+from whetstone.recipe.stage_settings import BudgetSettings
 
 UNITS = ("episodes", "sampled_tokens", "tool_calls", "seconds")
 

@@ -9,6 +9,7 @@ from typing import Any
 from whetstone.errors import RunDirectoryError
 from whetstone.policies import Policy
 from whetstone.record.checkpoint import latest_checkpoint, load_checkpoint
+from whetstone.record.run_directory import read_json
 
 
 def final_agent(run_dir: Path, *, trust_remote_code: bool = False) -> tuple[Policy, Mapping[str, Any] | None]:
@@ -21,6 +22,9 @@ def final_agent(run_dir: Path, *, trust_remote_code: bool = False) -> tuple[Poli
         RunDirectoryError: It has none, or none that is sound.
     """
     amiss: list[str] = []
+    made = read_json(run_dir / "summary.json") or {}
+    if made.get("stages"):
+        return final_agent(Path(made["stages"][-1]["folder"]), trust_remote_code=trust_remote_code)
     path = latest_checkpoint(run_dir, say=amiss.append)
     if path is None:
         why = f": {amiss[0].partition(';')[0]}" if amiss else ""

@@ -1,4 +1,5 @@
-"""What is a run? Evaluate, imitate, evaluate, reinforce, evaluate, and write down all of it.
+"""What is a run? Evaluate, imitate, evaluate, reinforce, evaluate, and write down all of it. Of other and more stages
+it is a chain of such runs (`stages.py`).
 
 Easy to get wrong: after a kill, what the last checkpoint does not know never happened. Metrics are rewound to
 it, and everything that comes next is a function of the recipe and the step, so the run goes on as it would have.
@@ -11,7 +12,7 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from whetstone.assembly.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
 from whetstone.assembly.memory import check_fits
+from whetstone.assembly.own_data import preferences_of, stored_of, with_learning
 from whetstone.causes import cause_key, counted_causes, listed
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import (
@@ -33,7 +35,19 @@ from whetstone.errors import (
 from whetstone.inference import publish
 from whetstone.learning.protocol import Learner
 from whetstone.policies import Policy
-from whetstone.recipe import OptimizerSettings, Recipe, ReinforcementSettings, Resolved, SupervisedSettings, load_recipe
+from whetstone.recipe import (
+    NamedStage,
+    OfflineSettings,
+    OptimizerSettings,
+    PreferenceSettings,
+    PretrainingSettings,
+    Recipe,
+    ReinforcementSettings,
+    Resolved,
+    SupervisedSettings,
+    load_recipe,
+    stages_of,
+)
 from whetstone.record.checkpoint import (
     Checkpoints,
     Position,
@@ -59,12 +73,16 @@ from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import share_spent
 from whetstone.training.evaluating import evaluate
 from whetstone.training.interruption import Interrupted, Interruption
+from whetstone.training.made_already import take_first_evaluation, take_warm_up
 from whetstone.training.own_loop import run_to_end
 from whetstone.training.pinned import pinned
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Stage
+from whetstone.training.stages import check_stages, run_stages
+from whetstone.training.stored import Stored
 from whetstone.training.summary import RunSummary
-from whetstone.training.supervised import Supervised
+from whetstone.training.supervised import Pretraining, Supervised
+from whetstone.training.telling import WITHOUT_USE, headline, method_of, throughput
 from whetstone.training.watchdog import Playing, Watchdog
 from whetstone.trajectory import Group, Trajectory
 
@@ -78,6 +96,7 @@ def train(
     resume: bool = False,
     on_metrics: Callable[[Mapping[str, Any]], None] | None = None,
     progress: Progress | None = None,
+    reuse_from: Sequence[Path] = (),
 ) -> RunSummary:
     """Run all stages of a recipe, and its ablations. Works where an event loop is running, as in a notebook.
 
@@ -88,6 +107,8 @@ def train(
             recipe was given lambdas or local functions goes on in the process that had them alone.
         on_metrics: Called after each step with its row of `metrics.jsonl`; an ablation's are not told.
         progress: What a person sees meanwhile; None: a bar in a terminal or notebook, else lines.
+        reuse_from: Run directories whose warm-ups and stages are taken where they are what this run would make; what
+            was taken is said, and the run comes to the same.
 
     Raises:
         Interrupted: The process was asked to stop; the run is saved and can be resumed.
@@ -99,14 +120,20 @@ def train(
     if resume and not (run_dir / "recipe.yaml").is_file():
         progress.say(f"{run_dir}: no run is there to go on with; one is started")
     resolved = pinned(resolved, run_dir, resume=resume)
+    stages = stages_of(resolved)
     with claimed(run_dir, resolved, resume=resume):
         summary = read_json(run_dir / "summary.json") if resume else None
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
             progress.say(f"{run_dir}: this run is finished; this is what it came to")
         if summary is None:
-            run = _Run(resolved, run_dir, progress, on_metrics)
             try:
-                summary = run_to_end(run.play, ask_to_stop=run.ask_to_stop)
+                if stages:
+                    summary = _staged(resolved, stages, run_dir, progress, on_metrics, reuse_from)
+                else:
+                    take_warm_up(resolved, run_dir, reuse_from, say=progress.say)
+                    take_first_evaluation(resolved, run_dir, reuse_from)
+                    run = _Run(resolved, run_dir, progress, on_metrics)
+                    summary = run_to_end(run.play, ask_to_stop=run.ask_to_stop)
             except Interrupted as stop:
                 said = f"stopped; {run_dir} is saved, `whetstone train … --resume` goes on with it"
                 raise Interrupted(said, signal=stop.signal) from None
@@ -117,12 +144,32 @@ def train(
             progress.say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in changes.items())})")
             variant = resolved.with_changes({"ablations": None, **changes})
             there = run_dir / "ablations" / name
-            outcome = train(variant, there, resume=(there / "recipe.yaml").is_file(), progress=progress).written
+            resumed = (there / "recipe.yaml").is_file()
+            outcome = train(variant, there, resume=resumed, progress=progress, reuse_from=[run_dir]).written
             seconds = sum(outcome["seconds"].values())
             summary["ablations"][name] = {"after": outcome["after"], "overrides": changes, "seconds": seconds}
             write_json(run_dir / "summary.json", summary)
         write_report(run_dir)
     return RunSummary.read(run_dir)
+
+
+def _staged(
+    resolved: Resolved,
+    stages: Sequence[NamedStage],
+    run_dir: Path,
+    progress: Progress,
+    on_metrics: Callable[[Mapping[str, Any]], None] | None,
+    reuse_from: Sequence[Path],
+) -> dict[str, Any]:
+    """The summary of a run of several stages."""
+
+    def one(stage: Resolved, there: Path, before: Sequence[Path]) -> object:
+        resumed = (there / "recipe.yaml").is_file()
+        return train(stage, there, resume=resumed, progress=progress, on_metrics=on_metrics, reuse_from=before)
+
+    check_stages(stages, assemble)
+    summary = run_stages(stages, run_dir, one, also=reuse_from, progress=progress)
+    return summary | {"recipe": resolved.name, "title": resolved.recipe.title or resolved.name}
 
 
 class _Run:
@@ -137,6 +184,8 @@ class _Run:
     ) -> None:
         self.resolved, self.run_dir, self.progress = resolved, run_dir, progress
         self.recipe = resolved.recipe
+        self.learning = with_learning(resolved)
+        """The recipe its parts are made from."""
         self.journal = Journal(run_dir, heard=on_metrics)
         self.position = Position("", {}, 0)
         self.optimizer: dict[str, Any] | None = None
@@ -157,7 +206,7 @@ class _Run:
         with self.interruption:
             await run_in_compute_thread(lambda: check_fits(self.resolved, trains=True))
             self.assembly = await run_in_compute_thread(
-                lambda: assemble(self.resolved, self._restored(), say=self.progress.say)
+                lambda: assemble(self.learning, self._restored(), say=self.progress.say)
             )
             self._check_ablations()
             self.assembly.method.load_state(self.position.memory or {})
@@ -166,10 +215,8 @@ class _Run:
             try:
                 if not self.position.done:
                     await self._evaluate("untrained")
-                if self.recipe.supervised is not None:
-                    await self._stage("supervised", self.recipe.supervised)
-                if self.recipe.reinforcement is not None:
-                    await self._stage("reinforcement", self.recipe.reinforcement)
+                for name, settings in self.recipe.own_stages.items():
+                    await self._stage(name, settings)
             finally:
                 await self.engine.close()
                 await self.checkpoints.written()
@@ -280,6 +327,14 @@ class _Run:
     def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Stage:
         if isinstance(settings, SupervisedSettings):
             return Supervised(self.assembly, learner, self.engine, settings, done=done)
+        if isinstance(settings, PretrainingSettings):
+            return Pretraining(self.assembly, learner, self.engine, settings, done=done)
+        if isinstance(settings, PreferenceSettings):
+            pairs = preferences_of(self.assembly, settings)
+            return Stored(pairs, learner, self.engine, count=settings.batch_size, done=done)
+        if isinstance(settings, OfflineSettings):
+            stored = stored_of(self.assembly, settings)
+            return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done)
         assert isinstance(settings, ReinforcementSettings)
         store = RunStore(self.run_dir, groups_per_file=settings.tasks_per_step, say=self.progress.say)
         held.callback(store.close)
@@ -329,7 +384,7 @@ class _Run:
         new = {cause: count for cause, count in work.causes.items() if cause_key(cause) not in self.told}
         self.told |= {cause_key(cause) for cause in new}
         if new:
-            what = "demonstrations taught nothing" if stage == "supervised" else "episodes have no score"
+            what = WITHOUT_USE.get(stage, "episodes have no score")
             self.progress.say(f"step {work.done} of {stage}: {sum(new.values())} {what}: {listed(new)}")
 
     def _say_if_nothing_was_learned(self, stage: str) -> None:
@@ -360,9 +415,11 @@ class _Run:
             self.shown.watch(lambda: collector.status().line())
 
     def _learner(self, settings: OptimizerSettings) -> Learner:
-        if isinstance(settings, ReinforcementSettings):
-            return learner_for(self.assembly, settings, self.warmed_up)
-        return imitator_for(self.assembly, settings)
+        if isinstance(settings, SupervisedSettings | PretrainingSettings):
+            return imitator_for(self.assembly, settings)
+        learning = self.assembly.resolved.recipe.reinforcement
+        assert learning is not None
+        return learner_for(self.assembly, learning, self.warmed_up)
 
     async def _publish(self, version: int) -> None:
         await publish(dict(self.assembly.policy.model.named_parameters()), self.engine, version)
@@ -404,28 +461,9 @@ class _Run:
         write_json(path, came_to.to_json())
         self.progress.say(f"{name}: {headline(came_to.to_json())}")
 
-    def _method(self) -> dict[str, str]:
-        """What reinforcement was made of, by name."""
-        recipe = self.recipe
-        if recipe.reinforcement is None:
-            return {"imitation of": f"the expert of {recipe.tasks.source}", "paper": recipe.paper}
-        return {
-            "paper": recipe.paper,
-            "advantage": recipe.advantage.name,
-            "objective": recipe.objective.name,
-            "strategy": recipe.rollout.strategy.name,
-            "reward": recipe.reward.name,
-            "updates": f"{recipe.reinforcement.steps} of {recipe.reinforcement.tasks_per_step} tasks",
-        }
-
-    def _failed(self) -> dict[str, Any]:
-        """What kept episodes of reinforcement from being scored."""
-        causes = RunRecord(self.run_dir).causes
-        return {"episodes": len(causes), "causes": counted_causes(causes)}
-
     def _summary(self) -> dict[str, Any]:
         made = {}
-        for name in ("untrained", "supervised", "reinforcement"):
+        for name in ("untrained", *self.recipe.own_stages):
             found = read_json(self.run_dir / "evaluations" / f"{name}.json")
             if found is not None:
                 made[name] = found
@@ -443,37 +481,20 @@ class _Run:
             "evaluations": made,
             "during": during,
             "ablations": {},
-            "failed": self._failed(),
+            "failed": _failed(self.run_dir),
             "seconds": self.position.seconds,
-            "throughput": _throughput(self.journal.read()),
+            "throughput": throughput(self.journal.read()),
             "parameters": self.assembly.policy.parameters,
             "policy": self.recipe.policy.path or "tiny, built from nothing",
-            "method": self._method(),
+            "method": method_of(self.recipe),
         }
-
-
-def headline(evaluation: Mapping[str, Any]) -> str:
-    """`success 71.2 % (95 % interval 67.1 to 75.0, 500 episodes)`, and what kept others from being scored."""
-    low, high = evaluation["interval"]
-    episodes, invalid, causes = evaluation["episodes"], evaluation["invalid"], evaluation.get("causes") or {}
-    why = f"; {invalid} of {episodes + invalid} episodes have no score: {listed(causes)}" if causes else ""
-    if evaluation.get("too_long"):
-        why += f"; {evaluation['too_long']} tasks are left out: their prompts leave no room in the model's context"
-    if evaluation["success"] is None:
-        return f"success unknown: no episode could be scored{why}"
-    success = 100 * evaluation["success"]
-    return f"success {success:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}, {episodes} episodes){why}"
 
 
 def _flat(groups: list[Group]) -> list[Trajectory]:
     return [trajectory for group in groups for trajectory in group.trajectories]
 
 
-def _throughput(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Mean tokens per second of each stage."""
-    rates: dict[str, list[float]] = {}
-    for row in rows:
-        value = row.get("throughput/tokens_per_second")
-        if value is not None:
-            rates.setdefault(row["stage"], []).append(value)
-    return {stage: sum(values) / len(values) for stage, values in rates.items()}
+def _failed(run_dir: Path) -> dict[str, Any]:
+    """What kept episodes of reinforcement from being scored."""
+    causes = RunRecord(run_dir).causes
+    return {"episodes": len(causes), "causes": counted_causes(causes)}

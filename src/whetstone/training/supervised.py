@@ -1,6 +1,7 @@
 """What happens in a step of each stage?
 
-    supervised:     ask the expert for episodes → imitate the tokens it wrote
+    supervised:     ask the expert for episodes, or a file → imitate the tokens they wrote
+    pretraining:    windows of text → imitate every token
     reinforcement:  groups from the stream → credit → objective → update (`reinforcement.py`)
 
 Easy to get wrong: groups come back in the order they finish, which depends on timing. They are put back into
@@ -17,12 +18,13 @@ from dataclasses import replace
 from statistics import fmean
 
 from whetstone.assembly.assembly import Assembly
+from whetstone.assembly.own_data import demonstrations_of, texts_of
 from whetstone.causes import Beginning, cause_of, counted_causes
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.evaluation import evaluation_of
 from whetstone.inference import Engine, publish
 from whetstone.learning.protocol import Learner
-from whetstone.recipe import Recipe, ReinforcementSettings, SupervisedSettings
+from whetstone.recipe import PretrainingSettings, Recipe, ReinforcementSettings, SupervisedSettings
 from whetstone.rollout import Plan
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import Costs, Group, Segment, Trajectory
@@ -41,6 +43,9 @@ class Supervised:
         self, assembly: Assembly, learner: Learner, engine: Engine, settings: SupervisedSettings, *, done: int = 0
     ) -> None:
         self.assembly, self.learner, self.engine, self.settings, self.done = assembly, learner, engine, settings, done
+        data = settings.data
+        self._drawn = None if data is None else demonstrations_of(assembly, data, "supervised.data")
+        self._updating_since: float | None = None
         self.causes: Mapping[str, int] = {}
         """See `Stage.causes`."""
         self._beginning = Beginning("demonstrations", "solved its task")
@@ -58,17 +63,20 @@ class Supervised:
         """
         began = time.perf_counter()
         count = self.settings.batch_size
-        shown = await demonstrated(self.assembly, self.done * count, count)
+        first = self.done * count
+        if self._drawn is None:
+            shown = await demonstrated(self.assembly, first, count)
+        else:
+            shown = [self._drawn.episode(first + i) for i in range(count)]
         for trajectory in shown:
             self._beginning.see(None if trajectory.solved else cause_of(trajectory))
         self.causes = counted_causes(cause_of(trajectory) for trajectory in shown if not trajectory.solved)
         segments = [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
         sampled = time.perf_counter()
-        learner = self.learner
-        metrics = (await run_in_compute_thread(learner.imitate, segments)).metrics
-        learner.end_step()
+        self._updating_since = sampled
+        metrics = await imitate(self.learner, self.engine, segments)
+        self._updating_since = None
         self.done += 1
-        await publish(learner.weights(), self.engine, self.engine.version + 1)
         now = time.perf_counter()
         metrics |= {"loss/supervised": metrics["loss"]} if "loss" in metrics else {}
         metrics |= {
@@ -90,8 +98,49 @@ class Supervised:
         """Nothing is held."""
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """Nobody else is at work."""
-        return []
+        """(who, what it waits for, seconds); nobody else is at work."""
+        since = self._updating_since
+        return [] if since is None else [("the learner", "its update", time.perf_counter() - since)]
+
+
+class Pretraining(Supervised):
+    """Plain text, one update of windows a call."""
+
+    def __init__(
+        self, assembly: Assembly, learner: Learner, engine: Engine, settings: PretrainingSettings, *, done: int = 0
+    ) -> None:
+        read = {"steps": settings.steps, "batch_size": settings.batch_size}
+        super().__init__(assembly, learner, engine, SupervisedSettings(**read), done=done)
+        self._texts = texts_of(assembly, settings)
+
+    async def step(self, budget_share: float = 0.0) -> dict[str, float]:
+        """The next update, as metrics."""
+        began = time.perf_counter()
+        count = self.settings.batch_size
+        segments = [self._texts.segment(self.done * count + i) for i in range(count)]
+        self._updating_since = began
+        metrics = await imitate(self.learner, self.engine, segments)
+        self._updating_since = None
+        self.done += 1
+        now = time.perf_counter()
+        metrics |= {"loss/pretraining": metrics["loss"]} if "loss" in metrics else {}
+        metrics |= {
+            "data/epoch": self.done * count / len(self._texts),
+            "time/update": now - began,
+            "throughput/tokens_per_second": sum(map(len, segments)) / (now - began),
+        }
+        return metrics
+
+    def conclude(self) -> None:
+        """See `Stage.conclude`."""
+
+
+async def imitate(learner: Learner, engine: Engine, segments: Sequence[Segment]) -> dict[str, float]:
+    """One update on these, and its weights to the engine; what it came to."""
+    metrics = (await run_in_compute_thread(learner.imitate, segments)).metrics
+    learner.end_step()
+    await publish(learner.weights(), engine, engine.version + 1)
+    return metrics
 
 
 async def demonstrated(assembly: Assembly, first: int, count: int) -> list[Trajectory]:
@@ -105,7 +154,7 @@ async def demonstrated(assembly: Assembly, first: int, count: int) -> list[Traje
 def first_task(recipe: Recipe) -> int:
     """The index of reinforcement's first training task, behind those the warm-up had."""
     warm_up = recipe.supervised
-    return warm_up.steps * warm_up.batch_size if warm_up is not None else 0
+    return warm_up.steps * warm_up.batch_size if warm_up is not None and warm_up.data is None else 0
 
 
 async def imitated(assembly: Assembly, settings: ReinforcementSettings, *, update: int) -> list[Segment]:

@@ -13,7 +13,7 @@ from whetstone.algorithms import OBJECTIVES, columns_of
 from whetstone.algorithms.objectives import process_preference
 
 SUMS = {"dpo": OBJECTIVES["dpo"], "kto": OBJECTIVES["kto"], "refuel": OBJECTIVES["refuel"]}
-SUMS["step_dpo"] = OBJECTIVES["step_dpo"]
+SUMS |= {name: OBJECTIVES[name] for name in ("step_dpo", "ipo", "simpo", "orpo")}
 OF_TOKENS = sorted(OBJECTIVES.keys() - SUMS.keys())
 SUMS["process_preference"] = process_preference
 WHOLE = ("sequence", "turn", "group", "action_keys", "lengths", "turn_counts")
@@ -55,6 +55,7 @@ OPTIONS = {
         "level": st.sampled_from(["trajectory", "turn"]),
         "pool": st.sampled_from(["token", "mean"]),
     },
+    "ipo": BETA | {"normalise_length": st.booleans()},
     "kl_cov": {"share": st.sampled_from([1e-4, 2e-4, 0.5]), "weight": st.sampled_from([0.3, 1.0])},
     "kto": BETA
     | {
@@ -63,11 +64,13 @@ OPTIONS = {
         "threshold": st.sampled_from([0.5, 0.7, 1.0]),
         "reference_point": st.sampled_from([None, 0.0, 0.3]),
     },
+    "orpo": {"weight": st.sampled_from([0.0, 0.1, 1.0])},
     "policy_gradient": {},
     "probability_difference": PULL | {"high": st.sampled_from([0.1, 0.3])},
     "process_preference": BETA | {"pool": st.sampled_from(["mean", "sum"]), "threshold": st.sampled_from([0.0, 0.5])},
     "refuel": {"reward_scale": st.sampled_from([0.5, 1.0, 2.0])},
     "sapo": {"temperature": st.sampled_from([0.5, 1.0]), "negative_temperature": st.sampled_from([1.05, 2.0])},
+    "simpo": {"beta": st.sampled_from([0.5, 2.0]), "margin": st.sampled_from([0.0, 1.6])},
     "step_dpo": PAIR,
     "supervised": {"weigh": st.sampled_from(["none", "probability", "both_ways"])},
 }
@@ -94,6 +97,7 @@ def tokens(draw):
 def sums(draw):
     count = draw(st.integers(1, 5))
     found = {f"{name}_sums": [draw(st.floats(-9, 0)) for _ in range(count)] for name in ("learner", "old", "reference")}
+    found["learner_sums"] = [min(x, -0.01) for x in found["learner_sums"]]  # nothing is certain
     found["rewards"] = [draw(st.sampled_from([0.0, 1.0, 0.5])) for _ in range(count)]
     for name in ("group", "action_keys"):
         found[name] = [draw(st.integers(0, 1)) for _ in range(count)]

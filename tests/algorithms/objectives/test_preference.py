@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests_batches import of, whole
-from whetstone.algorithms.objectives import dpo, kto, pairs_of, refuel, step_dpo
+from whetstone.algorithms.objectives import dpo, ipo, kto, orpo, pairs_of, refuel, simpo, step_dpo
 
 REWARDS, GROUP, KEYS, LENGTHS = of(1, 0), whole(0, 0), whole(0, 1), whole(3, 2)
 
@@ -27,6 +27,28 @@ def test_worked_numbers(gap, value, slope):
     for function in (dpo, step_dpo):
         found = said(function, gap)
         assert found == (pytest.approx(value, abs=1e-6), pytest.approx([slope, -slope], abs=1e-6))
+
+
+def test_pairs_are_drawn_apart_to_a_margin_and_no_further():
+    # over three and two tokens: 3 / 3 - 0 = 1, the margin 1 / (2 · 0.5) = 1
+    assert said(ipo, 3.0, beta=0.5) == (pytest.approx(0.0), pytest.approx([0.0, 0.0]))
+    # as single sums: (3 - 1)² = 4, slope 2 · 2
+    assert said(ipo, 3.0, beta=0.5, normalise_length=False) == (pytest.approx(4.0), pytest.approx([4.0, -4.0]))
+
+
+def test_without_a_reference_means_are_compared():
+    # ℓ̄ of -1 and -0.5: 2 (-1 + 0.5) - 1 = -2: log(1 + e²), slope -σ(2) · 2 over the tokens of each
+    now = of(-3, -1).requires_grad_()
+    loss = simpo(now, REWARDS, GROUP, KEYS, LENGTHS).loss
+    loss.backward()
+    assert loss.item() == pytest.approx(2.126928, abs=1e-6)
+    assert now.grad.tolist() == pytest.approx([-0.587198, 0.880797], abs=1e-6)
+
+
+def test_odds_are_raised_over_the_worse_while_the_better_is_imitated():
+    # p of e^-1 and e^-0.5: log odds -0.541325 and 0.432752
+    loss = orpo(of(-3, -1), REWARDS, GROUP, KEYS, LENGTHS, weight=0.1).loss
+    assert loss.item() == pytest.approx(1 + 0.1 * math.log(1 + math.exp(0.541325 + 0.432752)), abs=1e-6)
 
 
 def test_the_tokens_of_one_differing_step():

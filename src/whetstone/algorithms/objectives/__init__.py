@@ -11,7 +11,7 @@ from whetstone.algorithms.objectives.gspo import gspo
 from whetstone.algorithms.objectives.kl_cov import kl_cov
 from whetstone.algorithms.objectives.mixture import entropy_weights, mixed, shaped_demonstration
 from whetstone.algorithms.objectives.policy_gradient import policy_gradient
-from whetstone.algorithms.objectives.preference import SumLoss, dpo, kto, pairs_of, refuel, step_dpo
+from whetstone.algorithms.objectives.preference import SumLoss, dpo, ipo, kto, orpo, pairs_of, refuel, simpo, step_dpo
 from whetstone.algorithms.objectives.reference_kl import reference_kl
 from whetstone.algorithms.objectives.regression import advantage_regression, advantage_weighted
 from whetstone.algorithms.objectives.reward_model import (
@@ -35,7 +35,7 @@ from whetstone.algorithms.objectives.value import clipped_value, squared_value, 
 
 _OBJECTIVES = (
     advantage_regression, advantage_weighted, cispo, clipped, distilled, distilled_now, dpo, entropy_balanced, gmpo,
-    gspo, kl_cov, kto, policy_gradient, probability_difference, refuel, sapo, step_dpo, supervised,
+    gspo, ipo, kl_cov, kto, orpo, policy_gradient, probability_difference, refuel, sapo, simpo, step_dpo, supervised,
 )  # fmt: skip
 OBJECTIVES = {objective.__name__: objective for objective in _OBJECTIVES}
 
@@ -43,8 +43,8 @@ __all__ = [
     "OBJECTIVES", "AdvantageLoss", "Aggregation", "SamplerRatioLoss", "SumLoss", "TokenLoss", "advantage_regression",
     "advantage_weighted", "aggregated", "balanced_weights", "bradley_terry", "cispo", "clipped", "clipped_value",
     "distilled", "distilled_now", "dpo", "entropy_balanced", "entropy_bonus", "entropy_smoothing", "entropy_weights",
-    "gmpo", "gspo", "hybrid_critic", "interpolated", "kl_cov", "kto", "mixed", "pairs_of", "pessimistic",
+    "gmpo", "gspo", "hybrid_critic", "interpolated", "ipo", "kl_cov", "kto", "mixed", "orpo", "pairs_of", "pessimistic",
     "policy_gradient", "probability_difference", "process_cross_entropy", "process_preference", "referee_reward",
-    "reference_kl", "refuel", "sapo", "shaped_demonstration", "simulation_penalty", "squared_value", "step_dpo",
-    "success_value", "supervised", "teacher_advantages", "token_weights", "top_k_kl", "usual_entropy",
+    "reference_kl", "refuel", "sapo", "shaped_demonstration", "simpo", "simulation_penalty", "squared_value",
+    "step_dpo", "success_value", "supervised", "teacher_advantages", "token_weights", "top_k_kl", "usual_entropy",
 ]  # fmt: skip

@@ -88,12 +88,121 @@ def dpo(
     loss = -(1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
     if imitate > 0:
         loss = loss - imitate * learner_sums[better] / lengths[better].clamp(min=1).to(learner_sums)
-    said = {
-        "preference/pairs": float(len(pairs)),
-        "preference/margin": margin.detach().mean().item(),
-        "preference/accuracy": (margin.detach() > 0).double().mean().item(),
+    return SumLoss(loss.mean(), _said(margin))
+
+
+def ipo(
+    learner_sums: PerTrajectory,
+    reference_sums: PerTrajectory,
+    rewards: PerTrajectory,
+    group: PerTrajectory,
+    action_keys: PerTrajectory,
+    lengths: PerTrajectory,
+    *,
+    beta: Positive = 0.1,
+    normalise_length: bool = True,
+) -> SumLoss:
+    """Pairs drawn apart to a margin and no further (IPO).
+
+        Δ as of `dpo`;   L = (Δ − 1 / 2β)²
+
+    Args:
+        learner_sums: [S] Σℓ over action tokens, with gradient.
+        reference_sums: [S] under the policy at the start of the phase.
+        rewards: [S] of what each sum is of.
+        group: [S] what is compared.
+        action_keys: [S] equal where two did the same.
+        lengths: [S] tokens in each sum.
+        beta: β: the margin is 1 / 2β.
+        normalise_length: Divide each log-ratio by its tokens first, as TRL does; the paper has single sums.
+
+    Source: Azar et al. 2023, arXiv:2310.12036, eq. 17.
+    """
+    pairs = pairs_of(rewards, group, action_keys)
+    if len(pairs) == 0:
+        return SumLoss(0.0 * learner_sums.sum(), {"preference/pairs": 0.0})
+    size = lengths.clamp(min=1).to(learner_sums) if normalise_length else torch.ones_like(learner_sums)
+    ratios = (learner_sums - reference_sums.detach()) / size
+    better, worse = pairs.unbind(1)
+    margin = ratios[better] - ratios[worse]
+    return SumLoss((margin - 1 / (2 * beta)).square().mean(), _said(beta * margin))
+
+
+def simpo(
+    learner_sums: PerTrajectory,
+    rewards: PerTrajectory,
+    group: PerTrajectory,
+    action_keys: PerTrajectory,
+    lengths: PerTrajectory,
+    *,
+    beta: Positive = 2.0,
+    margin: NotNegative = 1.0,
+) -> SumLoss:
+    """The better likelier a token than the worse by a margin; no reference is held (SimPO).
+
+        L = −log σ(β (ℓ̄_w − ℓ̄_l) − γ),   ℓ̄ = Σℓ / |y|
+
+    Args:
+        learner_sums: [S] Σℓ over action tokens, with gradient.
+        rewards: [S] of what each sum is of.
+        group: [S] what is compared.
+        action_keys: [S] equal where two did the same.
+        lengths: [S] tokens in each sum.
+        beta: β.
+        margin: γ.
+
+    Source: Meng et al. 2024, arXiv:2405.14734, eq. 6.
+    """
+    pairs = pairs_of(rewards, group, action_keys)
+    if len(pairs) == 0:
+        return SumLoss(0.0 * learner_sums.sum(), {"preference/pairs": 0.0})
+    means = learner_sums / lengths.clamp(min=1).to(learner_sums)
+    better, worse = pairs.unbind(1)
+    apart = beta * (means[better] - means[worse])
+    return SumLoss(-logsigmoid(apart - margin).mean(), _said(apart))
+
+
+def orpo(
+    learner_sums: PerTrajectory,
+    rewards: PerTrajectory,
+    group: PerTrajectory,
+    action_keys: PerTrajectory,
+    lengths: PerTrajectory,
+    *,
+    weight: NotNegative = 0.1,
+) -> SumLoss:
+    """The better imitated, and its odds raised over the worse's in the same loss; no reference is held (ORPO).
+
+        L = −ℓ̄_w − λ log σ(log odds_w − log odds_l),   odds = p / (1 − p),   p = exp ℓ̄
+
+    Args:
+        learner_sums: [S] Σℓ over action tokens, with gradient.
+        rewards: [S] of what each sum is of.
+        group: [S] what is compared.
+        action_keys: [S] equal where two did the same.
+        lengths: [S] tokens in each sum.
+        weight: λ.
+
+    Source: Hong et al. 2024, arXiv:2403.07691, eq. 6 and 7.
+    """
+    pairs = pairs_of(rewards, group, action_keys)
+    if len(pairs) == 0:
+        return SumLoss(0.0 * learner_sums.sum(), {"preference/pairs": 0.0})
+    means = learner_sums / lengths.clamp(min=1).to(learner_sums)
+    # 1 − p is 0 for what is certain
+    odds = means - torch.log(-torch.expm1(means.clamp(max=-1e-6)))
+    better, worse = pairs.unbind(1)
+    apart = odds[better] - odds[worse]
+    return SumLoss((-means[better] - weight * logsigmoid(apart)).mean(), _said(apart))
+
+
+def _said(margin: Tensor) -> dict[str, float]:
+    margin = margin.detach()
+    return {
+        "preference/pairs": float(len(margin)),
+        "preference/margin": margin.mean().item(),
+        "preference/accuracy": (margin > 0).double().mean().item(),
     }
-    return SumLoss(loss.mean(), said)
 
 
 def step_dpo(

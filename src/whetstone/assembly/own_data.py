@@ -1,0 +1,185 @@
+"""What stands behind the `data` of a stage: read and checked whole before anything is trained.
+
+Easy to get wrong: a mistake in the last line of a file must be found before the first step, not after a night.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from whetstone.assembly.assembly import Assembly
+from whetstone.assembly.instantiate import found
+from whetstone.data import (
+    Demonstrations,
+    Preferences,
+    Shuffled,
+    Texts,
+    conversation_of,
+    preference_of,
+    rows_of,
+    stored_groups,
+)
+from whetstone.data.conversations import LEARNED_FROM
+from whetstone.data.demonstrations import Drawn
+from whetstone.data.stored_episodes import is_stored
+from whetstone.environments.protocol import tools_shown
+from whetstone.errors import DataError
+from whetstone.recipe import (
+    DataSettings,
+    OfflineSettings,
+    OptimizerSettings,
+    PreferenceSettings,
+    PretrainingSettings,
+    ReinforcementSettings,
+    Resolved,
+    SupervisedSettings,
+)
+from whetstone.trajectory import Group, Trajectory
+
+
+class StoredEpisodes:
+    """Episodes of a run as demonstrations, in a shuffled order."""
+
+    def __init__(self, groups: Sequence[Group], *, seed: int) -> None:
+        self._episodes = [episode for group in groups for episode in group.trajectories if episode.solved]
+        if not self._episodes:
+            raise DataError("none of its episodes solved its task, so there is nothing to imitate")
+        self._order = Shuffled(len(self._episodes), seed=seed)
+
+    def episode(self, draw: int) -> Trajectory:
+        """See `Drawn`."""
+        return self._episodes[self._order[draw]]
+
+
+class StoredGroups:
+    """Groups of a run, in a shuffled order."""
+
+    def __init__(self, groups: Sequence[Group], *, seed: int) -> None:
+        self._groups, self._order = groups, Shuffled(len(groups), seed=seed)
+
+    def group(self, draw: int) -> Group:
+        """The group of the n-th draw."""
+        group = self._groups[self._order[draw]]
+        return Group(group.task, group.trajectories, draw)
+
+
+def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> Drawn:
+    """What `data` of a stage that imitates holds.
+
+    Raises:
+        DataError: A row is wrong; the message has file, line and reason.
+        RecipeError: `learn_from` names nothing.
+    """
+    path, seed = Path(settings.path), assembly.resolved.recipe.seed
+    if is_stored(path):
+        groups = stored_groups(path, assembly.chat, min_reward=settings.min_reward, best=settings.best)
+        try:
+            return StoredEpisodes(groups, seed=seed)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+    _refuse_filters(assembly.resolved, settings, key)
+    chosen = found(assembly.resolved, f"{key}.learn_from", "turn filter", settings.learn_from, LEARNED_FROM)
+    offered = tuple(tools_shown(assembly.environment()))
+    conversations = [conversation_of(row, offered) for row in rows_of(path, split=settings.split)]
+    if not conversations:
+        raise DataError(f"{path}: no conversations in it")
+    return Demonstrations(
+        conversations, assembly.chat, chosen=chosen, context_length=assembly.policy.context_length, seed=seed
+    )
+
+
+def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
+    """The texts of pretraining.
+
+    Raises:
+        DataError: A row is wrong, or there is no text.
+    """
+    path, texts = Path(settings.data.path), []
+    for row in rows_of(path, split=settings.data.split):
+        text = row.columns.get("text")
+        if not isinstance(text, str):
+            raise row.error('"text" is missing' if text is None else f'"text" is {type(text).__name__}, not a text')
+        texts.append(text)
+    if not any(map(str.strip, texts)):
+        raise DataError(f"{path}: no text in it")
+    window = min(settings.window, assembly.policy.context_length)
+    return Texts(texts, assembly.chat, window=window, seed=assembly.resolved.recipe.seed)
+
+
+def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferences:
+    """The pairs, or rated singles, of a preference stage.
+
+    Raises:
+        DataError: A row is wrong, or there is none.
+        RecipeError: The objective compares what the file does not have.
+    """
+    path, resolved = Path(settings.data.path), assembly.resolved
+    _refuse_filters(resolved, settings.data, "preference.data")
+    offered = tuple(tools_shown(assembly.environment()))
+    given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
+    if not given:
+        raise DataError(f"{path}: no pairs in it")
+    singles = sum(len(each.answers) == 1 for each in given)
+    if settings.objective.name != "kto" and singles:
+        said = f'"{settings.objective.name}" compares pairs, and {singles} of {len(given)} rows are rated singles'
+        raise resolved.error("preference.objective", f"{said}, which are for kto")
+    return Preferences(given, assembly.chat, context_length=assembly.policy.context_length, seed=resolved.recipe.seed)
+
+
+def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
+    """The stored episodes of an offline stage.
+
+    Raises:
+        DataError: There are none, or they are of another tokenizer.
+    """
+    path = Path(settings.data.path)
+    groups = stored_groups(path, assembly.chat, min_reward=settings.data.min_reward, best=settings.data.best)
+    return StoredGroups(groups, seed=assembly.resolved.recipe.seed)
+
+
+def check_data(assembly: Assembly, resolved: Resolved) -> None:
+    """Read what a stage learns from, whole.
+
+    Raises:
+        DataError: A row is wrong; the message has file, line and reason.
+    """
+    for kind, settings in resolved.recipe.own_stages.items():
+        if isinstance(settings, SupervisedSettings) and settings.data is not None:
+            demonstrations_of(assembly, settings.data, f"{kind}.data")
+        elif isinstance(settings, PretrainingSettings):
+            texts_of(assembly, settings)
+        elif isinstance(settings, PreferenceSettings):
+            preferences_of(assembly, settings)
+        elif isinstance(settings, OfflineSettings):
+            stored_of(assembly, settings)
+
+
+def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> None:
+    for name in ("min_reward", "best"):
+        if getattr(settings, name) is not None:
+            raise resolved.error(f"{key}.{name}", f"has no effect: {settings.path} holds no stored episodes")
+
+
+def with_learning(resolved: Resolved) -> Resolved:
+    """A recipe as its parts are made: a stage on stored data learns as reinforcement does, from groups nobody
+    samples."""
+    recipe = resolved.recipe
+    stage = recipe.preference or recipe.offline
+    if stage is None:
+        return resolved
+    shared = {name: getattr(stage, name) for name in OptimizerSettings.model_fields}
+    shared |= {"reference_device": stage.reference_device, "reference_offload": stage.reference_offload}
+    changes: dict[str, Any] = {"preference": None, "offline": None}
+    if isinstance(stage, PreferenceSettings):
+        changes |= {"objective": stage.objective.model_dump(), "aggregation": None}
+        shared["tasks_per_step"] = stage.batch_size
+    else:
+        shared |= {"tasks_per_step": stage.tasks_per_step, "reference_kl": stage.reference_kl}
+    made = {name: value for name, value in shared.items() if not _is_default(name, value)}
+    return resolved.with_changes({**changes, "reinforcement": made})
+
+
+def _is_default(name: str, value: Any) -> bool:
+    return name != "learning_rate" and bool(value == ReinforcementSettings.model_fields[name].default)

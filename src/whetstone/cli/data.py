@@ -1,0 +1,136 @@
+"""`whetstone data`: look at data of one's own before it is trained on, and make some of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from whetstone.assembly import assemble
+from whetstone.data.checking import DataReport, checked_file, counted
+from whetstone.data.conversations import LEARNED_FROM
+from whetstone.data.stored_episodes import stored_groups
+from whetstone.environments.protocol import tools_shown
+from whetstone.errors import DataError
+from whetstone.plain_json import to_json
+from whetstone.plugins import find_part
+from whetstone.recipe import load_recipe
+from whetstone.record import run_recipe
+from whetstone.training import final_policy
+from whetstone.trajectory import Segment
+from whetstone.trajectory_json import encoded_trajectory
+
+
+@click.group()
+def data() -> None:
+    """Look at data of one's own, and make some of a run."""
+
+
+@data.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--split", default="train", show_default=True, help="Of a dataset that has several.")
+@click.option(
+    "--learn-from", default="all", show_default=True, help="all, last, calls, answers, or package.module:name."
+)
+@click.option(
+    "-n", "show", type=click.IntRange(min=0), default=1, show_default=True, help="How many to show in tokens."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(
+    file: Path, recipe: str, overrides: tuple[str, ...], split: str, learn_from: str, show: int, as_json: bool
+) -> None:
+    """Say what of FILE would be trained by RECIPE: a name, a YAML file.
+
+    Rows that are wrong, said twice, too long, changed by the template, or among the tasks of the evaluation are told;
+    the first is shown token by token, what is learned from in green.
+    """
+    assembly = assemble(load_recipe(recipe, overrides))
+    report = checked_file(
+        file,
+        assembly.chat,
+        split=split,
+        offered=tuple(tools_shown(assembly.environment())),
+        chosen=find_part("turn filter", learn_from, LEARNED_FROM),
+        context_length=assembly.policy.context_length,
+        held_out=assembly.source.held_out(assembly.resolved.recipe.evaluation.episodes),
+        show=show,
+    )
+    if as_json:
+        click.echo(to_json(report.to_json()))
+    else:
+        _tell(report, file)
+        for episode in report.shown:
+            for segment in episode.segments():
+                _show(segment, assembly.chat.tokenizer)
+    if report.wrong or not report.learned:
+        raise DataError(
+            f"{file}: {len(report.wrong)} rows are wrong, {report.learned} of {report.rows} can be learned from"
+        )
+
+
+def _tell(report: DataReport, file: Path) -> None:
+    told = report.to_json()
+    lengths = told["lengths"]
+    click.secho(f"{file}: {report.rows} {report.kind}, {report.learned} can be learned from", bold=True)
+    click.echo(
+        f"  {lengths['median']:.0f} tokens in the median, {lengths['most']:,} at most, {lengths['tokens']:,} in all; "
+        f"{report.trained:,} are learned from"
+    )
+    evaluated = [f"{where}  holds the task {task} of the evaluation" for where, task in report.evaluated]
+    twice = [f"{where}  says what {before} says" for where, before in report.twice]
+    for lines, colour in ((report.wrong, "red"), (report.left_out, "yellow"), (evaluated, "yellow"), (twice, "yellow")):
+        for line in counted(lines):
+            click.secho(f"  {line}", fg=colour)
+
+
+def _show(segment: Segment, tokenizer: object) -> None:
+    """Token by token, what is learned from in green."""
+    click.echo()
+    for token, learned in zip(segment.tokens.ids, segment.action_mask, strict=True):
+        text = tokenizer.decode([token])  # type: ignore[attr-defined]
+        click.secho(text, fg="green" if learned else None, dim=not learned, nl=False)
+    click.echo()
+
+
+@data.command("from-run")
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="A file to write.")
+@click.option("--best", type=click.IntRange(min=1), help="At most so many episodes of a task, the best first.")
+@click.option("--min-reward", type=float, help="Only episodes with at least this reward.")
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(["conversations", "pairs", "trajectories"]),
+    default="conversations",
+    show_default=True,
+    help="Messages in the OpenAI shape; the best and the worst of each task; or token for token, with log-probs.",
+)
+def from_run(run_dir: Path, output: Path, best: int | None, min_reward: float | None, kind: str) -> None:
+    """Write episodes that RUN_DIR sampled in reinforcement, for a `data` of another recipe."""
+    if output.exists():
+        raise DataError(f"{output}: is there already")
+    assembly = assemble(run_recipe(run_dir), final_policy(run_dir))
+    groups = stored_groups(run_dir, assembly.chat, min_reward=min_reward, best=None if kind == "pairs" else best)
+    tools = [spec.to_openai() for spec in tools_shown(assembly.environment())]
+    lines: list[bytes] = []
+    for group in groups:
+        if kind == "trajectories":
+            lines += [encoded_trajectory(each) for each in group.trajectories]
+        elif kind == "conversations":
+            told = ([message.to_openai() for message in each.messages] for each in group.trajectories)
+            lines += [json.dumps({"messages": messages, "tools": tools}).encode() for messages in told]
+        else:
+            ranked = sorted(group.trajectories, key=lambda each: each.score.value if each.score is not None else 0.0)
+            worst, top = ranked[0], ranked[-1]
+            if worst.score == top.score or worst.messages == top.messages:
+                continue
+            sides = {"chosen": top, "rejected": worst}
+            row = {side: [message.to_openai() for message in each.messages] for side, each in sides.items()}
+            lines.append(json.dumps({**row, "tools": tools}).encode())
+    if not lines:
+        raise DataError(f"{run_dir}: no task of it has a better and a worse episode")
+    output.write_bytes(b"\n".join(lines) + b"\n")
+    click.echo(f"{output}: {len(lines)} {kind}")

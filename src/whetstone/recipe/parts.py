@@ -1,0 +1,49 @@
+"""What do all settings have in common? Unknown keys are errors, and a part may be written as its name alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+
+class Settings(BaseModel):
+    """Keys of a recipe."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Part(BaseModel):
+    """A part by name, and its options; a name alone is enough in a recipe."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+    """A built-in's short name, or `package.module:name`."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+def named(default: str | None = None) -> BeforeValidator:
+    """A name alone is a part; options alone are options of the default."""
+
+    def read(given: Any) -> Any:
+        if isinstance(given, str):
+            return {"name": given}
+        return {"name": default, **given} if isinstance(given, Mapping) and default is not None else given
+
+    return BeforeValidator(read)
+
+
+def listed() -> BeforeValidator:
+    """One alone is a list of one."""
+    return BeforeValidator(lambda given: [given] if isinstance(given, str | Mapping) else given)
+
+
+def mode_alone() -> BeforeValidator:
+    """A mode alone is enough."""
+    return BeforeValidator(lambda given: {"mode": given} if isinstance(given, str) else given)

@@ -1,0 +1,203 @@
+"""What can a recipe say of a stage? Its optimiser, what it learns from, how long it goes on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from whetstone.recipe.parts import Part, Settings, named
+
+
+def _data() -> BeforeValidator:
+    """A path alone is enough."""
+    return BeforeValidator(lambda given: {"path": given} if isinstance(given, str) else given)
+
+
+class OptimizerSettings(Settings):
+    """What both stages share."""
+
+    steps: int = Field(100, ge=1)
+    optimizer: Literal["adamw", "muon", "adamw_8bit"] = "adamw"
+    """`muon`: Muon for the matrices inside the model, AdamW for the rest. `adamw_8bit`: states in eight bits (GPU)."""
+    learning_rate: float = Field(1e-3, gt=0)
+    """Unless it is set, what suits the policy: of a tiny one 1e-3; of a pretrained one 1e-6 (1e-5 with adapters) in
+    reinforcement, ten times that in the warm-up."""
+    warmup_fraction: float = Field(0.05, ge=0, le=1)
+    """The share of the stage's steps, at its start, in which the learning rate rises from 0."""
+    decay_fraction: float = Field(0.0, ge=0, le=1)
+    """The share of them, at its end, in which it falls to 0: none of them is the constant schedule, all that
+    the warm-up leaves the cosine or linear one, some of them warm-up-stable-decay."""
+    decay: Literal["linear", "cosine"] = "linear"
+    weight_decay: float = Field(0.0, ge=0)
+    """Of matrices; gains and biases are left alone."""
+    max_gradient_norm: float = Field(1.0, gt=0)
+    micro_batch_tokens: int = Field(8192, ge=1)
+    """Tokens computed in one forward pass; does not change results. A longer segment has a pass of its own."""
+    share_prefixes: bool = True
+    """Whether what segments begin with alike is computed once; does not change results."""
+    logit_megabytes: int = Field(256, ge=1)
+    """Logits kept for the backward pass; what is beyond is computed twice. Does not change results."""
+    activation_checkpointing: bool = False
+    """Whether each layer is computed again in the backward pass, which needs less memory and more time."""
+    optimizer_offload: bool = False
+    """Whether the optimiser computes on the CPU, with its states there and a copy of the weights: a GPU then holds
+    8 bytes a trained parameter less, and 8 bytes a parameter go to and fro in each update."""
+    max_nonfinite: int = Field(10, ge=1)
+    """Updates in a row without a finite gradient, after which the run stops. None of them is applied."""
+    checkpoint_every: int = Field(25, ge=1)
+    keep_last: int = Field(2, ge=1)
+    """Checkpoints kept, beside those at the ends of stages."""
+    keep_every: int | None = Field(None, ge=1)
+    """Checkpoints at multiples of so many steps are kept as well."""
+
+
+class DataSettings(Settings):
+    """Data of one's own, from a file; the path alone is enough."""
+
+    path: str
+    """JSON lines, one JSON list (`.json`), Parquet (`.parquet`, or a folder of them), or a dataset of Hugging Face in a
+    folder; `docs/data.md` has the columns of each kind. For stored episodes a run directory as well."""
+    split: str = "train"
+    """Of a dataset that has several."""
+    learn_from: str = "all"
+    """Which turns of the assistant in a conversation are learned from: `all`, the `last`, those with `calls`, those
+    that are `answers`, or `package.module:function` of (message, its number among the assistant's, all messages)."""
+    min_reward: float | None = None
+    """Of stored episodes, those with at least this reward alone; null: all."""
+    best: int | None = Field(None, ge=1)
+    """Of stored episodes of one task, at most so many, the best first; null: all."""
+
+
+class SupervisedSettings(OptimizerSettings):
+    """The warm-up: imitate the source's expert, or what stands in a file."""
+
+    batch_size: int = Field(32, ge=1)
+    """Demonstrations a step; each of the expert's is seen once, those of a file again when all were."""
+    data: Annotated[DataSettings | None, _data()] = None
+    """Conversations in the OpenAI shape, to imitate instead of the source's expert; or stored episodes of a run."""
+    tasks: dict[str, Any] = {}
+    """Options of the task source that are different for demonstrations, such as an easier mix."""
+
+
+class PretrainingSettings(OptimizerSettings):
+    """Plain text, every token of it learned from."""
+
+    data: Annotated[DataSettings, _data()]
+    """Texts: rows with `text`, or a `.txt` file, whose texts are parted by empty lines."""
+    batch_size: int = Field(16, ge=1)
+    """Windows of text a step."""
+    window: int = Field(512, ge=2)
+    """Tokens in one; never more than the model's context."""
+
+
+class PreferenceSettings(OptimizerSettings):
+    """Pairs of a better and a worse answer, or single ones that were rated."""
+
+    data: Annotated[DataSettings, _data()]
+    """Rows with `chosen` and `rejected` (and `prompt`), or with `prompt`, `completion` and `label`."""
+    batch_size: int = Field(16, ge=1)
+    """Pairs, or rated singles, a step; again when all were."""
+    objective: Annotated[Part, named("dpo")] = Part(name="dpo")
+    """`dpo`, `ipo`, `simpo`, `orpo`; of rated singles `kto`."""
+    reference_device: str | None = None
+    """As of reinforcement."""
+    reference_offload: bool = False
+    """As of reinforcement."""
+
+
+class OfflineSettings(OptimizerSettings):
+    """Stored episodes, learned from by the recipe's `advantage` and `objective`; nothing is sampled."""
+
+    data: Annotated[DataSettings, _data()]
+    """A run directory, or a file of trajectories as runs write them."""
+    tasks_per_step: int = Field(16, ge=1)
+    """Groups a step; again when all were."""
+    reference_kl: float = Field(0.0, ge=0)
+    """As of reinforcement."""
+    reference_device: str | None = None
+    """As of reinforcement."""
+    reference_offload: bool = False
+    """As of reinforcement."""
+
+
+class ReinforcementSettings(OptimizerSettings):
+    """Reinforcement."""
+
+    tasks_per_step: int = Field(16, ge=1)
+    minibatches: int = Field(1, ge=1)
+    """Updates made with the trajectories of one step, each with its share of the groups."""
+    epochs: int = Field(1, ge=1)
+    """How often each of these updates is made."""
+    reference_kl: float = Field(0.0, ge=0)
+    """Weight of the divergence from the policy reinforcement began with; 0 does without that policy."""
+    admit_ahead: int = Field(0, ge=0)
+    """Updates sampling may run ahead of learning; 0 samples and learns in turn."""
+    max_staleness: int = Field(0, ge=0)
+    """How many updates the oldest token of an update may lie back; at least `admit_ahead`. What is between the two
+    lets quick groups go ahead of slow ones, which are waited for when they are due, and never dropped."""
+    in_flight: Literal["drain", "continue", "recompute"] = "recompute"
+    """What becomes of turns under way when weights change, where sampling runs ahead: they finish first (`drain`), go
+    on over the keys of the old weights (`continue`: each token then is a mixture's), or go on after what they have is
+    computed again (`recompute`: exact)."""
+    deterministic: bool = False
+    """Whether a group is sampled under one version alone, so that a run depends on its recipe and not on timing:
+    weights change only when no group is under way. Without `admit_ahead` that is always so."""
+    step_timeout_seconds: float | None = Field(None, gt=0)
+    """How long an update waits for its groups; then it takes those that are finished, one or more."""
+    reference_device: str | None = None
+    """What the reference is computed on, as of `policy.device`; null: what the policy is."""
+    reference_offload: bool = False
+    """Whether the reference is kept on the CPU and brought to its device for each pass, which takes longer."""
+    reference_estimator: Literal["k2", "k3", "k3_as_k2"] = "k2"
+    """How the divergence is estimated: k2 has the gradient of the reverse divergence, k3 of the forward one;
+    `k3_as_k2` reports the one and pulls like the other."""
+    entropy: EntropySettings | None = None
+    """A bonus for entropy; null leaves it out."""
+    max_mismatch: float = Field(0.1, gt=0, allow_inf_nan=True)
+    """How far sampler and learner may disagree on tokens of the present weights (`sampler/mismatch_kl`, the mean k3 of
+    a step, in nats) before the run stops; from a tenth of it on it is said. `.inf`: any."""
+    max_faults: int = Field(100, ge=0)
+    """Failures of servers, sandboxes, rewards and our own among the last 1,000 episodes, above which the run stops."""
+    imitation: ImitationSettings | None = None
+    """Keep imitating the source's expert; null leaves it out."""
+    budget: BudgetSettings | None = None
+    """What may be spent; the stage ends with the update that reaches it. `steps` is the most it makes all the same;
+    schedules are laid out over whichever ends it."""
+
+
+class BudgetSettings(Settings):
+    """What reinforcement may spend, whatever became of it; null: any."""
+
+    episodes: int | None = Field(None, ge=1)
+    sampled_tokens: int | None = Field(None, ge=1)
+    tool_calls: int | None = Field(None, ge=1)
+    seconds: float | None = Field(None, gt=0)
+    """Of steps, evaluations before and after not among them."""
+
+
+class EntropySettings(Settings):
+    """A bonus for the entropy of next-token distributions."""
+
+    weight: float = Field(0.001, gt=0)
+    band: float | None = Field(None, gt=0, lt=1)
+    """How far from the usual entropy at the same turn tokens may be before the bonus weakens or turns: 0.2 for
+    0.8 to 1.2 of it; null: no band."""
+    strength: float = Field(2.0, gt=0)
+    """Of the band; above 1 it pulls entropy down above the band."""
+    phase: Literal["constant", "decay", "rise"] = "constant"
+    """How the band's strength changes over the stage."""
+
+
+class ImitationSettings(Settings):
+    """Demonstrations beside the policy's own episodes, in the same updates."""
+
+    weight: float = Field(0.1, gt=0)
+    batch_size: int = Field(8, ge=1)
+    """Demonstrations a step."""
+    final_weight: float | None = Field(None, ge=0)
+    """Where the weight ends up, in half a cosine; null: it stays."""
+    decay_steps: int = Field(350, ge=1)
+    """Steps until it is there."""
+    mixed: bool = False
+    """Whether the objective counts for one minus the weight."""

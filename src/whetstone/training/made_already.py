@@ -1,0 +1,113 @@
+"""When is a warm-up made already, and an evaluation? When another run made it under all the keys that decide it.
+
+A warm-up is taken as a checkpoint of one's own: the run goes on as after a kill, which comes to the same weights as if
+it had made the warm-up itself.
+
+Easy to get wrong: its evaluations belong to it, and they depend on more than the warm-up: on the reward, the
+environment and what an agent reads.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from whetstone.atomic_write import new_folder, write_text
+from whetstone.errors import WhetstoneError
+from whetstone.recipe import Resolved
+from whetstone.record import checkpoint_path, latest_checkpoint, read_json, run_recipe
+from whetstone.record.checkpoint import damage
+
+_DECIDE = (
+    "seed", "policy", "chat", "tasks", "environment", "reward", "engine", "learner", "supervised", "critic",
+    "evaluation",
+)  # fmt: skip
+_SAMPLING = frozenset(
+    {"strategy", "allocate", "start", "replay", "trajectory_filters", "dynamic_sampling", "group_size"}
+)
+"""Of `rollout`, what neither a warm-up nor an evaluation reads."""
+_MADE = ("untrained", "supervised")
+
+
+def take_warm_up(resolved: Resolved, run_dir: Path, reuse_from: Sequence[Path], *, say: Callable[[str], None]) -> None:
+    """Take the warm-up of another run, where one of these has made the same and this run has not begun.
+
+    Args:
+        say: Told which was taken.
+    """
+    recipe = resolved.recipe
+    if recipe.supervised is None or recipe.reinforcement is None or (run_dir / "checkpoints").exists():
+        return
+    wanted, steps = _decided(resolved), recipe.supervised.steps
+    for other in reuse_from:
+        made = checkpoint_path(other, steps)
+        if (
+            other == run_dir
+            or not _is_there(other, made)
+            or _decided_there(other) != wanted
+            or damage(made) is not None
+        ):
+            continue
+        for name in _MADE:
+            copy_evaluation(other, name, run_dir, name)
+        rows = (other / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        kept = [row for row in rows if json.loads(row).get("stage") == "supervised"]
+        write_text(run_dir / "metrics.jsonl", "".join(f"{row}\n" for row in kept))
+        (run_dir / "checkpoints").mkdir()
+        with new_folder(checkpoint_path(run_dir, steps)) as aside:
+            shutil.copytree(made, aside, dirs_exist_ok=True)
+        say(f"the warm-up is taken from {other}, which made the same")
+        return
+
+
+def take_first_evaluation(resolved: Resolved, run_dir: Path, reuse_from: Sequence[Path]) -> None:
+    """Take what another run ended with as what this one begins with, where it begins with those weights and evaluates
+    them alike, up to the seed."""
+    if resolved.recipe.policy.path is None or (run_dir / "evaluations").exists():
+        return
+    began = Path(resolved.recipe.policy.path)
+    for other in reuse_from:
+        summary = read_json(other / "summary.json")
+        if summary is None or began.parent != other / "checkpoints" or latest_checkpoint(other) != began:
+            continue
+        if _evaluated(run_recipe(other)) == _evaluated(resolved):
+            copy_evaluation(other, list(summary["evaluations"])[-1], run_dir, "untrained")
+            return
+
+
+def _evaluated(resolved: Resolved) -> dict[str, Any]:
+    """What an evaluation reads beside the weights."""
+    without = {"seed": None, "supervised": None, "critic": None, "policy": resolved.recipe.policy.dtype}
+    return {**_decided(resolved), **without}
+
+
+def copy_evaluation(there: Path, name: str, run_dir: Path, called: str) -> None:
+    """What an evaluation of another run came to, as one of this run."""
+    for source, target in zip(_evaluation(there, name), _evaluation(run_dir, called), strict=True):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+
+def _evaluation(run_dir: Path, name: str) -> tuple[Path, Path]:
+    return run_dir / "evaluations" / f"{name}.json", run_dir / "trajectories" / f"evaluation-{name}.jsonl"
+
+
+def _is_there(other: Path, checkpoint: Path) -> bool:
+    files = [file for name in _MADE for file in _evaluation(other, name)]
+    return checkpoint.is_dir() and (other / "metrics.jsonl").is_file() and all(map(Path.is_file, files))
+
+
+def _decided_there(other: Path) -> dict[str, Any] | None:
+    try:
+        return _decided(run_recipe(other))
+    except WhetstoneError:
+        return None
+
+
+def _decided(resolved: Resolved) -> dict[str, Any]:
+    written = resolved.recipe.model_dump()
+    rollout = {key: value for key, value in written["rollout"].items() if key not in _SAMPLING}
+    return {**{key: written[key] for key in _DECIDE}, "rollout": rollout}

@@ -1,0 +1,152 @@
+"""How is a recipe of several stages run? As a chain of runs, each begun with the weights the one before ended with.
+
+    runs/shop/stages/1-pretraining/   2-supervised/   3-preference/   4-reinforcement/
+
+Each is a run directory like any other: it is evaluated, resumed, reported, replayed by itself. So a kill costs no more
+than in a run of one stage, and a stage that another chain has made already, under the same recipe from the same
+weights, is taken from there.
+
+Easy to get wrong: a stage that is taken from elsewhere must be the same to the last key, and so must all before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from whetstone.assembly.own_data import check_data, with_learning
+from whetstone.errors import RunDirectoryError, WhetstoneError
+from whetstone.policies import export_policy, merged
+from whetstone.recipe import NamedStage, Resolved
+from whetstone.record import latest_checkpoint, read_json, write_json
+from whetstone.reporting import Progress
+from whetstone.training.final import final_policy
+from whetstone.training.made_already import copy_evaluation
+
+Train = Callable[[Resolved, Path, Sequence[Path]], object]
+"""(a recipe of one stage, its run directory, the stage before it) → nothing; the run is there"""
+
+
+def run_stages(
+    stages: Sequence[NamedStage],
+    run_dir: Path,
+    train: Train,
+    *,
+    also: Sequence[Path] = (),
+    progress: Progress,
+) -> dict[str, Any]:
+    """Run what is not there yet.
+
+    Args:
+        train: Runs or goes on with one stage.
+        also: Run directories whose stages may be taken where they are the same.
+
+    Returns:
+        A summary of the whole, as of a run.
+    """
+    before: Path | None = None
+    key = ""
+    told: list[dict[str, Any]] = []
+    for stage in stages:
+        key = _key(key, stage)
+        folder = _made_already(stage, key, also)
+        reused = folder is not None
+        if folder is not None:
+            progress.say(f"stage {stage.name}: taken from {folder}")
+        else:
+            folder = run_dir / "stages" / stage.name
+            if (read_json(folder / "stage.json") or {}).get("key") != key:
+                progress.say(f"stage {stage.name}  ({folder})")
+                resolved = _behind(stage, before, run_dir)
+                train(resolved, folder, [before] if before is not None else [])
+                write_json(folder / "stage.json", {"key": key})
+        summary = read_json(folder / "summary.json")
+        told.append({"name": stage.name, "folder": str(folder), "reused": reused, "summary": summary})
+        before = folder
+    _shown(told, run_dir)
+    return _summary(told)
+
+
+def _shown(told: Sequence[Mapping[str, Any]], run_dir: Path) -> None:
+    """Evaluations of the stages, as evaluations of the whole."""
+    copy_evaluation(Path(told[0]["folder"]), "untrained", run_dir, "untrained")
+    for each in told:
+        copy_evaluation(Path(each["folder"]), list(each["summary"]["evaluations"])[-1], run_dir, each["name"])
+
+
+def _key(before: str, stage: NamedStage) -> str:
+    """Names a stage by all that decides it: its recipe, and everything before it."""
+    decided = stage.resolved.with_changes({"title": None, "paper": None}).dump()
+    return hashlib.sha256(f"{before}\n{stage.new_adapters}\n{decided}".encode()).hexdigest()
+
+
+def _made_already(stage: NamedStage, key: str, also: Sequence[Path]) -> Path | None:
+    for other in also:
+        for folder in sorted((other / "stages").glob("*")):
+            said = read_json(folder / "stage.json")
+            if said is not None and said.get("key") == key and (folder / "summary.json").is_file():
+                return folder
+    return None
+
+
+def _behind(stage: NamedStage, before: Path | None, run_dir: Path) -> Resolved:
+    """The stage's recipe, with the weights the stage before ended with."""
+    if before is None:
+        return stage.resolved
+    checkpoint = latest_checkpoint(before)
+    if checkpoint is None:
+        raise RunDirectoryError(f"{before}: no checkpoint that can be read")
+    if stage.new_adapters:
+        begins = run_dir / "stages" / f"{stage.name}-begins"
+        if not begins.is_dir():
+            export_policy(merged(final_policy(before), "float32"), begins)
+        checkpoint = begins
+    given = {"policy.path": str(checkpoint), "policy.tiny": None, "policy.revision": None}
+    return stage.resolved.with_changes(given)
+
+
+def _summary(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first, last = told[0]["summary"], told[-1]["summary"]
+    evaluations = {"untrained": first["before"]}
+    evaluations |= {each["name"]: each["summary"]["after"] for each in told}
+    causes: dict[str, int] = {}
+    for each in told:
+        for cause, count in each["summary"]["failed"]["causes"].items():
+            causes[cause] = causes.get(cause, 0) + count
+    return {
+        "recipe": last["recipe"],
+        "seed": first["seed"],
+        "before": first["before"],
+        "after": last["after"],
+        "evaluations": evaluations,
+        "during": {},
+        "ablations": {},
+        "failed": {"episodes": sum(each["summary"]["failed"]["episodes"] for each in told), "causes": causes},
+        "seconds": {each["name"]: sum(each["summary"]["seconds"].values()) for each in told},
+        "throughput": dict(_named("throughput", told)),
+        "parameters": last["parameters"],
+        "policy": first["policy"],
+        "method": last["method"],
+        "stages": [{"name": each["name"], "folder": each["folder"], "reused": each["reused"]} for each in told],
+    }
+
+
+def _named(what: str, told: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+    for each in told:
+        for value in each["summary"][what].values():
+            yield each["name"], value
+
+
+def check_stages(stages: Sequence[NamedStage], assemble: Callable[[Resolved], Any]) -> None:
+    """See that every stage can be made, before the first is run.
+
+    Raises:
+        WhetstoneError: One cannot; the message says which.
+    """
+    for stage in stages:
+        try:
+            check_data(assemble(with_learning(stage.resolved)), stage.resolved)
+        except WhetstoneError as error:
+            raise type(error)(f"stage {stage.name}: {error}") from None

@@ -1,0 +1,124 @@
+"""What happens in a step of a stage on stored data? Groups from a file, credit, objective, update; nothing is sampled.
+
+Easy to get wrong: stored tokens were drawn by other weights, in another run. They are older than every version of this
+one, so that nobody takes the difference for a fault of the sampler.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Protocol
+
+from whetstone.causes import Beginning, cause_of, counted_causes
+from whetstone.compute_thread import run_in_compute_thread
+from whetstone.inference import Engine, publish
+from whetstone.learning.protocol import Learner
+from whetstone.learning.spec import UpdateBatch
+from whetstone.trajectory import Group, OffPolicy, Tokens, Trajectory, Turn
+
+
+class DrawnGroups(Protocol):
+    """An endless row of groups."""
+
+    def group(self, draw: int) -> Group:
+        """The n-th."""
+        ...
+
+
+class Stored:
+    """The stage, one update a call.
+
+    Args:
+        count: Groups a step.
+        done: Steps made.
+    """
+
+    updating = True
+    """Whatever is under way is short."""
+    collector = None
+    state = None
+    memory = None
+
+    def __init__(self, groups: DrawnGroups, learner: Learner, engine: Engine, *, count: int, done: int = 0) -> None:
+        self.groups, self.learner, self.engine, self.count, self.done = groups, learner, engine, count, done
+        self.causes: Mapping[str, int] = {}
+        """See `Stage.causes`."""
+        self._beginning = Beginning("rows", "can be learned from")
+        self._updating_since: float | None = None
+
+    @property
+    def version(self) -> int:
+        """Of the weights that are being trained."""
+        return self.engine.version
+
+    async def step(self, budget_share: float = 0.0) -> dict[str, float]:
+        """The next update, as metrics. What cannot be learned from is left out and counted.
+
+        Raises:
+            NothingScoredError: None of the first few dozen could be.
+        """
+        began = time.perf_counter()
+        drawn = [self.groups.group(self.done * self.count + place) for place in range(self.count)]
+        for group in drawn:
+            failed = next((t for t in group.trajectories if t.score is None), None)
+            self._beginning.see(None if failed is None else cause_of(failed))
+        left_out = [t for group in drawn for t in group.trajectories if t.score is None and t.error]
+        self.causes = counted_causes(map(cause_of, left_out))
+        groups = [
+            Group(group.task, tuple(map(as_stored, group.trajectories)), place)
+            for place, group in enumerate(drawn)
+            if any(t.score is not None for t in group.trajectories)
+        ]
+        self._updating_since = time.perf_counter()
+        metrics: dict[str, float] = {}
+        if groups:
+            batch = UpdateBatch(tuple(groups), version=self.engine.version + 1)
+            metrics = (await run_in_compute_thread(self.learner.update, batch)).metrics
+        self._updating_since = None
+        self.learner.end_step()
+        self.done += 1
+        await publish(self.learner.weights(), self.engine, self.engine.version + 1)
+        now = time.perf_counter()
+        tokens = sum(len(segment) for group in groups for t in group.trajectories for segment in t.segments())
+        return metrics | {
+            "data/left_out": 1 - len(groups) / len(drawn),
+            "data/reward": fmean(_rewards(groups)) if groups else math.nan,
+            "time/update": now - began,
+            "throughput/tokens_per_second": tokens / (now - began),
+        }
+
+    async def settle(self) -> None:
+        """Nothing is under way between two steps."""
+
+    def conclude(self) -> None:
+        """See `Stage.conclude`."""
+        self._beginning.conclude()
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def waits(self) -> list[tuple[str, str, float]]:
+        """(who, what it waits for, seconds); nobody else is at work."""
+        since = self._updating_since
+        return [] if since is None else [("the learner", "its update", time.perf_counter() - since)]
+
+
+def as_stored(trajectory: Trajectory) -> Trajectory:
+    """The trajectory with its tokens older than this run. Those somebody drew are compared with the log-probs kept from
+    then; those that somebody wrote have none, and their ratio begins at 1."""
+    turns = tuple(replace(turn, action=_older(turn)) for turn in trajectory.turns)
+    drawn = all(not math.isnan(logprob) for turn in turns for logprob in turn.action.logprobs)
+    kept = OffPolicy.STORED if drawn else OffPolicy.RECOMPUTE
+    return replace(trajectory, turns=turns, off_policy=kept, removal=None)
+
+
+def _older(turn: Turn) -> Tokens:
+    return replace(turn.action, versions=(-1,) * len(turn.action))
+
+
+def _rewards(groups: Sequence[Group]) -> list[float]:
+    return [reward for group in groups for reward in group.rewards]

@@ -1,0 +1,197 @@
+"""Stages in any number and order: a chain that is killed comes to the same weights, and nothing is made twice."""
+
+import itertools
+import json
+
+import pytest
+import torch
+
+from tests_conversations import conversations, pairs, texts, written
+from tests_small import SMALL, StopAfter, Stopped
+from whetstone.errors import DataError, RecipeError, WhetstoneError
+from whetstone.recipe import load_recipe, stages_of
+from whetstone.record.checkpoint import latest_checkpoint
+from whetstone.reporting import Progress
+from whetstone.training import final_policy, train
+
+QUIET = Progress(quiet=True)
+TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}"
+PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=4",
+         "rollout.group_size=2", "rollout.max_new_tokens=6"]  # fmt: skip
+STEPS = {"steps": 2, "batch_size": 4}
+
+
+@pytest.fixture
+def data(tmp_path):
+    written(tmp_path / "chats.jsonl", conversations(12))
+    written(tmp_path / "pairs.jsonl", pairs(12))
+    (tmp_path / "text.txt").write_text(texts(30))
+    return tmp_path
+
+
+def four(data, **more):
+    stages = [
+        {"pretraining": {"data": str(data / "text.txt"), "window": 32, **STEPS}},
+        {"supervised": {"data": str(data / "chats.jsonl"), **STEPS}},
+        {"preference": {"data": str(data / "pairs.jsonl"), **STEPS}},
+        {"reinforcement": {"steps": 2, "tasks_per_step": 2}, "reward": "tests_small:parity"},
+    ]
+    return load_recipe("demo", PLAIN, stages=stages, **more)
+
+
+def weights(run_dir):
+    return final_policy(run_dir).model.state_dict()
+
+
+def alike(one, other):
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_each_stage_is_a_recipe_of_its_own(data):
+    made = stages_of(four(data))
+    assert [stage.name for stage in made] == ["1-pretraining", "2-supervised", "3-preference", "4-reinforcement"]
+    assert [list(stage.resolved.recipe.own_stages) for stage in made] == [
+        ["pretraining"], ["supervised"], ["preference"], ["reinforcement"],
+    ]  # fmt: skip
+    assert [stage.resolved.recipe.reward.name for stage in made] == ["exact_number"] * 3 + ["tests_small:parity"]
+    assert len({stage.resolved.recipe.seed for stage in made}) == 4
+    assert {settings.learning_rate for s in made for settings in s.resolved.recipe.own_stages.values()} == {1e-3}
+
+
+def test_the_everyday_pair_is_one_run_and_others_beside_it_are_a_chain(data):
+    assert stages_of(load_recipe("demo")) == []
+    more = load_recipe("demo", ["ablations=null"], preference={"data": str(data / "pairs.jsonl"), **STEPS})
+    assert [stage.name for stage in stages_of(more)] == ["1-supervised", "2-preference", "3-reinforcement"]
+
+
+def test_rounds_go_through_all_stages_again(data):
+    names = [stage.name for stage in stages_of(four(data, rounds=2))]
+    assert names[4:] == ["5-pretraining", "6-supervised", "7-preference", "8-reinforcement"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ([{"supervised": {}, "preference": {"data": "x"}}], "stages.0: holds supervised and preference at once"),
+        ([{"tasks": {}}], "stages.0: holds no stage; each is one of pretraining"),
+        ([{"preference": {"data": "x"}, "name": "a"}, {"preference": {"data": "y"}, "adapters": "new"}], "adapters"),
+        ([{"preference": {"data": "x", "batch": 3}}], "batch"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(stages, said):
+    with pytest.raises(RecipeError, match=said):
+        stages_of(load_recipe("demo", PLAIN, stages=stages))
+
+
+def test_a_stage_beside_stages_and_rounds_without_are_refused(data):
+    with pytest.raises(RecipeError, match="beside them supervised has no place"):
+        load_recipe("demo", [k for k in PLAIN if not k.startswith("supervised")], stages=[{"supervised": {}}])
+    with pytest.raises(RecipeError, match="rounds: has no effect: there are no stages"):
+        load_recipe("demo", ["rounds=3"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "said"),
+    [
+        ("supervised", {"messages": [{"role": "user", "content": "?"}]}, "the assistant says nothing"),
+        ("preference", {"prompt": "a", "chosen": "b", "rejected": "b"}, "chosen and rejected are equal"),
+        ("preference", {"prompt": "a", "completion": "b", "label": True}, "which are for kto"),
+    ],
+)
+def test_a_bad_row_is_told_before_the_first_stage_begins(data, kind, row, said):
+    good = conversations(3) if kind == "supervised" else pairs(3)
+    written(data / "bad.jsonl", [*good, row])
+    first = {"pretraining": {"data": str(data / "text.txt"), **STEPS}}
+    resolved = load_recipe("demo", PLAIN, stages=[first, {kind: {"data": str(data / "bad.jsonl"), **STEPS}}])
+    with pytest.raises(WhetstoneError, match=f"stage 2-{kind}: .*{said}"):
+        train(resolved, data / "run", progress=QUIET)
+    assert not (data / "run" / "stages").exists()
+
+
+@pytest.mark.slow
+def test_a_chain_killed_five_times_comes_to_the_same_weights(data):
+    resolved = four(data)
+    summary = train(resolved, data / "whole", progress=QUIET)
+    assert list(summary.evaluations) == [
+        "untrained",
+        "1-pretraining",
+        "2-supervised",
+        "3-preference",
+        "4-reinforcement",
+    ]
+    killed = 0
+    for steps in (0, 1, 1, 2, 1, 9):
+        try:
+            train(resolved, data / "killed", resume=True, progress=StopAfter(steps))
+        except Stopped:
+            killed += 1
+    assert killed == 5
+    assert alike(weights(data / "whole"), weights(data / "killed"))
+    assert (data / "killed" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_stage_learns_what_its_data_say_and_the_next_begins_there(data):
+    resolved = four(data)
+    train(resolved, data / "run", progress=QUIET)
+    folders = [data / "run" / "stages" / stage.name for stage in stages_of(resolved)]
+    told = [json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1]) for folder in folders]
+    assert told[2]["preference/pairs"] == 4
+    assert told[1]["demonstrations/left_out"] == 0
+    for before, after in itertools.pairwise(folders):
+        recipe = load_recipe(after / "recipe.yaml").recipe
+        assert recipe.policy.path == str(latest_checkpoint(before))
+        # what a stage begins with is what the one before ended with, and is evaluated once where both evaluate alike
+    ended = (folders[0] / "evaluations" / "pretraining.json").read_text()
+    assert (folders[1] / "evaluations" / "untrained.json").read_text() == ended
+
+
+@pytest.mark.slow
+def test_stages_another_run_has_made_are_taken_from_there(data):
+    train(four(data), data / "one", progress=QUIET)
+    lines = []
+    progress = Progress(quiet=True)
+    progress.say = lines.append
+    other = four(data, evaluation={"episodes": 4})
+    summary = train(other, data / "two", progress=progress, reuse_from=[data / "one"])
+    assert [stage["reused"] for stage in summary.written["stages"]] == [True] * 4
+    assert sum("taken from" in line for line in lines) == 4
+    assert alike(weights(data / "one"), weights(data / "two"))
+
+
+@pytest.mark.slow
+def test_a_warm_up_another_run_has_made_is_taken_and_the_run_comes_to_the_same(tmp_path):
+    small = [*SMALL, "ablations=null", "reward=tests_small:parity"]
+    train(load_recipe("demo", small), tmp_path / "one", progress=QUIET)
+    rloo = load_recipe("demo", [*small, "advantage=rloo"])
+    train(rloo, tmp_path / "alone", progress=QUIET)
+    lines = []
+    progress = Progress(quiet=True)
+    progress.say = lines.append
+    train(rloo, tmp_path / "sharing", progress=progress, reuse_from=[tmp_path / "one"])
+    assert any("the warm-up is taken from" in line for line in lines)
+    assert alike(weights(tmp_path / "alone"), weights(tmp_path / "sharing"))
+    other = load_recipe("demo", [*small, "advantage=rloo", "supervised.learning_rate=3e-3"])
+    lines.clear()
+    train(other, tmp_path / "other", progress=progress, reuse_from=[tmp_path / "one"])
+    assert not any("taken from" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_stored_episodes_are_learned_from_offline_and_as_demonstrations(data):
+    small = [*SMALL, "ablations=null", "reward=tests_small:parity"]
+    train(load_recipe("demo", small), data / "run", progress=QUIET)
+    plain = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=4", "rollout=null"]
+    begins = ["policy.tiny=null", f"policy.path={latest_checkpoint(data / 'run')}"]
+    offline = {"data": str(data / "run"), "steps": 2, "tasks_per_step": 2}
+    resolved = load_recipe("demo", [*plain, *begins], offline=offline, objective="advantage_weighted")
+    train(resolved, data / "offline", progress=QUIET)
+    rows = [json.loads(line) for line in (data / "offline" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["stage"] for row in rows] == ["offline"] * 2
+    assert "sampler/mismatch_kl" not in rows[0]  # nobody takes old weights for a fault of the sampler
+    assert rows[0]["policy/staleness_kl"] >= 0
+    imitates = [*plain[:2], *plain[3:], *begins, "advantage=null", "objective=null"]
+    again = load_recipe("demo", imitates, supervised={"data": str(data / "run"), **STEPS})
+    train(again, data / "imitated", progress=QUIET)
+    with pytest.raises(DataError, match="another tokenizer or chat format"):
+        train(load_recipe("demo", plain, offline=offline), data / "other", progress=QUIET)
