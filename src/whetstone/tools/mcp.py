@@ -22,7 +22,7 @@ import httpx2
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
 from whetstone.extras import install_command, release
-from whetstone.network import MOST_BYTES, no_more_than
+from whetstone.network import MOST_BYTES, no_more_than, trusted
 from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.schema import Tool
@@ -294,6 +294,7 @@ async def _over_http(url: str) -> AsyncIterator[Any]:
         httpx2.AsyncClient(
             timeout=httpx2.Timeout(30.0, read=300.0),
             headers={"Accept-Encoding": "identity"},
+            verify=trusted(),
             event_hooks={"response": [no_more_than(MOST_BYTES)]},
         ) as client,
         sdk().streamable_http_client(url, http_client=client) as streams,
