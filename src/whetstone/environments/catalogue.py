@@ -40,7 +40,7 @@ from whetstone.environments.native.web_shop import WebShop, WebShopTasks
 from whetstone.environments.native.wordle import Wordle, WordleTasks
 from whetstone.environments.remote.agentgym import AgentGym
 from whetstone.environments.remote.client import Remote, RemoteTasks
-from whetstone.environments.remote.nemo_gym import NemoGym
+from whetstone.environments.remote.nemo_gym import NemoGym, NemoGymTasks
 from whetstone.environments.remote.openenv import OpenEnv
 from whetstone.environments.tau2 import AirlineDesk, AirlineTasks, Desk, RetailDesk, RetailTasks
 from whetstone.environments.tool_environment import ToolEnvironment
@@ -164,6 +164,7 @@ TASKS_OF_WORLDS: dict[str, Any] = {
     "household": HouseholdTasks,
     "knapsack": KnapsackTasks,
     "negotiation": NegotiationTasks,
+    "nemo_gym": NemoGymTasks,
     "openspiel": OpenSpielTasks,
     "reasoning_gym": ReasoningGymTasks,
     "remote": RemoteTasks,
