@@ -430,6 +430,62 @@ def test_a_body_of_any_kind_arrives_as_the_specification_says(shop, tmp_path):
     assert "'name' is a required property" in answers[4].text
 
 
+PIECES = """
+openapi: 3.1.0
+paths:
+  /files/{name}{ending}/x:
+    get:
+      operationId: show
+      parameters: [{name: name, in: path, schema: {type: string}}, {name: ending, in: path, schema: {type: string}}]
+  /parts:
+    post:
+      operationId: parts
+      requestBody:
+        content:
+          multipart/form-data; charset=utf-8:
+            schema:
+              allOf:
+                - {type: object, properties: {title: {type: string}}}
+                - {required: [files], properties: {files: {type: array, items: {type: string, format: binary}}}}
+  /anything:
+    post:
+      operationId: anything
+      requestBody: {content: {multipart/form-data: {schema: {type: object, additionalProperties: true}}}}
+  /form:
+    post:
+      operationId: form
+      requestBody:
+        content: {application/x-www-form-urlencoded: {schema: {properties: {tags: {type: array}, n: {type: integer}}}}}
+"""
+
+
+def test_forms_and_parts_are_sent_field_by_field_however_they_are_put_together(shop, tmp_path):
+    (tmp_path / "shop.yaml").write_text(PIECES)
+    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    specs = {spec.name: spec.parameters for spec in toolset.specs}
+    assert (list(specs["parts"]["properties"]), specs["parts"]["required"]) == (["files", "title"], ["files"])
+    answers = played(
+        toolset,
+        ("parts", {"title": "t", "files": ["one", "two"]}),
+        ("anything", {"body": {"a": "b", "c": 1}}),
+        ("form", {"tags": ["x", "y"], "n": 2}),
+    )
+    parts, anything, form = (json.loads(answer.text) for answer in answers)
+    said = [part.strip("-\r\n").split("\r\n\r\n") for part in parts["body"].split(parts["type"][30:])[1:-1]]
+    assert [text for _, text in said] == ["t", "one", "two"]
+    assert [head.count('filename="files"') for head, _ in said] == [0, 1, 1]
+    assert ('name="a"' in anything["body"], anything["type"][:19]) == (True, "multipart/form-data")
+    assert (form["body"], form["type"]) == ("tags=x&tags=y&n=2", "application/x-www-form-urlencoded")
+
+
+def test_arguments_that_make_a_way_out_of_a_path_only_together_are_refused(shop, tmp_path):
+    (tmp_path / "shop.yaml").write_text(PIECES)
+    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    refused, fine = played(toolset, ("show", {"name": ".", "ending": "."}), ("show", {"name": "a", "ending": ".."}))
+    assert (refused.record.outcome, "'..' names nothing" in refused.text) == ("tool_error", True)
+    assert json.loads(fine.text)["path"] == "/files/a../x"
+
+
 SERVED = "openapi: 3.0.0\nservers: [{url: 'http://127.0.0.1:1'}]\n"
 MANY = f"""
 paths: {{/a: {{get: {{requestBody: {{content: {{application/json: {{schema: {{$ref: '#/s'}}}}}}}}}}}}}}
