@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import socket
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,25 @@ def served(app):
     finally:
         server.should_exit = True
         thread.join(10)
+
+
+@contextlib.contextmanager
+def started(python, application):
+    """A server of an application of `data/servers`, in a process of another interpreter, while inside."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [python, "-m", "uvicorn", application, "--port", str(port), "--log-level", "error"]
+    process = subprocess.Popen(command, cwd=Path(__file__).parent / "data" / "servers")
+    try:
+        while process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def routes(**handlers):

@@ -2,21 +2,26 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import httpx2
 import pytest
 
-from tests_foreign_servers import by, routes, served
+from tests_foreign_servers import by, routes, served, started
 from whetstone.chat import ToolCall, assistant
+from whetstone.environments.remote import verifiers
 from whetstone.environments.remote.agentgym import AgentGym
 from whetstone.environments.remote.http_client import Asking, UnknownThere
 from whetstone.environments.remote.nemo_gym import NemoGym, NemoGymTasks
 from whetstone.environments.remote.openenv import OpenEnv
-from whetstone.errors import InfrastructureError, TaskError
+from whetstone.environments.remote.verifiers import Verifiers, VerifiersTasks
+from whetstone.errors import InfrastructureError, RecipeError, TaskError
 from whetstone.evaluation.contract import play
 from whetstone.trajectory import Task
 
 pytest.importorskip("websockets", reason="websockets is not installed: pip install -e '.[openenv]'")
+SERVERS = Path(__file__).resolve().parents[2] / "servers"
+WORLDS = Path(__file__).resolve().parents[1] / "data" / "servers"
 
 
 def agentgym(state):
@@ -578,3 +583,106 @@ def test_the_tools_of_an_openenv_server_are_on_offer():
     assert told[0] == "{'a': 1}"
     assert (told[1], told[2]) == ("error: a is missing", 'error: there is no tool "ad"; did you mean "add"?')
     assert (done.ended, done.turns[0].reward, done.final["success"]) == ("terminated", 1.0, True)
+
+
+# ------------------------------------------------------------ verifiers
+
+BRIDGE = """
+import json, os, sys
+asked = json.loads(sys.argv[1])
+if asked["taskset"] == "broken":
+    print(json.dumps({"error": "ModuleNotFoundError: No module named 'verifiers'"})); raise SystemExit
+print(json.dumps({"tasks": [{"id": str(i), "key": f"k{i}", "prompt": f"{i}?"} for i in range(4)]}), flush=True)
+for line in () if asked["tasks"] else sys.stdin:
+    said = json.loads(line)
+    answer = {
+        "begin": {
+            "messages": [{"role": "user", "content": "1?"}],
+            "tools": [{"name": "f", "description": "", "parameters": {}}],
+        },
+        "call": {"text": "x", "failed": said.get("arguments") == {}},
+        "score": {"reward": 0.5, "parts": {"right": 0.5, "said": len(said.get("messages", []))}},
+    }.get(said["do"])
+    if said["do"] == "call" and said["arguments"] == {"a": 1}:
+        os._exit(3)
+    if said["do"] == "score" and asked["taskset"] == "raises":
+        print(json.dumps({"number": said["number"], "error": "ValueError: odd\\nlines"}), flush=True)
+    else:
+        print(json.dumps({"number": said["number"], "said": answer}), flush=True)
+"""
+
+
+@pytest.fixture
+def bridge(tmp_path, monkeypatch):
+    (tmp_path / "bridge.py").write_text(BRIDGE)
+    monkeypatch.setattr(verifiers, "_BRIDGE", tmp_path / "bridge.py")
+
+
+@pytest.mark.slow
+def test_a_verifiers_taskset_is_played_and_what_goes_wrong_in_its_process_is_told(bridge):
+    task = VerifiersTasks(taskset="fine", held_out_share=1.0).held_out(4)[1]
+    assert (task.prompt, task.private) == ("1?", {"index": 1, "key": "k1"})
+    calls = [
+        ToolCall("f", '{"b": 1}', "c"),
+        ToolCall("f", "{}", "d"),
+        ToolCall("g", "{}", "e"),
+        ToolCall("f", "[", "h"),
+    ]
+    done = by(lambda: Verifiers(taskset="fine"), task, assistant("", *calls), assistant("2"))
+    assert [call.outcome for call in done.turns[0].calls] == ["ok", "tool_error", "unknown_tool", "invalid_arguments"]
+    assert done.final == {"right": 0.5, "said": 7.0, "success": False, "score": 0.5, "reward": 0.5}
+    with pytest.raises(InfrastructureError, match="the process ended in `call`"):
+        by(lambda: Verifiers(taskset="fine"), task, assistant("", ToolCall("f", '{"a": 1}', "c")))
+    with pytest.raises(InfrastructureError, match=r"^verifiers: score: ValueError: odd lines$"):
+        by(lambda: Verifiers(taskset="raises"), task, assistant("2"))
+    with pytest.raises(TaskError, match="pip install verifiers brings the package"):
+        VerifiersTasks(taskset="broken")
+
+
+def test_an_interpreter_that_is_not_there_is_said_with_what_brings_one():
+    with pytest.raises(RecipeError, match="there is no interpreter nowhere/python: python -m venv verifiers"):
+        Verifiers(taskset="x", python="nowhere/python")
+
+
+# ------------------------------------------------------------ the packages themselves
+
+
+def interpreter(name, command):
+    """That of an environment in `servers/`; skips where there is none."""
+    found = SERVERS / name / "bin" / "python"
+    if not found.exists():
+        pytest.skip(f"{found} is not there: python -m venv servers/{name} && servers/{name}/bin/pip install {command}")
+    return str(found)
+
+
+@pytest.mark.slow
+def test_the_package_verifiers_gives_tasks_tools_that_remember_and_rewards(monkeypatch):
+    python = interpreter("verifiers", "verifiers")
+    monkeypatch.setenv("PYTHONPATH", str(WORLDS))
+    tasks = VerifiersTasks(taskset="whetstone_sums", python=python, held_out_share=1.0).held_out(20)
+    add, count = ToolCall("adder_add", '{"a": 3, "b": 4}', "c"), ToolCall("adder_calls", "{}", "d")
+    make = lambda: Verifiers(taskset="whetstone_sums", python=python)  # noqa: E731
+    done = by(make, tasks[3], assistant("", add), assistant("", count), assistant("7"))
+    assert [message.text for message in done.opening] == ["Add.", "3+4?"]
+    assert [turn.observation[0].text for turn in done.turns[:2]] == ["7", "1"]
+    assert done.final["success"] is True
+    assert (done.final["right"], done.final["brief"], done.final["added"]) == (1.0, pytest.approx(1 / 3), 1.0)
+
+
+@pytest.mark.slow
+def test_the_package_openenv_is_played_over_its_own_server():
+    python = interpreter("openenv", "openenv-core")
+    call = lambda name, given: assistant("", ToolCall(name, json.dumps(given), "c"))  # noqa: E731
+    with started(python, "openenv_world:tools") as url:
+        task = Task("o", "3+4?", {"reset": {"a": 3, "b": 4}})
+        said = [call("add", {"a": "x", "b": 4}), call("add", {"a": 3, "b": 4}), call("submit", {"answer": 7})]
+        done = by(lambda: OpenEnv(url=url), task, *said)
+    assert [turn.calls[0].outcome for turn in done.turns] == ["tool_error", "ok", "ok"]
+    assert (done.turns[1].observation[0].text, done.final["success"], done.ended) == ("7", True, "terminated")
+    with started(python, "openenv_world:code") as url:
+        said = [assistant("x = 1\n" * 200), assistant('{"cod": 1}'), assistant("x = 1\ny = 2")]
+        done = by(lambda: OpenEnv(url=url), Task("o", "", {"reset": {"lines": 2}}), *said)
+    told = [turn.observation[0].text for turn in done.turns]
+    assert told[0] == "error: that is too long"
+    assert told[1].startswith("error: code: Field required")
+    assert (len(done.turns), done.final["success"]) == (3, True)
