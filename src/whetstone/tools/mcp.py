@@ -115,6 +115,7 @@ class Mcp:
                 here.reads_only[self._asks] = all(map(changes_nothing, self._wanted(listed)))
                 if here.reads_only[self._asks]:
                     here.share(self._key, self._connected)
+                    here.left(self._key)
                     self._own = False
                 return listed
         return await self._listed(here, own=not here.reads_only[self._asks])
@@ -132,6 +133,7 @@ class Mcp:
         connected, self._connected, self._tools = self._connected, None, []
         if connected is not None and self._own:
             await connected.end()
+            connections().left(self._key)
             if self.ahead and self.command is not None:
                 connections().start_ahead(self._key, self._start, self.ahead)
 
@@ -167,6 +169,8 @@ class Mcp:
                 return as_result(await self._connected.called(listed.name, arguments))
             except InfrastructureError:
                 await self._connected.end()
+                if self._own:
+                    connections().left(self._key)
                 await self._connect()  # one that comes up again has ended by what it was asked
             raise ToolError(
                 "the server ended in the middle of the call; it was started again, and what it knew is gone"

@@ -144,6 +144,8 @@ class Connections:
         self.found_ready = 0
         """Of those nobody else had, how many had been started ahead."""
         self._had: dict[str, int] = {}
+        self._open: dict[str, int] = {}
+        self._peak: dict[str, int] = {}
         self._shared: dict[str, Connection] = {}
         self._ahead: dict[str, list[Connection]] = {}
         self._learning: dict[str, asyncio.Lock] = {}
@@ -166,6 +168,8 @@ class Connections:
     def own(self, key: str, start: Start) -> Connection:
         """One nobody else has: started ahead where there is such a one."""
         self._had[key] = self._had.get(key, 0) + 1
+        self._open[key] = self._open.get(key, 0) + 1
+        self._peak[key] = max(self._peak.get(key, 0), self._open[key])
         while self._ahead.get(key):
             ready = self._ahead[key].pop()
             if not ready.over:
@@ -173,9 +177,16 @@ class Connections:
                 return ready
         return self._start(start)
 
+    def left(self, key: str) -> None:
+        """One that nobody else had is not that any more."""
+        self._open[key] -= 1
+
     def start_ahead(self, key: str, start: Start, most: int) -> None:
-        """Start one for the next episode, unless so many wait already, or there was but one episode so far."""
-        if self._had.get(key, 0) < 2:
+        """Start one for the next episode, unless so many wait already.
+
+        Only where episodes come one behind another: where there were more of them than at once.
+        """
+        if self._had.get(key, 0) <= self._peak.get(key, 0):
             return
         waiting = [one for one in self._ahead.get(key, ()) if not one.over]
         self._ahead[key] = waiting if len(waiting) >= most else [self._start(start), *waiting]
