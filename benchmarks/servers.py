@@ -393,7 +393,7 @@ def main() -> None:
         except RuntimeError as error:
             missing[contender.name] = f"{error}; {contender.brings}"
         print(found[-1] if found else missing, file=sys.stderr)
-    result = {"name": "servers", "measured": found, "missing": missing, "goal": "all as they should"}
+    result: dict[str, Any] = {"name": "servers", "measured": found, "missing": missing, "goal": "all as they should"}
     result |= circumstances(began)
     if asked.write:
         _with_earlier(result, asked.write / "servers.json")

@@ -149,7 +149,7 @@ class Connections:
         self._shared: dict[str, Connection] = {}
         self._ahead: dict[str, list[Connection]] = {}
         self._learning: dict[str, asyncio.Lock] = {}
-        self._turn = asyncio.Semaphore(max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2))
+        self._turn = asyncio.Semaphore(os.cpu_count() or 1)
 
     def learning(self, key: str) -> asyncio.Lock:
         """Held by the episode that finds out what a server is like."""

@@ -17,6 +17,8 @@ import os
 import sys
 from typing import Any
 
+from pydantic import TypeAdapter
+
 
 class Refused(Exception):
     """This cannot be played here; one line says why."""
@@ -144,13 +146,12 @@ class Episode:
             said = await server.call_tool(own, arguments)
         except Exception as error:  # a tool's, which the model may have brought about
             return {"text": f"{type(error).__name__}: {error}", "failed": True}
-        parts = getattr(said, "content", said)
-        texts = [part.text for part in parts if getattr(part, "type", "") == "text"]
-        return {"text": "\n".join(texts), "failed": bool(getattr(said, "is_error", False))}
+        content = said.model_dump(mode="json", by_alias=False)
+        texts = [part["text"] for part in content["content"] if part["type"] == "text"]
+        return {"text": "\n".join(texts), "failed": bool(content["is_error"])}
 
     async def score(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """The rewards of a conversation, each by its name."""
-        from pydantic import TypeAdapter
         from verifiers.v1.graph import MessageNode
         from verifiers.v1.trace import ModelCall
         from verifiers.v1.types import Message
