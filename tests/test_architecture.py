@@ -28,9 +28,9 @@ OPTIONAL = {
     "peft", "gguf", "accelerate", "bitsandbytes", "duckdb", "mcp", "mcp_types", "psycopg", "tantivy", "usearch",
     "gymnasium", "minigrid",
     "textworld", "scienceworld", "textarena", "pyspiel", "open_spiel", "reasoning_gym", "jericho", "datasets",
-    "pyarrow", "starlette", "uvicorn", "websockets",
+    "pyarrow", "starlette", "uvicorn", "websockets", "verifiers",
 }  # fmt: skip
-"""Packages of extras: they may be imported inside a function."""
+"""Packages of extras, and of an environment of their own: they may be imported inside a function."""
 
 
 def room_of(module):

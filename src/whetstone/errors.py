@@ -12,6 +12,7 @@ can bring about, by any code or argument, is therefore the model's outcome, howe
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections.abc import Iterable
 
@@ -111,10 +112,20 @@ class InfrastructureError(Exception):
 
 
 def innermost(error: BaseException) -> BaseException:
-    """What a group of exceptions is about: the first in it, and in that; any other exception itself."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    """What a group of exceptions is about; any other exception itself.
+
+    That is the first in it that is not of the closing down behind it: tasks that were cancelled, streams whose other
+    end was gone.
+    """
+    leaves = [error]
+    while groups := [leaf for leaf in leaves if isinstance(leaf, BaseExceptionGroup)]:
+        place = leaves.index(groups[0])
+        leaves[place : place + 1] = groups[0].exceptions
+    return next((leaf for leaf in leaves if not _of_closing(leaf)), leaves[0])
+
+
+def _of_closing(error: BaseException) -> bool:
+    return isinstance(error, asyncio.CancelledError | GeneratorExit) or type(error).__module__.startswith("anyio")
 
 
 def said_by(error: BaseException) -> str:

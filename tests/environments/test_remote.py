@@ -1,47 +1,20 @@
-"""Environments behind an address: ours, served for real; and the servers others have, spoken to as they speak."""
+"""Environments behind an address: ours, served for real."""
 
 import asyncio
-import contextlib
 import functools
-import json
-import socket
-import threading
-import time
 
 import httpx2
 import pytest
 
+from tests_foreign_servers import by, served
 from tests_worlds import contract, environment_of, source_of
 from whetstone.chat import ToolCall, assistant
-from whetstone.environments.remote.agentgym import AgentGym
 from whetstone.environments.remote.client import Remote, RemoteTasks
 from whetstone.environments.remote.http_client import Asking
-from whetstone.environments.remote.nemo_gym import NemoGym
-from whetstone.environments.remote.openenv import OpenEnv
 from whetstone.environments.remote.server import Episodes, application
 from whetstone.errors import EpisodeError, InfrastructureError, TaskError
 from whetstone.evaluation.contract import RandomPolicy, play
 from whetstone.trajectory import Task
-
-uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install -e '.[serve]'")
-
-
-@contextlib.contextmanager
-def served(app):
-    """A server of an application, in a thread, while inside."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(10)
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +23,6 @@ def household():
     episodes = Episodes(functools.partial(environment_of, "household"), capacity=80)
     with served(application("household", episodes, source_of("household"))) as url:
         yield url, episodes
-
-
-# ------------------------------------------------------------ ours
 
 
 def test_a_served_environment_plays_as_one_at_hand(household):
@@ -136,6 +106,21 @@ def test_another_protocol_and_a_bad_task_are_refused_by_name(household):
 
     with pytest.raises(TaskError):
         asyncio.run(bad_task())
+
+
+def test_a_server_that_began_again_in_an_episode_is_infrastructure(household):
+    url, episodes = household
+
+    async def one():
+        environment = Remote(url=url)
+        await environment.reset(source_of("household").task(0), seed=0)
+        await episodes.close()  # all that one which begins again has forgotten
+        for question in (environment.step(assistant("look")), environment.verdict()):
+            with pytest.raises(InfrastructureError, match=r"there is no open episode .*: the server began again"):
+                await question
+        await environment.close()
+
+    asyncio.run(one())
 
 
 def test_a_full_server_says_so_and_forgotten_episodes_are_closed():
@@ -382,189 +367,6 @@ def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch):
     assert sent < 80 << 20
 
 
-# ------------------------------------------------------------ others'
-
-
-def routes(**handlers):
-    """A server of JSON routes: name → function of the body."""
-    from starlette.applications import Starlette
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
-
-    def route(name, handler):
-        async def answer(request):
-            body = json.loads(await request.body() or b"{}")
-            said = handler(body)
-            status, value = said if isinstance(said, tuple) else (200, said)
-            return JSONResponse(value, status_code=status)
-
-        return Route(f"/{name}", answer, methods=["GET", "POST"])
-
-    return Starlette(routes=[route(name, handler) for name, handler in handlers.items()])
-
-
-def agentgym(state):
-    """One whose server loses the environment on `break`, and refuses `odd`."""
-
-    def create(body):
-        state["ids"] += 1
-        return {"id": state["ids"] if not state.get("rotating") else 1}
-
-    def step(body):
-        if body["action"] == "break":
-            state["lost"] = True
-            return {"error": "KeyError: env"}
-        if body["action"] == "odd":
-            return state.get("refusal", {"error": "Invalid action"})
-        if body["action"] == "bare":
-            return "a text"
-        done = body["action"] == "win"
-        reward = {"nothing": None, "nan": "nan", "enough": 1.0}.get(body["action"], float(done))
-        return {"observation": f"you said {body['action']}", "reward": reward, "done": done}
-
-    def observation(body):
-        return (500, {"error": "KeyError: env"}) if state.get("lost") else "you are here"
-
-    def close(body):
-        state["closed"] += 1
-        return True
-
-    return routes(
-        create=create,
-        reset=lambda b: {"observation": f"item {b['data_idx']}"},
-        step=step,
-        close=close,
-        observation=observation,
-    )
-
-
-def test_an_agentgym_server_is_played_and_closed():
-    state = {"ids": 0, "closed": 0}
-    with served(agentgym(state)) as url:
-        said = iter([assistant("hm"), assistant("Thought: so\nwin")])
-        played = asyncio.run(
-            play(lambda: AgentGym(url=url), Task("a", "", {"data_idx": 4}), lambda *_: next(said), seed=0)
-        )
-        assert played.trajectory.opening[0].text == "item 4"
-        assert played.trajectory.final == {"success": True, "score": 1.0}
-        failing = iter([assistant("break")])
-        with pytest.raises(InfrastructureError, match="KeyError: env"):
-            asyncio.run(play(lambda: AgentGym(url=url), Task("a", ""), lambda *_: next(failing), seed=0))
-    assert (state["ids"], state["closed"]) == (2, 2)
-
-
-def by(make, task, *said):
-    """An episode of these actions."""
-    left = iter(said)
-    return asyncio.run(play(make, task, lambda *_: next(left), seed=0, max_turns=len(said))).trajectory
-
-
-@pytest.mark.parametrize("refusal", [{"error": "Invalid action"}, (422, {"detail": "no such move"}), (400, {})])
-def test_an_action_an_agentgym_server_refuses_is_the_agents_to_mend(refusal):
-    with served(agentgym({"ids": 0, "closed": 0, "refusal": refusal})) as url:
-        make = lambda: AgentGym(url=url, actions="call")  # noqa: E731
-        odd = assistant("", ToolCall("act", '{"command": "odd"}', "c"))
-        win = assistant("", ToolCall("act", '{"command": "win"}', "d"))
-        done = by(make, Task("a", ""), odd, odd, win)
-    assert [turn.calls[0].outcome for turn in done.turns] == ["tool_error", "tool_error", "ok"]
-    assert done.turns[0].observation[0].text.startswith("error:")
-    assert done.final["success"] is True
-
-
-def test_a_reward_that_was_reached_counts_whatever_comes_behind_it():
-    with served(agentgym({"ids": 0, "closed": 0})) as url:
-        make = lambda: AgentGym(url=url)  # noqa: E731
-        assert by(make, Task("a", ""), assistant("enough"), assistant("hm")).final == {"success": True, "score": 1.0}
-        assert by(make, Task("a", ""), assistant("nothing")).final == {"success": False, "score": 0.0}
-        for said, why in (("nan", "no finite number"), ("bare", "no object")):
-            with pytest.raises(InfrastructureError, match=why):
-                by(make, Task("a", ""), assistant(said))
-
-
-def test_an_id_that_is_in_use_is_refused():
-    state = {"ids": 0, "closed": 0, "rotating": True}
-    with served(agentgym(state)) as url:
-
-        async def two():
-            one, other = AgentGym(url=url), AgentGym(url=url)
-            await one.reset(Task("a", ""), seed=0)
-            with pytest.raises(InfrastructureError, match="gave the id 1 to two episodes"):
-                await other.reset(Task("a", ""), seed=0)
-            await other.close()
-            await one.close()
-            await other.reset(Task("a", ""), seed=0)
-            await other.close()
-
-        asyncio.run(two())
-
-
-def test_a_nemo_gym_server_runs_the_tools_and_verifies_what_was_said():
-    seen = {}
-
-    def verify(body):
-        seen.update(body)
-        last = body["response"]["output"][-1]["content"][0]["text"]
-        return {"reward": 1.0 if last == body["expected"] else 0.0, "reward_components": {"exact": 1.0}}
-
-    app = routes(seed_session=lambda b: {}, add=lambda b: {"sum": b["a"] + b["b"]}, verify=verify)
-    tool = {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}
-    task = Task("n", "2+3?", {"tools": [tool], "row": {"expected": "5"}})
-    said = [assistant("", ToolCall("add", '{"a": 2, "b": 3}')), assistant("", ToolCall("sub", "{}")), assistant("5")]
-    with served(app) as url:
-        left = iter(said)
-        played = asyncio.run(play(lambda: NemoGym(url=url), task, lambda *_: next(left), seed=0))
-    assert [turn.observation[0].text for turn in played.trajectory.turns[:2]] == [
-        '{"sum": 5}',
-        "error: there is no tool sub",
-    ]
-    assert played.trajectory.final == {"exact": 1.0, "success": True, "score": 1.0, "reward": 1.0}
-    kinds = [item["type"] for item in seen["response"]["output"]]
-    assert kinds == ["function_call", "function_call_output"] * 2 + ["message"]
-
-
-def nemo_gym(add, reward=1.0):
-    """A resources server with one tool, and a task of it."""
-    tools = {} if add is None else {"add": add}
-    app = routes(seed_session=lambda b: {}, verify=lambda b: {"reward": reward}, **tools)
-    tool = {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}
-    return app, Task("n", "2+3?", {"tools": [tool]})
-
-
-@pytest.mark.parametrize("refusal", [(422, {"detail": [{"msg": "field required"}]}), (404, {"detail": "no such user"}),
-                                     (400, {}), {"error": "a must be a number"}])  # fmt: skip
-def test_what_a_nemo_gym_tool_refuses_is_the_agents_to_mend(refusal):
-    app, task = nemo_gym(lambda body: refusal)
-    with served(app) as url:
-        done = by(lambda: NemoGym(url=url), task, assistant("", ToolCall("add", "{}")), assistant("5"))
-    assert done.turns[0].calls[0].outcome == "tool_error"
-    assert done.final["success"] is True
-
-
-@pytest.mark.parametrize("arguments", ["[]", '"x"', "null", "NaN", '{"a": NaN}', "[" * 5000, "", "{"])
-def test_arguments_that_are_no_object_never_reach_a_nemo_gym_tool(arguments):
-    reached = []
-    app, task = nemo_gym(lambda body: reached.append(body) or {})
-    said = [assistant("", ToolCall("add", arguments)), assistant("", ToolCall("add\ud83d", "{}"))]
-    with served(app) as url:
-        done = by(lambda: NemoGym(url=url), task, *said, assistant("\ud83d"))
-    assert [turn.calls[0].outcome for turn in done.turns[:2]] == ["invalid_arguments", "unknown_tool"]
-    assert reached == []
-
-
-def test_a_nemo_gym_server_that_fails_is_no_answer_and_its_score_stays_in_range():
-    for add, why in ((lambda b: (500, {"error": "disk"}), "500 disk"), (None, "no such route")):
-        app, task = nemo_gym(add)
-        with served(app) as url, pytest.raises(InfrastructureError, match=why):
-            by(lambda url=url: NemoGym(url=url), task, assistant("", ToolCall("add", "{}")))
-    app, task = nemo_gym(lambda b: {}, reward=7.5)
-    with served(app) as url:
-        done = by(lambda: NemoGym(url=url), task, assistant("5"))
-    assert (done.final["score"], done.final["reward"]) == (1.0, 7.5)
-    app, task = nemo_gym(lambda b: {}, reward=None)
-    with served(app) as url, pytest.raises(InfrastructureError, match="has no reward"):
-        by(lambda: NemoGym(url=url), task, assistant("5"))
-
-
 @pytest.mark.parametrize("arguments", ['{"command": "\\ud83d"}', "[" * 5000, '{"command": "' + "u" * 9000 + '"}'])
 def test_odd_words_to_a_served_environment_are_answered(household, arguments):
     url, _ = household
@@ -572,54 +374,3 @@ def test_odd_words_to_a_served_environment_are_answered(household, arguments):
     said = [assistant("", ToolCall("act", arguments, "c")), assistant("", ToolCall("\ud83d", arguments, "d"))]
     done = by(lambda: Remote(url=url), task, *said)
     assert [len(turn.observation) for turn in done.turns] == [1, 1]
-
-
-def openenv_app():
-    from starlette.applications import Starlette
-    from starlette.routing import WebSocketRoute
-
-    async def talk(socket):
-        await socket.accept()
-        count = 0
-        while True:
-            message = await socket.receive_json()
-            if message["type"] == "close":
-                await socket.close()
-                return
-            if message["type"] == "reset":
-                count = 0
-                data = {"observation": {"echo": f"ready {message['data']['seed']}"}, "reward": None, "done": False}
-            elif "odd" in message["data"]:
-                await socket.send_json(
-                    {"type": "error", "data": {"message": "no field odd", "code": "VALIDATION_ERROR"}}
-                )
-                continue
-            elif message["data"].get("message") == "break":
-                await socket.send_json({"type": "error", "data": {"message": "it broke", "code": "EXECUTION_ERROR"}})
-                continue
-            else:
-                count += 1
-                data = {"observation": {"echo": message["data"]}, "reward": float(count == 2), "done": count == 2}
-            await socket.send_json({"type": "observation", "data": data})
-
-    return Starlette(routes=[WebSocketRoute("/ws", talk)])
-
-
-def test_an_openenv_server_keeps_its_session_on_the_socket():
-    pytest.importorskip("websockets", reason="websockets is not installed: pip install -e '.[openenv]'")
-    with served(openenv_app()) as url:
-        said = iter([assistant("hello"), assistant('{"code": "1+1"}')])
-        played = asyncio.run(
-            play(lambda: OpenEnv(url=url, shown="echo"), Task("o", "Go."), lambda *_: next(said), seed=5)
-        )
-        assert played.trajectory.opening[0].text == "Go.\nready 5"
-        assert [t.observation[0].text for t in played.trajectory.turns] == ["{'message': 'hello'}", "{'code': '1+1'}"]
-        assert played.trajectory.final == {"success": True, "score": 1.0}
-        failing = iter([assistant("break")])
-        with pytest.raises(InfrastructureError, match="EXECUTION_ERROR: it broke"):
-            asyncio.run(play(lambda: OpenEnv(url=url), Task("o", ""), lambda *_: next(failing), seed=0))
-        done = by(lambda: OpenEnv(url=url), Task("o", ""), assistant('{"odd": 1}'), *map(assistant, ("a", "b")))
-        assert "no field odd" in done.turns[0].observation[0].text
-        assert (done.final["success"], len(done.turns)) == (True, 3)
-    with pytest.raises(InfrastructureError):
-        asyncio.run(OpenEnv(url="http://127.0.0.1:9").reset(Task("o", ""), seed=0))

@@ -8,14 +8,19 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import anyio
+import httpx2
 import pytest
 
 from tests_tools import played
 from whetstone.chat import Image, ToolCall
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
-from whetstone.tools import Catalogue, Http, Mcp, OpenApi, Simulated, Toolset
+from whetstone.tools import Catalogue, Http, Mcp, OpenApi, Simulated, Toolset, calculator
 from whetstone.tools.catalogue import Finder, recall_at_k, specs_in, sufficiency_at_k
 from whetstone.tools.http import permits
+from whetstone.tools.mcp import server_of
+from whetstone.tools.mcp_connections import Connection, connections
+from whetstone.tools.notes import Notes
 from whetstone.trajectory import Task
 
 SERVE = [sys.executable, "-c", "from whetstone.cli.mcp import mcp; mcp()"]  # `whetstone mcp`, without the rest of it
@@ -83,6 +88,86 @@ def test_a_server_that_is_not_there_or_dies_is_infrastructure():
         played(Toolset([Mcp(command=[sys.executable, "-c", "pass"], timeout_seconds=10)]))
     with pytest.raises(InfrastructureError):
         played(Toolset([Mcp(url="http://127.0.0.1:9/mcp", timeout_seconds=5)]))
+
+
+class InMemory(Mcp):
+    """A server in this process, over the SDK's own streams."""
+
+    def __init__(self, *tools, **options):
+        super().__init__(command=[sys.executable, *map(str, tools)], **options)
+        self.serving = tools
+
+    def _server(self):
+        self.server, toolset = server_of(self.serving)
+        toolset.specs  # noqa: B018
+        return self.server
+
+
+def episodes_of(count, make, *calls, side_by_side=False):
+    """(the texts of each episode's answers, connections that were made, those that were found ready)"""
+
+    async def one():
+        toolset = Toolset([make()])
+        await toolset.open(Task("t", "?"), seed=0)
+        said = [(await toolset.call(ToolCall(name, json.dumps(given)))).text for name, given in calls]
+        await toolset.close()
+        return said
+
+    async def all_of_them():
+        if side_by_side:
+            said = await asyncio.gather(*(one() for _ in range(count)))
+        else:
+            said = [await one() for _ in range(count)]
+        here = connections()
+        for waiting in here._ahead.values():  # in one process the SDK does not like to be stopped while it starts
+            for connection in waiting:
+                await connection.listed()
+                await connection.end()
+        return said, here.started, here.found_ready
+
+    return asyncio.run(all_of_them())
+
+
+def test_a_server_whose_tools_only_read_is_one_for_all_episodes_and_another_is_not():
+    ask = ("calculator", {"expression": "6*7"})
+    for side_by_side in (False, True):
+        said, started, _ = episodes_of(6, lambda: InMemory(calculator), ask, side_by_side=side_by_side)
+        assert (said, started) == ([["42"]] * 6, 1)
+    assert episodes_of(3, lambda: InMemory(calculator, connection="episode", ahead=0), ask)[1] == 3
+
+
+def test_servers_that_remember_are_started_ahead_and_none_serves_two_episodes():
+    calls = (("write_note", {"text": "x"}), ("read_notes", {}))
+    said, started, ready = episodes_of(6, lambda: InMemory(Notes, ahead=2), *calls)
+    assert said == [[said[0][0], "1: x"]] * 6
+    assert (started, ready) == (7, 4)  # from the second episode's end on, one waits for the next
+    assert episodes_of(6, lambda: InMemory(Notes, ahead=0), *calls)[1:] == (6, 0)
+
+
+def test_a_server_is_named_in_a_line_and_briefly():
+    command = [sys.executable, "-c", "import sys\nsys.exit(3)  # " + "x" * 999]
+    with pytest.raises(InfrastructureError) as caught:
+        played(Toolset([Mcp(command=command, timeout_seconds=10)]))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_what_goes_wrong_in_a_group_is_its_one_cause():
+    async def asked():
+        connection = Connection(server_of([calculator])[0], turn=asyncio.Semaphore(1), seconds=5)
+        await connection.listed()
+
+        async def failing():
+            inner = ExceptionGroup("in", [anyio.ClosedResourceError(), httpx2.ConnectError("All attempts failed")])
+            raise ExceptionGroup("unhandled errors in a TaskGroup (1 sub-exception)", [inner])
+
+        try:
+            await connection._asked(failing())
+        finally:
+            await connection.end()
+
+    with pytest.raises(InfrastructureError, match=r"^MCP: ConnectError: All attempts failed$"):
+        asyncio.run(asked())
 
 
 @pytest.mark.slow
@@ -343,6 +428,62 @@ def test_a_body_of_any_kind_arrives_as_the_specification_says(shop, tmp_path):
     assert (note["body"], note["type"]) == ("line one", "text/plain")
     assert (json.loads(mend["body"]), mend["type"]) == ({"a": 1}, "application/merge-patch+json")
     assert "'name' is a required property" in answers[4].text
+
+
+PIECES = """
+openapi: 3.1.0
+paths:
+  /files/{name}{ending}/x:
+    get:
+      operationId: show
+      parameters: [{name: name, in: path, schema: {type: string}}, {name: ending, in: path, schema: {type: string}}]
+  /parts:
+    post:
+      operationId: parts
+      requestBody:
+        content:
+          multipart/form-data; charset=utf-8:
+            schema:
+              allOf:
+                - {type: object, properties: {title: {type: string}}}
+                - {required: [files], properties: {files: {type: array, items: {type: string, format: binary}}}}
+  /anything:
+    post:
+      operationId: anything
+      requestBody: {content: {multipart/form-data: {schema: {type: object, additionalProperties: true}}}}
+  /form:
+    post:
+      operationId: form
+      requestBody:
+        content: {application/x-www-form-urlencoded: {schema: {properties: {tags: {type: array}, n: {type: integer}}}}}
+"""
+
+
+def test_forms_and_parts_are_sent_field_by_field_however_they_are_put_together(shop, tmp_path):
+    (tmp_path / "shop.yaml").write_text(PIECES)
+    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    specs = {spec.name: spec.parameters for spec in toolset.specs}
+    assert (list(specs["parts"]["properties"]), specs["parts"]["required"]) == (["files", "title"], ["files"])
+    answers = played(
+        toolset,
+        ("parts", {"title": "t", "files": ["one", "two"]}),
+        ("anything", {"body": {"a": "b", "c": 1}}),
+        ("form", {"tags": ["x", "y"], "n": 2}),
+    )
+    parts, anything, form = (json.loads(answer.text) for answer in answers)
+    said = [part.strip("-\r\n").split("\r\n\r\n") for part in parts["body"].split(parts["type"][30:])[1:-1]]
+    assert [text for _, text in said] == ["t", "one", "two"]
+    assert [head.count('filename="files"') for head, _ in said] == [0, 1, 1]
+    assert ('name="a"' in anything["body"], anything["type"][:19]) == (True, "multipart/form-data")
+    assert (form["body"], form["type"]) == ("tags=x&tags=y&n=2", "application/x-www-form-urlencoded")
+
+
+def test_arguments_that_make_a_way_out_of_a_path_only_together_are_refused(shop, tmp_path):
+    (tmp_path / "shop.yaml").write_text(PIECES)
+    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    refused, fine = played(toolset, ("show", {"name": ".", "ending": "."}), ("show", {"name": "a", "ending": ".."}))
+    assert (refused.record.outcome, "'..' names nothing" in refused.text) == ("tool_error", True)
+    assert json.loads(fine.text)["path"] == "/files/a../x"
 
 
 SERVED = "openapi: 3.0.0\nservers: [{url: 'http://127.0.0.1:1'}]\n"

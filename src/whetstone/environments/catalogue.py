@@ -40,8 +40,9 @@ from whetstone.environments.native.web_shop import WebShop, WebShopTasks
 from whetstone.environments.native.wordle import Wordle, WordleTasks
 from whetstone.environments.remote.agentgym import AgentGym
 from whetstone.environments.remote.client import Remote, RemoteTasks
-from whetstone.environments.remote.nemo_gym import NemoGym
+from whetstone.environments.remote.nemo_gym import NemoGym, NemoGymTasks
 from whetstone.environments.remote.openenv import OpenEnv
+from whetstone.environments.remote.verifiers import Verifiers, VerifiersTasks
 from whetstone.environments.tau2 import AirlineDesk, AirlineTasks, Desk, RetailDesk, RetailTasks
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.environments.users import Requests, ScenarioUser
@@ -126,6 +127,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "nemo_gym": NemoGym,
     "openenv": OpenEnv,
     "remote": Remote,
+    "verifiers": Verifiers,
     # tools over a world of the task's
     "airline": tau2_of(AirlineDesk),
     "apis": world_of(Services, user=Requests),
@@ -164,6 +166,7 @@ TASKS_OF_WORLDS: dict[str, Any] = {
     "household": HouseholdTasks,
     "knapsack": KnapsackTasks,
     "negotiation": NegotiationTasks,
+    "nemo_gym": NemoGymTasks,
     "openspiel": OpenSpielTasks,
     "reasoning_gym": ReasoningGymTasks,
     "remote": RemoteTasks,
@@ -176,6 +179,7 @@ TASKS_OF_WORLDS: dict[str, Any] = {
     "textarena": TextArenaTasks,
     "textworld": TextWorldTasks,
     "twenty_questions": TwentyQuestionsTasks,
+    "verifiers": VerifiersTasks,
     "web_shop": WebShopTasks,
     "wordle": WordleTasks,
 }

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import httpx2
 
+from whetstone.network.certificates import trusted
+
 _SERVED_BY_CLOUDS = frozenset({"168.63.129.16"})
 """Public by its number, and yet a machine's own host (Azure)."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -53,7 +55,7 @@ class PublicTransport(httpx2.AsyncBaseTransport):
         self._also = also
         # connections are kept by address: the next name at the same address is to have one of its own
         limits = httpx2.Limits(max_keepalive_connections=0)
-        self._inner = httpx2.AsyncHTTPTransport(trust_env=False, limits=limits)
+        self._inner = httpx2.AsyncHTTPTransport(verify=trusted(environment=False), trust_env=False, limits=limits)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Ask at an address that was checked; the server hears the name, and shows a certificate of it.

@@ -1,7 +1,7 @@
 """Any MCP server as tools, by the official SDK; and any tools as an MCP server.
 
-Easy to get wrong: the SDK's connection belongs to the task that opened it. So each lives in a task of its own, and
-episodes, whose tasks come and go, only send to it.
+Easy to get wrong: what an episode may share with another. A server that remembers anything is one episode's alone
+(`mcp_connections.py`).
 """
 
 from __future__ import annotations
@@ -13,25 +13,22 @@ import os
 import shlex
 import shutil
 import sys
-import weakref
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, TextIO
 
 import httpx2
 
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
-from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
-from whetstone.extras import install_command, release
-from whetstone.network import MOST_BYTES, no_more_than
+from whetstone.errors import InfrastructureError, RecipeError, ToolError
+from whetstone.extras import release
+from whetstone.network import MOST_BYTES, no_more_than, trusted
 from whetstone.tools.json_schema_tools import tool_from_schema
+from whetstone.tools.mcp_connections import Connection, Connections, changes_nothing, connections
+from whetstone.tools.mcp_sdk import sdk
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.schema import Tool
 from whetstone.tools.toolset import Toolset
 from whetstone.trajectory import Task
-
-_MOST_TOOLS = 2000
-"""Of a server; one that lists more pages than that does not end."""
-_shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Connection]] = weakref.WeakKeyDictionary()
 
 
 class Mcp:
@@ -41,10 +38,15 @@ class Mcp:
         command: What starts a server that speaks over its standard streams, as a list of words or as one would type it.
         url: Where a server listens that speaks streamable HTTP.
         environment: Of the command, beside a few usual ones.
-        connection: `episode`: each episode has one of its own, for servers that remember; `shared`: all have the same.
+        connection: `episode`: each episode has a server of its own, for those that remember; `shared`: all have the
+            same, for those that do not; `auto`: shared where each of its tools declares that it only reads
+            (`readOnlyHint`), else of its own.
+        ahead: How many servers of one's own wait at most, started while other episodes were played; 0: none, and each
+            episode waits for its own.
         only: Names of the tools wanted; null: all.
         prefix: Put before the names of tools, where they would collide with others.
-        timeout_seconds: How long connecting may take.
+        timeout_seconds: How long starting and connecting may take, from when it is its turn: no more start at once
+            than there are cores.
 
     Raises:
         RecipeError: Neither command nor address, or both, there is no such program, or the SDK is not installed.
@@ -59,7 +61,8 @@ class Mcp:
         command: Sequence[str] | str | None = None,
         url: str | None = None,
         environment: dict[str, str] | None = None,
-        connection: Literal["episode", "shared"] = "episode",
+        connection: Literal["auto", "episode", "shared"] = "auto",
+        ahead: int = 4,
         only: Sequence[str] | None = None,
         prefix: str = "",
         timeout_seconds: float = 30.0,
@@ -73,9 +76,14 @@ class Mcp:
         if command and shutil.which(command[0], path=(environment or {}).get("PATH")) is None:
             raise RecipeError(f"mcp: there is no program {command[0]}")
         self.command, self.url, self.environment = command, url, environment or {}
-        self.connection, self.only, self.prefix = connection, only, prefix
+        if ahead < 0:
+            raise RecipeError(f"mcp: `ahead` is 0 or more, got {ahead}")
+        self.connection, self.ahead, self.only, self.prefix = connection, ahead, only, prefix
         self.timeout_seconds = timeout_seconds
-        self._connected: _Connection | None = None
+        self._key = json.dumps([command and list(command), url, self.environment])
+        self._asks = json.dumps([self._key, only and list(only)])
+        self._connected: Connection | None = None
+        self._own = False
         self._tools: list[Tool] = []
 
     async def open(self, episode: Episode) -> None:
@@ -89,7 +97,7 @@ class Mcp:
         missing = set(self.only or ()) - {tool.name for tool in listed}
         if missing:
             raise RecipeError(f"{self._named()} has no tool {', '.join(sorted(missing))}")
-        self._tools = [self._tool(tool) for tool in listed if self.only is None or tool.name in self.only]
+        self._tools = [self._tool(tool) for tool in self._wanted(listed)]
 
     async def _connect(self) -> list[Any]:
         """Its tools, over a connection that is there.
@@ -97,27 +105,43 @@ class Mcp:
         Raises:
             InfrastructureError: The server does not answer.
         """
-        if self.connection == "shared":
-            known = _shared.setdefault(asyncio.get_running_loop(), {})
-            key = json.dumps([self.command and list(self.command), self.url, self.environment])
-            if key not in known or known[key].over:
-                known[key] = _Connection(self._server())
-            self._connected = known[key]
-        else:
-            self._connected = _Connection(self._server())
+        here = connections()
+        if self.connection != "auto":
+            return await self._listed(here, own=self.connection == "episode")
+        async with here.learning(self._asks):
+            if self._asks not in here.reads_only:
+                listed = await self._listed(here, own=True)
+                assert self._connected is not None
+                here.reads_only[self._asks] = all(map(changes_nothing, self._wanted(listed)))
+                if here.reads_only[self._asks]:
+                    here.share(self._key, self._connected)
+                    here.left(self._key)
+                    self._own = False
+                return listed
+        return await self._listed(here, own=not here.reads_only[self._asks])
+
+    async def _listed(self, here: Connections, *, own: bool) -> list[Any]:
+        get = here.own if own else here.shared
+        self._connected, self._own = get(self._key, self._start), own
         try:
-            async with asyncio.timeout(self.timeout_seconds):
-                return await self._connected.listed()
+            return await self._connected.listed()
         except (InfrastructureError, ToolError) as error:
             raise InfrastructureError(f"{self._named()}: {error}") from None
-        except TimeoutError:
-            raise InfrastructureError(f"{self._named()} did not answer within {self.timeout_seconds:g} s") from None
 
     async def close(self) -> None:
-        """Hang up, where the connection is the episode's own."""
-        if self._connected is not None and self.connection == "episode":
-            await self._connected.end()
-        self._connected, self._tools = None, []
+        """Hang up, where the connection is the episode's own, and start one for the next."""
+        connected, self._connected, self._tools = self._connected, None, []
+        if connected is not None and self._own:
+            await connected.end()
+            connections().left(self._key)
+            if self.ahead and self.command is not None:
+                connections().start_ahead(self._key, self._start, self.ahead)
+
+    def _start(self, turn: asyncio.Semaphore) -> Connection:
+        return Connection(self._server(), turn=turn, seconds=self.timeout_seconds)
+
+    def _wanted(self, listed: Sequence[Any]) -> list[Any]:
+        return [tool for tool in listed if self.only is None or tool.name in self.only]
 
     def tools(self) -> list[Tool]:
         """Those of the server; none before it is asked."""
@@ -132,7 +156,8 @@ class Mcp:
         return sdk().stdio_client(server, errlog=_what_it_complains())
 
     def _named(self) -> str:
-        return f"the MCP server {self.url or ' '.join(self.command or ())}"
+        typed = " ".join(shlex.join(self.command or ()).split())
+        return f"the MCP server {self.url or (typed if len(typed) <= 200 else f'{typed[:199]}…')}"
 
     def _tool(self, listed: Any) -> Tool:
         spec = ToolSpec(f"{self.prefix}{listed.name}", listed.description or "", listed.input_schema)
@@ -144,83 +169,14 @@ class Mcp:
                 return as_result(await self._connected.called(listed.name, arguments))
             except InfrastructureError:
                 await self._connected.end()
+                if self._own:
+                    connections().left(self._key)
                 await self._connect()  # one that comes up again has ended by what it was asked
             raise ToolError(
                 "the server ended in the middle of the call; it was started again, and what it knew is gone"
             )
 
         return tool_from_schema(spec, answer)
-
-
-class _Connection:
-    """A client in a task of its own."""
-
-    def __init__(self, server: Any) -> None:
-        self._client: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._over = asyncio.Event()
-        self._life = asyncio.create_task(self._lived(server))
-
-    @property
-    def over(self) -> bool:
-        return self._life.done()
-
-    async def _lived(self, server: Any) -> None:
-        try:
-            async with sdk().Client(server) as client:
-                self._client.set_result(client)
-                await self._over.wait()
-        except Exception as error:
-            if not self._client.done():
-                self._client.set_exception(InfrastructureError(f"no connection: {explained(error)}"))
-                self._client.exception()  # whoever waits is told; where nobody does, it is no news
-
-    async def listed(self) -> list[Any]:
-        """Every tool, page by page."""
-        client = await asyncio.shield(self._client)
-        found, cursor = [], None
-        while True:
-            page = await self._asked(client.list_tools(cursor=cursor))
-            found += page.tools
-            cursor = page.next_cursor
-            if len(found) > _MOST_TOOLS:
-                raise InfrastructureError(f"it lists more than {_MOST_TOOLS} tools")
-            if cursor is None:
-                return found
-
-    async def called(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """What the server says to a call."""
-        client = await asyncio.shield(self._client)
-        return await self._asked(client.call_tool(name, dict(arguments)))
-
-    async def _asked(self, question: Any) -> Any:
-        if self.over:
-            question.close()
-            raise InfrastructureError("MCP: the server is gone")
-        asking = asyncio.ensure_future(question)
-        try:
-            done, _ = await asyncio.wait({asking, self._life}, return_when=asyncio.FIRST_COMPLETED)
-            if asking not in done:
-                raise InfrastructureError("MCP: the server ended in the middle of a call")
-            return asking.result()
-        except sdk().MCPError as error:
-            if self.over or error.code == sdk().types.CONNECTION_CLOSED:
-                raise InfrastructureError(f"MCP: {error.message}") from None
-            raise ToolError(error.message) from None  # it is there, and says why it would not
-        except (OSError, RuntimeError) as error:
-            raise InfrastructureError(f"MCP: {type(error).__name__}: {error}") from None
-        except Exception as error:
-            if type(error).__module__.startswith("anyio"):
-                raise InfrastructureError(f"MCP: the server is gone: {type(error).__name__}") from None
-            raise
-        finally:
-            asking.cancel()
-
-    async def end(self) -> None:
-        """Hang up and wait until that is done."""
-        self._over.set()
-        if not self._client.done():
-            self._life.cancel()
-        await asyncio.wait({self._life})
 
 
 def as_result(answer: Any) -> Result:
@@ -254,8 +210,12 @@ def server_of(tools: Sequence[Any], *, name: str = "whetstone") -> tuple[Any, To
     toolset = Toolset(tools, max_result_characters=100_000)
 
     async def listed(_: Any, __: Any) -> Any:
+        # with tools that remember nothing, a server may be shared; who asks is told so
+        hints = types.ToolAnnotations(read_only_hint=True) if toolset.stateless else None
         declared = [
-            types.Tool(name=spec.name, description=spec.description, inputSchema=dict(spec.parameters))
+            types.Tool(
+                name=spec.name, description=spec.description, inputSchema=dict(spec.parameters), annotations=hints
+            )
             for spec in toolset.specs
         ]
         return types.ListToolsResult(tools=declared)
@@ -294,6 +254,7 @@ async def _over_http(url: str) -> AsyncIterator[Any]:
         httpx2.AsyncClient(
             timeout=httpx2.Timeout(30.0, read=300.0),
             headers={"Accept-Encoding": "identity"},
+            verify=trusted(),
             event_hooks={"response": [no_more_than(MOST_BYTES)]},
         ) as client,
         sdk().streamable_http_client(url, http_client=client) as streams,
@@ -312,35 +273,3 @@ def _what_it_complains() -> TextIO:
 
 def _text_part(text: str) -> Any:
     return sdk().types.TextContent(type="text", text=text)
-
-
-class _Sdk:
-    def __init__(self) -> None:
-        try:
-            import mcp
-            import mcp.client.stdio
-            import mcp.client.streamable_http
-            import mcp.server.stdio
-            import mcp.shared.exceptions
-            import mcp_types
-        except ImportError:
-            raise RecipeError(f"mcp: the SDK is not installed: {install_command('mcp')}") from None
-        self.types, self.Client, self.Server = mcp_types, mcp.Client, mcp.server.Server
-        self.StdioServerParameters, self.stdio_server = mcp.StdioServerParameters, mcp.server.stdio.stdio_server
-        self.stdio_client = mcp.client.stdio.stdio_client
-        self.streamable_http_client = mcp.client.streamable_http.streamable_http_client
-        self.MCPError = mcp.shared.exceptions.MCPError
-
-
-_loaded: list[_Sdk] = []
-
-
-def sdk() -> _Sdk:
-    """What is used of the SDK, imported once and only where it is used.
-
-    Raises:
-        RecipeError: It is not installed.
-    """
-    if not _loaded:
-        _loaded.append(_Sdk())
-    return _loaded[0]

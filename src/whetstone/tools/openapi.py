@@ -107,8 +107,8 @@ class OpenApi:
         for name, value in arguments.items():
             place = operation.places.get(name, "body")
             if place == "path":
-                if str(value) in ("", ".", ".."):  # a way to another operation, with this one's rights
-                    raise ToolError(f"{name}: {str(value)!r} names nothing")
+                if not str(value):
+                    raise ToolError(f"{name}: '' names nothing")
                 path = path.replace(f"{{{name}}}", quote(str(value), safe=""))
             elif place == "query":
                 query[name] = _plain(value)
@@ -120,6 +120,8 @@ class OpenApi:
                 whole = value
             else:
                 body[name] = value  # a field of it, or a file in it
+        for step in set(path.split("/")) & {".", ".."}:  # a way to another operation, with this one's rights
+            raise ToolError(f"{operation.path}: {step!r} names nothing")
         if cookies:
             headers["Cookie"] = "; ".join(cookies)
         transport = PublicTransport(also=lambda host: self._said)
@@ -198,13 +200,14 @@ def _operation(references: _References, path: str, method: str, item: Mapping[st
     media, content = _media(body.get("content", {}))
     if content is not None:
         schema = references.resolved(content.get("schema", {}))
-        if media in _WITH_FIELDS and schema.get("type") == "object" and schema.get("properties"):
-            for field, inner in schema["properties"].items():
-                is_file = media == _PARTS and inner.get("type") == "string" and _is_file(inner)
-                properties[field], places[field] = inner, "file" if is_file else "body"
-            required += schema.get("required", [])
+        fields, needed = _fields(schema) if media in _WITH_FIELDS else ({}, [])
+        if fields:
+            for field, inner in fields.items():
+                properties[field], places[field] = inner, "file" if media == _PARTS and _is_file(inner) else "body"
+            required += needed
         else:
-            properties["body"], places["body"] = (schema if media == _JSON else {"type": "string", **schema}), "whole"
+            typed = media in _WITH_FIELDS or "type" in schema
+            properties["body"], places["body"] = (schema if typed else {"type": "string", **schema}), "whole"
             required += ["body"] if body.get("required") else []
     parameters = {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))}
     said = "\n".join(filter(None, (declared.get("summary"), declared.get("description"))))
@@ -217,13 +220,29 @@ def _media(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
         plain = media.partition(";")[0].strip().lower()
         if plain == _JSON or plain.endswith("+json"):
             return _JSON if plain == _JSON else media, declared
-    for media in (_FORM, _PARTS):
-        if media in content:
-            return media, content[media]
+    for media, declared in content.items():
+        plain = media.partition(";")[0].strip().lower()
+        if plain in (_FORM, _PARTS):
+            return plain, declared
     return next(iter(content.items()), (_JSON, None))
 
 
+def _fields(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """(the fields of an object, those it must have), of all it is put together from; none of what is no object."""
+    if schema.get("type", "object") != "object":
+        return {}, []
+    fields, needed = dict(schema.get("properties", {})), list(schema.get("required", []))
+    for part in schema.get("allOf", ()):
+        more, needs = _fields(part)
+        fields, needed = {**more, **fields}, [*needed, *needs]
+    return fields, needed
+
+
 def _is_file(schema: Mapping[str, Any]) -> bool:
+    if schema.get("type") == "array":
+        return _is_file(schema.get("items", {}))
+    if schema.get("type") != "string":
+        return False
     return schema.get("format") in ("binary", "byte") or "contentMediaType" in schema or "contentEncoding" in schema
 
 
@@ -231,13 +250,16 @@ def _sent(operation: Operation, whole: Any, body: Mapping[str, Any]) -> dict[str
     """The body, as the client takes it."""
     if whole is None and not body:
         return {}
+    if isinstance(whole, Mapping) and operation.media in (_FORM, _PARTS):
+        whole, body = None, whole
     if operation.media == _FORM and whole is None:
         return {"data": {name: _plain(value) for name, value in body.items()}}
     if operation.media == _PARTS and whole is None:
-        parts = {}
+        parts = []
         for name, value in body.items():
-            text = value if isinstance(value, str) else str(_plain(value))
-            parts[name] = (name if operation.places.get(name) == "file" else None, text.encode())
+            for one in value if isinstance(value, list) else [value]:  # a list is a part for each
+                text = one if isinstance(one, str) else str(_plain(one))
+                parts.append((name, (name if operation.places.get(name) == "file" else None, text.encode())))
         return {"files": parts}
     if operation.media == _JSON:
         return {"json": whole if whole is not None else body}

@@ -9,7 +9,7 @@ from typing import Literal
 import httpx2
 
 from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
-from whetstone.network import Answer, asked
+from whetstone.network import Answer, asked, trusted
 from whetstone.plugins import find_part
 from whetstone.tools.blame import blamed
 from whetstone.tools.index import Embedding, Hit, Index, built_index
@@ -110,7 +110,7 @@ class HttpSearch:
             count: How many results, up to 20.
         """
         question = {"query": query, "count": max(1, min(count, _MOST_RESULTS))}
-        async with httpx2.AsyncClient(timeout=self.timeout_seconds) as client:
+        async with httpx2.AsyncClient(timeout=self.timeout_seconds, verify=trusted()) as client:
             try:
                 answer = await asked(client, "POST", self.url, seconds=self.timeout_seconds, json=question)
                 failure = f"status {answer.status}" if answer.status >= 300 else ""

@@ -17,7 +17,7 @@ import orjson
 
 from whetstone.chat.message import Text
 from whetstone.errors import InfrastructureError, RecipeError, TaskError, explained
-from whetstone.network import Answer, asked
+from whetstone.network import Answer, asked, trusted
 from whetstone.tools.blame import blamed
 from whetstone.tools.json_schema_tools import spec_of, tool_from_schema
 from whetstone.tools.protocol import Result
@@ -81,7 +81,7 @@ class Simulated:
         call = json.dumps({"tool": spec.to_openai()["function"], "arguments": arguments}, ensure_ascii=False)
         key = os.environ.get("OPENAI_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        async with httpx2.AsyncClient(timeout=self.timeout_seconds, headers=headers) as client:
+        async with httpx2.AsyncClient(timeout=self.timeout_seconds, headers=headers, verify=trusted()) as client:
             try:
                 answer = await self._said(client, _ASKED, call)
                 failure = f"status {answer.status}" if answer.status >= 300 else ""

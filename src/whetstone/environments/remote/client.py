@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from whetstone.chat import Message
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.environments.remote.guard import TOKEN
-from whetstone.environments.remote.http_client import Asking
+from whetstone.environments.remote.http_client import Asking, UnknownThere
 from whetstone.environments.remote.wire import (
     PROTOCOL,
     field_of,
@@ -63,13 +63,13 @@ class Remote:
         if not self._id:
             raise EpisodeError("a step before the first reset")
         body = {"turn": self._turn, "action": action.to_openai()}
-        result = self._read(result_from_wire, await self._asking.ask("POST", f"/episodes/{self._id}/step", body))
+        result = self._read(result_from_wire, await self._under_way("step", body))
         self._turn += 1
         return result
 
     async def verdict(self) -> Mapping[str, Any]:
         """What the environment says of how it went."""
-        return self._read(_verdict, await self._asking.ask("POST", f"/episodes/{self._id}/verdict", {}))
+        return self._read(_verdict, await self._under_way("verdict", {}))
 
     async def close(self) -> None:
         """End the episode there; a server that is gone has ended it already."""
@@ -80,6 +80,17 @@ class Remote:
                     await self._asking.ask("DELETE", f"/episodes/{id}")
         finally:
             await self._asking.close()
+
+    async def _under_way(self, what: str, body: Mapping[str, Any]) -> Any:
+        """What is said to a question about the episode, which began there.
+
+        Raises:
+            InfrastructureError: The server began again since, or has closed the episode as forgotten.
+        """
+        try:
+            return await self._asking.ask("POST", f"/episodes/{self._id}/{what}", body)
+        except UnknownThere as error:
+            raise InfrastructureError(f"{error}: the server began again, or nobody had asked for too long") from None
 
     def _read(self, as_what: Callable[[Any], _Read], row: Any) -> _Read:
         return _readable(self._asking.url, as_what, row)

@@ -60,6 +60,10 @@ class _Open:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+class NoEpisodeError(EpisodeError):
+    """No episode of this id is open: it was closed, or begun before the server was."""
+
+
 class Episodes:
     """The open episodes of a server.
 
@@ -91,11 +95,11 @@ class Episodes:
         """An open episode.
 
         Raises:
-            EpisodeError: There is none of this id.
+            NoEpisodeError: There is none of this id.
         """
         episode = self.open.get(id)
         if episode is None:
-            raise EpisodeError(f"there is no open episode {id[:40]}")
+            raise NoEpisodeError(f"there is no open episode {id[:40]}")
         episode.asked = time.monotonic()
         return episode
 
@@ -205,11 +209,18 @@ def application(name: str, episodes: Episodes, source: Any = None, *, token: str
         return JSONResponse(task_to_wire(source.task(request.path_params["index"])))
 
     async def failed(request: Request, error: Exception) -> JSONResponse:
-        codes = ((EpisodeError, 409), (TaskError, 422), (OverflowError, 503), (InfrastructureError, 500))
+        codes = (
+            (NoEpisodeError, 404),
+            (EpisodeError, 409),
+            (TaskError, 422),
+            (OverflowError, 503),
+            (InfrastructureError, 500),
+        )
         code = next((code for kind, code in codes if isinstance(error, kind)), 500)
         if isinstance(error, KeyError | ValueError):
             code = 422
-        return JSONResponse({"error": f"{type(error).__name__}: {error}"}, status_code=code)
+        named = "" if isinstance(error, NoEpisodeError) else f"{type(error).__name__}: "
+        return JSONResponse({"error": f"{named}{error}"}, status_code=code)
 
     @asynccontextmanager
     async def lifetime(app: Any) -> AsyncIterator[None]:

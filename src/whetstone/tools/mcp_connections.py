@@ -1,0 +1,214 @@
+"""Which connection to an MCP server does an episode get? One all have, one started ahead, or one of its own.
+
+A server that was started costs seconds and a core before it answers. So one that remembers nothing is shared by all
+episodes; of one that remembers, each episode has its own, which was started while another was played, and no two start
+where there is no core for them.
+
+Easy to get wrong: the SDK's connection belongs to the task that opened it. So each lives in a task of its own, and
+episodes, whose tasks come and go, only send to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx2
+
+from whetstone.errors import InfrastructureError, ToolError, explained, innermost
+from whetstone.tools.mcp_sdk import sdk
+
+_MOST_TOOLS = 2000
+"""Of a server; one that lists more pages than that does not end."""
+
+
+class Connection:
+    """A client in a task of its own.
+
+    Args:
+        server: What the SDK's client is made of.
+        turn: Held while it starts.
+        seconds: How long starting may take, from when it is its turn.
+    """
+
+    def __init__(self, server: Any, *, turn: asyncio.Semaphore, seconds: float) -> None:
+        self._client: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._over = asyncio.Event()
+        self._tools: asyncio.Task[list[Any]] | None = None
+        self._life = asyncio.create_task(self._lived(server, turn, seconds))
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody can be asked over it any more."""
+        return self._life.done()
+
+    async def listed(self) -> list[Any]:
+        """Every tool, page by page; asked once.
+
+        Raises:
+            InfrastructureError: The server does not start, is gone, or does not come to an end.
+        """
+        client = await asyncio.shield(self._client)
+        if self._tools is None or (self._tools.done() and (self._tools.cancelled() or self._tools.exception())):
+            self._tools = asyncio.create_task(self._list(client))
+        return await asyncio.shield(self._tools)
+
+    async def called(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """What the server says to a call.
+
+        Raises:
+            InfrastructureError: It is gone.
+            ToolError: It is there, and says why it would not.
+        """
+        client = await asyncio.shield(self._client)
+        return await self._asked(client.call_tool(name, dict(arguments)))
+
+    async def end(self) -> None:
+        """Hang up and wait until that is done."""
+        self._over.set()
+        if not self._client.done():
+            self._life.cancel()
+        await asyncio.wait({self._life})
+
+    async def _lived(self, server: Any, turn: asyncio.Semaphore, seconds: float) -> None:
+        try:
+            await turn.acquire()
+            try:
+                async with asyncio.timeout(seconds) as starting, sdk().Client(server) as client:
+                    starting.reschedule(None)
+                    turn.release()
+                    self._client.set_result(client)
+                    await self._over.wait()
+            finally:
+                if not self._client.done():
+                    turn.release()
+        except TimeoutError:
+            self._failed(f"did not answer within {seconds:g} s")
+        except asyncio.CancelledError:
+            self._failed("was hung up before it answered")
+        except Exception as error:
+            self._failed(f"no connection: {explained(error)}")
+
+    def _failed(self, why: str) -> None:
+        if not self._client.done():
+            self._client.set_exception(InfrastructureError(why))
+            self._client.exception()  # whoever waits is told; where nobody does, it is no news
+
+    async def _list(self, client: Any) -> list[Any]:
+        found, cursor = [], None
+        while True:
+            page = await self._asked(client.list_tools(cursor=cursor))
+            found += page.tools
+            cursor = page.next_cursor
+            if len(found) > _MOST_TOOLS:
+                raise InfrastructureError(f"it lists more than {_MOST_TOOLS} tools")
+            if cursor is None:
+                return found
+
+    async def _asked(self, question: Any) -> Any:
+        if self.over:
+            question.close()
+            raise InfrastructureError("MCP: the server is gone")
+        asking = asyncio.ensure_future(question)
+        try:
+            done, _ = await asyncio.wait({asking, self._life}, return_when=asyncio.FIRST_COMPLETED)
+            if asking not in done:
+                raise InfrastructureError("MCP: the server ended in the middle of a call")
+            return asking.result()
+        except InfrastructureError:
+            raise
+        except Exception as error:
+            cause = innermost(error)
+            if isinstance(cause, sdk().MCPError):
+                if self.over or cause.code == sdk().types.CONNECTION_CLOSED:
+                    raise InfrastructureError(f"MCP: {cause.message}") from None
+                raise ToolError(cause.message) from None  # it is there, and says why it would not
+            if isinstance(cause, OSError | RuntimeError | httpx2.HTTPError) or _of_streams(cause):
+                raise InfrastructureError(f"MCP: {explained(cause)}") from None
+            raise cause from None
+        finally:
+            asking.cancel()
+
+
+class Connections:
+    """Those of one event loop; a key names a server with all it is started with."""
+
+    def __init__(self) -> None:
+        self.reads_only: dict[str, bool] = {}
+        """By key and the tools wanted of it, whether all of them say that they change nothing, once that is known."""
+        self.started = 0
+        """Connections made so far."""
+        self.found_ready = 0
+        """Of those nobody else had, how many had been started ahead."""
+        self._had: dict[str, int] = {}
+        self._open: dict[str, int] = {}
+        self._peak: dict[str, int] = {}
+        self._shared: dict[str, Connection] = {}
+        self._ahead: dict[str, list[Connection]] = {}
+        self._learning: dict[str, asyncio.Lock] = {}
+        self._turn = asyncio.Semaphore(os.cpu_count() or 1)
+
+    def learning(self, key: str) -> asyncio.Lock:
+        """Held by the episode that finds out what a server is like."""
+        return self._learning.setdefault(key, asyncio.Lock())
+
+    def shared(self, key: str, start: Start) -> Connection:
+        """The one all episodes have; started anew where it is gone."""
+        if key not in self._shared or self._shared[key].over:
+            self._shared[key] = self._start(start)
+        return self._shared[key]
+
+    def share(self, key: str, connection: Connection) -> None:
+        """From here on, this is the one all episodes have."""
+        self._shared[key] = connection
+
+    def own(self, key: str, start: Start) -> Connection:
+        """One nobody else has: started ahead where there is such a one."""
+        self._had[key] = self._had.get(key, 0) + 1
+        self._open[key] = self._open.get(key, 0) + 1
+        self._peak[key] = max(self._peak.get(key, 0), self._open[key])
+        while self._ahead.get(key):
+            ready = self._ahead[key].pop()
+            if not ready.over:
+                self.found_ready += 1
+                return ready
+        return self._start(start)
+
+    def left(self, key: str) -> None:
+        """One that nobody else had is not that any more."""
+        self._open[key] -= 1
+
+    def start_ahead(self, key: str, start: Start, most: int) -> None:
+        """Start one for the next episode, unless so many wait already.
+
+        Only where episodes come one behind another: where there were more of them than at once.
+        """
+        if self._had.get(key, 0) <= self._peak.get(key, 0):
+            return
+        waiting = [one for one in self._ahead.get(key, ()) if not one.over]
+        self._ahead[key] = waiting if len(waiting) >= most else [self._start(start), *waiting]
+
+    def _start(self, start: Start) -> Connection:
+        self.started += 1
+        return start(self._turn)
+
+
+Start = Callable[[asyncio.Semaphore], Connection]
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Connections] = weakref.WeakKeyDictionary()
+
+
+def connections() -> Connections:
+    """Those of the running loop."""
+    return _of_loops.setdefault(asyncio.get_running_loop(), Connections())
+
+
+def changes_nothing(tool: Any) -> bool:
+    """Whether a listed tool declares that it only reads."""
+    return bool(tool.annotations is not None and tool.annotations.read_only_hint)
+
+
+def _of_streams(error: BaseException) -> bool:
+    return type(error).__module__.startswith("anyio")

@@ -1,0 +1,38 @@
+"""What is used of the official SDK of MCP, imported once and only where it is used."""
+
+from __future__ import annotations
+
+from whetstone.errors import RecipeError
+from whetstone.extras import install_command
+
+
+class _Sdk:
+    def __init__(self) -> None:
+        try:
+            import mcp
+            import mcp.client.stdio
+            import mcp.client.streamable_http
+            import mcp.server.stdio
+            import mcp.shared.exceptions
+            import mcp_types
+        except ImportError:
+            raise RecipeError(f"mcp: the SDK is not installed: {install_command('mcp')}") from None
+        self.types, self.Client, self.Server = mcp_types, mcp.Client, mcp.server.Server
+        self.StdioServerParameters, self.stdio_server = mcp.StdioServerParameters, mcp.server.stdio.stdio_server
+        self.stdio_client = mcp.client.stdio.stdio_client
+        self.streamable_http_client = mcp.client.streamable_http.streamable_http_client
+        self.MCPError = mcp.shared.exceptions.MCPError
+
+
+_loaded: list[_Sdk] = []
+
+
+def sdk() -> _Sdk:
+    """What is used of the SDK, imported once and only where it is used.
+
+    Raises:
+        RecipeError: It is not installed.
+    """
+    if not _loaded:
+        _loaded.append(_Sdk())
+    return _loaded[0]
