@@ -283,8 +283,8 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
             "# Berkeley Function-Calling Leaderboard (V4): agreement with its own checkers\n",
             "Answers played through environment and reward (`bfcl`, `as_published: true`; of conversations `verdict`),",
             "and judged by the checkers of the package `bfcl-eval`.",
-            "`right`: how many the leaderboard accepts. Its own answers to these are accepted by none of its rules, and are",
-            f"right for neither: {refused}.\n",
+            "`right`: how many the leaderboard accepts. Its own answers to these fit none of its rules, and are right",
+            f"for neither: {refused}.\n",
         ],
         told=lambda _, each: (
             f"{each['task']}, {each['mutation']}: here {each['here']}, there {each['there']}; "

@@ -171,7 +171,7 @@ def compared(domain: str, data: Path, python: str, mutations: int, seed: int, ve
     }
 
 
-def table(found: Sequence[Mapping[str, Any]]) -> str:
+def table(found: Sequence[Mapping[str, Any]], note: str = "") -> str:
     """The same as a page."""
     return page(
         found,
@@ -181,6 +181,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
             "Episodes played through environment, tools and `reward: tau2` (`as_published: true`), "
             "and judged by tau2's",
             "own evaluators. `right`: how many episodes tau2 counts as done, without its assertions in words.\n",
+            *([f"{note}\n"] if note else []),
         ],
         told=lambda one, each: (
             f"{one['domain']}, task {each['task']}, {each['mutation']}: here {each['here']}, there {each['there']}"
@@ -198,6 +199,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", type=Path, help="a folder for tau2.md and tau2.json")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--note", default="", help="what has to be known of the data, told on the page")
     parser.add_argument("--kept", type=Path, help="a file for verdicts, to go on behind those it has")
     parser.add_argument("--seconds", type=float, help="judge no more after so long")
     asked = parser.parse_args()
@@ -208,7 +210,7 @@ def main() -> None:
         verdicts = Verdicts(asked.kept, of=files, version=version, seconds=asked.seconds)
         found.append(compared(domain, asked.data, asked.python, asked.mutations, asked.seed, verdicts))
     given = {"versions": {"tau2-bench": version}, "began": began, "folder": asked.write, "as_json": asked.json}
-    reported("tau2", found, table(found), **given)
+    reported("tau2", found, table(found, asked.note), **given)
 
 
 if __name__ == "__main__":

@@ -132,9 +132,9 @@ def _livecodebench(row: Row, number: int) -> Task:
         raise ValueError("`public_test_cases` has no test")
     kinds, tags = {str(test["testtype"]) for test in tests}, _tags(row, kind="platform", difficulty="difficulty")
     if kinds == {"stdin"}:
-        private = {"runs": [[str(test["input"]), str(test["output"])] for test in tests]}
+        runs = {"runs": [[str(test["input"]), str(test["output"])] for test in tests]}
         ask = "Answer with a whole program in one fenced block. It reads standard input and prints to standard output."
-        return Task(_id(row, "question_id", number), f"{_text(row, 'question_content')}\n\n{ask}", private, tags)
+        return Task(_id(row, "question_id", number), f"{_text(row, 'question_content')}\n\n{ask}", runs, tags)
     if kinds != {"functional"}:
         raise ValueError(f"`testtype` is functional or stdin, the same of all tests; got {', '.join(sorted(kinds))}")
     cases = [

@@ -22,7 +22,7 @@ def run(source: str, given: str) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  it lives as long as the program does
     sys.argv = ["solution.py"]
-    os._exit = sys.exit  # type: ignore[assignment]  what was printed is heard
+    setattr(os, "_exit", sys.exit)  # noqa: B010  what was printed is heard
     try:
         exec(compile(source, "solution.py", "exec"), {"__name__": "__main__"})
     except SystemExit as left:
