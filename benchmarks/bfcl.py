@@ -1,16 +1,19 @@
 """Does what is counted here agree with the function-calling leaderboard's own checkers? Gold answers, and mutated ones.
 
     python benchmarks/bfcl.py [--categories …] [--mutations 200] [--write benchmarks/results]
+    python benchmarks/bfcl.py --kept verdicts.jsonl --seconds 150    # as often as it says that some are left
 
-Needs `pip install --no-deps bfcl-eval`. Each answer is played here through environment and reward, and judged there by
-`ast_checker` or `multi_turn_checker`; where nothing is to be called, or something, by that rule. The leaderboard's list
-of models, which needs every client library there is, is replaced by one entry.
+Needs `pip install --no-deps bfcl-eval overrides rank-bm25`. Each answer is played here through environment and reward,
+and judged there by `ast_checker`, `multi_turn_checker` or `agentic_checker`; where nothing is to be called, or
+something, by that rule. The leaderboard's list of models, which needs every client library there is, is replaced by one
+entry.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.metadata
 import itertools
 import json
 import random
@@ -18,18 +21,20 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from agreement import page, reported
+from agreement import Verdicts, page, reported
 from whetstone.chat import Message, ToolCall, assistant
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS
 from whetstone.environments.bfcl.package import data_folder
-from whetstone.environments.bfcl.tasks import gold_calls
+from whetstone.environments.bfcl.tasks import gold_actions
 from whetstone.errors import TaskError
 from whetstone.evaluation.contract import play
-from whetstone.rewards import REWARDS
+from whetstone.rewards import verdict
+from whetstone.rewards.calls.bfcl import bfcl
 from whetstone.tasks import FunctionCalls
 from whetstone.trajectory import Task
 
@@ -38,13 +43,25 @@ _SINGLE = (
     "live_simple", "live_multiple", "live_parallel", "live_parallel_multiple", "live_irrelevance", "live_relevance",
 )  # fmt: skip
 _CONVERSATIONS = tuple(f"multi_turn_{kind}" for kind in ("base", "miss_func", "miss_param", "long_context"))
+_MEMORIES = ("memory_kv", "memory_rec_sum")
+"""`memory_vector` is judged in the same way, and needs a model to find texts by."""
+_DECIDES = (
+    "environments/bfcl/conversation.py", "environments/bfcl/package.py", "environments/bfcl/tasks.py",
+    "environments/bfcl/memory.py", "environments/bfcl/memory_tasks.py", "environments/function_calls.py",
+    "rewards/calls/bfcl.py", "tasks/function_calls.py", "tasks/source_values.py",
+)  # fmt: skip
+"""What of ours a verdict comes from."""
 _MODEL = "compared"
+_CALLS = ("function_calls", partial(bfcl, as_published=True))
+_WORLDS: dict[str, tuple[str, Any]] = {"multi_turn": ("bfcl_multi_turn", verdict), "memory": ("bfcl_memory", verdict)}
+"""By the beginning of a category, the environment and what judges; else as the first."""
 _NUMBERS = itertools.count()
 """Services are kept there by model and question, and each answer needs its own."""
 Calls = list[dict[str, Any]]
 """`{"name": …, "arguments": {…}}` each."""
-Answer = list[list[Calls]]
-"""Calls by turn and action; a turn ends with an action that calls nothing, which is not written down."""
+Answer = list[list[Calls]] | str
+"""Calls by turn and action; a turn ends with an action that calls nothing, which is not written down. Of questions of
+memory, what is said."""
 
 
 # ------------------------------------------------------------ there
@@ -55,14 +72,17 @@ def _their_checkers() -> SimpleNamespace:
     models.MODEL_CONFIG_MAPPING = {_MODEL: SimpleNamespace(underscore_to_dot=True)}  # type: ignore[attr-defined]
     sys.modules[models.__name__] = models
     from bfcl_eval.constants.enums import Language
+    from bfcl_eval.eval_checker.agentic_eval.agentic_checker import agentic_checker
     from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
     from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 
-    return SimpleNamespace(ast=ast_checker, turns=multi_turn_checker, language=Language)
+    return SimpleNamespace(ast=ast_checker, turns=multi_turn_checker, said=agentic_checker, language=Language)
 
 
 def there(checkers: SimpleNamespace, category: str, task: Task, row: Mapping[str, Any], answer: Answer) -> bool:
     """What the leaderboard says."""
+    if isinstance(answer, str):
+        return bool(checkers.said(answer, task.private["answers"])["valid"])
     if category.startswith("multi_turn"):
         texts = [
             [
@@ -86,24 +106,24 @@ def there(checkers: SimpleNamespace, category: str, task: Task, row: Mapping[str
 
 def here(category: str, task: Task, answer: Answer) -> bool:
     """What environment and reward say."""
-    conversation = category.startswith("multi_turn")
-    steps: list[Message] = []
-    for turn in answer:
+    world, judge = next((each for kind, each in _WORLDS.items() if category.startswith(kind)), _CALLS)
+    steps: list[Message] = [assistant(answer)] if isinstance(answer, str) else []
+    for turn in () if isinstance(answer, str) else answer:
         steps += [
             assistant("", *(ToolCall(c["name"], json.dumps(c["arguments"])) for c in step)) for step in turn if step
         ]
         steps.append(assistant("Done."))
     left = iter(steps)
-    make = ENVIRONMENTS["bfcl_multi_turn" if conversation else "function_calls"]
-    played = asyncio.run(play(make, task, lambda *_: next(left), seed=0, max_turns=len(steps)))
-    reward: Any = REWARDS["verdict" if conversation else "bfcl"]
-    return bool(asyncio.run(reward(played.trajectory, task)).success)
+    played = asyncio.run(play(ENVIRONMENTS[world], task, lambda *_: next(left), seed=0, max_turns=len(steps)))
+    return bool(asyncio.run(judge(played.trajectory, task)).success)
 
 
 def gold(category: str, source: Any, task: Task) -> Answer:
     """The answer that is to be given."""
+    if category.startswith("memory"):
+        return json.dumps({"answer": task.private["answers"][0], "context": "It was said."})
     if category.startswith("multi_turn"):
-        return [[_plain([call]) for call in turn] for turn in gold_calls(task)]
+        return [[_plain(action) for action in turn] for turn in gold_actions(task)]
     try:
         return [[_plain(source.demonstrate(task, [], []).tool_calls)]]
     except TaskError:  # any call will do
@@ -120,8 +140,10 @@ def _plain(calls: Sequence[ToolCall]) -> Calls:
 
 def mutated(answer: Answer, others: Sequence[Answer], draw: random.Random) -> tuple[str, Answer]:
     """(what was changed, the answer)."""
-    changed: Answer = json.loads(json.dumps(answer))
-    donors = [call for one in others for turn in one for step in turn for call in step]
+    if isinstance(answer, str):
+        return _said_otherwise(answer, [one for one in others if isinstance(one, str)], draw)
+    changed: list[list[Calls]] = json.loads(json.dumps(answer))
+    donors = [call for one in others if not isinstance(one, str) for turn in one for step in turn for call in step]
     donors = donors or [{"name": "search", "arguments": {}}]
     steps = [(turn, step) for turn in changed for step in turn if step]
     way = draw.choice(
@@ -156,6 +178,25 @@ def mutated(answer: Answer, others: Sequence[Answer], draw: random.Random) -> tu
     return way, changed
 
 
+def _said_otherwise(answer: str, others: Sequence[str], draw: random.Random) -> tuple[str, str]:
+    said = str(json.loads(answer)["answer"])
+    words = said.split()
+    way = draw.choice(["bare", "case", "borrow", "drop", "cut", "glue", "punctuate", "bury", "quotes", "silence"])
+    changed = {
+        "bare": said,
+        "case": said.upper(),
+        "borrow": draw.choice(others),
+        "drop": " ".join(words[:-1]),
+        "cut": said[: max(1, len(said) - 1)],
+        "glue": f"x{said}",
+        "punctuate": draw.choice(["-", ".", "*", ", "]).join(said.split(" ")),
+        "bury": f"I think it was ({said}), or {draw.choice(others)}.",
+        "quotes": said.replace("'", '"'),
+        "silence": draw.choice(["", "I do not know."]),
+    }
+    return way, changed[way]
+
+
 def _other(value: Any, draw: random.Random) -> Any:
     """Another value, often of the same meaning."""
     if isinstance(value, bool):
@@ -181,30 +222,42 @@ def _other(value: Any, draw: random.Random) -> Any:
 # ------------------------------------------------------------ the comparison
 
 
-def compared(checkers: SimpleNamespace, category: str, mutations: int, seed: int) -> dict[str, Any]:
+def compared(checkers: SimpleNamespace, category: str, mutations: int, seed: int, verdicts: Verdicts) -> dict[str, Any]:
     """Agreement on one category, and every difference."""
     data, name = data_folder(), f"BFCL_v4_{category}.json"
-    rows = {row["id"]: row for row in map(json.loads, (data / name).read_text(encoding="utf-8").splitlines())}
+    rows: dict[str, Any] = {}
     source: Any
     if category.startswith("multi_turn"):
         source = TASKS_OF_WORLDS["bfcl_multi_turn"](category=category.removeprefix("multi_turn_"))
+    elif category.startswith("memory"):
+        source = TASKS_OF_WORLDS["bfcl_memory"](backend=category.removeprefix("memory_"))
     else:
         answers = data / "possible_answer" / name
         source = FunctionCalls(path=str(data / name), answers=str(answers) if answers.is_file() else None)
-    tasks = list(source.held_out(10**6))
-    right = [gold(category, source, task) for task in tasks]
+    if (data / name).is_file():
+        rows = {row["id"]: row for row in map(json.loads, (data / name).read_text(encoding="utf-8").splitlines())}
+    tasks = {task.id: task for task in source.held_out(10**6)}
+    right = {id: gold(category, source, task) for id, task in tasks.items()}
     draw = random.Random(f"{seed} {category}")
-    cases = [("gold", task, answer) for task, answer in zip(tasks, right, strict=True)]
+    cases = [("gold", id, answer) for id, answer in right.items()]
     for _ in range(mutations):
-        at = draw.randrange(len(tasks))
-        way, answer = mutated(right[at], right, draw)
-        cases.append((way, tasks[at], answer))
-    differences, accepted, began = [], Counter[bool](), time.perf_counter()
-    for way, task, answer in cases:
-        ours, theirs = here(category, task, answer), there(checkers, category, task, rows[task.id], answer)
+        id = draw.choice([*tasks])
+        way, answer = mutated(right[id], [*right.values()], draw)
+        cases.append((way, id, answer))
+
+    def judge(some: Sequence[Any]) -> list[tuple[bool, bool]]:
+        return [
+            (here(category, tasks[id], answer), there(checkers, category, tasks[id], rows.get(id, {}), answer))
+            for _, id, answer in some
+        ]
+
+    differences, refused, accepted = [], [], Counter[bool]()
+    judged = verdicts.of([(category, id, answer) for _, id, answer in cases], judge)
+    for (way, id, answer), (ours, theirs, _) in zip(cases, judged, strict=True):
         accepted[way == "gold"] += theirs
+        refused += [id] if way == "gold" and not theirs else []
         if ours != theirs:
-            differences.append({"mutation": way, "task": task.id, "here": ours, "there": theirs, "answer": answer})
+            differences.append({"mutation": way, "task": id, "here": ours, "there": theirs, "answer": answer})
     kinds = Counter(one["mutation"] == "gold" for one in differences)
     return {
         "category": category,
@@ -214,20 +267,24 @@ def compared(checkers: SimpleNamespace, category: str, mutations: int, seed: int
         "mutated": mutations,
         "mutated_agreed": mutations - kinds[False],
         "mutated_right": accepted[False],
-        "seconds": round(time.perf_counter() - began, 1),
+        "seconds": round(sum(seconds for _, _, seconds in judged), 1),
+        "gold_refused": refused,
         "differences": differences,
     }
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
     """The same as a page."""
+    refused = ", ".join(id for one in found for id in one["gold_refused"]) or "none"
     return page(
         found,
         kind="category",
         opening=[
             "# Berkeley Function-Calling Leaderboard (V4): agreement with its own checkers\n",
-            "Answers played through environment and reward, and judged by the checkers of the package `bfcl-eval`.",
-            "`right`: how many the leaderboard accepts.\n",
+            "Answers played through environment and reward (`bfcl`, `as_published: true`; of conversations `verdict`),",
+            "and judged by the checkers of the package `bfcl-eval`.",
+            "`right`: how many the leaderboard accepts. Its own answers to these fit none of its rules, and are right",
+            f"for neither: {refused}.\n",
         ],
         told=lambda _, each: (
             f"{each['task']}, {each['mutation']}: here {each['here']}, there {each['there']}; "
@@ -239,15 +296,20 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
 def main() -> None:
     """Compare, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--categories", nargs="+", default=[*_SINGLE, *_CONVERSATIONS])
+    parser.add_argument("--categories", nargs="+", default=[*_SINGLE, *_CONVERSATIONS, *_MEMORIES])
     parser.add_argument("--mutations", type=int, default=200, help="mutated answers a category")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", type=Path, help="a folder for bfcl.md and bfcl.json")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--kept", type=Path, help="a file for verdicts, to go on behind those it has")
+    parser.add_argument("--seconds", type=float, help="judge no more after so long")
     asked = parser.parse_args()
     began, checkers = time.perf_counter(), _their_checkers()
-    found = [compared(checkers, category, asked.mutations, asked.seed) for category in asked.categories]
-    reported("bfcl", found, table(found), began=began, folder=asked.write, as_json=asked.json)
+    version = importlib.metadata.version("bfcl-eval")
+    verdicts = Verdicts(asked.kept, of=_DECIDES, version=version, seconds=asked.seconds)
+    found = [compared(checkers, each, asked.mutations, asked.seed, verdicts) for each in asked.categories]
+    given = {"versions": {"bfcl-eval": version}, "began": began, "folder": asked.write, "as_json": asked.json}
+    reported("bfcl", found, table(found), **given)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import json
 import platform
 import sys
@@ -266,6 +267,7 @@ def reported(found: Sequence[Found]) -> tuple[dict[str, Any], str]:
         },
         "ratios": {},
         "goal": f"{GOAL} of {len(first)} work",
+        "versions": {name: importlib.metadata.version(name) for name in ("transformers", "jinja2")},
         "machine": {"system": platform.platform()},
         "seconds": round(sum(one.seconds for one in found), 1),
     }

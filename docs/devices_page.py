@@ -42,6 +42,17 @@ Judges and reward models of a recipe have a `device` of their own, and take a GP
 
 Where engine and learner share a GPU and take turns (`reinforcement.admit_ahead: 0`), the engine gives the memory of its
 keys back before each update.
+
+## PEFT, bitsandbytes, Liger
+
+- **PEFT** makes the adapters of `policy.lora` and opens those that were saved; without it, the message has the command.
+- **bitsandbytes**: `optimizer: adamw_8bit` takes its AdamW; it steps on a CPU, too (0.50). A model whose weights it has
+  quantised, in eight bits or four, is refused as a policy in a line: weights are trained, sent to engines and compared
+  as the numbers they are, and in eight bits a model gives other numbers each time. As a judge or a teacher in four bits
+  it is computed as it is: 5e-7 from its own pass.
+- **Liger** replaces parts of Transformers' models and needs Triton, so it was not tried on a CPU; nothing here calls it.
+  What your own code has patched before a policy is loaded is sampled and learned as it stands, and tried against the
+  model's own pass first.
 """
 
 

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from compatibility_page import compatibility_page
 from devices_page import devices_page
 from docstring_parser import parse
 from environments_page import environments_page
@@ -215,6 +216,7 @@ def main() -> None:
         "rewards.md": rewards_page(),
         "formats.md": formats_page(),
         "devices.md": devices_page(),
+        "compatibility.md": compatibility_page(),
     }
     for name, page in pages.items():
         if "--check" not in sys.argv:

@@ -1,6 +1,8 @@
 """The page of methods says what the docstrings say."""
 
+import importlib
 import inspect
+import json
 import runpy
 from pathlib import Path
 
@@ -73,3 +75,25 @@ def test_every_reward_is_on_its_page_and_says_what_it_is():
         options = [key for key, p in inspect.signature(part).parameters.items() if p.kind is p.KEYWORD_ONLY]
         said = {p.arg_name for p in parse(inspect.getdoc(part)).params}
         assert set(options) <= said, f"{name}: {set(options) - said}"
+
+
+def test_what_is_compatible_is_what_was_measured(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    page = importlib.import_module("compatibility_page")
+    written = (ROOT / "docs" / "compatibility.md").read_text()
+    assert written == page.compatibility_page()
+    bfcl = json.loads((ROOT / "benchmarks" / "results" / "bfcl.json").read_text())
+    assert f"bfcl-eval {bfcl['versions']['bfcl-eval']}" in written
+    for one in bfcl["measured"]:
+        assert f"| {one['category']} | {one['tasks']} | {one['gold_agreed']} |" in written
+    models = [{"kind": kind, "outcome": outcome} for kind, outcome in (("b", "exact"), ("a", "exact"), ("c", "wrong"))]
+    (tmp_path / "architectures.json").write_text(json.dumps({"models": models, "transformers": "5.0"}))
+    served = [{"server": "openenv", "works": True, "said": "a | b"}, {"server": "other", "works": False}]
+    (tmp_path / "servers.json").write_text(json.dumps({"measured": served}))
+    other = page.compatibility_page(tmp_path)
+    assert "with transformers 5.0.\n\n| outcome" in other
+    assert "| exact | 2 | a, b |\n| wrong | 1 | c |" in other
+    assert "| openenv | yes | a \\| b |\n| other | no |  |" in other
+    assert "with versions that were not recorded" in other
+    for name in ("templates", "bfcl", "tau2"):
+        assert f"Not measured: `python benchmarks/{name}.py`" in other

@@ -1,6 +1,7 @@
 """What tau2-bench's own evaluator says of episodes: run by `tau2.py` with a Python that has tau2, episodes on stdin.
 
 python tau2_evaluator.py < cases.jsonl > verdicts.jsonl
+python tau2_evaluator.py --version
 """
 
 # ruff: noqa: E402  its data folder is read from the environment when it is imported
@@ -8,10 +9,13 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import importlib.metadata
 import json
 import os
 import pickle
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -30,6 +34,8 @@ from tau2.evaluator.evaluator_action import ActionEvaluator
 from tau2.evaluator.evaluator_communicate import CommunicateEvaluator
 from tau2.evaluator.evaluator_env import EnvironmentEvaluator
 from tau2.registry import registry
+
+import tau2
 
 _load = DB.load.__func__
 _ready: dict[Any, list[Any]] = {}
@@ -79,8 +85,20 @@ def judged(task: Any, case: dict[str, Any]) -> dict[str, float]:
     return verdict
 
 
+def version() -> str:
+    """Of the package; of one that was not installed, what its project file says."""
+    try:
+        return importlib.metadata.version("tau2")
+    except importlib.metadata.PackageNotFoundError:
+        file = Path(str(tau2.__file__)).parents[2] / "pyproject.toml"
+        return str(tomllib.loads(file.read_text(encoding="utf-8"))["project"]["version"])
+
+
 def main() -> None:
     """Judge each episode, in a process of its own."""
+    if sys.argv[1:] == ["--version"]:
+        print(version())
+        return
     tasks: dict[str, dict[str, Any]] = {}
     for line in sys.stdin:
         case = json.loads(line)

@@ -1,5 +1,8 @@
 """The next prompt is the previous ids, the sampled ids, and the new messages; for every family of templates."""
 
+import copy
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +52,19 @@ ANSWERS = st.lists(
 
 def chat_for(tokenizer, format="hermes"):
     return Chat(tokenizer, FORMATS[format]())
+
+
+def test_a_template_is_given_the_variables_it_reads_and_no_others(tokenizer_of):
+    tokenizer = copy.deepcopy(tokenizer_of("chatml"))
+    tokenizer.chat_template += "{% if add_generation_prompt and thinks is defined and not thinks %}(quietly){% endif %}"
+    plain, quiet = (Chat(tokenizer, FORMATS["hermes"](), given) for given in ({}, {"thinks": False}))
+    contexts = [chat.open([user("one")], []) for chat in (plain, quiet)]
+    assert tokenizer.decode(contexts[1].ids) == tokenizer.decode(contexts[0].ids) + "(quietly)"
+    assert pickle.loads(pickle.dumps(quiet)).variables == {"thinks": False}
+    with pytest.raises(PolicyError, match='never reads "think"; did you mean "thinks"'):
+        Chat(tokenizer, FORMATS["hermes"](), {"think": False})
+    with pytest.raises(PolicyError, match='"messages" is given to every chat template already'):
+        Chat(tokenizer, FORMATS["hermes"](), {"messages": "none"})
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
@@ -117,6 +133,7 @@ def test_a_template_that_rewrites_history_opens_a_segment(tokenizer_of):
     rewritten = chat.extend(context, said, [user("two")])
     assert rewritten.opens_segment
     assert "hm" not in tokenizer_of("qwen3").decode(rewritten.ids)
+    assert chat.rewritten == "it drops what an earlier turn said, or thought"
     kept = chat.extend(context, said, [tool_result("42")])
     assert not kept.opens_segment
     assert kept.ids[: len(context.ids) + len(said)] == context.ids + said

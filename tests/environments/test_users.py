@@ -12,6 +12,7 @@ from tests_episodes import CHAT, LIMITS, Says, in_order
 from whetstone.chat import assistant
 from whetstone.environments import ToolEnvironment
 from whetstone.environments.users import EndpointUser, Requests, ScenarioUser
+from whetstone.environments.users.hands import HANDS, Hands
 from whetstone.errors import InfrastructureError
 from whetstone.plugins import OptionError
 from whetstone.rollout import run_episode
@@ -132,6 +133,26 @@ def test_a_model_plays_the_user_with_the_roles_exchanged(serve):
     assert "reason_for_call: I want my money back." in asked[0]["messages"][0]["content"]
 
 
+def test_a_model_uses_what_the_user_has_in_his_hands_before_he_answers(serve):
+    def look(where: str) -> str:
+        """Look somewhere."""
+        return where
+
+    def calls(arguments):
+        call = {"type": "function", "function": {"name": "look", "arguments": arguments}}
+        return 200, {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
+
+    url, asked = serve(calls('{"where": "up"}'), calls("["), says("I see the sky."))
+    user, seen = EndpointUser(url=url, model="m"), []
+    hands = Hands([look], lambda name, given: seen.append((name, given)) or "sky")
+    assert asyncio.run(_opened(user, {HANDS: hands})).text == "I see the sky."
+    assert seen == [("look", {"where": "up"})]
+    assert asked[0]["tools"][0]["function"]["name"] == "look"
+    told = [message["content"] for message in asked[-1]["messages"] if message["role"] == "tool"]
+    assert told == ["sky", "Error: the arguments are no JSON object"]
+    assert user.verdict() == {"user_ended": False, "user_answers": 1}
+
+
 def test_a_busy_server_is_asked_again(serve):
     url, asked = serve((429, "slow down"), (500, "oops"), says("Hello."))
     user = EndpointUser(url=url, model="m")
@@ -154,8 +175,8 @@ def test_nobody_there_is_said_and_not_waited_for():
         asyncio.run(_opened(user))
 
 
-async def _opened(user):
+async def _opened(user, shared=()):
     try:
-        return await user.open(Episode(TASK, 0))
+        return await user.open(Episode(TASK, 0, dict(shared)))
     finally:
         await user.close()

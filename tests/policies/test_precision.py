@@ -9,6 +9,7 @@ from tests_segments import segment
 from tests_small import SMALL
 from whetstone.algorithms import supervised
 from whetstone.assembly import assemble
+from whetstone.errors import PolicyError
 from whetstone.inference import Sampling
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import (
@@ -126,3 +127,13 @@ def test_sampler_and_learner_agree_in_shorter_numbers_and_learn(tmp_path, precis
     assert sum(after.logprobs[:1]) != sum(before.logprobs[:1])
     (found,) = trainer.logprobs([segment([*prompt, *after.tokens], [0] * len(prompt) + [1] * len(after.tokens))])
     assert torch.allclose(found, torch.tensor(after.logprobs), atol=0.05)
+
+
+@pytest.mark.parametrize("packed", [torch.int8, torch.uint8])
+def test_quantised_weights_are_refused_and_left_as_they_are(packed):
+    policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
+    layer = policy.model.get_submodule("model.layers.0.mlp.up_proj")
+    layer.weight = torch.nn.Parameter(torch.ones_like(layer.weight).to(packed), requires_grad=False)
+    with pytest.raises(PolicyError, match="its weights are quantised .*up_proj.weight is u?int8.*policy.lora"):
+        in_precision(policy, "auto")
+    assert layer.weight.dtype == packed

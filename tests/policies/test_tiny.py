@@ -1,11 +1,14 @@
 import pytest
 import torch
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from whetstone.assembly import assemble
 from whetstone.chat import Chat, user
 from whetstone.chat.formats import Compact
 from whetstone.errors import PolicyError
 from whetstone.policies import Policy, build_tiny, load_policy, save_policy
+from whetstone.policies.belonging import check_ids, strangeness
 from whetstone.recipe import TinySettings, load_recipe
 from whetstone.tools import pocket_calculator, tool_from_function
 
@@ -65,3 +68,22 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path):
     save_policy(Policy(small_model.model, big_tokenizer.tokenizer), tmp_path)
     with pytest.raises(PolicyError, match="they do not match"):
         load_policy(tmp_path)
+
+
+def test_a_tokenizer_whose_numbers_have_gaps_is_refused_where_one_has_no_embedding(tmp_path):
+    policy = small()
+    vocabulary = {"a": 0, "b": policy.model.config.vocab_size + 7}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="a")))
+    with pytest.raises(PolicyError, match="gives 'b' the id"):
+        check_ids("it", policy.model, tokenizer)
+
+
+def test_a_tokenizer_of_another_model_is_told_by_what_they_name_in_common():
+    policy, other = small(), small(markers=["<x>", "<y>"])
+    assert strangeness(policy.model, policy.tokenizer) == ""
+    policy.model.config.eos_token_id = policy.model.generation_config.eos_token_id = 40  # an ordinary token there
+    assert "eos_token_id of the model's configuration is 40, which is" in strangeness(policy.model, policy.tokenizer)
+    policy.model.generation_config.eos_token_id = [40, other.tokenizer.eos_token_id]  # one of several is enough
+    assert strangeness(policy.model, policy.tokenizer) == ""
+    policy.model.resize_token_embeddings(4 * len(policy.tokenizer))
+    assert "the model has embeddings for" in strangeness(policy.model, policy.tokenizer)

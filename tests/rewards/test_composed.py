@@ -91,6 +91,7 @@ def test_a_term_that_compares_compares():
     [
         ({"a": {"name": "exact_number", "gate": "b"}}, r'terms.a: there is no term "b"'),
         ({"a": {"name": "exact_number", "times": "a"}}, "cannot wait for itself"),
+        ({"a": "retail"}, 'terms.a: reward "retail": renamed to "tau2"'),
         ({"a": "exact_numbr"}, r'terms.a: no reward named "exact_numbr"; did you mean "exact_number"'),
         ({"a": {"name": "exact_number", "wieght": 1}}, r'terms.a.wieght: no such option; did you mean "weight"'),
         ({"a": {"name": "exact_number", "weight": "much"}}, r"terms.a.weight: .*valid number"),

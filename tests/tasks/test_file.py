@@ -89,6 +89,22 @@ def test_code_of_a_format_is_run_against_its_tests(tmp_path, name):
         assert asyncio.run(make_reward("unit_tests", REWARDS)(said, task)).success is right
 
 
+CONTEST = {
+    "question_content": "Print the sum.", "question_id": "s",
+    "public_test_cases": [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}],
+    "private_test_cases": [{"input": "1 0.5\n", "output": "1.5", "testtype": "stdin"}],
+}  # fmt: skip
+
+
+def test_a_problem_over_standard_input_asks_for_a_program(tmp_path):
+    (task,) = source(tmp_path, [CONTEST], format="livecodebench").held_out(9)
+    assert task.private == {"runs": [["1 2\n", "3\n"], ["1 0.5\n", "1.5"]]}
+    assert "reads standard input" in task.prompt
+    mixed = {**CONTEST, "private_test_cases": [{"input": "1", "output": "1", "testtype": "functional"}]}
+    with pytest.raises(TaskError, match="the same of all tests; got functional, stdin"):
+        source(tmp_path, [mixed], format="livecodebench")
+
+
 def test_columns_by_what_they_are_from_lines_a_list_and_a_table(tmp_path):
     rows = [{"q": f"What is {k}?", "a": str(k), "topic": "sums", "n": f"id{k}"} for k in range(3)]
     columns = {"prompt": "q", "answer": "a", "id": "n", "tags": ["topic"]}
@@ -112,8 +128,8 @@ def test_columns_by_what_they_are_from_lines_a_list_and_a_table(tmp_path):
         ("mbpp", {"test_list": ["assert True"]}, "calls no function of `code`"),
         (
             "livecodebench",
-            {"public_test_cases": '[{"input": "", "output": "", "testtype": "stdin"}]'},
-            "standard input",
+            {"public_test_cases": '[{"input": "", "output": "", "testtype": "file"}]'},
+            "functional or stdin",
         ),
         ("livecodebench", {"private_test_cases": "eJxrYJk"}, "is pickled"),
         ("browsecomp", {"problem": "plain"}, "not encrypted"),

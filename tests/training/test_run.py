@@ -2,21 +2,26 @@
 
 import fcntl
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests_episodes import group, turn
+from tests_episodes import path as path_of
 from tests_slow import mostly_slow
 from tests_small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
 from whetstone.assembly import assemble
 from whetstone.errors import NonFiniteError, RunDirectoryError, SaveError, WhetstoneError
 from whetstone.inference import rows_are_summed_alike
+from whetstone.policies import save_policy
 from whetstone.recipe import built_in_recipes, load_recipe
 from whetstone.record import run_recipe
 from whetstone.record.checkpoint import load_checkpoint
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import final_policy, train
+from whetstone.training.supervised import describe_groups
 
 CHECKPOINT_EVERY_STEP = ["supervised.checkpoint_every=1", "reinforcement.checkpoint_every=1"]
 
@@ -272,3 +277,38 @@ def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path
 def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
     summary = train(load_recipe(name, in_miniature(name, request)), tmp_path / name, progress=QUIET)
     assert summary.after.episodes == 4
+
+
+@pytest.mark.slow
+def test_a_run_whose_template_rewrites_history_counts_it_and_says_once_why(tmp_path):
+    policy = assemble(small()).policy
+    policy.tokenizer.chat_template = policy.tokenizer.chat_template.replace(
+        "{% for message in messages %}", "{{ messages | length }}{% for message in messages %}"
+    )
+    (tmp_path / "model").mkdir()
+    save_policy(policy, tmp_path / "model")
+    heard = []
+
+    class Hears(Progress):
+        def say(self, text):
+            heard.append(text)
+
+    given = ["policy.tiny=null", f"policy.path={tmp_path / 'model'}", "chat.format=compact", "ablations=null"]
+    train(small(*given), tmp_path / "run", progress=Hears(quiet=True))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(row["episode/new_segments"] >= 0 for row in rows if row["stage"] == "reinforcement")
+    said = [text for text in heard if "rewrites what was said" in text]
+    assert len(said) == 1
+    assert "it shows the beginning otherwise" in said[0]
+
+
+def test_a_variable_the_template_never_reads_is_an_error_with_its_place():
+    with pytest.raises(WhetstoneError, match=r'chat\.variables.*never reads "enable_thinking", nor any other'):
+        assemble(small("chat.variables={enable_thinking: false}"))
+
+
+def test_segments_that_begin_in_mid_episode_are_counted_by_episode():
+    opens, goes_on = (replace(turn("b"), opens_segment=opened) for opened in (True, False))
+    twice, never = path_of("a", 1.0, [opens, opens, goes_on, opens]), path_of("b", 0.0, [opens, goes_on])
+    found = describe_groups([replace(group(1.0, 0.0), trajectories=(twice, never))])
+    assert found["episode/new_segments"] == 1.0  # the first turn of an episode opens its first segment: (2 + 0) / 2

@@ -30,6 +30,7 @@ from whetstone.policies import (
     load_policy,
     placed,
 )
+from whetstone.policies.belonging import strangeness
 from whetstone.recipe import PolicySettings, Resolved
 from whetstone.tasks import Expert, Generated, Source
 
@@ -58,7 +59,10 @@ def policy_of(
     """
     recipe, policy, device = resolved.recipe, given, device_of(resolved)
     if policy is None and recipe.policy.path is not None:
-        policy = _adapted(resolved, _pretrained(resolved))
+        policy = _pretrained(resolved)
+        if strange := strangeness(policy.model, policy.tokenizer):
+            say(f"policy.path: the tokenizer may be another model's: {strange}")
+        policy = _adapted(resolved, policy)
     format = _format(resolved, policy, say)
     if policy is None:
         policy = _adapted(resolved, _tiny(resolved, source, environment, format, say))
@@ -84,7 +88,7 @@ def _format(resolved: Resolved, policy: Policy | None, say: Callable[[str], None
     settings = resolved.recipe
     name = settings.chat.format
     if name == "auto":
-        name = fitting_format(policy.tokenizer) if policy is not None else "hermes"
+        name = fitting_format(policy.tokenizer, settings.chat.variables) if policy is not None else "hermes"
         if settings.policy.path is not None:
             say(f"tools are called as {name} (chat.format: auto)")
     try:

@@ -7,27 +7,29 @@ templates of ChatML have seen.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from whetstone.chat.dialect import Prober, hints, misread
 from whetstone.chat.formats import FORMATS
-from whetstone.chat.rendering import rendered
+from whetstone.chat.rendering import Variable, rendered
 from whetstone.errors import PolicyError
 
 _NO_MODEL_WRITES = ("code", "compact", "react", "tags")
 """Formats a model learns from what it is told; no template writes calls in them."""
 
 
-def fitting_format(tokenizer: Any) -> str:
+def fitting_format(tokenizer: Any, variables: Mapping[str, Variable] | None = None) -> str:
     """A built-in format's name.
 
     Args:
         tokenizer: With a chat template, or none yet.
+        variables: What the template is given besides.
     """
     if not tokenizer.chat_template:
         return "hermes"
     try:
-        prober = Prober(rendered(tokenizer))
+        prober = Prober(rendered(tokenizer, variables))
     except PolicyError:  # whoever opens a chat with it is told what is wrong
         return "hermes"
     names = [name for name in FORMATS if name not in _NO_MODEL_WRITES]

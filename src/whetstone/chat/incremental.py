@@ -25,7 +25,7 @@ from whetstone.chat.dialect import CALLED, TOOL, Prober, Speech, in_parts, learn
 from whetstone.chat.marks import is_in, mark_for, marked, marks
 from whetstone.chat.message import Image, Message, Text, ToolCall, ToolSpec, system
 from whetstone.chat.protocol import ToolCallFormat
-from whetstone.chat.rendering import name_of, rendered
+from whetstone.chat.rendering import Variable, name_of, rendered
 from whetstone.errors import PolicyError
 
 Spoken = tuple[dict[str, Any] | Speech, ...]
@@ -55,18 +55,28 @@ class Context:
     """Messages of `spoken` that stand in the first of `shown`."""
 
 
+class _Rewritten(Exception):
+    """The template does not show what is in view as it showed it; the text says what of it."""
+
+
 class Chat:
     """One tokenizer's template and one tool-call format: messages ⇄ tokens.
 
+    Args:
+        variables: What the template is given besides, by name, such as `enable_thinking`.
+
     Raises:
         PolicyError: The tokenizer has no chat template, or one that cannot be used: it fails, takes more time or memory
-            than it may, drops what the user says, has no generation prompt, or never closes the model's turn.
+            than it may, drops what the user says, has no generation prompt, or never closes the model's turn. Or it
+            never reads one of the variables.
     """
 
-    def __init__(self, tokenizer: Any, format: ToolCallFormat) -> None:
-        self.tokenizer, self.format = tokenizer, format
+    def __init__(self, tokenizer: Any, format: ToolCallFormat, variables: Mapping[str, Variable] | None = None) -> None:
+        self.tokenizer, self.format, self.variables = tokenizer, format, dict(variables or {})
+        self.rewritten = ""
+        """Why the template first had to open a new segment in the middle of an episode; empty: it never had to."""
         self._named = name_of(tokenizer)
-        self._show = rendered(tokenizer)
+        self._show = rendered(tokenizer, self.variables)
         added = tokenizer.added_tokens_decoder
         self._token_text = {i: str(token.content) for i, token in added.items()}
         look_alikes = sorted({*self._token_text.values(), *format.markers}, key=len, reverse=True)
@@ -83,9 +93,9 @@ class Chat:
         """A turn is over when the model draws one of these."""
         self._stops = tuple(dict.fromkeys(self._text_of(i) for i in sorted(self.stop_ids)))
 
-    def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat]]:
+    def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat, dict[str, Variable]]]:
         """Another process compiles the template itself."""
-        return Chat, (self.tokenizer, self.format)
+        return Chat, (self.tokenizer, self.format, self.variables)
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
         """The context an episode begins with: the tools on offer, the opening messages, the model's turn."""
@@ -100,8 +110,10 @@ class Chat:
         speech = self._speech(self._text(sampled), context)
         after = (*context.spoken, speech, *self._foreign(messages, speech, context.tools))
         ended = sampled[-1] if sampled and sampled[-1] in self.stop_ids else None
-        written = self._continued(context, after, ended)
-        if written is None:  # the template rewrote history
+        try:
+            written = self._continued(context, after, ended)
+        except _Rewritten as why:
+            self.rewritten = self.rewritten or str(why)
             return self._afresh(after, context.tools)
         new = self.encode(written)
         ids, shown = (*context.ids, *sampled, *new), (*context.shown, written)
@@ -203,40 +215,46 @@ class Chat:
         ids = self.encode(written)
         return Context(ids, ids, True, spoken, tools, (written,), len(spoken))
 
-    def _continued(self, context: Context, after: Spoken, ended: int | None) -> str | None:
-        """What the template puts behind the last turn of the model; None where it does not keep what is in view."""
+    def _continued(self, context: Context, after: Spoken, ended: int | None) -> str:
+        """What the template puts behind the last turn of the model.
+
+        Raises:
+            _Rewritten: It does not keep what is in view.
+        """
         mark = mark_for([m.text if isinstance(m, Speech) else m for m in after])
         turns = [m for m in after[context.opened :] if isinstance(m, Speech)]
         by_turn = {id(turn): marked(turn, f"{mark}{number}x") for number, turn in enumerate(turns)}
         old = tuple(self._cleared(m, context.tools) if isinstance(m, Speech) else m for m in after[: context.opened])
         whole = self._render((*old, *(by_turn.get(id(m), m) for m in after[context.opened :])), context.tools, True)
         if not whole.startswith(context.shown[0]):
-            return None
+            raise _Rewritten("it shows the beginning otherwise")
         place = len(context.shown[0])
         closing_thought = self.dialect.thought_signs[1]
         for number, turn in enumerate(turns):
             spots = {whole.find(text, place): len(text) for text in marks(by_turn[id(turn)])}
             begins = min(spots)
-            if begins < 0:  # something it said is dropped
-                return None
+            if begins < 0:
+                raise _Rewritten("it drops what an earlier turn said, or thought")
             ends = max(at + length for at, length in spots.items())
             if (closing_thought in turn.text) != (closing_thought in whole[place:ends]):
-                return None  # the end of a thought is there that it did not say, or is not
+                raise _Rewritten("it sets the end of a thought where the model did not, or takes it away")
             place = ends
             if number < len(turns) - 1:
                 begins = whole.find(context.shown[number + 1], place)
                 if begins < 0:
-                    return None
+                    raise _Rewritten("it shows what stood between two turns otherwise")
                 place = begins + len(context.shown[number + 1])
         behind = whole[place:]
         stop = min((at for text in self._stops if (at := behind.find(text)) >= 0), default=-1)
         answers = after[next(i for i in range(len(after), 0, -1) if isinstance(after[i - 1], Speech)) :]
         if stop < 0 or not all(is_in(str(m["content"]), behind) for m in answers if isinstance(m, dict)):
-            return None
+            raise _Rewritten("it shows an answer in another place")
         if ended is None:
             return behind[stop:]
         said = self._text_of(ended)
-        return behind[stop + len(said) :] if behind.startswith(said, stop) else None
+        if not behind.startswith(said, stop):
+            raise _Rewritten("it ends a turn otherwise than the model did")
+        return behind[stop + len(said) :]
 
     def _text(self, sampled: Sequence[int]) -> str:
         """The model's tokens as text, without the one that ended the turn."""

@@ -11,16 +11,24 @@ from typing import Any
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from whetstone.chat.dialect import Shown
-from whetstone.chat.template import compiled
-from whetstone.errors import PolicyError
+from whetstone.chat.template import OWN_NAMES, compiled
+from whetstone.errors import PolicyError, did_you_mean
+
+Variable = bool | int | float | str
+"""What a template may be given besides a conversation."""
 
 
-def rendered(tokenizer: Any) -> Shown:
+def rendered(tokenizer: Any, variables: Mapping[str, Variable] | None = None) -> Shown:
     """What a tokenizer's chat template shows of a conversation; of several templates that for tools.
 
+    Args:
+        variables: What it is given besides, by name.
+
     Raises:
-        PolicyError: It has none, or one that is no Jinja. What is returned raises it where the template fails.
+        PolicyError: It has none, or one that is no Jinja, or never reads one of the variables. What is returned raises
+            it where the template fails.
     """
+    variables = dict(variables or {})
     named = name_of(tokenizer)
     if not tokenizer.chat_template:
         raise PolicyError(
@@ -32,10 +40,21 @@ def rendered(tokenizer: Any) -> Shown:
         where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
         raise PolicyError(f"{named}: its chat template fails: {where}{_short(error)}") from None
 
+    for name in variables:
+        if name in OWN_NAMES:
+            raise PolicyError(f'"{name}" is given to every chat template already')
+        if name not in template.reads:
+            other = sorted(template.reads - OWN_NAMES - {*tokenizer.special_tokens_map})
+            said = f"; it reads {', '.join(other)}" if other else ", nor any other"
+            raise PolicyError(f'{named}: its chat template never reads "{name}"{did_you_mean(name, other) or said}')
+
     def shown(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, asked: bool) -> str:
         try:
             return template.render(
-                messages, tools=tools, add_generation_prompt=asked, special=tokenizer.special_tokens_map
+                messages,
+                tools=tools,
+                add_generation_prompt=asked,
+                special={**tokenizer.special_tokens_map, **variables},
             )
         except TemplateError as error:
             raise PolicyError(f"{named}: its chat template fails: {_short(error)}") from error

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -38,6 +38,8 @@ _WEIGHT = 64
 _LARGEST_NUMBER = 100_000
 """As an argument: of a width, a count."""
 _LONGEST_TEMPLATE = 1 << 20
+OWN_NAMES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "functions", "datetime"})
+"""What every template is given."""
 _WIDE = re.compile(r"\d{6}|\*")
 """Widths in formats, those taken from an argument among them."""
 
@@ -59,6 +61,8 @@ class ChatTemplate:
         with _as_template_errors():
             tree = self._environment.parse(source)
             self._asks = {node.name for node in tree.find_all(nodes.Name)}
+            self.reads = frozenset(meta.find_undeclared_variables(tree) - self._environment.globals.keys())
+            """What it reads that it has not made itself."""
             measured = _Measuring().visit(tree)
             measured.set_environment(self._environment)
             code = self._environment.compile(measured)
@@ -76,7 +80,7 @@ class ChatTemplate:
         """The text of a conversation.
 
         Args:
-            special: Special tokens by their names, as templates read them.
+            special: Special tokens by their names, as templates read them, and whatever else one is given.
             tools: On offer, as the OpenAI chat API writes them; None where the conversation has none.
 
         Raises:

@@ -18,7 +18,7 @@ from whetstone.environments.adapters.reasoning_gym import ReasoningGym, Reasonin
 from whetstone.environments.adapters.scienceworld import ScienceWorld, ScienceWorldTasks
 from whetstone.environments.adapters.textarena import TextArena, TextArenaTasks
 from whetstone.environments.adapters.textworld import TextWorld, TextWorldTasks
-from whetstone.environments.bfcl import Conversation, ConversationTasks
+from whetstone.environments.bfcl import Conversation, ConversationTasks, Memory, MemoryTasks
 from whetstone.environments.function_calls import FunctionCalls
 from whetstone.environments.native.adventure import Adventure, AdventureTasks
 from whetstone.environments.native.apis import ApisTasks, Services
@@ -43,7 +43,16 @@ from whetstone.environments.remote.client import Remote, RemoteTasks
 from whetstone.environments.remote.nemo_gym import NemoGym, NemoGymTasks
 from whetstone.environments.remote.openenv import OpenEnv
 from whetstone.environments.remote.verifiers import Verifiers, VerifiersTasks
-from whetstone.environments.tau2 import AirlineDesk, AirlineTasks, Desk, RetailDesk, RetailTasks
+from whetstone.environments.tau2 import (
+    AirlineDesk,
+    AirlineTasks,
+    Caller,
+    Desk,
+    RetailDesk,
+    RetailTasks,
+    TelecomDesk,
+    TelecomTasks,
+)
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.environments.users import Requests, ScenarioUser
 from whetstone.errors import RecipeError
@@ -51,8 +60,15 @@ from whetstone.plugins import options_of
 from whetstone.tools import Files, Python, Shell, Sql
 
 
-def tau2_of(desk: type[Desk]) -> Callable[..., ToolEnvironment]:
-    """A domain of tau2-bench."""
+def tau2_of(
+    desk: type[Desk], *, policies: Sequence[str] = ("policy.md",), customer: Any = ScenarioUser
+) -> Callable[..., ToolEnvironment]:
+    """A domain of tau2-bench.
+
+    Args:
+        policies: The files of its policy; several are put into tags of their names.
+        customer: Who plays the customer unless a recipe names somebody else.
+    """
 
     def environment(
         *, path: str, policy: bool = True, user: Any = None, max_result_characters: int = 4000
@@ -60,27 +76,35 @@ def tau2_of(desk: type[Desk]) -> Callable[..., ToolEnvironment]:
         """A domain of tau2-bench, over the folder with its data.
 
         Args:
-            path: The folder with `db.json`, `policy.md` and the tasks.
+            path: The folder with the database, the policy and the tasks.
             policy: Whether the agent reads the policy of the domain.
-            user: Who plays the customer; none: a script, `scenario`.
+            user: Who plays the customer; none: a script.
             max_result_characters: As of `tools`.
 
         Raises:
             RecipeError: There is no such file.
         """
-        file = Path(path) / "policy.md"
-        if policy and not file.is_file():
-            raise RecipeError(
-                f"{file}: no such file; set policy: false to do without, or take the folder of tau2-bench"
-            )
         return ToolEnvironment(
             tools=[partial(desk, path=path)],
-            instruction=file.read_text(encoding="utf-8") if policy else "",
+            instruction=_policy(Path(path), policies) if policy else "",
             max_result_characters=max_result_characters,
-            user=user or ScenarioUser,
+            user=user or customer,
         )
 
     return environment
+
+
+def _policy(folder: Path, names: Sequence[str]) -> str:
+    for name in names:
+        if not (folder / name).is_file():
+            raise RecipeError(
+                f"{folder / name}: no such file; set policy: false to do without, or take the folder of tau2-bench"
+            )
+    texts = [(folder / name).read_text(encoding="utf-8") for name in names]
+    if len(texts) == 1:
+        return texts[0]
+    tags = [Path(name).stem for name in names]
+    return "\n".join(f"<{tag}>\n{text}\n</{tag}>" for tag, text in zip(tags, texts, strict=True))
 
 
 def world_of(*own: Any, user: Any = None) -> Callable[..., ToolEnvironment]:
@@ -131,6 +155,7 @@ ENVIRONMENTS: dict[str, Any] = {
     # tools over a world of the task's
     "airline": tau2_of(AirlineDesk),
     "apis": world_of(Services, user=Requests),
+    "bfcl_memory": Memory,
     "bfcl_multi_turn": Conversation,
     "bug_repair": world_of(Files, Shell, HiddenTests),
     "chores": world_of(Shell, FolderCheck),
@@ -140,6 +165,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "retail": tau2_of(RetailDesk),
     "support": world_of(SupportDesk, user=SupportUser),
     "tables": world_of(Python),
+    "telecom": tau2_of(TelecomDesk, policies=("main_policy.md", "tech_support_manual.md"), customer=Caller),
     "text_to_sql": world_of(partial(Sql, url="task")),
 }
 REWARD_OF = {
@@ -148,6 +174,7 @@ REWARD_OF = {
     "function_calls": "bfcl",
     "retail": "tau2",
     "tables": "exact_number",
+    "telecom": "tau2",
     "text_to_sql": "exact_match",
 }
 """What judges an environment, where that is not its own verdict."""
@@ -156,6 +183,7 @@ TASKS_OF_WORLDS: dict[str, Any] = {
     "airline": AirlineTasks,
     "apis": ApisTasks,
     "battleship": BattleshipTasks,
+    "bfcl_memory": MemoryTasks,
     "bfcl_multi_turn": ConversationTasks,
     "bug_repair": BugRepairTasks,
     "chores": ChoresTasks,
@@ -175,6 +203,7 @@ TASKS_OF_WORLDS: dict[str, Any] = {
     "sokoban": SokobanTasks,
     "support": SupportTasks,
     "tables": TablesTasks,
+    "telecom": TelecomTasks,
     "text_to_sql": TextToSqlTasks,
     "textarena": TextArenaTasks,
     "textworld": TextWorldTasks,

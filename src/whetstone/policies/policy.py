@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from whetstone.errors import PolicyError, did_you_mean
 from whetstone.policies.adapters import has_adapters, load_adapters, without_adapters
+from whetstone.policies.belonging import check_ids
 from whetstone.policies.critic import Critic
 from whetstone.policies.devices import CPU
 from whetstone.policies.finding import found_model
@@ -174,11 +175,7 @@ def load_policy(
         raise PolicyError(f"{base}: weights are missing: {', '.join(sorted(told['missing_keys'])[:3])}")
     if base != folder:
         load_adapters(model, folder)
-    known = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > known:
-        raise PolicyError(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model {known}; they do not match"
-        )
+    check_ids(folder, model, tokenizer)
     return placed(Policy(model, tokenizer), device)
 
 

@@ -70,7 +70,17 @@ def in_precision(policy: Policy, wanted: Precision) -> Policy:
 
     Args:
         wanted: `auto`: what suits the model and the device it is on.
+
+    Raises:
+        PolicyError: Its weights are quantised: as numbers they mean nothing without their scales.
     """
+    packed = next(((name, p.dtype) for name, p in policy.model.named_parameters() if p.element_size() == 1), None)
+    if packed is not None:
+        raise PolicyError(
+            f"{policy.tokenizer.name_or_path or 'the model'}: its weights are quantised ({packed[0]} is "
+            f"{str(packed[1]).removeprefix('torch.')}); a policy's are not: dequantise it, or name the model it was "
+            "made of and train adapters (policy.lora)"
+        )
     of_model = sum(p.numel() for name, p in policy.model.named_parameters() if "lora_" not in name)
     adapted = has_adapters(policy.model)
     dtype = in_dtype(of_model, wanted, policy.device)

@@ -77,6 +77,9 @@ class ChatSettings(Settings):
     format: str = "auto"
     """A tool-call format by name. `auto`: the one the model's own template speaks of; where it speaks of none, and for
     a tiny model, `hermes`, whose tools stand in the system message."""
+    variables: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """What the model's own chat template is given besides, by name: `{enable_thinking: false}`. One that it never reads
+    is an error."""
 
 
 class TasksSettings(BaseModel):

@@ -130,8 +130,13 @@ def _livecodebench(row: Row, number: int) -> Task:
     tests = [*_tests(row, "public_test_cases"), *_tests(row, "private_test_cases")]
     if not tests:
         raise ValueError("`public_test_cases` has no test")
-    if any(test["testtype"] != "functional" for test in tests):
-        raise ValueError("tests that read standard input are not judged here, only functional ones are")
+    kinds, tags = {str(test["testtype"]) for test in tests}, _tags(row, kind="platform", difficulty="difficulty")
+    if kinds == {"stdin"}:
+        runs = {"runs": [[str(test["input"]), str(test["output"])] for test in tests]}
+        ask = "Answer with a whole program in one fenced block. It reads standard input and prints to standard output."
+        return Task(_id(row, "question_id", number), f"{_text(row, 'question_content')}\n\n{ask}", runs, tags)
+    if kinds != {"functional"}:
+        raise ValueError(f"`testtype` is functional or stdin, the same of all tests; got {', '.join(sorted(kinds))}")
     cases = [
         [[json.loads(line) for line in test["input"].splitlines() if line.strip()], json.loads(test["output"])]
         for test in tests
@@ -144,7 +149,6 @@ def _livecodebench(row: Row, number: int) -> Task:
     private = {"entry_point": entry, "cases": cases, "prelude": prelude}
     ask = "Answer with the whole code in one fenced block, beginning with:"
     prompt = f"{_text(row, 'question_content')}\n\n{ask}\n\n```python\n{starter}\n```"
-    tags = _tags(row, kind="platform", difficulty="difficulty")
     return Task(_id(row, "question_id", number), prompt, private, tags)
 
 
@@ -229,8 +233,9 @@ FORMATS: Mapping[str, Format] = {
         function_task,
     ),
     "livecodebench": Format(
-        "question_content, public_test_cases, metadata, (private_test_cases), (starter_code), (question_id), "
-        "(platform), (difficulty)", "unit_tests", "tools", "A problem of a contest; functional tests, as JSON.",
+        "question_content, public_test_cases, (metadata), (private_test_cases), (starter_code), (question_id), "
+        "(platform), (difficulty)", "unit_tests", "tools",
+        "A problem of a contest: a function (`functional` tests; its name in metadata) or a program (`stdin`).",
         _livecodebench,
     ),
     "math": Format(

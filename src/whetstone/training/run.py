@@ -87,6 +87,7 @@ from whetstone.training.watchdog import Playing, Watchdog
 from whetstone.trajectory import Group, Trajectory
 
 _MISMATCH = "sampler and learner disagree"
+_REWRITTEN = "the chat template rewrites"
 
 
 def train(
@@ -380,6 +381,13 @@ class _Run:
             self.progress.say(
                 f"step {work.done} of {stage}: sampler and learner disagree by {apart:.2g} nats a token on the same "
                 f"tokens (sampler/mismatch_kl); the run stops above {most:g} (reinforcement.max_mismatch)"
+            )
+        rewritten = self.assembly.chat.rewritten if self.assembly is not None else ""
+        if rewritten and _REWRITTEN not in self.told:
+            self.told.add(_REWRITTEN)
+            self.progress.say(
+                f"step {work.done} of {stage}: the chat template rewrites what was said ({rewritten}); each time a new "
+                "segment begins, which is exact and slower (episode/new_segments)"
             )
         new = {cause: count for cause, count in work.causes.items() if cause_key(cause) not in self.told}
         self.told |= {cause_key(cause) for cause in new}

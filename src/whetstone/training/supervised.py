@@ -204,6 +204,9 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
             "episode/turns": came_to.turns,
             "episode/tool_calls": came_to.tool_calls,
             "episode/action_tokens": came_to.action_tokens,
+            "episode/new_segments": fmean(
+                sum(turn.opens_segment for turn in t.turns[1:]) for group in groups for t in group.trajectories
+            ),
             "group/zero_variance_fraction": fmean(len(set(of)) <= 1 for of in scored),
         }
     if came_to.well_formed_calls is not None:

@@ -26,6 +26,9 @@ from whetstone.environments.function_calls import offered
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
 
+MOST_STEPS = 20
+"""Actions a turn may take in the benchmark."""
+
 
 class Conversation:
     """Plays `question` over the services of `involved_classes` in the task's private data, which begin in
@@ -41,7 +44,7 @@ class Conversation:
     judges = True
     speaks = True
 
-    def __init__(self, *, max_steps: int = 20) -> None:
+    def __init__(self, *, max_steps: int = MOST_STEPS) -> None:
         self.max_steps = max_steps
         self._world: World | None = None
         self._gold: World | None = None
@@ -69,24 +72,13 @@ class Conversation:
         self._steps += 1
         if not action.tool_calls and not action.malformed:
             return self._turn_over()
-        answers, records = [], []
-        for call in action.tool_calls:
-            arguments = arguments_of(call.arguments)
-            if arguments is None:
-                result, outcome = "Error during execution: the arguments are no JSON object", "invalid_arguments"
-            else:
-                result, outcome = self._world.call(call.name, arguments)
-                self._called = True
-                self._returned[result] += 1
-            answers.append(tool_result(result, call_id=call.id))
-            records.append(CallRecord(call.name, outcome, 0.0))
-        for what in action.malformed:
-            answers.append(tool_result(f"error: {what}"))
-            records.append(CallRecord("", "malformed_call", 0.0))
+        answers, records, returned = carried_out(self._world, action)
+        self._called = self._called or bool(returned)
+        self._returned.update(returned)
         cut = self._steps > self.max_steps
         if cut:
             self._failure = self._failure or f"turn {self._turn}: more than {self.max_steps} steps"
-        return StepResult(Observation(tuple(answers)), truncated=cut, calls=tuple(records))
+        return StepResult(Observation(answers), truncated=cut, calls=records)
 
     async def verdict(self) -> Mapping[str, Any]:
         """A success where every turn was right to the end; `why_not` says where it went wrong first."""
@@ -138,17 +130,47 @@ class Conversation:
         return tuple(offered(each) for each in described if each["name"] not in hidden)
 
 
+def carried_out(world: World, action: Message) -> tuple[tuple[Message, ...], tuple[CallRecord, ...], tuple[str, ...]]:
+    """Carry out the calls of an action, one after the other: (what the model reads, records, what calls returned)"""
+    answers, records, returned = [], [], []
+    for call in action.tool_calls:
+        arguments = arguments_of(call.arguments)
+        if arguments is None:
+            result, outcome = "Error during execution: the arguments are no JSON object", "invalid_arguments"
+        else:
+            result, outcome = world.call(call.name, arguments)
+            returned.append(result)
+        answers.append(tool_result(result, call_id=call.id))
+        records.append(CallRecord(call.name, outcome, 0.0))
+    for what in action.malformed:
+        answers.append(tool_result(f"error: {what}"))
+        records.append(CallRecord("", "malformed_call", 0.0))
+    return tuple(answers), tuple(records), tuple(returned)
+
+
 class World:
     """The services of one side: the agent's, or that of the gold calls."""
 
     def __init__(self, task: Task) -> None:
         names = task.private["involved_classes"]
-        self.services = services(
-            names, task.private["initial_config"], long_context=task.tags.get("kind", "").endswith("long_context")
+        self._set(
+            services(
+                names, task.private["initial_config"], long_context=task.tags.get("kind", "").endswith("long_context")
+            )
         )
+
+    @classmethod
+    def of(cls, services: Mapping[str, Any]) -> World:
+        """Services that are there already."""
+        world = cls.__new__(cls)
+        world._set(services)
+        return world
+
+    def _set(self, services: Mapping[str, Any]) -> None:
+        self.services = services
         self._methods: dict[str, Callable[..., Any]] = {}
-        for name in names:  # of two methods of one name the later service's counts
-            members = inspect.getmembers(self.services[name], predicate=inspect.ismethod)
+        for service in services.values():  # of two methods of one name the later service's counts
+            members = inspect.getmembers(service, predicate=inspect.ismethod)
             self._methods |= {method: call for method, call in members if not method.startswith("_")}
 
     def named(self, name: str, positional: Sequence[Any]) -> dict[str, Any]:

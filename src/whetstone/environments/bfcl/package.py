@@ -60,10 +60,15 @@ def services(names: Sequence[str], configuration: Mapping[str, Any], *, long_con
     return made
 
 
-@functools.lru_cache(maxsize=32)
 def functions(name: str) -> tuple[Mapping[str, Any], ...]:
     """What is said of a service's functions."""
-    file = data_folder() / "multi_turn_func_doc" / f"{_FILES[name]}.json"
+    return described(_FILES[name])
+
+
+@functools.lru_cache(maxsize=32)
+def described(module: str) -> tuple[Mapping[str, Any], ...]:
+    """What is said of the functions of a module of services."""
+    file = data_folder() / "multi_turn_func_doc" / f"{module}.json"
     return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
 
 
@@ -72,3 +77,44 @@ def said_with_new_functions() -> str:
     """What the user says when functions are added, word for word: scores are only comparable where it is."""
     module = importlib.import_module("bfcl_eval.constants.default_prompts")
     return str(module.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
+
+
+_NEEDS_OF_MEMORY = {
+    "kv": "overrides rank-bm25", "rec_sum": "overrides", "vector": "overrides sentence-transformers faiss-cpu"
+}  # fmt: skip
+
+
+def memory_of(backend: str) -> Any:
+    """An empty memory.
+
+    Raises:
+        RecipeError: The package is not installed, or not what this memory needs; or there is no such one.
+    """
+    data_folder()
+    if backend not in _NEEDS_OF_MEMORY:
+        raise RecipeError(f'BFCL: no memory "{backend}"; there are {", ".join(_NEEDS_OF_MEMORY)}')
+    try:
+        module = importlib.import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.memory_{backend}")
+    except ImportError as error:
+        raise RecipeError(
+            f"BFCL's memory {backend} needs more ({error}): pip install {_NEEDS_OF_MEMORY[backend]}"
+        ) from None
+    except OSError as error:
+        raise RecipeError(f"BFCL's memory {backend} cannot fetch the model it finds texts with: {error}") from None
+    return getattr(module, f"MemoryAPI_{backend}")()
+
+
+def instructions_of_memory(backend: str, scenario: str, memory: Any, *, asks: bool) -> str:
+    """The system message, word for word: whom the agent serves, what its memory is, and what that holds.
+
+    Args:
+        asks: Whether a question is to be answered in the benchmark's form.
+    """
+    prompts = importlib.import_module("bfcl_eval.constants.default_prompts")
+    kind = "UNIFIED" if backend == "rec_sum" else "CORE_ARCHIVAL"
+    template: str = getattr(prompts, f"MEMORY_BACKEND_INSTRUCTION_{kind}")
+    said = template.format(
+        scenario_setting=prompts.MEMORY_AGENT_SETTINGS[scenario], memory_content=memory._dump_core_memory_to_context()
+    )
+    form = prompts.ADDITIONAL_SYSTEM_PROMPT_FOR_AGENTIC_RESPONSE_FORMAT
+    return f"{said}\n\n{form}" if asks else said

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
-from whetstone.environments.bfcl.conversation import World, read_call
+from whetstone.environments.bfcl.conversation import MOST_STEPS, World, read_call
 from whetstone.environments.bfcl.package import data_folder
 from whetstone.errors import TaskError
 from whetstone.tasks.jsonl import read_tasks
@@ -23,7 +23,8 @@ Category = Literal["base", "miss_func", "miss_param", "long_context"]
 
 
 class ConversationTasks(ListedTasks):
-    """One task a conversation; the expert makes the gold calls, each in an action of its own.
+    """One task a conversation; the expert makes the gold calls, each in an action of its own where a turn has
+    the steps for it.
 
     Args:
         category: `base`; `miss_func`: a function is there only from some turn on; `miss_param`: a turn leaves out what
@@ -53,12 +54,12 @@ class ConversationTasks(ListedTasks):
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The next gold call of the turn, and a word at its end."""
-        turns = gold_calls(task)
+        turns = gold_actions(task)
         spoken = sum(message.role == "assistant" and not message.tool_calls for message in conversation)
         last = max((i for i, m in enumerate(conversation) if m.role == "assistant" and not m.tool_calls), default=-1)
         made = sum(message.role == "assistant" for message in conversation[last + 1 :])
-        calls = turns[min(spoken, len(turns) - 1)]
-        return assistant("", calls[made]) if made < len(calls) else assistant("Done.")
+        actions = turns[min(spoken, len(turns) - 1)]
+        return assistant("", *actions[made]) if made < len(actions) else assistant("Done.")
 
 
 def conversation_task(row: Mapping[str, Any], ground_truth: Sequence[Sequence[str]]) -> Task:
@@ -86,3 +87,12 @@ def _answers(path: Path) -> dict[str, Sequence[Sequence[str]]]:
         raise TaskError(f"{path}: no such file of gold calls")
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return {str(row["id"]): row["ground_truth"] for row in rows}
+
+
+def gold_actions(task: Task) -> list[list[list[ToolCall]]]:
+    """By turn, the gold calls of each action: one, or as many as it takes in the steps a turn may have."""
+    return [
+        [calls[at : at + size] for at in range(0, len(calls), size)]
+        for calls in gold_calls(task)
+        for size in [max(1, -(-len(calls) // MOST_STEPS))]
+    ]

@@ -6,10 +6,24 @@ from whetstone.window import window
 
 if TYPE_CHECKING:
     from whetstone.environments.tau2.airline import AirlineDesk
+    from whetstone.environments.tau2.caller import Caller, told
     from whetstone.environments.tau2.desk import Desk, wanted_differences
     from whetstone.environments.tau2.retail import RetailDesk
-    from whetstone.environments.tau2.tasks import AirlineTasks, RetailTasks, task_of
+    from whetstone.environments.tau2.tasks import AirlineTasks, RetailTasks, TelecomTasks, task_of
+    from whetstone.environments.tau2.telecom import TelecomDesk
 
 __getattr__, __dir__ = window(__name__)
 
-__all__ = ["AirlineDesk", "AirlineTasks", "Desk", "RetailDesk", "RetailTasks", "task_of", "wanted_differences"]
+__all__ = [
+    "AirlineDesk",
+    "AirlineTasks",
+    "Caller",
+    "Desk",
+    "RetailDesk",
+    "RetailTasks",
+    "TelecomDesk",
+    "TelecomTasks",
+    "task_of",
+    "told",
+    "wanted_differences",
+]

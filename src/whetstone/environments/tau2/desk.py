@@ -18,7 +18,7 @@ class Desk:
     """Tools over a domain's database; a subclass has those of its domain.
 
     Args:
-        path: The folder with `db.json`.
+        path: The folder with `db.json` or `db.toml`.
 
     Raises:
         RecipeError: There is none.
@@ -35,8 +35,11 @@ class Desk:
 
     def open(self, episode: Episode) -> None:
         """The database as it was published."""
-        self.store, self._transferred = Store(self.path, self.domain), False
+        self._begin()
         self._wanted = wanted_differences(type(self), self.path, episode.task.private["actions"])
+
+    def _begin(self) -> None:
+        self.store, self._transferred = Store(self.path, self.domain), False
 
     def verdict(self) -> Mapping[str, Any]:
         """`same`: the database is, to the cent, what the gold actions make of it. A success where it is and anything

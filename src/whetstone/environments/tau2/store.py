@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,27 @@ from whetstone.errors import RecipeError, ToolError
 
 _SINGULAR = {
     "users": "user", "orders": "order", "products": "product", "flights": "flight", "reservations": "reservation",
+    "customers": "customer", "lines": "line", "bills": "bill", "plans": "plan", "devices": "device",
 }  # fmt: skip
 _Database = Mapping[str, Mapping[str, Any]]
 
 
 @functools.lru_cache(maxsize=4)
 def read_database(path: str, domain: str) -> _Database:
-    """`db.json` of the folder of a domain, read once.
+    """`db.json` of the folder of a domain, or `db.toml`, where entities are lists; read once.
 
     Raises:
         RecipeError: There is none; the message says what the folder is.
     """
-    file = Path(path) / "db.json"
-    if not file.is_file():
+    file, lists = Path(path) / "db.json", Path(path) / "db.toml"
+    database: _Database
+    if lists.is_file():
+        read = tomllib.loads(lists.read_text(encoding="utf-8"))
+        database = {kind: {one[f"{_SINGULAR[kind]}_id"]: one for one in each} for kind, each in read.items()}
+    elif file.is_file():
+        database = json.loads(file.read_bytes())
+    else:
         raise RecipeError(f"{file}: no such file; the folder is data/tau2/domains/{domain} of tau2-bench")
-    database: _Database = json.loads(file.read_bytes())
     return database
 
 
@@ -40,7 +47,7 @@ class Store:
     """The entities of a domain by kind and id, as one episode has left them.
 
     Args:
-        path: The folder with `db.json`.
+        path: The folder with `db.json` or `db.toml`.
         domain: Of tau2-bench, for messages.
     """
 

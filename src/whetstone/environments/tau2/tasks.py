@@ -16,8 +16,12 @@ from typing import Any, ClassVar
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments.native.scripted import as_message, call, say
 from whetstone.environments.tau2.airline import AirlineDesk
+from whetstone.environments.tau2.caller import told
 from whetstone.environments.tau2.desk import Desk, wanted_differences
+from whetstone.environments.tau2.phone import Phone
 from whetstone.environments.tau2.retail import RetailDesk
+from whetstone.environments.tau2.staging import known
+from whetstone.environments.tau2.telecom import TelecomDesk
 from whetstone.errors import TaskError
 from whetstone.tasks.listed import ListedTasks
 from whetstone.trajectory import Task
@@ -54,14 +58,13 @@ class Tau2Tasks(ListedTasks):
             raise TaskError(f"{path}/split_tasks.json: {len(shared)} tasks are in train and in test")
         held_out = [task_of(rows[id], domain) for id in split["test"]]
         training = [task_of(rows[id], domain) for id in split["train"]]
-        kept = [
-            task
-            for task in training
-            if task.private["to_say"] or wanted_differences(self.desk, path, task.private["actions"])
-        ]
+        kept = [task for task in training if self._something_to_do(path, task)]
         self.left_out = len(training) - len(kept)
         """Tasks of `train` that are not trained on."""
         super().__init__(kept, held_out, seed=seed)
+
+    def _something_to_do(self, path: str, task: Task) -> bool:
+        return bool(task.private["to_say"] or wanted_differences(self.desk, path, task.private["actions"]))
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The gold actions one after the other, what has to be said, and goodbye."""
@@ -82,7 +85,18 @@ class AirlineTasks(Tau2Tasks):
     desk = AirlineDesk
 
 
+class TelecomTasks(Tau2Tasks):
+    """Of the telecom domain: phones without network, data or picture messages, for reasons on both sides."""
+
+    desk = TelecomDesk
+
+    def _something_to_do(self, path: str, task: Task) -> bool:
+        return bool(task.private["actions"])
+
+
 _JUDGED = ("DB", "COMMUNICATE", "NL_ASSERTION", "ACTION")
+_JUDGED_IN = {"telecom": ("ENV_ASSERTION", "COMMUNICATE", "ACTION")}
+"""What stands in for the others in a domain."""
 
 
 def _read(path: str, name: str, domain: str) -> Any:
@@ -98,24 +112,53 @@ def task_of(row: Mapping[str, Any], domain: str) -> Task:
     Raises:
         TaskError: It is judged by what is not judged here.
     """
-    criteria, told = row["evaluation_criteria"], row["user_scenario"]["instructions"]
-    actions = [{"name": a["name"], "arguments": a["arguments"]} for a in criteria.get("actions") or ()]
+    criteria, instructions = row["evaluation_criteria"], row["user_scenario"]["instructions"]
+    actions = [_action(one) for one in criteria.get("actions") or ()]
     to_say = [str(text) for text in criteria.get("communicate_info") or ()]
     scenario = {
-        key: told.get(key) or "" for key in ("reason_for_call", "known_info", "unknown_info", "task_instructions")
+        key: instructions.get(key) or ""
+        for key in ("reason_for_call", "known_info", "unknown_info", "task_instructions")
     }
-    script = [call(action["name"], **action["arguments"]) for action in actions]
+    if persona := row["user_scenario"].get("persona"):
+        scenario["persona"] = persona
+    script = [
+        say(told(one["name"], one["arguments"]))
+        if one.get("requestor") == "user"
+        else call(one["name"], **one["arguments"])
+        for one in actions
+    ]
     script.append(say(f"{' '.join([*to_say, ''])}Is there anything else I can help with?"))
     basis = list(criteria.get("reward_basis") or ("DB", "COMMUNICATE"))
-    strange = set(basis) - set(_JUDGED)
+    judged = _JUDGED_IN.get(domain, _JUDGED)
+    strange = set(basis) - set(judged)
     if strange:
-        raise TaskError(f"{domain}: task {row['id']} is judged by {', '.join(sorted(strange))}; here by {_JUDGED}")
+        raise TaskError(f"{domain}: task {row['id']} is judged by {', '.join(sorted(strange))}; here by {judged}")
     assertions = [str(text) for text in criteria.get("nl_assertions") or ()]
     private = {"scenario": scenario, "actions": actions, "to_say": to_say, "script": script}
     private |= {"reward_basis": basis, "assertions": assertions}
+    if domain == "telecom":
+        private |= _world_of(row)
     return Task(
         f"{domain}/{row['id']}", scenario["reason_for_call"], private, {"domain": domain, "kind": _kind(actions)}
     )
+
+
+def _world_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a task of telecom begins with, and what must hold in its end."""
+    beginning: list[Mapping[str, Any]] = (row.get("initial_state") or {}).get("initialization_actions") or []
+    assertions: list[Mapping[str, Any]] = row["evaluation_criteria"].get("env_assertions") or []
+    for one in (*beginning, *assertions):
+        if not known(one, TelecomDesk, Phone):
+            raise TaskError(f"telecom: task {row['id']}: there is no {one['func_name']} of {one['env_type']}")
+    return {"beginning": beginning, "world_assertions": assertions}
+
+
+def _action(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A gold action; who does it where that is not the agent, and what of it is compared where that is not all."""
+    action = {"name": given["name"], "arguments": given["arguments"]}
+    if given.get("compare_args") is not None:
+        action["compare_args"] = given["compare_args"]
+    return action | ({"requestor": "user"} if given.get("requestor") == "user" else {})
 
 
 def _kind(actions: Sequence[Mapping[str, Any]]) -> str:

@@ -41,13 +41,17 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 _STRIPPED = re.compile(r"[ ,./\-_*^]")
 
 
-async def bfcl(trajectory: Trajectory, task: Task) -> Score:
+async def bfcl(trajectory: Trajectory, task: Task, *, as_published: bool = False) -> Score:
     """1 where the calls are exactly those `task.private["possible_answer"]` accepts, in any order, else 0.
 
     `possible_answer` is a list of `{function: {parameter: [accepted values]}}`, `""` among them where the parameter may
     be left out; empty where nothing is to be called, and null where any call of a function there is will do.
     `task.private["functions"]` has the functions' schemas; where there is a `task.private["language"]`, `java` or
     `javascript`, each value is a text in it.
+
+    Args:
+        as_published: Count as the leaderboard counts: where any call will do, so does one of a function that is not
+            there. For figures to compare, not to train on.
 
     Source: Patil et al., Berkeley Function-Calling Leaderboard, https://github.com/ShishirPatil/gorilla
         (`ast_checker`).
@@ -58,7 +62,8 @@ async def bfcl(trajectory: Trajectory, task: Task) -> Score:
     unreadable = any(turn.message.malformed for turn in trajectory.turns) or trajectory.ended is EndReason.MAX_TOKENS
     if possible is None:
         names = {name.replace(".", "_") for name in schemas} | schemas.keys()
-        right = bool(made) and not unreadable and all(call.readable and call.name in names for call in made)
+        known = as_published or all(call.readable and call.name in names for call in made)
+        right = bool(made) and not unreadable and known
         return Score(float(right), {"correct": float(right)}, success=right)
     language = str(task.private.get("language", ""))
     fits = [[why_not(call, one, schemas, language) == "" for one in possible] for call in made]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.rewards.calls.canonical import same_value
+from whetstone.rewards.worlds.programs import runs_passed
 from whetstone.rewards.worlds.solution import solution_of
 from whetstone.sandbox import Ending, Limits, Outcome, Session, shared_sandbox
 from whetstone.sandbox.calling import called_there, listed, read_literal
@@ -45,18 +46,21 @@ class UnitTests:
 
     `task.private` has `entry_point`, the function's name, and either `cases`, a list of `[arguments, result]`, or
     `test`, Python that asserts (with a function `check(candidate)`, or by the function's name); and `prelude`, trusted
-    code that stands in front of both, where there is some.
+    code that stands in front of both, where there is some. Of a whole program it has `runs` instead, a list of
+    `[standard input, what is to be printed]`: lines are compared, and numbers by their value.
 
     Args:
-        seconds: How long each call may take.
+        seconds: How long each call may take, and each run of a program.
         total_seconds: How long all of them may; those that are left then have failed.
-        share: The share of cases that pass instead of whether all do: denser, and met by half an answer.
+        share: The share of cases that pass instead of whether all do: denser, and met by half an answer. Of runs, those
+            before the first that fails.
         sandbox: As of the tool `python`.
 
     Raises:
         InfrastructureError: The sandbox failed; nothing is known of the code.
 
-    Source: Chen et al. 2021, arXiv:2107.03374, for the tests of HumanEval.
+    Source: Chen et al. 2021, arXiv:2107.03374, for the tests of HumanEval; Jain et al. 2024, arXiv:2403.07974, for
+        programs.
     """
 
     def __init__(
@@ -70,8 +74,9 @@ class UnitTests:
         if code is None:
             return Score(0.0, {"correct": 0.0, "passed": 0.0}, success=False)
         pool = shared_sandbox(self.sandbox)
-        theirs = pool.session(limits=_LIMITS)
-        ours = pool.session(limits=_LIMITS) if "cases" not in private else None
+        program = "runs" in private
+        theirs = pool.session(limits=_LIMITS, persistent=not program)
+        ours = pool.session(limits=_LIMITS) if "cases" not in private and not program else None
         try:
             graded = await self._graded(theirs, ours, code, private)
         finally:
@@ -83,6 +88,10 @@ class UnitTests:
         return Score(passed if self.share else float(right), {"correct": float(right), "passed": passed}, success=right)
 
     async def _graded(self, theirs: Session, ours: Session | None, code: str, private: Any) -> Graded:
+        if (runs := private.get("runs")) is not None:
+            limits = {"seconds": self.seconds, "total_seconds": self.total_seconds}
+            passed, said = await runs_passed(theirs, code, runs, **limits)
+            return Graded(passed, len(runs), said)
         entry, prelude = str(private["entry_point"]), str(private.get("prelude", ""))
         whole = f"{prelude}\n{code}" if prelude and f"def {entry}" in code else f"{prelude}{code}"
         loaded = await theirs.python(f"{whole}\nNone", wall_seconds=self.seconds)
