@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
-    from whetstone.recipe.reading import built_in_recipes, yaml_value
+    from whetstone.recipe.methods import Method, read_method
+    from whetstone.recipe.origins import origins, with_origins
+    from whetstone.recipe.reading import built_in_methods, built_in_recipes, yaml_value
     from whetstone.recipe.resolved import Resolved, load_recipe
     from whetstone.recipe.settings import (
         AggregationSettings,
@@ -30,6 +32,7 @@ __all__ = [
     "CriticSettings",
     "EntropySettings",
     "ImitationSettings",
+    "Method",
     "OptimizerSettings",
     "Part",
     "PolicySettings",
@@ -40,7 +43,11 @@ __all__ = [
     "RolloutSettings",
     "SupervisedSettings",
     "TinySettings",
+    "built_in_methods",
     "built_in_recipes",
     "load_recipe",
+    "origins",
+    "read_method",
+    "with_origins",
     "yaml_value",
 ]
