@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 
 from whetstone.rewards.answers.exact_number import exact_number
 from whetstone.rewards.calls.canonical import calls_of, same_value
-from whetstone.rewards.protocol import Reward, provides
+from whetstone.rewards.protocol import Reward, needs_private, provides
 from whetstone.trajectory import Score, Task, Trajectory
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
@@ -25,6 +25,7 @@ Calls = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 @provides("process_rewards", "action_rewards", "matched", "progress")
+@needs_private("calls")
 async def matched_calls(
     trajectory: Trajectory,
     task: Task,
