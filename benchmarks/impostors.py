@@ -21,7 +21,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import whetstone
 from circumstances import circumstances
 from environments import NATIVE
 from whetstone import assembly
@@ -31,7 +30,7 @@ from whetstone.evaluation.audit import Audit
 from whetstone.evaluation.checks import Verdict
 from whetstone.evaluation.contract.impostors import NEVER_ACT
 from whetstone.evaluation.contract.nothing import Nothing
-from whetstone.recipe import load_recipe
+from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 
 RESULTS = Path(__file__).parent / "results"
 _DATA = Path(os.environ.get("WHETSTONE_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -92,10 +91,10 @@ def _worlds() -> dict[str, tuple[str, dict[str, Any]]]:
 def _recipes() -> dict[str, list[str]]:
     """By the first of each kind, the recipes of the same tasks, world and reward."""
     kinds: dict[str, list[str]] = {}
-    for path in sorted((Path(whetstone.__file__).parent / "recipes").glob("*.yaml")):
-        recipe = load_recipe(path.stem).recipe
+    for name in sorted((*built_in_recipes(), *built_in_methods())):
+        recipe = load_recipe(name).recipe
         kind = json.dumps([asdict_or(part) for part in (recipe.tasks, recipe.environment, recipe.reward)], default=str)
-        kinds.setdefault(kind, []).append(path.stem)
+        kinds.setdefault(kind, []).append(name)
     return {names[0]: names for names in kinds.values()}
 
 

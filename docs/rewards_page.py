@@ -93,7 +93,7 @@ model's folder or an OpenAI-compatible address; `--output-dir FOLDER` keeps ever
 counted apart; above 2 % the command exits with 1. `evaluation.interval_steps: 10` evaluates beside training, on a
 copy of the weights.
 
-`whetstone compare demo gspo` or `whetstone compare demo advantage=group_relative,gigpo --budget sampled_tokens=1e6`
+`whetstone compare demo with=null,gspo` or `whetstone compare demo advantage=gpg,gigpo --budget sampled_tokens=1e6`
 trains each over several seeds on the same tasks with the same budget (`episodes`, `sampled_tokens`, `tool_calls`,
 `seconds`), and says in a table and on one page what differs: paired by task and seed, p-values corrected after Holm,
 effect sizes. Runs are kept under a name made of all that decides them; adding a contender runs one contender.

@@ -33,7 +33,7 @@ from whetstone.policies import (
     save_policy,
     suitable_dtype,
 )
-from whetstone.recipe import OptimizerSettings, built_in_recipes, load_recipe
+from whetstone.recipe import OptimizerSettings, built_in_methods, built_in_recipes, load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
 
@@ -269,7 +269,7 @@ def test_what_stopped_on_one_device_goes_on_on_another(tmp_path, first, then, na
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
 
 
-RECIPES = [name for name in built_in_recipes() if name != "textworld"]
+RECIPES = [name for name in (*built_in_recipes(), *built_in_methods()) if name != "textworld"]
 """All but one whose games take minutes to make."""
 
 

@@ -5,7 +5,7 @@ import pytest
 from tests_slow import mostly_slow
 from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
-from whetstone.recipe import built_in_recipes, load_recipe
+from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 
 MINIMAL = """\
 policy: {tiny: {hidden: 16, heads: 2, layers: 1}}
@@ -128,7 +128,9 @@ def test_null_takes_a_key_out(tmp_path):
     assert load_recipe(written(tmp_path, MINIMAL), ["reinforcement.steps=null"]).recipe.reinforcement.steps == 100
 
 
-@pytest.mark.parametrize("name", mostly_slow(built_in_recipes(), quick=["demo", "gsm8k-tiny", "gspo", "ppo"]))
+@pytest.mark.parametrize(
+    "name", mostly_slow([*built_in_recipes(), *built_in_methods()], quick=["demo", "gsm8k-tiny", "gspo", "ppo"])
+)
 def test_a_resolved_recipe_is_the_same_recipe_and_fits_on_a_screen(tmp_path, name):
     resolved = load_recipe(name)
     dumped = resolved.dump()

@@ -14,18 +14,19 @@ from ruamel.yaml import YAML
 from fuzzing.choices import Choices, held
 from fuzzing.trying import scratch
 from whetstone.errors import RecipeError
-from whetstone.recipe import aliases, built_in_recipes, load_recipe
+from whetstone.recipe import aliases, built_in_methods, built_in_recipes, load_recipe
 from whetstone.recipe import resolved as resolved_module
 
 _folder = scratch("recipes")
 _TEXTS = tuple(
     (resources.files("whetstone") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
-    for name in built_in_recipes()
+    for name in (*built_in_recipes(), *(f"methods/{name}" for name in built_in_methods()))
 )
 _LINES = tuple(sorted({line for text in _TEXTS for line in text.splitlines() if line and not line.startswith("#")}))
 _NAMES = tuple(sorted({line.partition(":")[0].strip() for line in _LINES}))
 WORDS = (
-    *_NAMES, "extends", "ablations", "name", "source", "path", "file", "folder", "frozen", "tiny", "demo",
+    *_NAMES, "extends", "with", "wins", "adds", "needs", "on", "ablations", "name",
+    "source", "path", "file", "folder", "frozen", "tiny", "demo",
     "small-cpu", "&a ", "*a",
     "&b [*a, *a, *a]", "<<: *a", "<<: [*a, *b]", "!!python/object:os.system", "!!binary aGk=", "!!set {a, b}",
     "!!omap", "!tag ",
@@ -90,7 +91,7 @@ def one(choices: Choices) -> None:
     overrides = choices.some(lambda: choices.text((*WORDS, "="), 4), 3) if choices.often(80) else []
     choices.note("overrides", overrides)
     if choices.often(20):
-        name: Any = choices.note("name", choices.text((*built_in_recipes(), ".yaml", "/"), 3))
+        name: Any = choices.note("name", choices.text((*built_in_recipes(), *built_in_methods(), ".yaml", "/"), 3))
     else:
         text = choices.note("text", text_of(choices))
         name = _folder / "mine.yaml"

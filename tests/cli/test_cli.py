@@ -52,12 +52,14 @@ def test_rollout_shows_conversations(trained):
     assert [row["reward"] for row in rows] == [1.0, 1.0]
 
 
-def test_recipes_are_listed_with_their_parts():
+def test_worlds_and_methods_are_listed_with_their_parts():
     rows = {row["name"]: row for row in json.loads(whetstone("recipes", "--json").stdout)}
     assert {"demo", "gsm8k-tiny"} <= set(rows)
     assert rows["demo"]["parts"]["advantage"] == "group_relative"
     assert rows["gsm8k-tiny"]["needs"]
-    assert "demo" in whetstone("recipes").stdout
+    assert (rows["demo"]["kind"], rows["dapo"]["kind"]) == ("world", "method")
+    assert rows["dapo"]["parts"]["rollout.dynamic_sampling"] == "informative"
+    assert rows["dump"]["needs"][0].startswith("curriculum.kinds (the kinds of task there are")
 
 
 def test_doctor_tells_what_there_is():

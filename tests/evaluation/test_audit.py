@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
-import whetstone
 from tests_cli import whetstone as command
 from tests_slow import mostly_slow
 from whetstone.assembly import judged_parts
@@ -15,13 +13,13 @@ from whetstone.environments import Observation, StepResult
 from whetstone.errors import RecipeError, TaskError
 from whetstone.evaluation.audit import PLAYERS, Audit
 from whetstone.evaluation.checks import Verdict
-from whetstone.recipe import load_recipe
+from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 from whetstone.rewards import exact_number, final_answer, last_number, verdict
 from whetstone.rewards.efficiency.otc import Otc
 from whetstone.tasks import Generated
 from whetstone.trajectory import Score, Task
 
-RECIPES = sorted(path.stem for path in (Path(whetstone.__file__).parent / "recipes").glob("*.yaml"))
+RECIPES = [*built_in_recipes(), *built_in_methods()]
 
 
 def audited(reward, recipe="demo", tasks=3, **more):

@@ -16,7 +16,7 @@ from whetstone.assembly import assemble
 from whetstone.errors import NonFiniteError, RunDirectoryError, SaveError, WhetstoneError
 from whetstone.inference import rows_are_summed_alike
 from whetstone.policies import save_policy
-from whetstone.recipe import built_in_recipes, load_recipe
+from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 from whetstone.record import run_recipe
 from whetstone.record.checkpoint import load_checkpoint
 from whetstone.reporting import Progress, read_trajectories
@@ -273,7 +273,7 @@ def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path
         assert torch.equal(ours.model.get_input_embeddings().weight, untrained)
 
 
-@pytest.mark.parametrize("name", mostly_slow(built_in_recipes(), quick=["demo", "gspo"]))
+@pytest.mark.parametrize("name", mostly_slow([*built_in_recipes(), *built_in_methods()], quick=["demo", "gspo"]))
 def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
     summary = train(load_recipe(name, in_miniature(name, request)), tmp_path / name, progress=QUIET)
     assert summary.after.episodes == 4

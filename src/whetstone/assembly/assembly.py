@@ -283,7 +283,7 @@ def assemble(
     environment = _environment(resolved)
     policy, format = policy_of(resolved, source, environment, policy, say=say)
     reward = _reward(resolved)
-    check_judging(resolved, reward, environment())
+    check_judging(resolved, reward, environment(), source)
     chat = _chat(resolved, policy, format)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)

@@ -24,7 +24,8 @@ from whetstone.plugins import unbound
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import DEFAULT_ADVANTAGE
 from whetstone.rewards import Composed, Reward, verdict
-from whetstone.rewards.protocol import NamesTools
+from whetstone.rewards.protocol import NamesTools, private_of
+from whetstone.tasks import Source
 
 _ALONE = ("independent", "self_play")
 """Strategies whose groups may be of one."""
@@ -151,11 +152,11 @@ def check_group(resolved: Resolved, credit: CreditParts, objective: Callable[...
             raise resolved.error("rollout.group_size", f"{said}, or an advantage that compares none: {others}")
 
 
-def check_judging(resolved: Resolved, reward: Reward, environment: Environment) -> None:
-    """See that a reward asks an environment for what that can say.
+def check_judging(resolved: Resolved, reward: Reward, environment: Environment, source: Source) -> None:
+    """See that a reward asks an environment, and tasks, for what they can say.
 
     Raises:
-        RecipeError: It asks for a verdict of what has none, or for tools that are not there.
+        RecipeError: It asks for a verdict of what has none, for tools that are not there, or for what tasks lack.
     """
     terms = reward.terms if isinstance(reward, Composed) else {}
     for name, each in (("reward", reward), *((f"reward.terms.{name}", term.reward) for name, term in terms.items())):
@@ -168,3 +169,8 @@ def check_judging(resolved: Resolved, reward: Reward, environment: Environment) 
         for tool in named if tools and isinstance(named, list) else ():
             if tool not in tools:
                 raise resolved.error(f"{name}.tools", f'there is no tool "{tool}"{did_you_mean(tool, tools)}')
+        for key in sorted(private_of(each)):
+            task = source.task(0)
+            if key not in task.private:
+                known = ", ".join(sorted(task.private)) or "nothing"
+                raise resolved.error(name, f"reads the private `{key}` of tasks; task {task.id} has {known}")

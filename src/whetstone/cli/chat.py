@@ -18,7 +18,7 @@ from whetstone.contracts import fulfils
 from whetstone.environments.protocol import HoldsTools
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError, explained
 from whetstone.inference import Engine
-from whetstone.recipe import built_in_recipes
+from whetstone.recipe import built_in_methods, built_in_recipes
 from whetstone.rollout import Conversation, Limits
 
 _OF_EPISODES = ("rollout.strategy", "rollout.group_size", "rollout.temperature", "evaluation", "reward")
@@ -65,7 +65,7 @@ def _assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None
         if recipe is not None:
             raise RecipeError("--recipe: a run has its own")
         agent = training.agent_of(run_or_model, overrides)
-    elif run_or_model in built_in_recipes() or run.suffix in (".yaml", ".yml"):
+    elif run_or_model in (*built_in_recipes(), *built_in_methods()) or run.suffix in (".yaml", ".yml"):
         raise RecipeError(f"{run_or_model}: is a recipe; name a run of it, or a model with --recipe {run_or_model}")
     else:
         bare = {

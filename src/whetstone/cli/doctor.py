@@ -19,6 +19,7 @@ import torch
 
 from whetstone.assembly import preflight
 from whetstone.cli.check_output import show
+from whetstone.cli.notes import say_notes
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS
 from whetstone.environments.protocol import Needs
@@ -44,7 +45,9 @@ def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
     """
     if recipe is not None:
         command = shlex.join(["whetstone", "train", recipe, *overrides])
-        sys.exit(0 if asyncio.run(_try(load_recipe(recipe, overrides), command, as_json)) else 1)
+        resolved = load_recipe(recipe, overrides)
+        say_notes(resolved)
+        sys.exit(0 if asyncio.run(_try(resolved, command, as_json)) else 1)
     found = examine()
     if as_json:
         click.echo(to_json(found))

@@ -14,6 +14,7 @@ from whetstone import training
 from whetstone.atomic_write import write_text
 from whetstone.causes import listed
 from whetstone.chat import ChatEndpoint
+from whetstone.cli.notes import say_notes
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
 from whetstone.evaluation import Evaluation
@@ -85,6 +86,7 @@ def evaluate(
     agent = training.agent_of(
         run_or_recipe, (*overrides, *changes), _endpoint(policy, model, api_key_env) if remote and policy else policy
     )
+    say_notes(agent.resolved)
     record = training.EvaluationRecord(output_dir) if output_dir is not None else None
     progress = Progress(quiet=as_json or not sys.stderr.isatty())
     groups: list[Group] = []

@@ -9,6 +9,7 @@ import click
 
 from whetstone import training
 from whetstone.assembly import Assembly, assemble
+from whetstone.cli.notes import say_notes
 from whetstone.cli.shown import shown
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
@@ -37,6 +38,7 @@ def rollout(run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: 
     say_unread([each for each in overrides if not expert or not each.startswith("supervised.")], unread,
                "episodes are played one by one and not learned from")  # fmt: skip
     resolved, run = training.recipe_of(run_or_recipe, overrides)
+    say_notes(resolved)
     trusted = resolved.recipe.policy.trust_remote_code
     policy, memory = training.final_agent(run, trust_remote_code=trusted) if run is not None else (None, None)
     assembly = assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))

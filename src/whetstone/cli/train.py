@@ -23,6 +23,8 @@ from whetstone.reporting import Progress
 def train(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume: bool, as_json: bool) -> None:
     """Train RECIPE, a built-in name (`whetstone recipes` lists them) or a YAML file.
 
+    A method of a paper is laid over it by its name: whetstone train shop.yaml with=dapo,gigpo
+
     Any key can be set by its dotted path: whetstone train demo reinforcement.steps=30 seed=1
 
     SIGTERM and Ctrl-C save the run and stop it (exit code 143 and 130); a second one stops it at once, and it can

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.recipe.methods import Method, read_method
+    from whetstone.recipe.origins import origins, with_origins
     from whetstone.recipe.parts import Part
-    from whetstone.recipe.reading import built_in_recipes, yaml_value
+    from whetstone.recipe.reading import built_in_methods, built_in_recipes, yaml_value
     from whetstone.recipe.resolved import Resolved, load_recipe
     from whetstone.recipe.settings import (
         AggregationSettings,
@@ -38,6 +40,7 @@ __all__ = [
     "DataSettings",
     "EntropySettings",
     "ImitationSettings",
+    "Method",
     "NamedStage",
     "OfflineSettings",
     "OptimizerSettings",
@@ -52,8 +55,12 @@ __all__ = [
     "RolloutSettings",
     "SupervisedSettings",
     "TinySettings",
+    "built_in_methods",
     "built_in_recipes",
     "load_recipe",
+    "origins",
+    "read_method",
     "stages_of",
+    "with_origins",
     "yaml_value",
 ]

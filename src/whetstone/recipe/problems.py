@@ -48,13 +48,14 @@ def problem_of(error: ValidationError, model: type[BaseModel]) -> OptionError:
 def _fields_at(model: Any, path: Sequence[int | str]) -> list[str]:
     for part in path:
         below = model.model_fields.get(str(part))
-        model = next(_models(below.annotation), None) if below is not None else None
+        model = next(models_in(below.annotation), None) if below is not None else None
         if model is None:
             return []
     return list(model.model_fields)
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models a field may hold."""
     for kind in (annotation, *getattr(annotation, "__args__", ())):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield kind

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,38 +28,121 @@ _MOST_NODES, _MOST_DEPTH = 100_000, 64
 """Values in a recipe, and how deep; aliases may hold one another."""
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One file of keys."""
+
+    label: str
+    """Its name in messages."""
+    keys: Keys
+    places: Places
+    folder: Path | None
+    """Where it is; None: it came with Whetstone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The keys of a recipe as its files have them, with methods that are still to be laid between them."""
+
+    names: tuple[str, ...] = ()
+    """Of the recipe, of what it extends, of what that extends, ..."""
+    keys: Keys = field(default_factory=dict)
+    """Of the file that names methods, over those it extends."""
+    places: Places = field(default_factory=dict)
+    methods: Any = None
+    """What `with` says."""
+    always: tuple[str, ...] = ()
+    """Methods that were named where a recipe goes, so that they are there whatever `with` says."""
+    above: Keys = field(default_factory=dict)
+    """Of files that extend that one, over it and its methods."""
+    places_above: Places = field(default_factory=dict)
+
+    def extended(self, name: str, keys: Mapping[str, Any], places: Mapping[str, str]) -> Stack:
+        """With keys that lie over all of this; a `with` among them takes the place of one below."""
+        own, names = dict(keys), (name, *self.names)
+        if "with" not in own and (self.methods is not None or self.always):
+            above, there = merged(self.above, own), {**self.places_above, **places}
+            return Stack(names, self.keys, self.places, self.methods, self.always, above, there)
+        methods = own.pop("with", None)
+        below, known = merged(merged(self.keys, self.above), own), {**self.places, **self.places_above, **places}
+        return Stack(names, below, known, methods, self.always)
+
+
+WORLD = "demo"
+"""What a method is tried on where it is named in a recipe's place."""
+
+
 def built_in_recipes() -> list[str]:
-    """The names of the recipes that come with Whetstone."""
-    folder = resources.files("whetstone") / "recipes"
-    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    """The names of the recipes that come with Whetstone: tasks and worlds."""
+    return _names_in("recipes")
 
 
-def read(name: str | Path, seen: tuple[str, ...] = ()) -> tuple[Keys, Places]:
+def built_in_methods() -> list[str]:
+    """The names of the methods that come with Whetstone: layers over any recipe."""
+    return _names_in("recipes/methods")
+
+
+def _names_in(folder: str) -> list[str]:
+    entries = (resources.files("whetstone") / folder).iterdir()
+    return sorted(Path(entry.name).stem for entry in entries if entry.name.endswith(".yaml"))
+
+
+def read(name: str | Path, seen: tuple[str, ...] = ()) -> Stack:
     """The keys of a recipe on top of those it extends, and where each was written."""
+    if not is_file(Path(name)) and str(name) in built_in_methods():
+        base = read(WORLD, seen)
+        return replace(base, always=(str(name),))
     try:
-        label, text = _text(name)
+        document = read_document(name)
     except RecipeError as error:
         raise RecipeError(f"{seen[-1]}  extends: {error}" if seen else str(error)) from None
-    if label in seen:
-        raise RecipeError(f"{label}: extends itself: {' → '.join((*seen, label))}")
+    if document.label in seen:
+        raise RecipeError(f"{document.label}: extends itself: {' → '.join((*seen, document.label))}")
+    keys, folder = document.keys, document.folder
+    parent = keys.pop("extends", None)
+    keys = located(keys, folder)
+    if "with" in keys:
+        keys["with"] = _beside(keys["with"], folder)
+    if parent is None:
+        base = Stack()
+    else:
+        beside = (folder or Path()) / str(parent)
+        base = read(beside if is_file(beside) else str(parent), (*seen, document.label))
+    return base.extended(Path(name).stem, keys, document.places)
+
+
+def read_document(name: str | Path, *, of_method: bool = False) -> Document:
+    """One file's own keys.
+
+    Args:
+        of_method: Whether a built-in name is a method's.
+
+    Raises:
+        RecipeError: There is no such file, or it is no mapping.
+    """
+    label, text = _text(name, of_method=of_method)
     document = yaml_document(text, label)
     if not isinstance(document, CommentedMap):
-        raise RecipeError(f"{label}:1  a recipe is a mapping of keys to values")
+        raise RecipeError(f"{label}:1  a {'method' if of_method else 'recipe'} is a mapping of keys to values")
     places = {dotted: f"{label}:{line}" for dotted, line in _lines(document, "", 0)}
     folder = Path(name).resolve().parent if is_file(Path(name)) else None
     if folder is not None:
         search_also(folder)
-    keys = _plain(document)
-    parent = keys.pop("extends", None)
-    keys = located(keys, folder)
-    if parent is None:
-        return keys, places
-    beside = (folder or Path()) / str(parent)
-    base, base_places = read(beside if is_file(beside) else str(parent), (*seen, label))
-    return _merged(base, keys), {**base_places, **places}
+    return Document(label, _plain(document), places, folder)
 
 
-def _text(name: str | Path) -> tuple[str, str]:
+def _beside(methods: Any, folder: Path | None) -> Any:
+    """What `with` says, with files beside the recipe named whole."""
+    if isinstance(methods, list):
+        return [_beside(each, folder) for each in methods]
+    if isinstance(methods, Mapping):
+        return {_beside(name, folder): how for name, how in methods.items()}
+    if isinstance(methods, str) and folder is not None and is_file(folder / methods):
+        return str(folder / methods)
+    return methods
+
+
+def _text(name: str | Path, *, of_method: bool) -> tuple[str, str]:
     path = Path(name)
     if is_file(path):
         try:
@@ -68,13 +152,19 @@ def _text(name: str | Path) -> tuple[str, str]:
         except UnicodeDecodeError as error:
             line = path.read_bytes()[: error.start].count(b"\n") + 1
             raise RecipeError(f"{path.name}:{line}  is not UTF-8") from None
+    kind = "method" if of_method else "recipe"
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         named = path.parent / f"{path.name}.yaml"
         near = f'; did you mean "{named}"?' if is_file(named) else ""
-        raise RecipeError(f"{path}: no such recipe file{near}")
-    if str(name) not in built_in_recipes():
-        raise RecipeError(f'no recipe named "{name}"{did_you_mean(str(name), built_in_recipes())}')
-    return f"{name}.yaml", (resources.files("whetstone") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+        raise RecipeError(f"{path}: no such {kind} file{near}")
+    known = built_in_methods() if of_method else built_in_recipes()
+    if str(name) not in known:
+        if of_method and str(name) in built_in_recipes():
+            raise RecipeError(f'"{name}" is a recipe, not a method; `whetstone recipes` lists methods')
+        near = did_you_mean(str(name), known if of_method else [*known, *built_in_methods()])
+        raise RecipeError(f'no {kind} named "{name}"{near}')
+    file = f"methods/{name}.yaml" if of_method else f"{name}.yaml"
+    return file, (resources.files("whetstone") / "recipes" / file).read_text(encoding="utf-8")
 
 
 def _lines(node: CommentedMap, prefix: str, around: int) -> Iterator[tuple[str, int]]:
@@ -122,28 +212,30 @@ def yaml_value(text: str, override: str) -> Any:
         raise RecipeError(f"{shortened(override)[1:-1]}: the value is not YAML") from None
 
 
-def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+def merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     """`top` over `base`, mappings merged. A part under another name starts with options of its own."""
-    merged = dict(base)
+    found = dict(base)
     for key, value in top.items():
-        below = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping) and not _renamed(below, value):
-            merged[key] = _merged(below, value)
+        below = found.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping) and not renamed(below, value):
+            found[key] = merged(below, value)
         else:
-            merged[key] = value
-    return merged
+            found[key] = value
+    return found
 
 
 def layered(keys: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
     """What each of `sections` comes to over the keys there are, as in a file that extends another."""
-    return {key: value for key, value in _merged(keys, sections).items() if key in sections}
+    return {key: value for key, value in merged(keys, sections).items() if key in sections}
 
 
-def _renamed(base: Mapping[str, Any], top: Mapping[str, Any]) -> bool:
+def renamed(base: Mapping[str, Any], top: Mapping[str, Any]) -> bool:
+    """Whether they name different parts."""
     return any(name in top and base.get(name) != top[name] for name in ("name", "source"))
 
 
-def _set(keys: dict[str, Any], dotted: str, value: Any) -> None:
+def set_key(keys: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set a dotted key in place; mappings on the way are copied."""
     *path, last = dotted.split(".")
     for step in path:
         below = keys.get(step)
@@ -154,16 +246,19 @@ def _set(keys: dict[str, Any], dotted: str, value: Any) -> None:
     keys[last] = value
 
 
-def overridden(keys: Mapping[str, Any], places: Mapping[str, str], overrides: Sequence[str]) -> tuple[Keys, Places]:
-    """Keys and their places with `key=value` overrides, values in YAML."""
+def overrides_read(overrides: Sequence[str]) -> tuple[Keys, Places]:
+    """(dotted key → value, dotted key → what was typed) of `key=value` overrides, values in YAML.
+
+    Raises:
+        RecipeError: One is not written so.
+    """
     changes: dict[str, Any] = {}
     for override in overrides:
         dotted, equals, text = override.partition("=")
         if not equals or not dotted:
             raise RecipeError(f"{override}: an override is written key=value, such as reinforcement.steps=30")
         changes[dotted] = yaml_value(text, override)
-    said = {dotted: f"command line ({dotted}={shortened(value)})" for dotted, value in changes.items()}
-    return changed(keys, places, changes, said)
+    return changes, {dotted: f"command line ({dotted}={shortened(value)})" for dotted, value in changes.items()}
 
 
 def changed(
@@ -172,7 +267,7 @@ def changed(
     """Keys and their places with dotted keys set, each said to be written where `said` has it."""
     new_keys, new_places = copy.deepcopy(dict(keys)), dict(places)
     for dotted, value in changes.items():
-        _set(new_keys, dotted, value)
+        set_key(new_keys, dotted, value)
         new_places = {k: v for k, v in new_places.items() if k != dotted and not k.startswith(f"{dotted}.")}
         new_places[dotted] = said[dotted]
     return new_keys, new_places

@@ -20,7 +20,20 @@ from whetstone.plugins import OptionError, with_names
 from whetstone.recipe.aliases import canonical
 from whetstone.recipe.checking import contradictions, without_effect
 from whetstone.recipe.locating import located
-from whetstone.recipe.reading import Keys, Places, changed, layered, overridden, place_of, read, shortened
+from whetstone.recipe.methods import Laid, with_methods
+from whetstone.recipe.reading import (
+    WORLD,
+    Keys,
+    Places,
+    Stack,
+    changed,
+    layered,
+    merged,
+    overrides_read,
+    place_of,
+    read,
+    shortened,
+)
 from whetstone.recipe.settings import Recipe
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -39,6 +52,10 @@ class Resolved:
     """What was written, merged; defaults are not in it."""
     places: Places = field(default_factory=dict)
     """Dotted key → `file:line`."""
+    worlds: tuple[str, ...] = ()
+    """Its name and those of what it extends, without methods."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of how it came about, a line each."""
 
     def error(self, key: str, message: str) -> RecipeError:
         """An error that says where `key`, or the nearest key around it, was written."""
@@ -53,7 +70,8 @@ class Resolved:
         Raises:
             RecipeError: As `load_recipe`.
         """
-        return _resolved(self.name, *_with_changes(self.name, self.keys, self.places, changes, sections))
+        there = _given(self.name, sections, changes)
+        return _built(self.name, Stack(self.worlds, dict(self.keys), dict(self.places)), [there])
 
     def with_overrides(self, overrides: Sequence[str]) -> Resolved:
         """The same recipe with `key=value` overrides, values in YAML.
@@ -61,7 +79,7 @@ class Resolved:
         Raises:
             RecipeError: As `load_recipe`.
         """
-        return _resolved(self.name, *overridden(self.keys, self.places, overrides))
+        return _built(self.name, Stack(self.worlds, dict(self.keys), dict(self.places)), [overrides_read(overrides)])
 
     def dump(self) -> str:
         """The recipe as YAML with every default written out; loading it gives the same recipe."""
@@ -85,46 +103,85 @@ class Resolved:
 
 
 def load_recipe(
-    recipe: str | Path | Mapping[str, Any] | Recipe | Resolved, overrides: Sequence[str] = (), **sections: Any
+    recipe: str | Path | Mapping[str, Any] | Recipe | Resolved,
+    overrides: Sequence[str] = (),
+    *,
+    with_: str | Sequence[Any] | None = None,
+    **sections: Any,
 ) -> Resolved:
     """A recipe by built-in name, from a file, or from keys in Python, where functions and classes may stand for names.
 
         load_recipe("demo", advantage=my_function, reinforcement={"steps": 3})
-        load_recipe({"extends": "demo", "environment": {"tools": [my_tool]}}, ["seed=1"])
+        load_recipe("shop.yaml", with_=["gigpo", "entropy-branching"])
+        load_recipe({"extends": "demo", "with": "dapo", "environment": {"tools": [my_tool]}}, ["seed=1"])
 
     Args:
-        recipe: A mapping has the keys of a file.
+        recipe: A mapping has the keys of a file. The name of a method is that method on `demo`.
         overrides: `key=value`, values in YAML, as on the command line.
+        with_: Methods that are laid over it, in the place of those it names by `with`: names of ours or files.
         sections: Keys of the recipe, mappings merged with what is there; None takes one out.
 
     Raises:
-        RecipeError: No such recipe, YAML that does not parse, an unknown key, a wrong type, or a key
-            without effect; the message has file, line and the nearest right thing.
+        RecipeError: No such recipe or method, YAML that does not parse, an unknown key, a wrong type, a key without
+            effect, or methods that do not go together; the message has file, line and the nearest right thing.
     """
-    name, keys, places = _read(recipe)
-    return _resolved(name, *overridden(*_with_changes(name, keys, places, {}, sections), overrides))
+    name, stack = _read(recipe)
+    given = _given(name, {**sections, "with": with_} if with_ is not None else sections, {})
+    return _built(name, stack, [given, overrides_read(overrides)])
 
 
-def _read(recipe: str | Path | Mapping[str, Any] | Recipe | Resolved) -> tuple[str, Mapping[str, Any], Places]:
-    """(name, keys, where each was written)"""
+_Changes = tuple[Mapping[str, Any], Mapping[str, str]]
+"""Dotted keys, and where each is said."""
+
+
+def _read(recipe: str | Path | Mapping[str, Any] | Recipe | Resolved) -> tuple[str, Stack]:
+    """(name, what was written)"""
     if isinstance(recipe, Resolved):
-        return recipe.name, recipe.keys, dict(recipe.places)
+        return recipe.name, Stack(recipe.worlds, dict(recipe.keys), dict(recipe.places))
     if isinstance(recipe, str | Path):
-        return Path(recipe).stem, *read(recipe)
+        return Path(recipe).stem, read(recipe)
     keys = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else with_names(recipe)
     parent = keys.pop("extends", None)
-    base, places = read(parent) if parent is not None else ({}, {})
-    return "recipe", {**base, **layered(base, keys)}, places
+    return "recipe", (read(str(parent)) if parent is not None else Stack()).extended("recipe", keys, {})
 
 
-def _with_changes(
-    name: str, keys: Mapping[str, Any], places: Places, changes: Mapping[str, Any], sections: Mapping[str, Any]
-) -> tuple[Keys, Places]:
-    """Keys and their places with dotted keys set, and sections merged."""
+def _given(name: str, sections: Mapping[str, Any], changes: Mapping[str, Any]) -> _Changes:
+    """What is given in Python; mappings of sections are merged with what is there."""
     named: Mapping[str, Any] = with_names({**sections, **changes})
     said = {dotted: f"{name} with {dotted}={shortened(value)}" for dotted, value in named.items()}
-    merged = layered(keys, {key: named[key] for key in sections})
-    return changed(keys, places, {**named, **merged}, said)
+    return {key: _Section(value) if key in sections else value for key, value in named.items()}, said
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A value that is merged with what is there."""
+
+    value: Any
+
+
+def _built(name: str, stack: Stack, given: Sequence[_Changes]) -> Resolved:
+    """What was written, methods over it, and what is given over both."""
+    named, place, outside = stack.methods, stack.places.get("with", name), name in stack.always
+    for changes, said in given:
+        if "with" in changes:
+            value = changes["with"]
+            named, place, outside = value.value if isinstance(value, _Section) else value, said["with"], True
+    notes: list[str] = []
+    if stack.always:
+        (method,) = stack.always
+        notes.append(f"{method} is a method; here it is laid over {WORLD}: {WORLD} with={method}")
+        name = WORLD if name == method else name
+        named = [method, *([named] if isinstance(named, str | Mapping) else named or [])]
+    laid = with_methods(stack.keys, stack.places, named, stack.names, place)
+    if laid.methods and outside:
+        name = f"{name}-with-{'-'.join(each.name for each in laid.methods)}"
+    keys, places = merged(laid.keys, stack.above), {**laid.places, **stack.places_above}
+    for changes, said in given:
+        plain = {key: value for key, value in changes.items() if key != "with"}
+        sections = {key: value.value for key, value in plain.items() if isinstance(value, _Section)}
+        values = {**plain, **layered(keys, sections)}
+        keys, places = changed(keys, places, values, said)
+    return _resolved(name, keys, places, stack.names, laid, (*notes, *laid.notes))
 
 
 def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,19 +193,19 @@ def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _extended(parent: Any) -> tuple[Keys, Places]:
-    return read(str(parent)) if parent is not None else ({}, {})
-
-
-def _resolved(name: str, keys: Keys, places: Places) -> Resolved:
+def _resolved(
+    name: str, keys: Keys, places: Places, worlds: tuple[str, ...], laid: Laid, notes: tuple[str, ...]
+) -> Resolved:
     keys = canonical(located(_without_nulls(keys), None))
     for dotted, said in _unsayable(keys, ""):
         raise RecipeError(f"{place_of(places, dotted, name)}  {dotted}: {said}")
+    for method, dotted, wanted in laid.unmet(keys):
+        raise RecipeError(f"{name}: {method.name} needs {dotted}: {wanted}")
     try:
         recipe = Recipe.model_validate(keys)
     except OptionError as error:
         raise RecipeError(f"{place_of(places, error.key, name)}  {error}") from None
-    resolved = Resolved(recipe, name, keys, places)
+    resolved = Resolved(recipe, name, keys, places, worlds, notes)
     for key, reason in without_effect(recipe):
         if _is_set(keys, key):
             raise resolved.error(key, f"has no effect: {reason}")

@@ -28,6 +28,7 @@ from whetstone.rewards.learned.reward import Learned
 from whetstone.rewards.speed.kernel import kernel
 from whetstone.rewards.speed.speedup import Speedup
 from whetstone.rewards.tiers.milestones import Milestones
+from whetstone.rewards.tiers.outcome_and_form import outcome_and_form
 from whetstone.rewards.tiers.signed import signed
 from whetstone.rewards.tiers.tool_star import tool_star
 from whetstone.rewards.turns.attempts import attempts
@@ -63,6 +64,7 @@ REWARDS = {
     "meta_reasoning": meta_reasoning,
     "milestones": Milestones,
     "otc": Otc,
+    "outcome_and_form": outcome_and_form,
     "pattern": pattern,
     "preferences": Preferences,
     "preferred": Preferred,

@@ -54,7 +54,16 @@ class NamesTools(Protocol):
     """Their names; None: any."""
 
 
-OPTIONAL = (Compares, Provides, NamesTools, Closes)
+@runtime_checkable
+class NeedsPrivate(Protocol):
+    """A reward that reads what tasks keep from the model, and cannot tell without it. A function says so by
+    `needs_private`."""
+
+    private: Collection[str]
+    """Keys of `Task.private`."""
+
+
+OPTIONAL = (Compares, Provides, NamesTools, NeedsPrivate, Closes)
 """What a reward may have; and it may learn from how steps went (`Remembers`)."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -73,6 +82,22 @@ def provides(*names: str) -> Callable[[Function], Function]:
         return function
 
     return said
+
+
+def needs_private(*keys: str) -> Callable[[Function], Function]:
+    """Say what a reward reads of a task's private data, so that a source without it is refused before anything runs."""
+
+    def said(function: Function) -> Function:
+        function.private = frozenset(keys)  # type: ignore[attr-defined]
+        return function
+
+    return said
+
+
+def private_of(reward: Callable[..., Any]) -> frozenset[str]:
+    """What a reward says it reads of a task's private data."""
+    asked = reward.func if isinstance(reward, functools.partial) else reward
+    return frozenset(asked.private) if fulfils(asked, NeedsPrivate) else frozenset()
 
 
 def provided_by(reward: Callable[..., Any]) -> frozenset[str]:

@@ -118,6 +118,8 @@ def train(
     resolved = load_recipe(recipe)
     run_dir = Path(run_dir) if run_dir is not None else Path("runs") / resolved.name
     progress = progress or Progress()
+    for note in resolved.notes:
+        progress.say(note)
     if resume and not (run_dir / "recipe.yaml").is_file():
         progress.say(f"{run_dir}: no run is there to go on with; one is started")
     resolved = pinned(resolved, run_dir, resume=resume)

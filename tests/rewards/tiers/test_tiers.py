@@ -7,6 +7,7 @@ from tests_rewards import episode, score, task, turn
 from whetstone.algorithms.shaping.gated import gated_sum
 from whetstone.rewards import provided_by
 from whetstone.rewards.tiers.milestones import Milestones, differences
+from whetstone.trajectory import EndReason
 
 TASK = task("?", answer="Rome Paris")
 
@@ -72,3 +73,14 @@ def test_milestones_once_each_and_in_order():
 def test_differences_add_up_to_the_end():
     assert sum(differences([0, 0.2, 0.5, 1.0])) == pytest.approx(1)
     assert differences([0, 0.5], 0.9) == pytest.approx([0.45])
+
+
+def test_right_wrong_and_no_answer_are_told_apart_and_form_is_paid_by_turn():
+    unreadable = turn("", malformed=["{"])
+    fine = turn("", ("search", {}))
+    right = score("outcome_and_form", episode(fine, unreadable, "7"), task(answer=7))
+    assert (right.value, right.turns, right.success) == (1.0, (0.1, -0.1, 0.1), True)
+    assert score("outcome_and_form", episode(fine, "8"), task(answer=7)).value == -1.0
+    cut = score("outcome_and_form", episode(fine, unreadable, ended=EndReason.MAX_TURNS), task(answer=7), form=0.2)
+    assert (cut.value, cut.parts["answered"], cut.success) == (0.0, 0.0, False)
+    assert cut.turns == (0.2, -0.2)

@@ -35,10 +35,15 @@ def same_answer(answer: str, wanted: str) -> bool:
     >>> same_answer("The Black Sea.", "black sea"), same_answer("$1,200.0", "1200"), same_answer("12", "112")
     (True, True, False)
     """
-    if _A_NUMBER.fullmatch(wanted.strip()):
+    if is_number(wanted):
         bare = answer.strip().strip("$€£% .")
         return bool(_A_NUMBER.fullmatch(bare)) and last_number(bare) == last_number(wanted)
     return normalized(answer) == normalized(wanted)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number and nothing else."""
+    return _A_NUMBER.fullmatch(text.strip()) is not None
 
 
 def normalized(text: str) -> str:

@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 
 from whetstone.rewards.answers.exact_number import exact_number
 from whetstone.rewards.calls.canonical import calls_of, same_value
-from whetstone.rewards.protocol import provides
+from whetstone.rewards.protocol import Reward, needs_private, provides
 from whetstone.trajectory import Score, Task, Trajectory
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
@@ -25,10 +25,15 @@ Calls = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 @provides("process_rewards", "action_rewards", "matched", "progress")
+@needs_private("calls")
 async def matched_calls(
-    trajectory: Trajectory, task: Task, *, assignment: Literal["greedy", "optimal", "transport"] = "greedy"
+    trajectory: Trajectory,
+    task: Task,
+    *,
+    outcome: Reward = exact_number,
+    assignment: Literal["greedy", "optimal", "transport"] = "greedy",
 ) -> Score:
-    """1 for a right last number, and for each turn how well its calls match the task's gold calls.
+    """The outcome, and for each turn how well its calls match the task's gold calls.
 
     `process_rewards`: the mean over a turn's calls of what each was assigned, 1 for an answer that is right, else 0.
     `action_rewards`: the share of gold calls that were made. `matched`: 1 where all of a turn's calls are gold
@@ -37,9 +42,12 @@ async def matched_calls(
     Gold calls are `task.private["calls"]`: mappings with `arguments` and, where the tool matters, `name`.
 
     Args:
+        outcome: Says whether the answer is right.
         assignment: How calls are assigned to gold ones; see `assigned`.
     """
-    correct = await exact_number(trajectory, task)
+    correct = await outcome(trajectory, task)
+    if correct.invalid:
+        return correct
     gold = [(str(call.get("name", "")), call["arguments"]) for call in task.private["calls"]]
     made: list[tuple[str, Mapping[str, Any]]] = []
     turns: list[int] = []

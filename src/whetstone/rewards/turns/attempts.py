@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from whetstone.rewards.answers.tried import answers_of
-from whetstone.rewards.protocol import provides
+from whetstone.rewards.protocol import needs_private, provides
 from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 
 @provides("process_rewards")
+@needs_private("answer")
 async def attempts(trajectory: Trajectory, task: Task) -> Score:
     """1 for each turn that answers rightly, on that turn; success is that of the last. Goes with `second_attempt`.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from whetstone.rewards.answers.exact_number import exact_number
-from whetstone.rewards.protocol import provides
+from whetstone.rewards.protocol import Reward, provides
 from whetstone.trajectory import Score, Task, Trajectory, Turn
 
 
@@ -24,20 +24,30 @@ class Thought(IntEnum):
 
 
 @provides("process_rewards", "tags")
-async def meta_reasoning(trajectory: Trajectory, task: Task, *, size: float = 0.5, malformed: float = 0.1) -> Score:
-    """1 for a right last number, and for each turn what its kind of thought earned.
+async def meta_reasoning(
+    trajectory: Trajectory,
+    task: Task,
+    *,
+    outcome: Reward = exact_number,
+    size: float = 0.5,
+    malformed: float = 0.1,
+) -> Score:
+    """The outcome, and for each turn what its kind of thought earned.
 
     The first turn plans: paid where the episode succeeds. A turn behind a failed call reflects: paid where its own
     calls work. Any other that calls explores: paid for a call not made before. An answer has no tag. Calls that cannot
     be read cost `malformed`.
 
     Args:
+        outcome: Says whether the answer is right.
         size: What a kind of thought pays.
         malformed: What a turn with an unreadable call costs.
 
     Source: Zhang et al. 2025 (RLVMR), arXiv:2507.22844, §3.2; tags by deed instead of by words are ours.
     """
-    correct = await exact_number(trajectory, task)
+    correct = await outcome(trajectory, task)
+    if correct.invalid:
+        return correct
     seen: set[tuple[str, str]] = set()
     earned, tags = [], []
     for number, turn in enumerate(trajectory.turns):

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from whetstone.rewards.answers.exact_match import is_number
 from whetstone.rewards.answers.exact_number import last_number
 from whetstone.rewards.answers.tried import answers_of
+from whetstone.rewards.protocol import needs_private
 from whetstone.trajectory import Score, Task, Trajectory
 
 
@@ -27,6 +29,7 @@ def unary_return(
     return paid - repetition * (1 - different / len(answers))
 
 
+@needs_private("answer")
 async def unary_feedback(
     trajectory: Trajectory, task: Task, *, discount: float = 0.5, repetition: float = 0.5
 ) -> Score:
@@ -38,7 +41,8 @@ async def unary_feedback(
     """
     found = answers_of(trajectory, task)
     solved_at = next((k for k, (_, _, right) in enumerate(found) if right), None)
-    readable = [text for _, text, _ in found if last_number(text) is not None]
+    of_numbers = is_number(str(task.private["answer"]))
+    readable = [text for _, text, _ in found if (last_number(text) is not None if of_numbers else text.strip())]
     value = unary_return(readable, solved_at=solved_at, discount=discount, repetition=repetition)
     success = solved_at is not None
     return Score(value, {"correct": float(success), "attempts": float(len(found))}, success=success)

@@ -14,8 +14,11 @@ from whetstone.errors import TaskError
 from whetstone.plugins import find_part
 from whetstone.rollout.context_transforms.hint import Hint
 from whetstone.rollout.protocol import Roller
+from whetstone.rollout.strategies.error_feedback import error_feedback
 from whetstone.tasks.protocol import Source
 from whetstone.trajectory import Group, OffPolicy, RemovalScope, Task, Trajectory
+
+HINTS = {"error_feedback": error_feedback}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,8 @@ class GuidedRetry:
     guided: int = 0
     """Episodes with one; 0: half as many."""
     hints: str = ""
-    """`package.module:function`, (task, the failed trajectories) → hint; empty: the task's private `hint`."""
+    """`error_feedback`, which tells what went wrong, or `package.module:function`, (task, the failed trajectories) →
+    hint; empty: the task's private `hint`."""
     off_policy: OffPolicy = OffPolicy.CROSS_VIEW
     """What their ratios compare with; `none` where a preference is learned."""
     keep_failures: bool = False
@@ -62,14 +66,14 @@ class GuidedRetry:
 
     def _hint(self, task: Task, failed: list[Trajectory]) -> str:
         if self.hints:
-            function: Callable[..., Any] = find_part("hint", self.hints, {})
+            function: Callable[..., Any] = find_part("hint", self.hints, HINTS)
             hint = str(function(task, failed))
         elif "hint" in task.private:
             hint = str(task.private["hint"])
         else:
             raise TaskError(
                 f"task {task.id}: has no hint (private `hint`); "
-                "name a function: rollout.strategy.hints: module:function"
+                "name one: rollout.strategy.hints: error_feedback, or module:function"
             )
         answer = task.private.get("answer")
         if answer is not None and str(answer) and str(answer) in hint:

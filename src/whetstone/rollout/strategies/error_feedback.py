@@ -1,0 +1,44 @@
+"""What did failed attempts do wrong? Told in a few lines, without the answer: a hint for those that come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from whetstone.trajectory import EndReason, Task, Trajectory
+
+_LONGEST = 60
+"""Letters of what a tool or an answer said."""
+_FEW = 2
+"""Attempts that are told of."""
+
+
+def error_feedback(task: Task, failed: Sequence[Trajectory]) -> str:
+    """How the first attempts failed: calls that went wrong, and the wrong answer or that there was none.
+
+    Lines that would hold the task's answer are left out.
+
+    Source: Agent-RLVR 2025, arXiv:2506.11425: error feedback from the failed attempt; the wording is ours.
+    """
+    answer = str(task.private.get("answer", ""))
+    attempts = [_told(trajectory) for trajectory in failed[:_FEW]]
+    lines = ["Attempts before this one failed.", *(line for told in attempts for line in told), "Do it differently."]
+    return "\n".join(dict.fromkeys(line for line in lines if not answer or answer not in line))
+
+
+def _told(trajectory: Trajectory) -> list[str]:
+    lines = []
+    for turn in trajectory.turns:
+        if turn.message.malformed:
+            lines.append("A call could not be read.")
+        said = [message.text for message in turn.observation if message.role == "tool"]
+        for call, text in zip(turn.calls, [*said, *[""] * len(turn.calls)], strict=False):
+            if call.outcome != "ok":
+                lines.append(f"A call of {call.name} failed: {_short(text)}")
+    if trajectory.ended in (EndReason.TERMINATED, EndReason.TOOL_STOPPED):
+        return [*lines, f'It ended with "{_short(trajectory.final_text)}", which was wrong.']
+    return [*lines, "It came to no end."]
+
+
+def _short(text: str | None) -> str:
+    line = " ".join((text or "nothing").split())
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
