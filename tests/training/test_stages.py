@@ -64,6 +64,13 @@ def test_the_everyday_pair_is_one_run_and_others_beside_it_are_a_chain(data):
     assert [stage.name for stage in stages_of(more)] == ["1-supervised", "2-preference", "3-reinforcement"]
 
 
+def test_a_stage_may_have_a_method_of_its_own():
+    stages = [{"supervised": {"steps": 3}}, {"reinforcement": {"steps": 3}, "with": "dapo"}]
+    imitated, reinforced = stages_of(load_recipe("demo", PLAIN[1:4], stages=stages))
+    assert reinforced.resolved.recipe.rollout.dynamic_sampling.name == "informative"
+    assert imitated.resolved.recipe.rollout.dynamic_sampling is None
+
+
 def test_rounds_go_through_all_stages_again(data):
     names = [stage.name for stage in stages_of(four(data, rounds=2))]
     assert names[4:] == ["5-pretraining", "6-supervised", "7-preference", "8-reinforcement"]

@@ -21,7 +21,7 @@ from whetstone.assembly.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
 from whetstone.assembly.memory import check_fits
 from whetstone.assembly.own_data import preferences_of, stored_of, with_learning
-from whetstone.causes import cause_key, counted_causes, listed
+from whetstone.causes import cause_key, listed
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import (
     CreditError,
@@ -55,7 +55,6 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from whetstone.record.reader import RunRecord
 from whetstone.record.run_directory import claimed, read_json, write_json
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
@@ -82,7 +81,7 @@ from whetstone.training.stages import check_stages, run_stages
 from whetstone.training.stored import Stored
 from whetstone.training.summary import RunSummary
 from whetstone.training.supervised import Pretraining, Supervised
-from whetstone.training.telling import WITHOUT_USE, headline, method_of, throughput
+from whetstone.training.telling import WITHOUT_USE, headline, summary_of
 from whetstone.training.watchdog import Playing, Watchdog
 from whetstone.trajectory import Group, Trajectory
 
@@ -224,7 +223,8 @@ class _Run:
                 await self.engine.close()
                 await self.checkpoints.written()
                 await let_go(self.assembly.reward)
-        return self._summary()
+        parameters, seconds = self.assembly.policy.parameters, self.position.seconds
+        return summary_of(self.resolved, self.run_dir, self.journal.read(), seconds=seconds, parameters=parameters)
 
     def ask_to_stop(self) -> None:
         """Stop as at SIGINT, where that reaches another thread than the run's."""
@@ -471,40 +471,6 @@ class _Run:
         write_json(path, came_to.to_json())
         self.progress.say(f"{name}: {headline(came_to.to_json())}")
 
-    def _summary(self) -> dict[str, Any]:
-        made = {}
-        for name in ("untrained", *self.recipe.own_stages):
-            found = read_json(self.run_dir / "evaluations" / f"{name}.json")
-            if found is not None:
-                made[name] = found
-        first, last = next(iter(made.values())), list(made.values())[-1]
-        during = {
-            int(path.stem.rpartition("-")[2]): read_json(path)
-            for path in sorted((self.run_dir / "evaluations").glob("reinforcement-*.json"))
-        }
-        return {
-            "recipe": self.resolved.name,
-            "title": self.recipe.title or self.resolved.name,
-            "seed": self.recipe.seed,
-            "before": first,
-            "after": last,
-            "evaluations": made,
-            "during": during,
-            "ablations": {},
-            "failed": _failed(self.run_dir),
-            "seconds": self.position.seconds,
-            "throughput": throughput(self.journal.read()),
-            "parameters": self.assembly.policy.parameters,
-            "policy": self.recipe.policy.path or "tiny, built from nothing",
-            "method": method_of(self.recipe),
-        }
-
 
 def _flat(groups: list[Group]) -> list[Trajectory]:
     return [trajectory for group in groups for trajectory in group.trajectories]
-
-
-def _failed(run_dir: Path) -> dict[str, Any]:
-    """What kept episodes of reinforcement from being scored."""
-    causes = RunRecord(run_dir).causes
-    return {"episodes": len(causes), "causes": counted_causes(causes)}

@@ -1,12 +1,21 @@
-"""How is what a run came to said in a line? Its success, what it learned by, how fast it was."""
+"""How is what a run came to said? Its success, what it learned by, how fast it was; in a line and as a summary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from whetstone.causes import listed
-from whetstone.recipe import OfflineSettings, PreferenceSettings, PretrainingSettings, Recipe, SupervisedSettings
+from whetstone.causes import counted_causes, listed
+from whetstone.recipe import (
+    OfflineSettings,
+    PreferenceSettings,
+    PretrainingSettings,
+    Recipe,
+    Resolved,
+    SupervisedSettings,
+)
+from whetstone.record import RunRecord, read_json
 
 WITHOUT_USE = {
     "supervised": "demonstrations taught nothing",
@@ -65,3 +74,53 @@ def throughput(rows: list[dict[str, Any]]) -> dict[str, float]:
         if value is not None:
             rates.setdefault(row["stage"], []).append(value)
     return {stage: sum(values) / len(values) for stage, values in rates.items()}
+
+
+def summary_of(
+    resolved: Resolved,
+    run_dir: Path,
+    rows: list[dict[str, Any]],
+    *,
+    seconds: Mapping[str, float],
+    parameters: int,
+) -> dict[str, Any]:
+    """What a run came to, as `summary.json` holds it.
+
+    Args:
+        rows: Of its metrics.
+        seconds: By stage, of training alone.
+        parameters: Of its policy.
+    """
+    recipe = resolved.recipe
+    made = {}
+    for name in ("untrained", *recipe.own_stages):
+        found = read_json(run_dir / "evaluations" / f"{name}.json")
+        if found is not None:
+            made[name] = found
+    first, last = next(iter(made.values())), list(made.values())[-1]
+    during = {
+        int(path.stem.rpartition("-")[2]): read_json(path)
+        for path in sorted((run_dir / "evaluations").glob("reinforcement-*.json"))
+    }
+    return {
+        "recipe": resolved.name,
+        "title": recipe.title or resolved.name,
+        "seed": recipe.seed,
+        "before": first,
+        "after": last,
+        "evaluations": made,
+        "during": during,
+        "ablations": {},
+        "failed": _failed(run_dir),
+        "seconds": dict(seconds),
+        "throughput": throughput(rows),
+        "parameters": parameters,
+        "policy": recipe.policy.path or "tiny, built from nothing",
+        "method": method_of(recipe),
+    }
+
+
+def _failed(run_dir: Path) -> dict[str, Any]:
+    """What kept episodes of reinforcement from being scored."""
+    causes = RunRecord(run_dir).causes
+    return {"episodes": len(causes), "causes": counted_causes(causes)}
