@@ -50,7 +50,7 @@ keys back before each update.
   quantised, in eight bits or four, is refused as a policy in a line: weights are trained, sent to engines and compared
   as the numbers they are, and in eight bits a model gives other numbers each time. As a judge or a teacher in four bits
   it is computed as it is: 5e-7 from its own pass.
-- **Liger** replaces parts of Transformers' models and needs Triton, so it was not tried on a CPU; nothing here calls it.
+- **Liger** replaces parts of Transformers' models and needs Triton, so it was not tried on a CPU; nothing calls it.
   What your own code has patched before a policy is loaded is sampled and learned as it stands, and tried against the
   model's own pass first.
 """

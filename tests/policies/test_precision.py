@@ -134,6 +134,6 @@ def test_quantised_weights_are_refused_and_left_as_they_are(packed):
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
     layer = policy.model.get_submodule("model.layers.0.mlp.up_proj")
     layer.weight = torch.nn.Parameter(torch.ones_like(layer.weight).to(packed), requires_grad=False)
-    with pytest.raises(PolicyError, match="its weights are quantised .*up_proj.weight is u?int8.*policy.lora"):
+    with pytest.raises(PolicyError, match=r"its weights are quantised .*up_proj\.weight is u?int8.*policy\.lora"):
         in_precision(policy, "auto")
     assert layer.weight.dtype == packed
