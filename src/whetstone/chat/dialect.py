@@ -45,6 +45,10 @@ Shown = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | Non
 """(messages, tools, whether the model is asked) → what the template shows; raises where it refuses."""
 
 
+class Rewritten(Exception):
+    """The template does not show what is in view as it showed it; the text says what of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Speech:
     """What the model said in one turn, taken apart."""

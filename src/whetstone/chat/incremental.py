@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.chat.dialect import CALLED, TOOL, Prober, Speech, in_parts, learned, shared_beginning
+from whetstone.chat.dialect import CALLED, TOOL, Prober, Rewritten, Speech, in_parts, learned, shared_beginning
 from whetstone.chat.marks import is_in, mark_for, marked, marks
 from whetstone.chat.message import Image, Message, Text, ToolCall, ToolSpec, system
 from whetstone.chat.protocol import ToolCallFormat
@@ -53,10 +53,6 @@ class Context:
     """What of the segment the template wrote: up to the model's first turn in it, then between its turns."""
     opened: int = 0
     """Messages of `spoken` that stand in the first of `shown`."""
-
-
-class _Rewritten(Exception):
-    """The template does not show what is in view as it showed it; the text says what of it."""
 
 
 class Chat:
@@ -112,7 +108,7 @@ class Chat:
         ended = sampled[-1] if sampled and sampled[-1] in self.stop_ids else None
         try:
             written = self._continued(context, after, ended)
-        except _Rewritten as why:
+        except Rewritten as why:
             self.rewritten = self.rewritten or str(why)
             return self._afresh(after, context.tools)
         new = self.encode(written)
@@ -219,7 +215,7 @@ class Chat:
         """What the template puts behind the last turn of the model.
 
         Raises:
-            _Rewritten: It does not keep what is in view.
+            Rewritten: It does not keep what is in view.
         """
         mark = mark_for([m.text if isinstance(m, Speech) else m for m in after])
         turns = [m for m in after[context.opened :] if isinstance(m, Speech)]
@@ -227,33 +223,32 @@ class Chat:
         old = tuple(self._cleared(m, context.tools) if isinstance(m, Speech) else m for m in after[: context.opened])
         whole = self._render((*old, *(by_turn.get(id(m), m) for m in after[context.opened :])), context.tools, True)
         if not whole.startswith(context.shown[0]):
-            raise _Rewritten("it shows the beginning otherwise")
-        place = len(context.shown[0])
-        closing_thought = self.dialect.thought_signs[1]
+            raise Rewritten("it shows the beginning otherwise")
+        place, closing_thought = len(context.shown[0]), self.dialect.thought_signs[1]
         for number, turn in enumerate(turns):
             spots = {whole.find(text, place): len(text) for text in marks(by_turn[id(turn)])}
             begins = min(spots)
             if begins < 0:
-                raise _Rewritten("it drops what an earlier turn said, or thought")
+                raise Rewritten("it drops what an earlier turn said, or thought")
             ends = max(at + length for at, length in spots.items())
             if (closing_thought in turn.text) != (closing_thought in whole[place:ends]):
-                raise _Rewritten("it sets the end of a thought where the model did not, or takes it away")
+                raise Rewritten("it sets the end of a thought where the model did not, or takes it away")
             place = ends
             if number < len(turns) - 1:
                 begins = whole.find(context.shown[number + 1], place)
                 if begins < 0:
-                    raise _Rewritten("it shows what stood between two turns otherwise")
+                    raise Rewritten("it shows what stood between two turns otherwise")
                 place = begins + len(context.shown[number + 1])
         behind = whole[place:]
         stop = min((at for text in self._stops if (at := behind.find(text)) >= 0), default=-1)
         answers = after[next(i for i in range(len(after), 0, -1) if isinstance(after[i - 1], Speech)) :]
         if stop < 0 or not all(is_in(str(m["content"]), behind) for m in answers if isinstance(m, dict)):
-            raise _Rewritten("it shows an answer in another place")
+            raise Rewritten("it shows an answer in another place")
         if ended is None:
             return behind[stop:]
         said = self._text_of(ended)
         if not behind.startswith(said, stop):
-            raise _Rewritten("it ends a turn otherwise than the model did")
+            raise Rewritten("it ends a turn otherwise than the model did")
         return behind[stop + len(said) :]
 
     def _text(self, sampled: Sequence[int]) -> str:
