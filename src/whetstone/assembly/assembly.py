@@ -54,7 +54,7 @@ from whetstone.policies import (
     load_policy,
 )
 from whetstone.recipe import Part, ReinforcementSettings, Resolved, RolloutSettings
-from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
+from whetstone.rewards import REWARDS, Composed, Reward, make_reward, provided_by
 from whetstone.rollout import (
     Actor,
     Collector,
@@ -431,8 +431,12 @@ def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in
 
 def _reward(resolved: Resolved) -> Reward:
     part = resolved.recipe.reward
+    warm_up = resolved.recipe.supervised.steps if resolved.recipe.supervised is not None else 0
     try:
-        return make_reward({"name": part.name, **part.options}, REWARDS)
+        reward = make_reward({"name": part.name, **part.options}, REWARDS)
+        if isinstance(reward, Composed):
+            reward.terms = {name: term.begun(warm_up) for name, term in reward.terms.items()}
+        return reward
     except OptionError as error:
         raise resolved.error(f"reward.{error.key}", error.message) from None
     except (RecipeError, ValueError) as error:
