@@ -45,7 +45,7 @@ reward:
     correct: exact_number
     brief: {name: few_calls, weight: 0.2, times: correct}           # a factor: nothing for a wrong answer
     ran: {name: calls_ran, weight: 0.1, gate: correct, high: 3}     # behind a gate, and bounded
-    format: {name: well_formed, weight: 0.5, fade: {to: 0, start: 440, over: 100}}
+    format: {name: well_formed, weight: 0.5, fade: {to: 0, over: 100}}
 ```
 
 The value is Σ weight · gate · factor · bounded(term). Each term is logged by its name, and what it was paid as

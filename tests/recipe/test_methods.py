@@ -153,6 +153,9 @@ def test_what_methods_add_is_summed_over_the_worlds_own_or_its_default(tmp_path)
 def test_a_reward_that_is_made_of_another_is_made_of_the_worlds(tmp_path):
     found = layered(tmp_path, "reward: {name: otc, outcome: world, smooth: 2}\n").recipe
     assert found.reward.options == {"outcome": {"name": "exact_number"}, "smooth": 2}
+    terms = "{outcome: world, few: {name: few_calls, weight: 0.2}}"
+    found = layered(tmp_path, f"reward: {{name: composed, terms: {terms}}}\n").recipe
+    assert found.reward.options["terms"]["outcome"] == {"name": "exact_number"}
 
 
 def test_what_a_method_is_told_of_one_world_counts_there_and_in_what_extends_it(tmp_path):

@@ -1,5 +1,7 @@
 """A sum of terms: what each is worth, when it counts, and what is seen of it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +62,15 @@ def test_a_weight_fades_with_the_version_of_the_policy():
     assert composed(episode("7"), a=term).value == 1
     with pytest.raises(ValueError, match="over is 1 or more"):
         Fade(to=0.0, over=0)
+
+
+def test_a_weight_may_fall_by_half_a_cosine_from_where_reinforcement_begins():
+    term = Term(reward=says(5.0), weight=0.1, fade=Fade(to=0.0, over=200, shape="cosine"))
+    # 0.1 (1 + cos(π g / 200)) / 2 for each of five calls (SPEAR)
+    assert [5 * term.weight_at(g) for g in (0, 50, 100, 200)] == pytest.approx([0.5, 0.426777, 0.25, 0])
+    behind_a_warm_up = term.begun(440)
+    assert [5 * behind_a_warm_up.weight_at(g) for g in (99, 440, 540)] == pytest.approx([0.5, 0.5, 0.25])
+    assert replace(term, fade=Fade(to=0.0, over=2, start=1)).begun(440).fade.start == 1
 
 
 def test_turns_are_weighted_and_bounded_too():

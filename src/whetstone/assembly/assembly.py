@@ -55,7 +55,7 @@ from whetstone.policies import (
     load_policy,
 )
 from whetstone.recipe import Part, ReinforcementSettings, Resolved, RolloutSettings
-from whetstone.rewards import REWARDS, Reward, make_reward, provided_by
+from whetstone.rewards import REWARDS, Composed, Reward, make_reward, provided_by
 from whetstone.rollout import (
     Actor,
     Collector,
@@ -442,8 +442,12 @@ def _chat(resolved: Resolved, policy: Policy, format: ToolCallFormat) -> Chat:
 
 def _reward(resolved: Resolved) -> Reward:
     part = resolved.recipe.reward
+    warm_up = resolved.recipe.supervised.steps if resolved.recipe.supervised is not None else 0
     try:
-        return make_reward({"name": part.name, **part.options}, REWARDS)
+        reward = make_reward({"name": part.name, **part.options}, REWARDS)
+        if isinstance(reward, Composed):
+            reward.terms = {name: term.begun(warm_up) for name, term in reward.terms.items()}
+        return reward
     except OptionError as error:
         raise resolved.error(f"reward.{error.key}", error.message) from None
     except (RecipeError, ValueError) as error:

@@ -233,10 +233,12 @@ def _described(methods: Sequence[Method]) -> Keys:
 def _rewarded(keys: Keys, reward: Any) -> Keys:
     """With the world's own reward where the method's is made of it."""
     own = keys.get("reward")
-    if not isinstance(own, Mapping):
-        return keys
+    return {**keys, "reward": _made_of(own, reward)} if isinstance(own, Mapping) else keys
+
+
+def _made_of(own: Mapping[str, Any], reward: Any) -> Keys:
     made = {option: reward if value == _THE_WORLDS else value for option, value in own.items()}
-    return {**keys, "reward": made}
+    return {option: _made_of(value, reward) if option == "terms" else value for option, value in made.items()}
 
 
 def _replaced(keys: Keys, places: Places, together: Keys, methods: Sequence[Method], file: str) -> Iterator[str]:

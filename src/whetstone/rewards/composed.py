@@ -6,7 +6,7 @@
         correct: exact_number
         brief: {name: few_calls, weight: 0.2, times: correct}          # a product: nothing for a wrong answer
         tools_ran: {name: calls_ran, weight: 0.1, gate: correct, high: 3}
-        format: {name: well_formed, weight: 0.5, fade: {to: 0, start: 440, over: 100}}
+        format: {name: well_formed, weight: 0.5, fade: {to: 0, over: 100}}
 
 The value is Σ w · gate · factor · bounded(term). Easy to get wrong: efficiency and process terms that stand beside the
 outcome, without `gate` or `times`, pay an agent for giving up early; `whetstone rewards audit` finds that.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from whetstone.plugins import OptionError
 from whetstone.rewards.protocol import Reward
@@ -10,7 +12,7 @@ from whetstone.rewards.protocol import Reward
 
 @dataclass(frozen=True, slots=True)
 class Fade:
-    """A weight that goes from what it is to `to`, linearly in the version of the policy that acted.
+    """A weight that goes from what it is to `to`, with the version of the policy that acted.
 
     Versions count updates of the weights, those of a warm-up among them.
     """
@@ -19,11 +21,13 @@ class Fade:
     """The weight in the end."""
     over: int
     """Versions it takes."""
-    start: int = 0
-    """The version it begins at."""
+    start: int | None = None
+    """The version it begins at; null: where reinforcement does."""
+    shape: Literal["linear", "cosine"] = "linear"
+    """The way down: a line, or half a cosine."""
 
     def __post_init__(self) -> None:
-        if self.over < 1 or self.start < 0:
+        if self.over < 1 or (self.start is not None and self.start < 0):
             raise ValueError(f"over is 1 or more and start 0 or more, got {self.over} and {self.start}")
 
 
@@ -57,8 +61,16 @@ class Term:
         """The weight when a policy of this version acted."""
         if self.fade is None:
             return self.weight
-        done = min(1.0, max(0.0, (version - self.fade.start) / self.fade.over))
+        done = min(1.0, max(0.0, (version - (self.fade.start or 0)) / self.fade.over))
+        if self.fade.shape == "cosine":
+            done = (1 - math.cos(math.pi * done)) / 2
         return self.weight + done * (self.fade.to - self.weight)
+
+    def begun(self, version: int) -> Term:
+        """With a fade that begins where reinforcement does, at this version."""
+        if self.fade is None or self.fade.start is not None:
+            return self
+        return replace(self, fade=replace(self.fade, start=version))
 
     def bounded(self, value: float) -> float:
         """The value within the bounds."""

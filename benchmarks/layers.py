@@ -1,0 +1,108 @@
+"""Does a method of a paper fit onto any task? Twelve methods on a calculator, in a text game and at a search.
+
+Each cell is one command, `whetstone train WORLD with=METHOD …`, with a model of a few thousand parameters and two
+updates: it trains, or a line says what the world does not have. What was run is kept with `--results FOLDER` and not
+run again, so that a call that was stopped goes on; `--seconds 150` stops by itself.
+
+Prints a table, or one JSON object with `--json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from circumstances import circumstances
+from whetstone.errors import WhetstoneError
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.training import train
+
+WORLDS = {"demo": "calculator", "frozen-lake": "text game", "multi-hop-search": "search"}
+METHODS = (
+    "dapo", "gspo", "dr-grpo", "rloo", "ppo", "gigpo", "entropy-branching", "rejection-fine-tuning", "online-dpo",
+    "otc", "matchtir", "memory-folding",
+)  # fmt: skip
+SMALL = (
+    "policy.tiny.hidden=16", "policy.tiny.heads=2", "policy.tiny.layers=1", "policy.tiny.intermediate=16",
+    "supervised.steps=2", "supervised.batch_size=4", "reinforcement.steps=2", "reinforcement.tasks_per_step=4",
+    "rollout.group_size=4", "rollout.max_new_tokens=6", "evaluation.episodes=2",
+)  # fmt: skip
+
+_BELOW = """
+Two updates of a model of a few thousand parameters, which teach it nothing: the table says what fits, not what helps.
+Seconds are of the whole command without its start. Each cell is one command:
+
+```console
+$ whetstone train WORLD with=METHOD {small}
+```
+
+`python benchmarks/layers.py --results benchmarks/results` makes this table again.
+"""
+
+
+def cell(world: str, method: str) -> dict[str, Any]:
+    """What one command comes to."""
+    began = time.perf_counter()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            train(load_recipe(world, [*SMALL, f"with={method}"]), Path(folder) / "run", progress=Progress(quiet=True))
+            rows = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").open()]
+    except WhetstoneError as refused:
+        return {"trains": False, "said": str(refused)}
+    updates = [row for row in rows if row["stage"] == "reinforcement"]
+    return {"trains": True, "updates": len(updates), "seconds": round(time.perf_counter() - began, 1)}
+
+
+def table(cells: dict[str, dict[str, Any]]) -> str:
+    """As Markdown."""
+    worlds = " | ".join(f"{name}, {what}" for name, what in WORLDS.items())
+    lines = [f"| method | {worlds} |", "| --- | --- | --- | --- |"]
+    for method in METHODS:
+        said = [_shown(cells.get(f"{world} {method}")) for world in WORLDS]
+        lines.append(f"| {method} | {' | '.join(said)} |")
+    return "\n".join(lines)
+
+
+def _shown(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "not run yet"
+    if found["trains"]:
+        return f"{found['updates']} updates, {found['seconds']:.1f} s"
+    return f"refused: {found['said']}".replace("|", "\\|")
+
+
+def main() -> None:
+    """Run what is not there, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further cell behind so many")
+    parser.add_argument("--results", type=Path)
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    kept = arguments.results / "layers.json" if arguments.results is not None else None
+    cells: dict[str, dict[str, Any]] = json.loads(kept.read_text())["measured"] if kept and kept.is_file() else {}
+    for method in METHODS:
+        for world in WORLDS:
+            name = f"{world} {method}"
+            if name not in cells and time.perf_counter() - began < arguments.seconds:
+                cells[name] = cell(world, method)
+                if kept is not None:  # whatever stops it, what was run is there
+                    kept.write_text(json.dumps({"measured": cells}, indent=1) + "\n")
+    report = {
+        "name": "layers", "measured": cells, "ratios": {}, "goal": "each trains, or one line says what is missing",
+        **circumstances(began),
+    }  # fmt: skip
+    print(json.dumps(report) if arguments.json else table(cells))
+    if kept is not None:
+        kept.write_text(json.dumps(report, indent=1) + "\n")
+        small = " ".join(SMALL)
+        kept.with_suffix(".md").write_text(f"# Methods in worlds\n\n{table(cells)}\n{_BELOW.format(small=small)}")
+
+
+if __name__ == "__main__":
+    main()

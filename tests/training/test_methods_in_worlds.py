@@ -1,0 +1,70 @@
+"""Every method on a calculator, in a text game and at a search: it trains, or one line says what is missing."""
+
+import pytest
+
+from tests_small import SMALL
+from whetstone.assembly import assemble
+from whetstone.errors import WhetstoneError
+from whetstone.policies import save_policy
+from whetstone.recipe import built_in_methods, load_recipe
+from whetstone.reporting import Progress
+from whetstone.training import train
+
+WORLDS = ("demo", "frozen-lake", "multi-hop-search")
+_OTHERS = WORLDS[1:]
+_NEEDS = {
+    "craft-gui": "curriculum.stages", "dump": "curriculum.kinds", "in-context": "rollout.context_transforms",
+    "limr": "curriculum.indices", "tool-star": "reward.tools",
+}  # fmt: skip
+REFUSED = {
+    **{(name, world): f"{name} needs {key}: " for name, key in _NEEDS.items() for world in _OTHERS},
+    **{
+        (name, world): "reads the private `calls` of tasks; task"
+        for name in ("gated-rewards", "matchtir", "semi-online")
+        for world in _OTHERS
+    },
+    **{("guide", world): "has no hint (private `hint`); name one: " for world in _OTHERS},
+    **{("memory-folding", world): "memory-folding adds fold_memory to environment.tools" for world in _OTHERS},
+    **{("rubric-scaffolding", world): "has no private `rubric`, which the view shows" for world in _OTHERS},
+    **{(name, "frozen-lake"): "reads the private `answer` of tasks; task" for name in ("score", "try-again")},
+    ("cleaner", "frozen-lake"): "rollback takes calls back, which a world that remembers them",
+    ("igpo", "frozen-lake"): '"frozen_lake" knows no gold answer (private `answer`)',
+}
+"""By method and world, what is said."""
+CHANGES = [
+    *(change for change in SMALL if not change.startswith(("policy.", "supervised."))),
+    "reinforcement.tasks_per_step=4",  # each of up to four updates has a group of its own
+    "policy.tiny=null",
+    "supervised=null",
+    "ablations=null",
+    "evaluation.episodes=1",
+]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """By world, a folder with a tiny model that no method has to build anew."""
+    folder = tmp_path_factory.mktemp("models")
+    for world in WORLDS:
+        tiny = [*(change for change in SMALL if change.startswith("policy.")), "policy.tiny.context_length=1024"]
+        save_policy(assemble(load_recipe(world, tiny)).policy, folder / world)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("method", built_in_methods())
+def test_every_method_trains_in_every_world_or_is_refused_in_one_line(tmp_path, models, method, world):
+    def trained():
+        found = load_recipe(world, [*CHANGES, f"policy.path={models / world}", f"with={method}"])
+        return train(found, tmp_path / "run", progress=Progress(quiet=True))
+
+    said = REFUSED.get((method, world))
+    if said is None:
+        after = trained().after
+        assert after.episodes + after.invalid == 1
+    else:
+        with pytest.raises(WhetstoneError) as refused:
+            trained()
+        assert said in str(refused.value)
+        assert "\n" not in str(refused.value)
