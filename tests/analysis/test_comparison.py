@@ -236,6 +236,7 @@ def test_the_sentence_says_no_more_than_the_intervals():
     assert any("a − c" in line for line in table_lines(told))
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, rendered):
     given = [
         "demo",

@@ -209,7 +209,7 @@ def test_a_task_of_another_environment_is_refused():
 # ------------------------------------------------------------ text worlds
 
 
-@pytest.mark.parametrize("text", mostly_slow(["facts", "full"], quick=["facts"]))
+@pytest.mark.parametrize("text", mostly_slow(["facts", "full"], quick=[]))
 def test_textworld_keeps_our_promises_and_its_own_solution_solves_it(text):
     needs(package("textworld", "textworld"))
     found = keeps_its_promises(
@@ -413,6 +413,7 @@ def test_a_listed_move_of_openspiel_is_taken_and_moves_with_blanks_stand_apart()
     assert "\nmoves: x(0,0) x(0,1)" in spiel("tic_tac_toe")._seen()
 
 
+@pytest.mark.slow
 def test_reasoning_gym_judges_by_its_own_verifier():
     needs(package("reasoning_gym", "reasoning"))
     source = source_of("reasoning_gym", datasets=["leg_counting", "spell_backward"])

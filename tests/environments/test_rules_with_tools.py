@@ -211,6 +211,7 @@ def passed(text, tests):
     return found
 
 
+@pytest.mark.slow
 def test_every_broken_version_fails_a_hidden_and_a_visible_test_and_the_right_one_passes_all(tmp_path):
     source = source_of("bug_repair")
     for index in range(300):

@@ -96,6 +96,7 @@ def test_adapters_beside_short_weights_come_back_to_the_last_bit(tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) and ours[name].dtype == theirs[name].dtype for name in ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_adapters", [False, True])
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_sampler_and_learner_agree_in_shorter_numbers_and_learn(tmp_path, precision, with_adapters):

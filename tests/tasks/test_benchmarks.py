@@ -227,6 +227,7 @@ def test_bad_files_are_named(tmp_path, files):
         HumanEval(path=str(tmp_path / "h.jsonl"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HUMANEVAL.is_dir(), reason="HumanEval is not beside the project (shared/data/humaneval)")
 def test_humaneval():
     source = HumanEval(path=str(HUMANEVAL))

@@ -52,6 +52,7 @@ def test_our_tools_over_mcp_are_the_same_tools():
     assert played(toolset, ("read_notes", {}))[0].text == "there are no such notes"  # a connection of its own
 
 
+@pytest.mark.slow
 def test_a_shared_connection_is_one_for_all_episodes():
     async def two_episodes():
         texts = []
@@ -69,6 +70,7 @@ def test_a_shared_connection_is_one_for_all_episodes():
     assert asyncio.run(two_episodes()) == ["1: x", "1: x\n2: x"]
 
 
+@pytest.mark.slow
 def test_several_calls_run_side_by_side_over_one_connection():
     async def many():
         toolset = Toolset([Mcp(command=SERVER)])
@@ -691,6 +693,7 @@ def test_a_line_that_is_no_tool_is_said(tmp_path, line):
         Catalogue(file=str(tmp_path / "tools.jsonl"))
 
 
+@pytest.mark.slow
 def test_images_come_through_mcp():
     toolset = Toolset([Mcp(command=SERVER)])
     answers = played(toolset, ("crop", {"image": 1, "left": 0, "top": 0, "right": 1, "bottom": 1}))

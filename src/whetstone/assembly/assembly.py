@@ -33,9 +33,8 @@ from whetstone.assembly.compatibility import (
 )
 from whetstone.assembly.instantiate import checked, found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
-from whetstone.assembly.policy import policy_of
-from whetstone.chat import Chat, ToolCallFormat
-from whetstone.chat.rendering import rendered
+from whetstone.assembly.policy import chat_of, policy_of
+from whetstone.chat import Chat
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
 from whetstone.environments.protocol import Checks
@@ -284,7 +283,7 @@ def assemble(
     policy, format = policy_of(resolved, source, environment, policy, say=say)
     reward = _reward(resolved)
     check_judging(resolved, reward, environment(), source)
-    chat = _chat(resolved, policy, format)
+    chat = chat_of(resolved, policy, format)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
     if isinstance(reward, Stateful):
@@ -428,16 +427,6 @@ def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in
         function_of(resolved, f"{section}.{k}", part, built_in, kind=section.replace("_", " ").removesuffix("s"))
         for k, part in enumerate(parts)
     )
-
-
-def _chat(resolved: Resolved, policy: Policy, format: ToolCallFormat) -> Chat:
-    variables = resolved.recipe.chat.variables
-    if variables:
-        try:
-            rendered(policy.tokenizer, variables)
-        except PolicyError as error:
-            raise resolved.error("chat.variables", str(error)) from None
-    return Chat(policy.tokenizer, format, variables)
 
 
 def _reward(resolved: Resolved) -> Reward:

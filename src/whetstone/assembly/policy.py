@@ -13,7 +13,8 @@ import torch
 from whetstone.assembly.memory import check_fits
 from whetstone.assembly.placement import device_of, without_effect
 from whetstone.assembly.tokenizer_corpus import conversations
-from whetstone.chat import FORMATS, ToolCallFormat, fitting_format
+from whetstone.chat import FORMATS, Chat, ToolCallFormat, fitting_format
+from whetstone.chat.rendering import rendered
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.environments.protocol import Speaks, tools_shown
@@ -72,6 +73,21 @@ def policy_of(
     for key in without_effect(resolved, device):
         say(f"{key} has no effect: it is computed on the CPU")
     return policy, format
+
+
+def chat_of(resolved: Resolved, policy: Policy, format: ToolCallFormat) -> Chat:
+    """A policy's template, with the recipe's variables, and its tool-call format.
+
+    Raises:
+        RecipeError: The template never reads one of the variables.
+    """
+    variables = resolved.recipe.chat.variables
+    if variables:
+        try:
+            rendered(policy.tokenizer, variables)
+        except PolicyError as error:
+            raise resolved.error("chat.variables", str(error)) from None
+    return Chat(policy.tokenizer, format, variables)
 
 
 def _computed(settings: PolicySettings, policy: Policy) -> str:
