@@ -31,6 +31,8 @@ SMALL = [
 def in_miniature(name, request):
     """`SMALL`, and what a built-in recipe needs beside it; the test is skipped where that is not there."""
     recipe, extra = load_recipe(name).recipe, []
+    if recipe.policy.path is not None:  # it is not small, and not there
+        extra = ["policy.path=null", "policy.lora=null"]
     if recipe.tasks.source == "gsm8k":
         extra = [f"tasks.path={request.getfixturevalue('gsm8k_folder')}"]
     for need in getattr(ENVIRONMENTS.get(recipe.environment.name), "needs", ()):
