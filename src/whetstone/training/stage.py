@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from whetstone.causes import Beginning
+from whetstone.inference import Engine
+from whetstone.learning.protocol import Learner
 from whetstone.rollout import Collector
 
 
@@ -71,3 +75,44 @@ class Stage(Protocol):
     def waits(self) -> list[tuple[str, str, float]]:
         """(who, what it waits for, seconds), the longest first."""
         ...
+
+
+class WithoutSampling:
+    """What stages have in common that sample nothing: their steps are short, and nothing is under way between two.
+
+    Args:
+        beginning: Watches the first of what it learns from.
+        done: Steps made.
+    """
+
+    updating = True
+    """Whatever is under way is short."""
+    collector = None
+    state = None
+    memory = None
+
+    def __init__(self, learner: Learner, engine: Engine, beginning: Beginning, *, done: int) -> None:
+        self.learner, self.engine, self.beginning, self.done = learner, engine, beginning, done
+        self.causes: Mapping[str, int] = {}
+        """See `Stage.causes`."""
+        self.updating_since: float | None = None
+
+    @property
+    def version(self) -> int:
+        """Of the weights that are being trained."""
+        return self.engine.version
+
+    async def settle(self) -> None:
+        """Nothing is under way between two steps."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def conclude(self) -> None:
+        """See `Stage.conclude`."""
+        self.beginning.conclude()
+
+    def waits(self) -> list[tuple[str, str, float]]:
+        """(who, what it waits for, seconds); nobody else is at work."""
+        since = self.updating_since
+        return [] if since is None else [("the learner", "its update", time.perf_counter() - since)]

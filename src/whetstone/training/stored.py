@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Protocol
@@ -18,6 +18,7 @@ from whetstone.compute_thread import run_in_compute_thread
 from whetstone.inference import Engine, publish
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch
+from whetstone.training.stage import WithoutSampling
 from whetstone.trajectory import Group, OffPolicy, Tokens, Trajectory, Turn
 
 
@@ -29,7 +30,7 @@ class DrawnGroups(Protocol):
         ...
 
 
-class Stored:
+class Stored(WithoutSampling):
     """The stage, one update a call.
 
     Args:
@@ -37,23 +38,9 @@ class Stored:
         done: Steps made.
     """
 
-    updating = True
-    """Whatever is under way is short."""
-    collector = None
-    state = None
-    memory = None
-
     def __init__(self, groups: DrawnGroups, learner: Learner, engine: Engine, *, count: int, done: int = 0) -> None:
-        self.groups, self.learner, self.engine, self.count, self.done = groups, learner, engine, count, done
-        self.causes: Mapping[str, int] = {}
-        """See `Stage.causes`."""
-        self._beginning = Beginning("rows", "can be learned from")
-        self._updating_since: float | None = None
-
-    @property
-    def version(self) -> int:
-        """Of the weights that are being trained."""
-        return self.engine.version
+        super().__init__(learner, engine, Beginning("rows", "can be learned from"), done=done)
+        self.groups, self.count = groups, count
 
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
         """The next update, as metrics. What cannot be learned from is left out and counted.
@@ -65,7 +52,7 @@ class Stored:
         drawn = [self.groups.group(self.done * self.count + place) for place in range(self.count)]
         for group in drawn:
             failed = next((t for t in group.trajectories if t.score is None), None)
-            self._beginning.see(None if failed is None else cause_of(failed))
+            self.beginning.see(None if failed is None else cause_of(failed))
         left_out = [t for group in drawn for t in group.trajectories if t.score is None and t.error]
         self.causes = counted_causes(map(cause_of, left_out))
         groups = [
@@ -73,12 +60,12 @@ class Stored:
             for place, group in enumerate(drawn)
             if any(t.score is not None for t in group.trajectories)
         ]
-        self._updating_since = time.perf_counter()
+        self.updating_since = time.perf_counter()
         metrics: dict[str, float] = {}
         if groups:
             batch = UpdateBatch(tuple(groups), version=self.engine.version + 1)
             metrics = (await run_in_compute_thread(self.learner.update, batch)).metrics
-        self._updating_since = None
+        self.updating_since = None
         self.learner.end_step()
         self.done += 1
         await publish(self.learner.weights(), self.engine, self.engine.version + 1)
@@ -90,21 +77,6 @@ class Stored:
             "time/update": now - began,
             "throughput/tokens_per_second": tokens / (now - began),
         }
-
-    async def settle(self) -> None:
-        """Nothing is under way between two steps."""
-
-    def conclude(self) -> None:
-        """See `Stage.conclude`."""
-        self._beginning.conclude()
-
-    async def close(self) -> None:
-        """Nothing is held."""
-
-    def waits(self) -> list[tuple[str, str, float]]:
-        """(who, what it waits for, seconds); nobody else is at work."""
-        since = self._updating_since
-        return [] if since is None else [("the learner", "its update", time.perf_counter() - since)]
 
 
 def as_stored(trajectory: Trajectory) -> Trajectory:

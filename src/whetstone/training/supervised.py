@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -27,33 +27,20 @@ from whetstone.learning.protocol import Learner
 from whetstone.recipe import PretrainingSettings, Recipe, ReinforcementSettings, SupervisedSettings
 from whetstone.rollout import Plan
 from whetstone.seeding import derive_seed
+from whetstone.training.stage import WithoutSampling
 from whetstone.trajectory import Costs, Group, Segment, Trajectory
 
 
-class Supervised:
+class Supervised(WithoutSampling):
     """The warm-up, one update of fresh demonstrations a call."""
-
-    updating = True
-    """Whatever is under way is short."""
-    collector = None
-    state = None
-    memory = None
 
     def __init__(
         self, assembly: Assembly, learner: Learner, engine: Engine, settings: SupervisedSettings, *, done: int = 0
     ) -> None:
-        self.assembly, self.learner, self.engine, self.settings, self.done = assembly, learner, engine, settings, done
+        super().__init__(learner, engine, Beginning("demonstrations", "solved its task"), done=done)
+        self.assembly, self.settings = assembly, settings
         data = settings.data
         self._drawn = None if data is None else demonstrations_of(assembly, data, "supervised.data")
-        self._updating_since: float | None = None
-        self.causes: Mapping[str, int] = {}
-        """See `Stage.causes`."""
-        self._beginning = Beginning("demonstrations", "solved its task")
-
-    @property
-    def version(self) -> int:
-        """Of the weights that are being trained."""
-        return self.engine.version
 
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
         """The next update, as metrics. A demonstration that does not reach the answer is left out and counted.
@@ -69,13 +56,13 @@ class Supervised:
         else:
             shown = [self._drawn.episode(first + i) for i in range(count)]
         for trajectory in shown:
-            self._beginning.see(None if trajectory.solved else cause_of(trajectory))
+            self.beginning.see(None if trajectory.solved else cause_of(trajectory))
         self.causes = counted_causes(cause_of(trajectory) for trajectory in shown if not trajectory.solved)
         segments = [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
         sampled = time.perf_counter()
-        self._updating_since = sampled
+        self.updating_since = sampled
         metrics = await imitate(self.learner, self.engine, segments)
-        self._updating_since = None
+        self.updating_since = None
         self.done += 1
         now = time.perf_counter()
         metrics |= {"loss/supervised": metrics["loss"]} if "loss" in metrics else {}
@@ -87,40 +74,24 @@ class Supervised:
         }
         return metrics
 
-    async def settle(self) -> None:
-        """Nothing is under way between two steps."""
 
-    def conclude(self) -> None:
-        """See `Stage.conclude`."""
-        self._beginning.conclude()
-
-    async def close(self) -> None:
-        """Nothing is held."""
-
-    def waits(self) -> list[tuple[str, str, float]]:
-        """(who, what it waits for, seconds); nobody else is at work."""
-        since = self._updating_since
-        return [] if since is None else [("the learner", "its update", time.perf_counter() - since)]
-
-
-class Pretraining(Supervised):
+class Pretraining(WithoutSampling):
     """Plain text, one update of windows a call."""
 
     def __init__(
         self, assembly: Assembly, learner: Learner, engine: Engine, settings: PretrainingSettings, *, done: int = 0
     ) -> None:
-        read = {"steps": settings.steps, "batch_size": settings.batch_size}
-        super().__init__(assembly, learner, engine, SupervisedSettings(**read), done=done)
-        self._texts = texts_of(assembly, settings)
+        super().__init__(learner, engine, Beginning("texts", "could be read"), done=done)
+        self.settings, self._texts = settings, texts_of(assembly, settings)
 
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
         """The next update, as metrics."""
         began = time.perf_counter()
         count = self.settings.batch_size
         segments = [self._texts.segment(self.done * count + i) for i in range(count)]
-        self._updating_since = began
+        self.updating_since = began
         metrics = await imitate(self.learner, self.engine, segments)
-        self._updating_since = None
+        self.updating_since = None
         self.done += 1
         now = time.perf_counter()
         metrics |= {"loss/pretraining": metrics["loss"]} if "loss" in metrics else {}
@@ -130,9 +101,6 @@ class Pretraining(Supervised):
             "throughput/tokens_per_second": sum(map(len, segments)) / (now - began),
         }
         return metrics
-
-    def conclude(self) -> None:
-        """See `Stage.conclude`."""
 
 
 async def imitate(learner: Learner, engine: Engine, segments: Sequence[Segment]) -> dict[str, float]:
