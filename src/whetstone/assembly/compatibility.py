@@ -102,6 +102,20 @@ def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> 
             raise resolved.error(key, f"has no effect: neither credit nor objective reads {', '.join(sorted(read))}")
 
 
+def check_observations(resolved: Resolved, credit: CreditParts) -> None:
+    """Refuse credit that reads of each token what the sampler said, where tokens are trained that nobody sampled.
+
+    Raises:
+        RecipeError: It would read numbers that are not there.
+    """
+    settings = resolved.recipe.reinforcement
+    if settings is None or not settings.train_on_observations:
+        return
+    for key, function in credit.every():
+        for name in sorted({"entropies", "sampler_logprobs"} & set(columns_of(function))):
+            raise resolved.error(key, f"reads {name}, which tokens of tools do not have (train_on_observations)")
+
+
 def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:
     """Refuse what an objective has no use for.
 

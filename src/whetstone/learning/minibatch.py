@@ -82,7 +82,8 @@ def _kept(given: BatchCredit, batch: Minibatch) -> list[Tensor] | None:
         trajectory = given.columns.held[i].trajectory
         places = action_places(segment)
         spliced = [segment.tokens.authors[place] is Author.SPLICED for place in places]
-        kept = [True] * len(places) if trajectory.off_policy.kept else spliced
+        drawn = [segment.tokens.authors[place] is not Author.ENVIRONMENT for place in places]
+        kept = drawn if trajectory.off_policy.kept else spliced
         if any(k and math.isnan(segment.tokens.logprobs[place]) for k, place in zip(kept, places, strict=True)):
             raise CreditError(
                 f"{trajectory.id}: off_policy {trajectory.off_policy} compares with log-probs from when tokens were "

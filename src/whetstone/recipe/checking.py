@@ -63,6 +63,15 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "supervised.tasks", "demonstrations come from supervised.data, not from the source's expert"
 
 
+def remarks(recipe: Recipe) -> Iterator[str]:
+    """What is allowed and hardly ever wanted, to be said before anything begins."""
+    if recipe.reinforcement is not None and recipe.reinforcement.train_on_observations:
+        yield (
+            "reinforcement.train_on_observations is ON: what tools answer is trained as if the policy had said it; "
+            "update/observation_fraction says how much of what is trained that is"
+        )
+
+
 def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """(key, why it would be ignored) for keys that nothing reads in this combination."""
     for rule in _RULES:

@@ -154,6 +154,12 @@ class ReinforcementSettings(OptimizerSettings):
     `k3_as_k2` reports the one and pulls like the other."""
     entropy: EntropySettings | None = None
     """A bonus for entropy; null leaves it out."""
+    train_on_observations: bool = False
+    """Whether tokens that tools wrote are trained, too, as if the policy had said them: everything behind the prompt of
+    a segment. Off wherever it is not the question whether it should be: published ablations lose by it (Search-R1,
+    R1-Code-Interpreter). Nobody drew these tokens, so they have no log-prob from sampling: their ratio is to the
+    learner's own log-probs before the step and begins at 1, no correction weighs them, and they are in no measure of
+    how far sampler and learner disagree. They take the advantage of the turn that reads them."""
     max_mismatch: float = Field(0.1, gt=0, allow_inf_nan=True)
     """How far sampler and learner may disagree on tokens of the present weights (`sampler/mismatch_kl`, the mean k3 of
     a step, in nats) before the run stops; from a tenth of it on it is said. `.inf`: any."""
