@@ -15,7 +15,7 @@ from whetstone.assembly.column_requirements import unmet
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools, Judges
-from whetstone.errors import did_you_mean
+from whetstone.errors import TaskError, did_you_mean
 from whetstone.learning.columns import Column, RunCapabilities, empty_column
 from whetstone.learning.credit import LEVELS, CreditParts
 from whetstone.learning.losses import FORWARD_COLUMNS
@@ -24,7 +24,7 @@ from whetstone.plugins import unbound
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import DEFAULT_ADVANTAGE
 from whetstone.rewards import Composed, Reward, verdict
-from whetstone.rewards.protocol import NamesTools, private_of
+from whetstone.rewards.protocol import ChecksTask, NamesTools, private_of
 from whetstone.tasks import Source
 
 _ALONE = ("independent", "self_play")
@@ -183,6 +183,11 @@ def check_judging(resolved: Resolved, reward: Reward, environment: Environment, 
         for tool in named if tools and isinstance(named, list) else ():
             if tool not in tools:
                 raise resolved.error(f"{name}.tools", f'there is no tool "{tool}"{did_you_mean(tool, tools)}')
+        if fulfils(each, ChecksTask):
+            try:
+                each.check(source.task(0))
+            except TaskError as error:
+                raise resolved.error(name, str(error)) from None
         for key in sorted(private_of(each)):
             task = source.task(0)
             if key not in task.private:
