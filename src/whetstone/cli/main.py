@@ -35,7 +35,7 @@ COMMANDS = {
     "replay": ("replay:replay", "Compute again what a run has on record."),
     "rewards": ("rewards:rewards", "Try a reward; list rewards."),
     "rollout": ("rollout:rollout", "Play episodes and show them as conversations."),
-    "tasks": ("tasks:tasks", "Look at tasks."),
+    "tasks": ("tasks:tasks", "Look at tasks; find those a run learned from."),
     "train": ("train:train", "Train a recipe."),
     "why": ("why:why", "Explain one number of a run."),
 }
