@@ -100,6 +100,11 @@ def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> 
     ):
         if is_set and not reads & read:
             raise resolved.error(key, f"has no effect: neither credit nor objective reads {', '.join(sorted(read))}")
+    settings = recipe.reinforcement
+    moves = settings is not None and settings.reference_sync_steps is not None and not settings.holds_on
+    if moves and not reads & {"reference_logprobs", "reference_sums"}:
+        said = "has no effect: nothing reads the reference (reinforcement.reference_kl is 0)"
+        raise resolved.error("reinforcement.reference_sync_steps", said)
 
 
 def check_observations(resolved: Resolved, credit: CreditParts) -> None:

@@ -111,6 +111,10 @@ class LocalLearner:
     def end_step(self) -> None:
         """See `protocol.Learner`."""
         self.trainer.optimizers.advance()
+        if self._spec is None or self._spec.settings.reference_sync_steps is None:
+            return
+        if self.trainer.optimizers.done % self._spec.settings.reference_sync_steps == 0:
+            self.trainer.move_reference(self._spec.settings.reference_mixup_alpha)
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `protocol.Learner`."""

@@ -131,6 +131,13 @@ class ReinforcementSettings(OptimizerSettings):
     """How often each of these updates is made."""
     reference_kl: float = Field(0.0, ge=0)
     """Weight of the divergence from the policy reinforcement began with; 0 does without that policy."""
+    first_attempt_kl: float = Field(0.0, ge=0)
+    """Weight of that divergence besides, on what was said up to the first answer alone (SCoRe, stage one)."""
+    reference_sync_steps: int | None = Field(None, ge=1)
+    """After how many updates each time the policy is mixed into that policy, so that what is held on to moves along;
+    null: it stays."""
+    reference_mixup_alpha: float = Field(1.0, gt=0, le=1)
+    """How much of the mixture is the policy: π_ref ← α π + (1 − α) π_ref, weight by weight."""
     admit_ahead: int = Field(0, ge=0)
     """Updates sampling may run ahead of learning; 0 samples and learns in turn."""
     max_staleness: int = Field(0, ge=0)
@@ -170,6 +177,11 @@ class ReinforcementSettings(OptimizerSettings):
     budget: BudgetSettings | None = None
     """What may be spent; the stage ends with the update that reaches it. `steps` is the most it makes all the same;
     schedules are laid out over whichever ends it."""
+
+    @property
+    def holds_on(self) -> bool:
+        """Whether the loss pulls to a reference anywhere."""
+        return self.reference_kl > 0 or self.first_attempt_kl > 0
 
 
 class BudgetSettings(Settings):

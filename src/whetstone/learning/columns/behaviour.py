@@ -53,6 +53,17 @@ def void(batch: Columns) -> Iterable[float]:
 
 
 @column("turn")
+def first_attempt(batch: Columns) -> Iterable[float]:
+    """1 in the turns up to the first that answers, which is one that calls nothing; 0 behind it."""
+    for held in batch.held:
+        answered = False
+        for turn in held.trajectory.turns:
+            yield float(not answered)
+            message = turn.message
+            answered |= not message.tool_calls and not message.malformed and not turn.aside
+
+
+@column("turn")
 def turn_entropies(batch: Columns) -> Tensor:
     """The mean entropy of a turn's action tokens; NaN where none was measured."""
     turn, entropies = batch["turn"], batch["entropies"]
