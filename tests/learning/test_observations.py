@@ -73,6 +73,12 @@ def test_credit_that_reads_what_the_sampler_said_of_each_token_is_refused():
         assemble(recipe)
 
 
+def test_a_critic_is_refused_which_would_be_asked_in_front_of_what_tools_said():
+    recipe = load_recipe("demo", [*SMALL, ON, "advantage=turn_gae", "critic={}"])
+    with pytest.raises(RecipeError, match="critic: does not go with train_on_observations"):
+        assemble(recipe)
+
+
 def test_it_is_said_before_anything_begins():
     (note,) = load_recipe("demo", [ON]).notes
     assert "train_on_observations is ON" in note

@@ -108,7 +108,8 @@ def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> 
 
 
 def check_observations(resolved: Resolved, credit: CreditParts) -> None:
-    """Refuse credit that reads of each token what the sampler said, where tokens are trained that nobody sampled.
+    """Refuse credit that reads of each token what the sampler said, where tokens are trained that nobody sampled; and a
+    critic, which would be asked for a turn's value in front of what the turn is about.
 
     Raises:
         RecipeError: It would read numbers that are not there.
@@ -116,6 +117,11 @@ def check_observations(resolved: Resolved, credit: CreditParts) -> None:
     settings = resolved.recipe.reinforcement
     if settings is None or not settings.train_on_observations:
         return
+    if resolved.recipe.critic is not None:
+        said = (
+            "does not go with train_on_observations: it would foretell a turn in front of what tools said, not behind"
+        )
+        raise resolved.error("critic", said)
     for key, function in credit.every():
         for name in sorted({"entropies", "sampler_logprobs"} & set(columns_of(function))):
             raise resolved.error(key, f"reads {name}, which tokens of tools do not have (train_on_observations)")
