@@ -73,7 +73,8 @@ class Chosen:
             raise OptionError("indices", "both a list of tasks and path are set; take one out (indices: null)")
         if not indices and not path:
             raise OptionError(
-                "indices", "a list of tasks, or path: a JSON file that holds one, as `whetstone tasks score RUN` writes"
+                "indices",
+                "either a list of tasks, or path: a JSON file that holds one, as `whetstone tasks score RUN` writes",
             )
         if path:
             try:
