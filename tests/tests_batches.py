@@ -39,6 +39,7 @@ def turns(draw, node):
         "grounded": draw(st.integers(0, 1)),
         "implicit": draw(st.floats(-1, 1)),
         "calls": draw(st.integers(0, 1)),
+        "first_attempt": draw(st.integers(0, 1)),
         "node": node,
         "tokens": draw(st.lists(tokens(), max_size=3)),
     }
@@ -94,7 +95,8 @@ def columns(batch):
     put("trajectory", (i for i, _, _ in turn_list), whole=True)
     put("turn_index", (t for _, t, _ in turn_list), whole=True)
     put("nodes", (turn["node"] for _, _, turn in turn_list), whole=True)
-    for name in (*CRITICS, *SLOW, "answer_beliefs", "progress", "process_rewards", "implicit", "matched", "grounded"):
+    for name in (*CRITICS, *SLOW, "answer_beliefs", "progress", "process_rewards", "implicit", "matched", "grounded",
+                 "first_attempt"):  # fmt: skip
         put(name, (turn[name] for _, _, turn in turn_list))
     for name in ("state_keys", "tags"):
         put(name, (turn[name] for _, _, turn in turn_list), whole=True)

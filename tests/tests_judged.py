@@ -2,7 +2,7 @@
 
 import itertools
 
-from whetstone.rewards import last_number
+from whetstone.rewards import final_answer, last_number
 from whetstone.tools.arithmetic import evaluate, shown
 
 
@@ -37,6 +37,6 @@ def now_and_then(question):
     return never(question) if next(_ASKED) // 2 % 3 == 1 else says_yes(question)
 
 
-def short(answer, task):
+def short(trajectory, task):
     """A rule in a rubric."""
-    return len(answer) < 10
+    return len(final_answer(trajectory) or "") < 10

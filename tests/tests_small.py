@@ -125,7 +125,7 @@ class StopAfter(Progress):
             raise Stopped
 
 
-def propose(failures, texts):
+def propose(failures, texts, draw):
     """Writes an instruction."""
     return [f"new after {len(texts) + 1}"]
 

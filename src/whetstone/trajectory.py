@@ -375,11 +375,15 @@ class Trajectory:
         """Whether the reward called it a success; False before there was a reward."""
         return self.score is not None and bool(self.score.success)
 
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self, *, observations: bool = False) -> tuple[Segment, ...]:
         """The token sequences to train on: one, or more where the context was rewritten on the way.
 
         A turn whose `training_context` differs stands in a segment of its own, since no other turn
         was generated behind that context. Segments without a trainable token are left out.
+
+        Args:
+            observations: Whether tokens that came back between the actions of a segment are trained, too: what tools
+                answered, with what the template writes around it. Nobody drew them, so they have no log-prob.
         """
         built: list[list[tuple[int, Tokens]]] = []
         running: list[tuple[int, Tokens]] = []
@@ -391,7 +395,7 @@ class Trajectory:
             if turn.training_context is not None:
                 running[-1] = (index, _without_author(turn.action))
                 built.append([(index, turn.training_context), (index, turn.action)])
-        segments = (_segment(self.id, i, pieces) for i, pieces in enumerate(built))
+        segments = (_segment(self.id, i, pieces, observations) for i, pieces in enumerate(built))
         return tuple(segment for segment in segments if any(segment.action_mask))
 
 
@@ -400,11 +404,14 @@ def _without_author(action: Tokens) -> Tokens:
     return Tokens.written(action.ids, Author.SPLICED)
 
 
-def _segment(trajectory_id: str, index: int, pieces: Sequence[tuple[int, Tokens]]) -> Segment:
+def _segment(trajectory_id: str, index: int, pieces: Sequence[tuple[int, Tokens]], observations: bool) -> Segment:
     tokens = Tokens.joined(piece for _, piece in pieces)
+    prompt = len(pieces[0][1]) if observations else len(tokens)
     mask = tuple(
-        author in TRAINABLE or (author is Author.SPLICED and not math.isnan(logprob))
-        for author, logprob in zip(tokens.authors, tokens.logprobs, strict=True)
+        author in TRAINABLE
+        or (author is Author.SPLICED and not math.isnan(logprob))
+        or (author is Author.ENVIRONMENT and place >= prompt)
+        for place, (author, logprob) in enumerate(zip(tokens.authors, tokens.logprobs, strict=True))
     )
     turns = tuple(chain.from_iterable((turn,) * len(piece) for turn, piece in pieces))
     return Segment(trajectory_id, index, tokens, mask, turns)

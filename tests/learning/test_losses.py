@@ -66,6 +66,20 @@ def test_each_loss_is_a_mean_over_what_it_is_about(budget):
     assert found == pytest.approx(policy_part + pull + value + imitation, rel=1e-5)
 
 
+def test_a_first_attempt_is_held_near_the_reference_beside_what_holds_all_tokens():
+    policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
+    learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=5))
+    segments = [each.segment for each in OWN]
+    old = learner.logprobs(segments)
+    reference = [logprobs - 0.3 for logprobs in old]
+    # the first attempt is the first two tokens of the first segment: 0.1 there, 0.01 everywhere
+    first = [torch.tensor([0.1, 0.1, 0.0]), torch.zeros(2)]
+    held = UpdateLoss(clipped, old, reference=reference, reference_weight=0.01, first_attempt=first)
+    alone = learner.step(segments, UpdateLoss(clipped, old))["loss"]
+    pull = 0.5 * 0.3**2
+    assert learner.step(segments, held)["loss"] - alone == pytest.approx((5 * 0.01 + 2 * 0.1) * pull / 5, rel=1e-4)
+
+
 def test_the_first_update_finds_the_old_log_probs_itself():
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
     learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=4))

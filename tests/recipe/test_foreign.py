@@ -47,6 +47,19 @@ def test_a_config_of_trl_means_the_same_from_yaml_json_and_python(tmp_path):
     assert one.recipe["advantage.scale"] is False
 
 
+def test_a_reference_that_moves_along_does_so_here(tmp_path):
+    moving = {**TRL, "sync_ref_model": True, "ref_model_sync_steps": 64}
+    recipe = load_recipe(
+        translate("trl", read_foreign("trl", written(tmp_path, "a.json", json.dumps(moving)))).nested()
+    )
+    settings = recipe.recipe.reinforcement
+    assert (settings.reference_sync_steps, settings.reference_mixup_alpha) == (64, 0.6)
+    still = {**TRL, "sync_ref_model": False, "ref_model_sync_steps": 64}
+    found = translate("trl", read_foreign("trl", written(tmp_path, "b.json", json.dumps(still))))
+    assert "reinforcement.reference_sync_steps" not in found.recipe
+    assert not [line for line in found.missing if "ref_model" in line]
+
+
 def test_every_key_is_on_a_line_and_what_has_no_counterpart_says_so(tmp_path):
     found = translate("trl", read_foreign("trl", written(tmp_path, "a.json", json.dumps(TRL))))
     assert len(found.translated) + len(found.missing) + len(found.unneeded) == len(TRL)

@@ -1,12 +1,14 @@
 """What the policy reads beside what was said to it, when, and behind what it is then trained."""
 
+import asyncio
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from tests_episodes import CHAT, LIMITS, TASK, call, collected, group, heard, in_order, path, played, turn
-from whetstone.chat import assistant, system, tool_result, user
-from whetstone.errors import PromptTooLong, TaskError
+from whetstone.chat import Completion, assistant, system, tool_result, user
+from whetstone.errors import PromptTooLong, RecipeError, TaskError
 from whetstone.plugins import OptionError
 from whetstone.rollout import Method
 from whetstone.rollout.context_transforms import (
@@ -23,6 +25,7 @@ from whetstone.rollout.context_transforms.experience import Entry, admitted, rou
 from whetstone.rollout.context_transforms.instructions import softmax
 from whetstone.rollout.context_transforms.lessons import Add, Merge, Modify, revised
 from whetstone.rollout.context_transforms.note import appended, noted
+from whetstone.rollout.context_transforms.proposers import fragments, recombined, remedies
 from whetstone.rollout.context_transforms.rubric import group_share, step_share
 from whetstone.rollout.protocol import EpisodeKey, EpisodeState
 from whetstone.rollout.strategies import Independent
@@ -219,6 +222,73 @@ def test_the_worst_goes_once_it_was_tried_and_the_first_never():
     again = Instructions(texts=["other"], most=3)
     again.load_state(view.state())
     assert again.state() == view.state()
+
+
+def test_the_best_instruction_is_recombined_with_others_and_with_what_helps_against_failures():
+    silent = "user: Compute 2*3\nassistant: 6"
+    again = "user: Compute\ntool: 6\nassistant: x\ntool: 6\nassistant: 6"
+    assert fragments("Look first. Then answer! Yes") == ["Look first.", "Then answer!", "Yes"]
+    assert remedies([silent, silent, again]) == ["Call a tool before you answer."]
+    assert remedies([again]) == ["Make no call twice."]
+    assert remedies([]) == []
+    assert remedies(["user: x\ntool: error: no\nassistant: 5"]) == ["Where a call fails, read why and call again."]
+    texts = ["Look first. Then answer.", "Be brief. Be right."]
+    for seed in range(20):
+        proposed = recombined([silent], texts, Random(seed))
+        assert proposed[0] == "Look first. Then answer. Call a tool before you answer."
+        assert proposed == recombined([silent], texts, Random(seed))
+        assert len(set(proposed)) == len(proposed) <= 2
+        known = {*fragments(" ".join(texts)), "Call a tool before you answer."}
+        assert all(set(fragments(text)) <= known and text not in texts for text in proposed)
+    assert recombined([], ["Alone."], Random(0)) == []  # there is nothing to recombine it with
+    assert recombined([], [], Random(0)) == []
+
+
+def test_without_a_model_the_population_renews_itself_and_stays_within_its_bound():
+    view = Instructions(texts=["Look first. Then answer.", "Be brief. Be right."], every=1, trials=1, most=4)
+    seen = set()
+    for step in range(1, 12):
+        groups = [
+            Group(TASK, (path(f"{k}", float(k == 0), opening=f"{each.text}\n\ngo"),))
+            for k, each in enumerate(view.population)
+        ]
+        view.observe(heard(*groups, step=step))
+        seen |= {each.text for each in view.population}
+        assert len(view.population) <= 4
+        assert view.population[0].text == "Look first. Then answer."
+    assert len(seen) > 4  # some were put out for others
+
+
+def test_a_proposer_that_cannot_be_asked_is_counted_and_takes_no_run_with_it():
+    asked = {"name": "endpoint", "url": "http://127.0.0.1:9/v1", "model": "m", "seconds": 0.2}
+    view = Instructions(texts=["one", "two"], proposer=asked, every=1)
+    view.proposer.endpoint.tries = 1
+    view.observe(heard(Group(TASK, (path("a", 0, opening="one\n\ngo"),))))
+    assert (view.metrics()["unanswered"], len(view.population)) == (1.0, 2)
+    with pytest.raises(RecipeError, match='no proposer named "recombine"; did you mean "recombined"'):
+        Instructions(texts=["one"], proposer="recombine")
+
+
+def test_a_model_reads_failures_and_writes_instructions():
+    asked = []
+
+    async def complete(messages, **options):
+        asked.append((messages[0]["content"], options["temperature"]))
+        return Completion({"content": 'Here: ["Call the tool.", " Read it. "]'})
+
+    view = Instructions(
+        texts=["one", "two"], proposer={"name": "endpoint", "url": "http://x/v1", "model": "m"}, every=1
+    )
+    view.proposer.endpoint.complete = complete
+
+    async def inside_a_loop():
+        view.observe(heard(Group(TASK, (path("a", 0, opening="one\n\ngo"),))))
+
+    asyncio.run(inside_a_loop())
+    assert [each.text for each in view.population] == ["one", "two", "Call the tool.", "Read it."]
+    ((question, temperature),) = asked
+    assert "It failed here:\nEpisode 1:\nuser: one" in question
+    assert temperature == 0.7
 
 
 # ------------------------------------------------------------ lessons

@@ -3,13 +3,14 @@
 import pytest
 
 from tests_episodes import CHAT, TASK, call, collected, in_order, one_by_one, played
-from whetstone.chat import assistant
+from whetstone.chat import ToolCall, assistant
 from whetstone.environments import ToolEnvironment
+from whetstone.errors import RecipeError
 from whetstone.plugins import OptionError
 from whetstone.rewards import attempts, unary_feedback
 from whetstone.rewards.turns.unary_feedback import unary_return
 from whetstone.rollout import Method
-from whetstone.rollout.environment_wrappers import LogReplay, SecondAttempt, TryAgain
+from whetstone.rollout.environment_wrappers import LogReplay, SecondAttempt, SelfSearch, TryAgain
 from whetstone.rollout.environment_wrappers.log_replay import same_action
 from whetstone.rollout.strategies import Independent
 from whetstone.tasks import Arithmetic
@@ -184,3 +185,45 @@ def test_options_that_cannot_be(made, said):
 
 def test_a_partner_leaves_the_task_as_it_is():
     assert collected(ONE, in_order(assistant("408")), method=Method(environment_wrapper=TryAgain())).task is TASK
+
+
+# ------------------------------------------------------------ the policy as its own index
+
+
+class Index:
+    """Tools that may not be called."""
+
+    def __init__(self):
+        self.searched = []
+
+    def search(self, query: str) -> str:
+        """Search."""
+        self.searched.append(query)
+        return f"found {query}"
+
+
+def searching(query):
+    return assistant("", ToolCall("search", f'{{"query": "{query}"}}'))
+
+
+def test_the_policy_writes_what_its_search_finds_and_nothing_is_searched():
+    index = Index()
+    environment = ToolEnvironment(tools=[index.search, pocket_calculator])
+    words = one_by_one(searching("tea"), assistant("tea is 4"), call("100*4"), assistant("408"))
+    trajectory = one(words, SelfSearch(), environment=lambda: environment)
+    assert index.searched == []
+    assert [t.observation[0].role for t in trajectory.turns[:3]] == ["tool", "user", "tool"]
+    assert trajectory.turns[0].observation[0].text.endswith("from what you know: tea")
+    assert trajectory.turns[1].observation[0].text == "Go on with that."
+    assert trajectory.turns[2].observation[0].text == "400"  # other tools are the world's own
+    assert [c.outcome for c in trajectory.calls] == ["ok", "ok"]
+    assert trajectory.solved
+    # what it wrote is its own, token by token
+    (segment,) = trajectory.segments()
+    assert sum(segment.action_mask) == trajectory.action_tokens
+
+
+def test_an_evaluation_searches_for_real_and_a_tool_that_is_not_there_is_named():
+    assert not SelfSearch().at_evaluation
+    with pytest.raises(RecipeError, match='self_search: there is no tool "serch"'):
+        SelfSearch(tool="serch")(ToolEnvironment(tools=[Index().search]), None)

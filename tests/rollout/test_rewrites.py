@@ -31,6 +31,7 @@ from whetstone.plugins import OptionError
 from whetstone.rollout import Method
 from whetstone.rollout.protocol import Ask, EpisodeKey, EpisodeState, Reopen
 from whetstone.rollout.rewrites import Fold, Rollback, Summary
+from whetstone.rollout.rewrites.fold import memory_of
 from whetstone.rollout.rewrites.rollback import similarity
 from whetstone.rollout.strategies import Independent
 from whetstone.tools import fold_memory, pocket_calculator
@@ -132,7 +133,7 @@ def test_a_turn_that_is_taken_out_is_said_and_paid_for():
 
 def test_a_fold_goes_on_behind_a_memory_that_is_read_and_not_trained():
     words = in_order(call("12*34"), FOLD, assistant("408"))
-    trajectory = played(words, environment=both(), rewrites=(Fold(),))
+    trajectory = played(words, environment=both(), rewrites=(Fold(writer="listing"),))
     assert [t.opens_segment for t in trajectory.turns] == [True, False, True]
     first, second = trajectory.segments()
     assert sum(first.action_mask) == len(trajectory.turns[0].action) + len(trajectory.turns[1].action)
@@ -142,6 +143,48 @@ def test_a_fold_goes_on_behind_a_memory_that_is_read_and_not_trained():
     memory = json.loads(text[text.index("{") : text.rindex("}") + 1])
     assert memory["tool"][0]["outcome"] == "408"
     assert memory["episodic"] == "1 calls made"
+
+
+MEMORY = '{"episodic": "made one call", "working": "say it", "tool": [{"call": "12*34", "outcome": "408"}]}'
+
+
+def test_the_policy_writes_its_memory_is_trained_on_it_there_and_reads_it_afterwards():
+    words = in_order(call("12*34"), FOLD, assistant(f"Here it is: {MEMORY}"), assistant("408"))
+    trajectory = played(words, environment=both(), rewrites=(Fold(),))
+    assert [t.aside for t in trajectory.turns] == [False, False, True, False]
+    assert [t.opens_segment for t in trajectory.turns] == [True, False, False, True]
+    first, second = trajectory.segments()
+    assert sum(first.action_mask) == sum(len(t.action) for t in trajectory.turns[:3])
+    assert sum(second.action_mask) == len(trajectory.turns[3].action)
+    read = CHAT.tokenizer.decode(second.tokens.ids)
+    assert json.loads(read[read.index("{") : read.rindex("}") + 1]) == json.loads(MEMORY)
+    assert "Here it is" not in read
+    assert "Write your memory" not in read
+    assert len(known(sampler_logprobs(trajectory))) == trajectory.action_tokens
+
+
+def test_a_policy_that_writes_no_memory_is_asked_once_more_and_then_taken_at_its_word():
+    words = in_order(call("12*34"), FOLD, assistant("it was 408"), assistant(MEMORY), assistant("408"))
+    mended = played(words, environment=both(), rewrites=(Fold(),))
+    assert [t.aside for t in mended.turns] == [False, False, True, True, False]
+    assert "made one call" in CHAT.tokenizer.decode(mended.turns[4].context.ids)
+    words = in_order(call("12*34"), FOLD, assistant("it was 408"), assistant("408 it was"), assistant("408"))
+    again = played(words, environment=both(), rewrites=(Fold(characters=6),))
+    text = CHAT.tokenizer.decode(again.turns[4].context.ids)
+    assert "408 it" in text
+    assert "408 it " not in text
+
+
+def test_without_room_to_ask_the_memory_is_a_listing():
+    words = in_order(call("12*34"), FOLD, assistant("408"))
+    trajectory = played(words, environment=both(), rewrites=(Fold(room=10**6),))
+    assert [t.aside for t in trajectory.turns] == [False, False, False]
+    assert "1 calls made" in CHAT.tokenizer.decode(trajectory.turns[2].context.ids)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"mood": 1}', "{" * 5000 + "}" * 5000])
+def test_what_is_no_memory_is_none(text):
+    assert memory_of(text) is None
 
 
 def test_deepagent_worked_numbers():
@@ -157,7 +200,7 @@ def test_deepagent_worked_numbers():
 
 def test_to_fold_twice_in_a_row_is_to_fold_once():
     words = in_order(call("12*34"), FOLD, FOLD, assistant("408"))
-    trajectory = played(words, environment=both(), rewrites=(Fold(),))
+    trajectory = played(words, environment=both(), rewrites=(Fold(writer="listing"),))
     assert [t.opens_segment for t in trajectory.turns] == [True, False, True, False]
 
 

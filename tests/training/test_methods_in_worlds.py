@@ -14,7 +14,7 @@ WORLDS = ("demo", "frozen-lake", "multi-hop-search")
 _OTHERS = WORLDS[1:]
 _NEEDS = {
     "craft-gui": "curriculum.stages", "dump": "curriculum.kinds", "in-context": "rollout.context_transforms",
-    "limr": "curriculum.indices", "tool-star": "reward.tools",
+    "tool-star": "reward.tools",
 }  # fmt: skip
 REFUSED = {
     **{(name, world): f"{name} needs {key}: " for name, key in _NEEDS.items() for world in _OTHERS},
@@ -23,6 +23,7 @@ REFUSED = {
         for name in ("gated-rewards", "matchtir", "semi-online")
         for world in _OTHERS
     },
+    **{("limr", world): "a list of tasks, or path: a JSON file that holds one" for world in _OTHERS},
     **{("guide", world): "has no hint (private `hint`); name one: " for world in _OTHERS},
     **{("memory-folding", world): "memory-folding adds fold_memory to environment.tools" for world in _OTHERS},
     **{("rubric-scaffolding", world): "has no private `rubric`, which the view shows" for world in _OTHERS},

@@ -92,9 +92,44 @@ def test_stages_that_cannot_be_are_refused(stages, said):
 
 def test_a_stage_beside_stages_and_rounds_without_are_refused(data):
     with pytest.raises(RecipeError, match="beside them supervised has no place"):
-        load_recipe("demo", [k for k in PLAIN if not k.startswith("supervised")], stages=[{"supervised": {}}])
+        load_recipe("demo", [k for k in PLAIN if not k.startswith("supervised")], stages=[{"reinforcement": {}}])
     with pytest.raises(RecipeError, match="rounds: has no effect: there are no stages"):
         load_recipe("demo", ["rounds=3"])
+
+
+def test_what_the_recipe_says_of_a_kind_all_stages_of_it_have_in_common():
+    stages = [
+        {"supervised": {}, "optional": True},
+        {"name": "a", "reinforcement": {"steps": 3}},
+        {"name": "b", "reinforcement": {"reference_kl": 0.1}},
+    ]
+    warm, a, b = stages_of(load_recipe("demo", ["ablations=null"], stages=stages))
+    assert warm.resolved.recipe.supervised.steps == 440
+    own = [stage.resolved.recipe.reinforcement for stage in (a, b)]
+    assert [(each.steps, each.tasks_per_step, each.reference_kl) for each in own] == [(3, 32, 0), (100, 32, 0.1)]
+    without = load_recipe("demo", ["ablations=null", "supervised=null"], stages=stages)
+    assert [stage.name for stage in stages_of(without)] == ["1-a", "2-b"]
+    with pytest.raises(RecipeError, match=r"stages\.0: supervised: \{\} is the recipe's own, and it has none"):
+        stages_of(load_recipe("demo", ["ablations=null", "supervised=null"], stages=[{"supervised": {}}, *stages[1:]]))
+
+
+def test_score_is_a_warm_up_and_two_stages_that_differ_in_what_is_paid_and_held():
+    warm, first, second = stages_of(load_recipe("demo", with_="score"))
+    assert [stage.name for stage in (warm, first, second)] == ["1-supervised", "2-first-attempt-held", "3-both-paid"]
+    one, two = first.resolved.recipe, second.resolved.recipe
+    assert (one.reinforcement.first_attempt_kl, two.reinforcement.first_attempt_kl) == (0.1, 0.0)
+    assert (one.shaping[0].name, two.shaping[0].name) == ("second_attempt_alone", "self_correction")
+    assert (one.advantage_transforms[0].name, two.advantage_transforms) == ("behind_first_attempt", [])
+    assert one.reinforcement.tasks_per_step == two.reinforcement.tasks_per_step == 32
+
+
+@pytest.mark.slow
+def test_one_name_trains_both_stages_of_score(tmp_path):
+    recipe = load_recipe("demo", [*SMALL, "critic.warm_up=1"], with_="score")
+    summary = train(recipe, tmp_path / "run", progress=QUIET)
+    assert list(summary.evaluations)[1:] == ["1-supervised", "2-first-attempt-held", "3-both-paid"]
+    rows = (tmp_path / "run" / "stages" / "2-first-attempt-held" / "metrics.jsonl").read_text().splitlines()
+    assert all("policy/reference_kl" in json.loads(row) for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,8 @@ def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[
     settings = assembly.resolved.recipe.reinforcement
     assert settings is not None  # there are updates
     columns = partial(batch_columns, assembly.learning_spec(settings), None)
-    given = give_credit(assembly.credit, index_groups(groups), len(groups), columns)
+    held = index_groups(groups, observations=settings.train_on_observations)
+    given = give_credit(assembly.credit, held, len(groups), columns)
     found: dict[str, tuple[float, ...]] = {}
     for group in given.by_group:
         for each in group:

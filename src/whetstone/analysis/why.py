@@ -30,7 +30,7 @@ from whetstone.learning.credit import LEVELS, REWARDS_OF, give_credit
 from whetstone.learning.learner import batch_columns
 from whetstone.learning.model_trainer import action_places
 from whetstone.learning.packing import MicroBatch
-from whetstone.learning.token_index import index_groups
+from whetstone.learning.token_index import index_groups, observed_fraction
 from whetstone.learning.token_outputs import TokenOutputs
 from whetstone.record.reader import RunRecord
 from whetstone.training.train_step import as_learned
@@ -186,7 +186,10 @@ def _credit_of(
     assembly: Assembly, groups: Sequence[Group], trajectory: Trajectory, columns_of_batch: Callable[..., Columns]
 ) -> tuple[list[ExplanationStep], list[TokenExplanation]]:
     """The chain from rewards to advantages, and the tokens with theirs."""
-    given = give_credit(assembly.credit, index_groups(groups), len(groups), columns_of_batch)
+    settings = assembly.resolved.recipe.reinforcement
+    observations = settings is not None and settings.train_on_observations
+    held = index_groups(groups, observations=observations)
+    given = give_credit(assembly.credit, held, len(groups), columns_of_batch)
     there = next((t for group in groups for t in group.trajectories if t.id == trajectory.id), None)
     score = trajectory.score
     chain = [ExplanationStep("ended", str(trajectory.ended), f"{len(trajectory.turns)} turns")]
@@ -244,6 +247,10 @@ def _credit_of(
                 )
             )
     chain.append(ExplanationStep("counts in the loss", given.kept[place].item(), "0: trained on nothing"))
+    if observations:
+        share = observed_fraction([columns.held[place]])
+        said = "of the tokens below were written by tools and are trained all the same (train_on_observations)"
+        chain.append(ExplanationStep("TRAINED UNMASKED", share, said))
     return chain, _tokens_of(assembly, row, given.advantages)
 
 

@@ -28,6 +28,7 @@ from whetstone.assembly.compatibility import (
     check_judging,
     check_needs,
     check_objective,
+    check_observations,
     check_use,
     try_on_nothing,
 )
@@ -318,6 +319,7 @@ def assemble(
     reads = {name for _, each in (*credit.every(), ("", objective)) for name in columns_of(each)}
     check_use(resolved, reads, by_name(added))
     check_objective(resolved, objective)
+    check_observations(resolved, credit)
     check_group(resolved, credit, objective)
     if recipe.critic is not None:
         heads = critic_heads(columns_of(credit.advantage))

@@ -30,7 +30,7 @@ def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: 
     load = partial(load_policy, trust_remote_code=recipe.policy.trust_remote_code)
     places = auxiliary_devices(assembly.resolved, settings, policy.device)
     reference = None
-    wanted = settings.reference_kl > 0 or assembly.reads("reference_logprobs", "reference_sums")
+    wanted = settings.holds_on or assembly.reads("reference_logprobs", "reference_sums")
     if wanted and not (has_adapters(policy.model) and warmed_up is None):
         began = load(warmed_up) if warmed_up is not None else assemble(assembly.resolved).policy
         reference = placed(began, places.home("reference")).model.requires_grad_(False)

@@ -15,7 +15,7 @@ from whetstone.assembly.column_requirements import unmet
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools, Judges
-from whetstone.errors import did_you_mean
+from whetstone.errors import TaskError, did_you_mean
 from whetstone.learning.columns import Column, RunCapabilities, empty_column
 from whetstone.learning.credit import LEVELS, CreditParts
 from whetstone.learning.losses import FORWARD_COLUMNS
@@ -24,7 +24,7 @@ from whetstone.plugins import unbound
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import DEFAULT_ADVANTAGE
 from whetstone.rewards import Composed, Reward, verdict
-from whetstone.rewards.protocol import NamesTools, private_of
+from whetstone.rewards.protocol import ChecksTask, NamesTools, private_of
 from whetstone.tasks import Source
 
 _ALONE = ("independent", "self_play")
@@ -100,6 +100,31 @@ def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> 
     ):
         if is_set and not reads & read:
             raise resolved.error(key, f"has no effect: neither credit nor objective reads {', '.join(sorted(read))}")
+    settings = recipe.reinforcement
+    moves = settings is not None and settings.reference_sync_steps is not None and not settings.holds_on
+    if moves and not reads & {"reference_logprobs", "reference_sums"}:
+        said = "has no effect: nothing reads the reference (reinforcement.reference_kl is 0)"
+        raise resolved.error("reinforcement.reference_sync_steps", said)
+
+
+def check_observations(resolved: Resolved, credit: CreditParts) -> None:
+    """Refuse credit that reads of each token what the sampler said, where tokens are trained that nobody sampled; and a
+    critic, which would be asked for a turn's value in front of what the turn is about.
+
+    Raises:
+        RecipeError: It would read numbers that are not there.
+    """
+    settings = resolved.recipe.reinforcement
+    if settings is None or not settings.train_on_observations:
+        return
+    if resolved.recipe.critic is not None:
+        said = (
+            "does not go with train_on_observations: it would foretell a turn in front of what tools said, not behind"
+        )
+        raise resolved.error("critic", said)
+    for key, function in credit.every():
+        for name in sorted({"entropies", "sampler_logprobs"} & set(columns_of(function))):
+            raise resolved.error(key, f"reads {name}, which tokens of tools do not have (train_on_observations)")
 
 
 def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:
@@ -169,6 +194,11 @@ def check_judging(resolved: Resolved, reward: Reward, environment: Environment, 
         for tool in named if tools and isinstance(named, list) else ():
             if tool not in tools:
                 raise resolved.error(f"{name}.tools", f'there is no tool "{tool}"{did_you_mean(tool, tools)}')
+        if fulfils(each, ChecksTask):
+            try:
+                each.check(source.task(0))
+            except TaskError as error:
+                raise resolved.error(name, str(error)) from None
         for key in sorted(private_of(each)):
             task = source.task(0)
             if key not in task.private:

@@ -30,11 +30,12 @@ COMMANDS = {
     "logs": ("logs:logs", "Compare logs of Inspect and lm-evaluation-harness."),
     "mcp": ("mcp:mcp", "Serve tools by the Model Context Protocol."),
     "models": ("models:models", "List, fetch or convert pretrained models."),
+    "new": ("new:new", "Begin a recipe, tool, environment, reward or tasks of one's own."),
     "recipes": ("recipes:recipes", "List every recipe, its paper and its parts."),
     "replay": ("replay:replay", "Compute again what a run has on record."),
     "rewards": ("rewards:rewards", "Try a reward; list rewards."),
     "rollout": ("rollout:rollout", "Play episodes and show them as conversations."),
-    "tasks": ("tasks:tasks", "Look at tasks."),
+    "tasks": ("tasks:tasks", "Look at tasks; find those a run learned from."),
     "train": ("train:train", "Train a recipe."),
     "why": ("why:why", "Explain one number of a run."),
 }

@@ -1,13 +1,18 @@
-"""`whetstone tasks`: look at tasks."""
+"""`whetstone tasks`: look at tasks; find those a run learned from."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
+from whetstone import record
+from whetstone.analysis.task_scores import task_scores
+from whetstone.atomic_write import write_text
 from whetstone.environments import TASKS_OF_WORLDS
 from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
@@ -15,12 +20,13 @@ from whetstone.plugins import checked_options, find_part
 from whetstone.recipe import load_recipe, yaml_value
 from whetstone.tasks import SOURCES
 
+_SHOWN = 20
 ALL_SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
 
 
 @click.group()
 def tasks() -> None:
-    """Look at tasks."""
+    """Look at tasks; find those a run learned from."""
 
 
 @tasks.command()
@@ -49,6 +55,47 @@ def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_j
         for name, value in task.private.items():
             written = json.dumps(value, ensure_ascii=False, default=str)
             click.secho(f"    {name}: {written if len(written) <= 100 else written[:99] + '…'}", dim=True)
+
+
+@tasks.command()
+@click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--windows", type=click.IntRange(min=2), help="Points of a curve  [how often the run went round].")
+@click.option(
+    "--share",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    default=1 / 6,
+    show_default="a sixth",
+    help="How many are chosen, the best first.",
+)
+@click.option("--at-least", type=float, help="Choose all with this score instead; the paper has 0.6.")
+@click.option("--output-file", type=click.Path(path_type=Path, dir_okay=False), help="Where the chosen are written.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def score(
+    run_dir: Path, windows: int | None, share: float, at_least: float | None, output_file: Path | None, as_json: bool
+) -> None:
+    """Score the tasks RUN_DIR was trained on by how its success on each moved as the mean did; choose the best.
+
+    The file that is written is read by `curriculum: {name: chosen, path: FILE}`; `with=limr` does the rest.
+    """
+    record.run_recipe(run_dir)  # says where there is no run
+    found = task_scores(run_dir, windows=windows)
+    best = found.best(share=share, at_least=at_least)
+    if not best:
+        raise RecipeError(f"--at-least {at_least:g}: no task has this score; the best has {found.tasks[0].score:.3g}")
+    if output_file is not None:
+        write_text(output_file, json.dumps(best))
+    if as_json:
+        rows = [asdict(task) for task in found.tasks]
+        click.echo(to_json({"chosen": best, "dropped": found.dropped, "tasks": rows}))
+        return
+    for task in found.tasks[:_SHOWN]:
+        click.echo(f"{task.score:7.3f}  {task.index:>6}  {task.id}  {' '.join(f'{r:.2f}' for r in task.curve)}")
+    more = len(found.tasks) - _SHOWN
+    click.echo(f"{f'… and {more} more; ' if more > 0 else ''}{len(best)} of {len(found.tasks)} tasks chosen")
+    if found.dropped:
+        click.echo(f"{found.dropped} tasks were not sampled often enough to be told of")
+    if output_file is not None:
+        click.echo(f"wrote {output_file}; whetstone train RECIPE with=limr curriculum.path={output_file}")
 
 
 def read_options(options: Sequence[str]) -> dict[str, Any]:

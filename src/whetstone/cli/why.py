@@ -88,6 +88,12 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
         cells = [_share(name, row[name]) for name in names]
         table.add_row(str(row["from"]), *cells, learned_from(row))
     Console().print(table)
+    unmasked = max((row.get("unmasked") or 0.0 for row in wanted), default=0.0)
+    if unmasked:
+        click.echo(
+            f"up to {100 * unmasked:.0f} % of the tokens of a step were written by tools and TRAINED all the same: "
+            "reinforcement.train_on_observations is on"
+        )
     if causes and step is None:
         click.echo(f"{sum(causes.values())} episodes have no score: {listed(causes, most=5)}")
     for name, reward, cause in trajectories:

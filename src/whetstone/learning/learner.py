@@ -25,7 +25,7 @@ from whetstone.learning.minibatch import Minibatch, minibatches_of, spans_passes
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.sequence_logprobs import coefficients, sums_level, sums_of
 from whetstone.learning.spec import LearningSpec, UpdateBatch, UpdateResult
-from whetstone.learning.token_index import IndexedTrajectory, index_groups
+from whetstone.learning.token_index import IndexedTrajectory, index_groups, observed_fraction
 from whetstone.policies import Critic
 from whetstone.recipe import CriticSettings
 from whetstone.seeding import derive_seed
@@ -64,7 +64,8 @@ class LocalLearner:
         spec, trainer = self._spec_of(batch), self.trainer
         settings, critic = spec.settings, trainer.policy.critic
         trainer.optimizers.share = batch.budget_share
-        held, columns = index_groups(batch.groups), partial(batch_columns, spec, trainer)
+        held = index_groups(batch.groups, observations=settings.train_on_observations)
+        columns = partial(batch_columns, spec, trainer)
         warming = spec.critic is not None and trainer.optimizers.done < spec.critic.warm_up
 
         def credit() -> tuple[BatchCredit, list[Minibatch]]:
@@ -79,6 +80,8 @@ class LocalLearner:
                 _follow(critic, spec.critic)
             given, minibatches = credit()
         metrics = dict(given.metrics)
+        if settings.train_on_observations:
+            metrics["update/observation_fraction"] = observed_fraction(held)
         if trainer.process is not None:
             metrics |= trainer.process.learn(given.columns)
         reports: list[tuple[int, dict[str, float]]] = []
@@ -108,6 +111,10 @@ class LocalLearner:
     def end_step(self) -> None:
         """See `protocol.Learner`."""
         self.trainer.optimizers.advance()
+        if self._spec is None or self._spec.settings.reference_sync_steps is None:
+            return
+        if self.trainer.optimizers.done % self._spec.settings.reference_sync_steps == 0:
+            self.trainer.move_reference(self._spec.settings.reference_mixup_alpha)
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `protocol.Learner`."""

@@ -89,6 +89,8 @@ class UpdateLoss:
     kept: PerSegment | None = None
     """[A] where the log-probs kept from when tokens were drawn take the place of the old policy's; None: nowhere."""
     reference_weight: float = 0.0
+    first_attempt: PerSegment | None = None
+    """Weight of the pull to the reference beside that one, token by token; None: none."""
     reference_estimator: Any = "k2"
     entropy: EntropySettings | None = None
     usual_entropies: Tensor | None = None
@@ -118,9 +120,11 @@ class UpdateLoss:
         loss, metrics = of_policy.loss, dict(of_policy.metrics)
         policy_loss = loss.detach()
         beside: list[Tensor] = []
-        if self.reference is not None and self.reference_weight > 0:
+        if self.reference is not None and (self.reference_weight > 0 or self.first_attempt is not None):
             pull = reference_kl(logprobs, _of(self.reference, micro), estimator=self.reference_estimator)
             beside.append(self.reference_weight * pull.loss)
+            if self.first_attempt is not None:
+                beside.append(_of(self.first_attempt, micro).to(pull.loss) * pull.loss)
             metrics |= pull.metrics
         if self.entropy is not None:
             bonus = self._bonus(outputs.entropies, micro)

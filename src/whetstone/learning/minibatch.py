@@ -53,7 +53,10 @@ def minibatches_of(
             # the first update's old policy is the one being differentiated: the pass itself finds its log-probs
             batch.old, batch.old_known = trainer.logprobs(batch.segments, temperature=temperature), True
             batch.before = batch.old
-        if settings.reference_kl > 0 or asked & {"reference_logprobs", "reference_sums"}:
+        if settings.first_attempt_kl > 0:
+            first = given.columns.spread(given.columns["first_attempt"], "turn", "token")
+            batch.first_attempt = batch.placed_as(given, settings.first_attempt_kl * first)
+        if settings.holds_on or asked & {"reference_logprobs", "reference_sums"}:
             batch.reference = trainer.logprobs(batch.segments, temperature=temperature, of="reference")
             batch.extra["reference_logprobs"] = batch.reference
         if "teacher_logprobs" in asked:
@@ -82,7 +85,8 @@ def _kept(given: BatchCredit, batch: Minibatch) -> list[Tensor] | None:
         trajectory = given.columns.held[i].trajectory
         places = action_places(segment)
         spliced = [segment.tokens.authors[place] is Author.SPLICED for place in places]
-        kept = [True] * len(places) if trajectory.off_policy.kept else spliced
+        drawn = [segment.tokens.authors[place] is not Author.ENVIRONMENT for place in places]
+        kept = drawn if trajectory.off_policy.kept else spliced
         if any(k and math.isnan(segment.tokens.logprobs[place]) for k, place in zip(kept, places, strict=True)):
             raise CreditError(
                 f"{trajectory.id}: off_policy {trajectory.off_policy} compares with log-probs from when tokens were "
@@ -98,7 +102,7 @@ def _kept(given: BatchCredit, batch: Minibatch) -> list[Tensor] | None:
 def _flat_without_credit(spec: LearningSpec) -> bool:
     """Whether what has no credit has no gradient either."""
     settings = spec.settings
-    beside = settings.reference_kl > 0 or settings.entropy is not None or spec.critic is not None
+    beside = settings.holds_on or settings.entropy is not None or spec.critic is not None
     return not beside and is_flat_without_advantage(spec.objective)
 
 
@@ -133,6 +137,8 @@ class Minibatch:
     old_known: bool = False
     """Whether the log-probs before the step were computed by a pass of their own."""
     reference: list[Tensor] | None = None
+    first_attempt: list[Tensor] | None = None
+    """[A] weight of the pull to it, beside the one all tokens have."""
     kept: list[Tensor] | None = None
     extra: dict[str, list[Tensor]] = field(default_factory=dict)
     divisor: int = 1
@@ -172,6 +178,7 @@ class Minibatch:
             reference=self.reference,
             kept=self.kept,
             reference_weight=settings.reference_kl,
+            first_attempt=self.first_attempt,
             reference_estimator=settings.reference_estimator,
             entropy=entropy,
             band_strength=entropy.strength * phase_weight(place, settings.steps, form=entropy.phase)
@@ -186,7 +193,11 @@ class Minibatch:
 
     def column(self, given: BatchCredit, name: str) -> list[Tensor]:
         """A column of the batch at the action tokens of each segment."""
-        at_actions = given.columns.at_actions(given.columns[name])
+        return self.placed_as(given, given.columns[name])
+
+    def placed_as(self, given: BatchCredit, numbers: Tensor) -> list[Tensor]:
+        """[K] numbers of action tokens, at those of each segment; 0 at demonstrations."""
+        at_actions = given.columns.at_actions(numbers)
         found = [at_actions[i][k] for i, k in self.placed]
         rest = self.segments[len(self.placed) :]
         return [*found, *(torch.zeros(action_tokens(segment)) for segment in rest)]

@@ -118,8 +118,11 @@ class ModelTrainer:
         self._device = next(policy.model.parameters()).device
         self._vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
         self._forward = self._forward_of(policy.model)
+        self.reference = reference
         self._reference = self._forward_of(reference, reference_device) if reference is not None else None
         self._teacher = self._forward_of(teacher, teacher_device) if teacher is not None else None
+        self.moved_reference = False
+        """Whether the reference is no longer the one it began as."""
         self.process = process
         self.watch: Callable[[Sequence[Segment], TokenOutputs, MicroBatch, TokenLoss], None] | None = None
         """Shown every micro-batch of an update before its backward pass, for whoever explains it."""
@@ -278,7 +281,10 @@ class ModelTrainer:
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state and what else is remembered; the weights are saved as a model folder."""
         process = self.process.state_dict() if self.process is not None else None
-        return self.optimizers.state_dict() | {"entropies": self.entropies.updates, "process": process}
+        found = self.optimizers.state_dict() | {"entropies": self.entropies.updates, "process": process}
+        if self.reference is not None and self.moved_reference:
+            found["reference"] = {name: each.detach() for name, each in self.reference.named_parameters()}
+        return found
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
@@ -286,6 +292,29 @@ class ModelTrainer:
         self.entropies.updates = list(state.get("entropies", ()))
         if self.process is not None:
             self.process.load_state_dict(state["process"])
+        if self.reference is not None and "reference" in state:
+            with torch.no_grad():
+                for name, each in self.reference.named_parameters():
+                    each.copy_(state["reference"][name])
+            self.moved_reference = True
+
+    @torch.no_grad()
+    def move_reference(self, alpha: float) -> None:
+        """Mix the policy into the reference: π_ref ← α π + (1 − α) π_ref, weight by weight.
+
+        Args:
+            alpha: 1 puts the policy in its place.
+
+        Source: T1 2025, arXiv:2501.11651, whose reference is a moving average of the policy; the rule and its names are
+            those of TR-DPO 2024, arXiv:2404.09656, and of TRL's `sync_ref_model`.
+        """
+        if self.reference is None:
+            raise ValueError("there is no reference")
+        present = dict(self.policy.model.named_parameters())
+        for name, each in self.reference.named_parameters():
+            now = present[name].detach().to(each)
+            each.copy_(now if alpha == 1 else each.mul(1 - alpha).add(now, alpha=alpha))
+        self.moved_reference = True
 
     def _forward_of(self, model: torch.nn.Module, device: torch.device | None = None) -> TokenForward:
         return TokenForward(

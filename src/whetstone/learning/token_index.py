@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whetstone.trajectory import Group, Segment, Trajectory
+from whetstone.trajectory import Author, Group, Segment, Trajectory
 
 Places = NDArray[np.int64]
 
@@ -36,9 +36,9 @@ class IndexedTrajectory:
     """[A] which it is among the action tokens of all segments, one segment behind the other."""
 
     @classmethod
-    def of(cls, group: Group, number: int, trajectory: Trajectory) -> IndexedTrajectory:
-        """A trajectory with its tokens in order."""
-        segments = trajectory.segments()
+    def of(cls, group: Group, number: int, trajectory: Trajectory, *, observations: bool = False) -> IndexedTrajectory:
+        """A trajectory with its tokens in order; see `Trajectory.segments` for observations."""
+        segments = trajectory.segments(observations=observations)
         lying = [np.flatnonzero(s.action_mask[1:]) + 1 for s in segments]  # nothing predicts the first
         place = np.concatenate([*lying, np.empty(0, dtype=np.int64)])
         segment = np.repeat(np.arange(len(segments)), [len(at) for at in lying])
@@ -51,10 +51,24 @@ class IndexedTrajectory:
         return len(self.place)
 
 
-def index_groups(groups: Sequence[Group]) -> list[IndexedTrajectory]:
-    """The trajectories of each group that enter statistics, numbered by their group's place."""
+def index_groups(groups: Sequence[Group], *, observations: bool = False) -> list[IndexedTrajectory]:
+    """The trajectories of each group that enter statistics, numbered by their group's place.
+
+    Args:
+        observations: Whether what tools answered is trained as well (`reinforcement.train_on_observations`).
+    """
     return [
-        IndexedTrajectory.of(group, number, trajectory)
+        IndexedTrajectory.of(group, number, trajectory, observations=observations)
         for number, group in enumerate(groups)
         for trajectory in group.counted
     ]
+
+
+def observed_fraction(held: Sequence[IndexedTrajectory]) -> float:
+    """Which share of the tokens that are trained the environment wrote; 0 where none is trained."""
+    authors = [
+        each.segments[k].tokens.authors[place]
+        for each in held
+        for k, place in zip(each.segment.tolist(), each.place.tolist(), strict=True)
+    ]
+    return authors.count(Author.ENVIRONMENT) / max(1, len(authors))

@@ -40,6 +40,9 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if reinforcement is not None and reinforcement.minibatches > reinforcement.tasks_per_step:
         said = f"{reinforcement.minibatches} updates cannot each have a share of {reinforcement.tasks_per_step} groups"
         yield "reinforcement.minibatches", f"{said} (reinforcement.tasks_per_step)"
+    if reinforcement is not None and reinforcement.reference_sync_steps is not None and recipe.policy.lora is not None:
+        said = "with adapters (policy.lora) the reference is the model without them, which does not move"
+        yield "reinforcement.reference_sync_steps", said
     if reinforcement is not None and reinforcement.max_staleness < reinforcement.admit_ahead:
         said = f"must be admit_ahead ({reinforcement.admit_ahead}) or more, got {reinforcement.max_staleness}"
         yield "reinforcement.max_staleness", said
@@ -49,11 +52,9 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
     own = recipe.own_stages
     if not own and not recipe.stages:
         yield "reinforcement", "neither supervised nor reinforcement is set, so there is nothing to do"
-    if own and recipe.stages:
-        yield (
-            "stages",
-            f"beside them {next(iter(own))} has no place; put it among them",
-        )
+    apart = [kind for kind in own if recipe.stages and not any(kind in stage for stage in recipe.stages)]
+    if apart:
+        yield "stages", f"beside them {apart[0]} has no place; put it among them"
     for number, stage in enumerate(recipe.stages):
         kinds = [kind for kind in STAGE_KINDS if stage.get(kind) is not None]
         if len(kinds) != 1:
@@ -61,6 +62,15 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"stages.{number}", f"holds {said}; each is one of {', '.join(STAGE_KINDS)}"
     if recipe.supervised is not None and recipe.supervised.data is not None and recipe.supervised.tasks:
         yield "supervised.tasks", "demonstrations come from supervised.data, not from the source's expert"
+
+
+def remarks(recipe: Recipe) -> Iterator[str]:
+    """What is allowed and hardly ever wanted, to be said before anything begins."""
+    if recipe.reinforcement is not None and recipe.reinforcement.train_on_observations:
+        yield (
+            "reinforcement.train_on_observations is ON: what tools answer is trained as if the policy had said it; "
+            "update/observation_fraction says how much of what is trained that is"
+        )
 
 
 def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -116,8 +126,11 @@ def _revision_needs_the_hub(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    if recipe.reinforcement is not None and recipe.reinforcement.reference_kl == 0:
+    settings = recipe.reinforcement
+    if settings is not None and not settings.holds_on:
         yield "reinforcement.reference_estimator", "reinforcement.reference_kl is 0, so no divergence is estimated"
+    if settings is not None and settings.reference_sync_steps is None:
+        yield "reinforcement.reference_mixup_alpha", "reinforcement.reference_sync_steps is not set: it does not move"
 
 
 def _overflow_needs_views(recipe: Recipe) -> Iterator[tuple[str, str]]:

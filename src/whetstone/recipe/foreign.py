@@ -154,6 +154,16 @@ def _trl_tasks(value: Any, keys: Keys) -> dict[str, Any]:
     return {"reinforcement.tasks_per_step": max(1, samples // int(keys.get("num_generations", 8)))}
 
 
+def _trl_sync(value: Any, keys: Keys) -> dict[str, Any]:
+    """A reference that moves along, with TRL's own defaults."""
+    if not keys.get("sync_ref_model"):
+        return {}
+    return {
+        "reinforcement.reference_sync_steps": int(keys.get("ref_model_sync_steps", 512)),
+        "reinforcement.reference_mixup_alpha": float(keys.get("ref_model_mixup_alpha", 0.6)),
+    }
+
+
 def _trl_loss(value: Any, keys: Keys) -> dict[str, Any]:
     how = {"grpo": "sequence_mean", "bnpo": "token_mean", "dapo": "token_mean", "dr_grpo": "constant"}
     if value == "cispo":
@@ -225,6 +235,9 @@ _TRL: Mapping[str, Rule] = {
     "steps_per_generation": _trl_tasks,
     "num_iterations": "reinforcement.epochs",
     "beta": "reinforcement.reference_kl",
+    "sync_ref_model": _trl_sync,
+    "ref_model_sync_steps": _trl_sync,
+    "ref_model_mixup_alpha": _trl_sync,
     "num_generations": "rollout.group_size",
     "max_completion_length": "rollout.max_new_tokens",
     "temperature": "rollout.temperature",

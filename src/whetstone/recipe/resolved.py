@@ -18,7 +18,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from whetstone.errors import RecipeError
 from whetstone.plugins import OptionError, with_names
 from whetstone.recipe.aliases import canonical
-from whetstone.recipe.checking import contradictions, without_effect
+from whetstone.recipe.checking import contradictions, remarks, without_effect
 from whetstone.recipe.locating import located
 from whetstone.recipe.methods import Laid, with_methods
 from whetstone.recipe.reading import (
@@ -205,7 +205,7 @@ def _resolved(
         recipe = Recipe.model_validate(keys)
     except OptionError as error:
         raise RecipeError(f"{place_of(places, error.key, name)}  {error}") from None
-    resolved = Resolved(recipe, name, keys, places, worlds, notes)
+    resolved = Resolved(recipe, name, keys, places, worlds, (*notes, *remarks(recipe)))
     for key, reason in without_effect(recipe):
         if _is_set(keys, key):
             raise resolved.error(key, f"has no effect: {reason}")

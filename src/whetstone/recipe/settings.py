@@ -313,7 +313,8 @@ class Recipe(Settings):
     """Stored episodes, in front of reinforcement; null leaves it out."""
     stages: list[dict[str, Any]] = []
     """Instead of these five, stages in any number and order: each a mapping of one of them, and whatever other keys of
-    the recipe are different in it. See `docs/stages.md`."""
+    the recipe are different in it. What the recipe itself says of a kind is what all stages of that kind have in
+    common. See `docs/stages.md`."""
     rounds: int = Field(1, ge=1)
     """How often all of `stages` are gone through, each round with what the one before left."""
     advantage: Annotated[Part, named("group_relative")] = DEFAULT_ADVANTAGE

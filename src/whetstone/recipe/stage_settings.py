@@ -151,6 +151,13 @@ class ReinforcementSettings(OptimizerSettings):
     """How often each of these updates is made."""
     reference_kl: float = Field(0.0, ge=0)
     """Weight of the divergence from the policy reinforcement began with; 0 does without that policy."""
+    first_attempt_kl: float = Field(0.0, ge=0)
+    """Weight of that divergence besides, on what was said up to the first answer alone (SCoRe, stage one)."""
+    reference_sync_steps: int | None = Field(None, ge=1)
+    """After how many updates each time the policy is mixed into that policy, so that what is held on to moves along;
+    null: it stays."""
+    reference_mixup_alpha: float = Field(1.0, gt=0, le=1)
+    """How much of the mixture is the policy: π_ref ← α π + (1 − α) π_ref, weight by weight."""
     admit_ahead: int = Field(0, ge=0)
     """Updates sampling may run ahead of learning; 0 samples and learns in turn."""
     max_staleness: int = Field(0, ge=0)
@@ -174,6 +181,12 @@ class ReinforcementSettings(OptimizerSettings):
     `k3_as_k2` reports the one and pulls like the other."""
     entropy: EntropySettings | None = None
     """A bonus for entropy; null leaves it out."""
+    train_on_observations: bool = False
+    """Whether tokens that tools wrote are trained, too, as if the policy had said them: everything behind the prompt of
+    a segment. Off wherever it is not the question whether it should be: published ablations lose by it (Search-R1,
+    R1-Code-Interpreter). Nobody drew these tokens, so they have no log-prob from sampling: their ratio is to the
+    learner's own log-probs before the step and begins at 1, no correction weighs them, and they are in no measure of
+    how far sampler and learner disagree. They take the advantage of the turn that reads them."""
     max_mismatch: float = Field(0.1, gt=0, allow_inf_nan=True)
     """How far sampler and learner may disagree on tokens of the present weights (`sampler/mismatch_kl`, the mean k3 of
     a step, in nats) before the run stops; from a tenth of it on it is said. `.inf`: any."""
@@ -184,6 +197,11 @@ class ReinforcementSettings(OptimizerSettings):
     budget: BudgetSettings | None = None
     """What may be spent; the stage ends with the update that reaches it. `steps` is the most it makes all the same;
     schedules are laid out over whichever ends it."""
+
+    @property
+    def holds_on(self) -> bool:
+        """Whether the loss pulls to a reference anywhere."""
+        return self.reference_kl > 0 or self.first_attempt_kl > 0
 
 
 class BudgetSettings(Settings):

@@ -16,7 +16,7 @@ from whetstone.recipe.settings import STAGE_KINDS
 from whetstone.seeding import derive_seed
 
 _PAIR = {"supervised", "reinforcement"}
-_OWN = ("name", "adapters")
+_OWN = ("name", "adapters", "optional")
 """Keys of a stage that are none of a recipe."""
 _TINY_RATE = 1e-3
 
@@ -45,6 +45,7 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
         if len(recipe.own_stages) < 2 or set(recipe.own_stages) == _PAIR:
             return []
         given = [{kind: {}} for kind in recipe.own_stages]
+    given = [stage for stage in given if not _left_out(resolved, stage)]
     found: list[NamedStage] = []
     for turn in range(recipe.rounds):
         for number, stage in enumerate(given):
@@ -54,6 +55,12 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
                 raise resolved.error(f"stages.{number}.name", f'"{one.name}" is the name of two stages')
             found.append(one)
     return found
+
+
+def _left_out(resolved: Resolved, stage: Mapping[str, Any]) -> bool:
+    """Whether a stage that is `optional` is none of this recipe's."""
+    kind = next(kind for kind in STAGE_KINDS if kind in stage)
+    return bool(stage.get("optional", False)) and kind not in resolved.recipe.own_stages
 
 
 def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -> NamedStage:
@@ -70,6 +77,8 @@ def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -
     without |= {"teacher": None, "process_model": None} if kind not in ("reinforcement", "offline") else {}
     sections = {name: value for name, value in stage.items() if name not in _OWN}
     if not sections[kind]:  # it stands in the recipe itself
+        if kind not in resolved.recipe.own_stages:
+            raise resolved.error(key, f"{kind}: {{}} is the recipe's own, and it has none; say steps or the like")
         del sections[kind]
     changed = resolved.with_changes(without, **sections)
     settings = getattr(changed.recipe, kind)

@@ -31,8 +31,12 @@ REASONS = (
     Reason("policy/dual_clip_fraction", "dual-clipped", "of tokens: bad ones that became far likelier"),
     Reason("correction/changed_fraction", "reweighed", "of tokens: drawn by a policy too far away to count whole"),
     Reason("policy/staleness_mean", "age", "updates since the tokens were drawn, in the mean"),
+    Reason("update/observation_fraction", "unmasked", "of tokens: written by tools, and trained all the same"),
     Reason("update/skipped", "idle", "of updates: the gradient was 0, or not finite"),
 )
+
+
+_NOT_LOST = ("from", "to", "success", "age", "unmasked", "idle")
 
 
 def learning_rows(rows: Sequence[Mapping[str, Any]], *, windows: int | None = None) -> list[dict[str, Any]]:
@@ -72,7 +76,7 @@ def learned_from(row: Mapping[str, Any]) -> str:
     if row.get("idle", 0) >= 0.5:
         why = "all groups equal" if row.get("all equal", 0) == 1 else "no credit"
         return f"nothing: {why}"
-    shares = {name: value for name, value in row.items() if name not in ("from", "to", "success", "age", "idle")}
+    shares = {name: value for name, value in row.items() if name not in _NOT_LOST}
     causes = {name: value for name, value in shares.items() if value >= 0.05}
     if causes.keys() - {"no credit"}:  # which is what the others come to
         causes.pop("no credit", None)

@@ -63,7 +63,20 @@ class NeedsPrivate(Protocol):
     """Keys of `Task.private`."""
 
 
-OPTIONAL = (Compares, Provides, NamesTools, NeedsPrivate, Closes)
+@runtime_checkable
+class ChecksTask(Protocol):
+    """A reward that cannot judge every task; it is shown the first before anything runs."""
+
+    def check(self, task: Task, /) -> None:
+        """See whether the task has what it takes.
+
+        Raises:
+            TaskError: It has not.
+        """
+        ...
+
+
+OPTIONAL = (Compares, Provides, NamesTools, NeedsPrivate, ChecksTask, Closes)
 """What a reward may have; and it may learn from how steps went (`Remembers`)."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])

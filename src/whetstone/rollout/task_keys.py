@@ -5,7 +5,7 @@ from __future__ import annotations
 from whetstone.tasks import tag_of
 from whetstone.trajectory import Group, Task, Trajectory
 
-FROM_ELSEWHERE = frozenset({"replayed", "started_later"})
+FROM_ELSEWHERE = frozenset({"replayed", "revised", "started_later"})
 """Marks of trajectories that say nothing of how the policy does a task from its beginning."""
 
 

@@ -104,10 +104,10 @@ _HINTS = {
     "sum_of_products": "Both products first, then add or subtract.",
 }
 _RUBRIC = (
-    "It calls the calculator for each operation.",
-    "It uses the results as they came.",
-    "It ends with the last result.",
-    {"criterion": "It guesses a number.", "points": -1},
+    {"criterion": "It calls the calculator for each operation.", "rule": "called_as_often"},
+    {"criterion": "It answers with the last result as it came.", "rule": "number_was_read"},
+    {"criterion": "Its answer is the right number.", "points": 2, "rule": "right_number"},
+    {"criterion": "It guesses a number without a call.", "points": -1, "rule": "no_call"},
 )
 _HELD_OUT_SHARE = 10
 """One expression in so many is held out."""

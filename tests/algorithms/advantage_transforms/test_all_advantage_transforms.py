@@ -16,6 +16,7 @@ EVERY = pytest.mark.parametrize("name", sorted(ADVANTAGE_TRANSFORMS))
 APART = math.pi / 1000
 """No covariance of such columns lies on a bound that is so much off a round number, whatever its last bit."""
 OPTIONS = {
+    "behind_first_attempt": {},
     "clip_cov": {
         "low": st.sampled_from([-1 + APART, APART, 0.5 - APART]),
         "high": st.sampled_from([0.6 + APART, 2 - APART]),
@@ -31,6 +32,10 @@ OPTIONS = {
 
 def silenced(advantages, places):
     return [0.0 if k in places else a for k, a in enumerate(advantages)]
+
+
+def behind_first_attempt(c):
+    return [0.0 if first else a for a, first in zip(c["advantages"], c["first_attempt"], strict=True)]
 
 
 def clip_cov(c, low, high, share):

@@ -18,6 +18,7 @@ OPTIONS = {
         "buffer": st.sampled_from([1, 3, 4]),
         "penalty": st.sampled_from([0.3, 1.0]),
     },
+    "second_attempt_alone": {},
     "self_correction": {"weight": st.sampled_from([0.3, 10.0])},
 }
 
@@ -35,6 +36,10 @@ def kl_penalty(c, weight):
 def overlong(c, limit, buffer, penalty):
     pairs = zip(c["outcomes"], c["lengths"], strict=True)
     return [r - penalty * min(max((n - (limit - buffer)) / buffer, 0.0), 1.0) for r, n in pairs]
+
+
+def second_attempt_alone(c):
+    return [0.0 if first else r for r, first in zip(c["process_rewards"], c["first_attempt"], strict=True)]
 
 
 def self_correction(c, weight):

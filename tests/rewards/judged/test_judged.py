@@ -5,8 +5,11 @@ import asyncio
 import pytest
 
 from tests_rewards import episode, group, score, task, turn
+from tests_small import SMALL
+from whetstone.assembly import assemble
 from whetstone.chat import user
-from whetstone.errors import InfrastructureError, TaskError
+from whetstone.errors import InfrastructureError, RecipeError, TaskError
+from whetstone.recipe import load_recipe
 from whetstone.rewards.judged.evidence import named_steps
 from whetstone.rewards.judged.material import transcript
 from whetstone.rewards.judged.preferred import prefer
@@ -63,6 +66,38 @@ def test_criteria_by_judge_and_by_rule():
     ours = [{"criterion": "It is short.", "points": 2, "rule": "tests_judged:short"}]
     assert score("rubric", episode("Rome"), task("?"), judge=READS, criteria=ours).success
     assert score("rubric", episode("Rome and Oslo"), task("?"), judge=READS, criteria=['It says "Rome".']).success
+
+
+def test_a_rubric_of_rules_asks_no_judge_and_the_worlds_reward_says_whether_it_is_solved():
+    rubric = [
+        {"criterion": "It calls once.", "rule": "called_as_often"},
+        {"criterion": "It answers with what it read.", "rule": "number_was_read"},
+        {"criterion": "It is right.", "points": 2, "rule": "right_number"},
+        {"criterion": "It guesses.", "points": -1, "rule": "no_call"},
+    ]
+    given = task("?", rubric=rubric, answer="6", calls=[{"arguments": {}}])
+    read = turn("", ("calculator", {}), back=["6"])
+    paid = [
+        (episode(read, "6"), 1.0),  # (1 + 1 + 2) / 4
+        (episode(read, "7"), 0.25),  # 1 / 4
+        (episode("6"), 0.25),  # (2 − 1) / 4
+        (episode("7"), -0.25),  # −1 / 4
+        (episode(turn("", ("calculator", {}, "tool_error"), back=["no"]), "6"), 0.5),  # 2 / 4
+    ]
+    for made, value in paid:
+        found = score("rubric", made, given, outcome="exact_number")
+        assert (found.value, found.parts["rubric"]) == (value, value)
+        assert found.success == (made.final_text == "6")
+
+
+def test_a_criterion_nobody_can_judge_is_refused():
+    with pytest.raises(TaskError, match=r'nobody can say whether "It is kind" is met: set reward.judge, or give'):
+        score("rubric", episode("x"), task("?", rubric=["It is kind"]))
+    recipe = load_recipe("demo", [*SMALL, "reward={name: rubric, criteria: [It is kind]}"])
+    with pytest.raises(RecipeError, match=r"reward: task arithmetic/.*: nobody can say"):
+        assemble(recipe)
+    with pytest.raises(RecipeError, match=r'no rule named "no_cal"; did you mean "no_call"'):
+        score("rubric", episode("x"), task("?"), rules=["no_cal"])
 
 
 @pytest.mark.parametrize("rule", ["planted:rule", "os:system", "short"])

@@ -175,4 +175,4 @@ def test_a_recipe_names_judges_in_rewards():
     with pytest.raises(RecipeError, match=r"judge.url: is needed here"):
         make_reward({"name": "rubric", "judge": {"name": "endpoint", "model": "m"}}, REWARDS)
     with pytest.raises(RecipeError, match=r"judge: is needed here"):
-        make_reward({"name": "rubric"}, REWARDS)
+        make_reward({"name": "checklist"}, REWARDS)

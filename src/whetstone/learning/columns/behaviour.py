@@ -53,12 +53,23 @@ def void(batch: Columns) -> Iterable[float]:
 
 
 @column("turn")
+def first_attempt(batch: Columns) -> Iterable[float]:
+    """1 in the turns up to the first that answers, which is one that calls nothing; 0 behind it."""
+    for held in batch.held:
+        answered = False
+        for turn in held.trajectory.turns:
+            yield float(not answered)
+            message = turn.message
+            answered |= not message.tool_calls and not message.malformed and not turn.aside
+
+
+@column("turn")
 def turn_entropies(batch: Columns) -> Tensor:
-    """The mean entropy of a turn's action tokens; NaN without one."""
-    turn = batch["turn"]
+    """The mean entropy of a turn's action tokens; NaN where none was measured."""
+    turn, entropies = batch["turn"], batch["entropies"]
     zeros = torch.zeros(len(batch["trajectory"]), dtype=torch.float64)
-    sums = zeros.index_add(0, turn, batch["entropies"])
-    return sums / zeros.index_add(0, turn, torch.ones_like(batch["entropies"]))
+    sums = zeros.index_add(0, turn, entropies.nan_to_num())
+    return sums / zeros.index_add(0, turn, (~entropies.isnan()).double())
 
 
 @column("token")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from whetstone.errors import TaskError, did_you_mean
 from whetstone.plugins import find_part
 from whetstone.rewards.answers.final_answer import final_answer
+from whetstone.rewards.judged.criteria import RULES, Rule
 from whetstone.rewards.judged.material import transcript, without_thoughts
 from whetstone.rewards.judges import Judge, Question
+from whetstone.rewards.protocol import Reward, let_go
 from whetstone.trajectory import Score, Task, Trajectory
 
 
@@ -23,7 +25,8 @@ class Criterion:
     points: float = 1.0
     """Below 0 for what is not to be there."""
     rule: str = ""
-    """A function `(answer, task) -> bool` that says so, by its name in the recipe; empty: the judge does."""
+    """A function `(Trajectory, Task) -> bool` that says so: one of ours by its short name, or one by its name in the
+    recipe; empty: the judge does."""
 
 
 class Rubric:
@@ -32,13 +35,15 @@ class Rubric:
     Criteria are `task.private[key]`: texts, or mappings with `criterion` (or `text`), `points` and `rule`.
 
     Args:
-        judge: Asked of each criterion that has no rule.
+        judge: Asked of each criterion that has no rule; null where all have one.
         criteria: Those of every task, before the task's own.
-        rules: The rules that tasks may name, as `package.module:function`: what a task's file names is looked up among
-            these and never imported.
+        rules: The rules that tasks may name beside ours (`right_number`, `called_as_often`, `number_was_read`,
+            `no_call`), as `package.module:function`: what a task's file names is looked up among these and never
+            imported.
         key: Where a task has its own.
         answer_only: Whether the judge sees the final answer alone, or all that was said and done.
         success_at: The score from which on a task counts as solved.
+        outcome: The reward that says whether it is solved instead; it pays nothing.
 
     Source: RuscaRL 2025, arXiv:2508.16949, and its code (`healthbench_reward_fn`).
     """
@@ -46,17 +51,19 @@ class Rubric:
     def __init__(
         self,
         *,
-        judge: Judge,
+        judge: Judge | None = None,
         criteria: list[Any] | None = None,
         rules: list[str] | None = None,
         key: str = "rubric",
         answer_only: bool = False,
         success_at: float = 1.0,
+        outcome: Reward | None = None,
     ) -> None:
+        self.outcome = outcome
         self.judge, self.key, self.answer_only, self.success_at = judge, key, answer_only, success_at
         self.criteria = criteria_of(criteria or [])
         named = [*(rules or ()), *(criterion.rule for criterion in self.criteria if criterion.rule)]
-        self.rules: dict[str, Callable[[str, Task], Any]] = {name: find_part("rule", name, {}) for name in named}
+        self.rules: dict[str, Rule] = {**RULES, **{name: find_part("rule", name, RULES) for name in named}}
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """The points.
@@ -64,23 +71,43 @@ class Rubric:
         Raises:
             InfrastructureError: The judge gave no answer; nothing is known of the episode.
             ValueError: There is no criterion with points above 0.
-            TaskError: A criterion of the task has a rule that the recipe does not list.
+            TaskError: As of `check`.
         """
-        criteria = [*self.criteria, *criteria_of(task.private.get(self.key, ()))]
-        for rule in sorted({criterion.rule for criterion in criteria if criterion.rule} - self.rules.keys()):
-            near = did_you_mean(rule, self.rules)
-            raise TaskError(
-                f'task {task.id}: the rule "{rule[:100]}" is not among those the recipe lists (reward.rules){near}'
-            )
+        self.check(task)
+        criteria = self._criteria(task)
         met = await asyncio.gather(*(self._met(criterion, trajectory, task) for criterion in criteria))
         value = points(met, [criterion.points for criterion in criteria])
         parts = {"rubric": value, "criteria_met": sum(met) / len(met)}
-        return Score(value, parts, success=value >= self.success_at - 1e-9)
+        if self.outcome is None:
+            return Score(value, parts, success=value >= self.success_at - 1e-9)
+        outcome = await self.outcome(trajectory, task)
+        if outcome.invalid:
+            return outcome
+        return Score(value, {**outcome.parts, "outcome": outcome.value, **parts}, success=outcome.success)
+
+    def check(self, task: Task) -> None:
+        """See `rewards.protocol.ChecksTask`.
+
+        Raises:
+            TaskError: A criterion has a rule that the recipe does not list; or none, and there is no judge.
+        """
+        for criterion in self._criteria(task):
+            if criterion.rule and criterion.rule not in self.rules:
+                near = did_you_mean(criterion.rule, self.rules)
+                said = f'the rule "{criterion.rule[:100]}" is not among those the recipe lists (reward.rules){near}'
+                raise TaskError(f"task {task.id}: {said}")
+            if not criterion.rule and self.judge is None:
+                said = f'nobody can say whether "{criterion.text[:100]}" is met'
+                raise TaskError(f"task {task.id}: {said}: set reward.judge, or give the criterion a `rule`")
+
+    def _criteria(self, task: Task) -> list[Criterion]:
+        return [*self.criteria, *criteria_of(task.private.get(self.key, ()))]
 
     async def _met(self, criterion: Criterion, trajectory: Trajectory, task: Task) -> bool:
-        answer = final_answer(trajectory) or ""
         if criterion.rule:
-            return bool(self.rules[criterion.rule](answer, task))
+            return bool(self.rules[criterion.rule](trajectory, task))
+        assert self.judge is not None  # `check` has seen to it
+        answer = final_answer(trajectory) or ""
         shown = without_thoughts(answer) if self.answer_only else transcript(trajectory)
         question = Question(
             f"Does the agent's work meet this criterion? {criterion.text}", {"task": task.prompt, "work": shown}
@@ -88,8 +115,11 @@ class Rubric:
         return bool((await self.judge.answer(question))["met"])
 
     async def close(self) -> None:
-        """Let go of the judge."""
-        await self.judge.close()
+        """Let go of the judge, and of what says the outcome."""
+        if self.judge is not None:
+            await self.judge.close()
+        if self.outcome is not None:
+            await let_go(self.outcome)
 
 
 def criteria_of(said: Sequence[Any]) -> list[Criterion]:

@@ -5,17 +5,20 @@ Easy to get wrong: new ones need a weight of their own to be drawn at all, and t
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 from typing import Any
 
 from whetstone.chat import Message
-from whetstone.plugins import OptionError, find_part
+from whetstone.errors import InfrastructureError
+from whetstone.plugins import OptionError, named_part, unbound
 from whetstone.rollout.context_transforms.note import noted
 from whetstone.rollout.context_transforms.plain import Untouched
+from whetstone.rollout.context_transforms.proposers import PROPOSERS, Proposer
 from whetstone.rollout.protocol import EpisodeState, StepOutcome
 from whetstone.rollout.task_keys import own
 from whetstone.trajectory import Group, Trajectory
@@ -42,16 +45,20 @@ class _Instruction:
 class Instructions(Untouched):
     """A population of instructions: a group draws one, and its mean reward moves that one's weight (INSPO).
 
-    Every so many updates the worst is put out and a proposer, shown failures, writes another. With one instruction and
-    no proposer it is that instruction, always.
+    Every so many updates a proposer is shown the worst episodes and writes others; where there are as many as there may
+    be, the worst that was tried goes first. With one instruction and no proposer it is that instruction, always.
 
-    Source: INSPO 2025, arXiv:2512.01945; rate, pruning and weights of new ones are ours.
+    Source: INSPO 2025, arXiv:2512.01945; rate, pruning and weights of new ones are ours. The paper tries candidates on
+        recent questions before they enter; here they enter with the best weight there is, and what the groups that
+        draw them earn is the trial.
 
     Args:
         texts: To begin with; the first is never put out.
         temperature: τ of the draw.
         rate: How far a group moves a weight.
-        proposer: `package.module:function`, (failed trajectories, texts) → texts; empty: nothing is proposed.
+        proposer: `recombined`, which needs no model; `{name: endpoint, url: …, model: …}`, a model; or
+            `package.module:function`, (failures, the worst first; texts, the best first; chance) → texts. Null: nothing
+            is proposed, and none goes.
         every: Updates between two changes of the population.
         trials: Groups an instruction must have had before it may be put out.
         most: Instructions at most.
@@ -66,7 +73,7 @@ class Instructions(Untouched):
         texts: Sequence[str],
         temperature: float = 0.2,
         rate: float = 0.1,
-        proposer: str = "",
+        proposer: str | dict[str, Any] | None = "recombined",
         every: int = 10,
         trials: int = 5,
         most: int = 8,
@@ -77,9 +84,12 @@ class Instructions(Untouched):
         if temperature <= 0:
             raise OptionError("temperature", f"above 0, got {temperature:g}")
         self.temperature, self.rate, self.every, self.trials, self.most = temperature, rate, every, trials, most
-        self.proposer: Callable[[list[str], list[str]], Sequence[str]] | None = None
+        self.proposer: Proposer | None = None
         if proposer:
-            self.proposer = find_part("proposer", proposer, {})
+            part = named_part("proposer", proposer, PROPOSERS)
+            self.proposer = part() if inspect.isclass(unbound(part)) else part
+        self.unanswered = 0
+        """How often a proposer could not be asked."""
         self.population = [_Instruction(text, 0.5) for text in texts]
         self.kept_failures = failures
         self._failures: list[tuple[float, str]] = []
@@ -113,11 +123,15 @@ class Instructions(Untouched):
         tried = [each for each in self.population[1:] if each.groups >= self.trials]
         if len(self.population) == self.most and tried:
             self.population.remove(min(tried, key=lambda each: each.weight))
-        texts = [each.text for each in self.population]
-        failures = [text for _, text in self._failures]
-        draw.shuffle(failures)
-        weight = max(each.weight for each in self.population)  # or they would never be drawn
-        for text in self.proposer(failures, texts):
+        in_order = sorted(self.population, key=lambda each: -each.weight)
+        texts = [each.text for each in in_order]
+        try:
+            proposed = self.proposer([text for _, text in self._failures], texts, draw)
+        except InfrastructureError:  # a server that is down takes no run with it; it is counted
+            self.unanswered += 1
+            return
+        weight = in_order[0].weight  # or they would never be drawn
+        for text in proposed:
             if len(self.population) < self.most and text and text not in texts:
                 self.population.append(_Instruction(text, weight))
 
@@ -133,16 +147,19 @@ class Instructions(Untouched):
     def state(self) -> dict[str, Any]:
         """See `Stateful`."""
         rows = [[each.text, each.weight, each.groups] for each in self.population]
-        return {"population": rows, "failures": [list(failure) for failure in self._failures]}
+        failures = [list(failure) for failure in self._failures]
+        return {"population": rows, "failures": failures, "unanswered": self.unanswered}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
         """See `Stateful`."""
         self.population = [_Instruction(*row) for row in state["population"]]
         self._failures = [(float(reward), text) for reward, text in state["failures"]]
+        self.unanswered = int(state.get("unanswered", 0))
 
     def metrics(self) -> dict[str, float]:
-        """How many there are, and the best one's weight."""
-        return {"count": float(len(self.population)), "best_weight": max(each.weight for each in self.population)}
+        """How many there are, the best one's weight, and how often a proposer could not be asked."""
+        best = max(each.weight for each in self.population)
+        return {"count": float(len(self.population)), "best_weight": best, "unanswered": float(self.unanswered)}
 
 
 def _told(trajectory: Trajectory) -> str:

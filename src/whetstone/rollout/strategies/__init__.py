@@ -10,6 +10,7 @@ from whetstone.rollout.strategies.guided_retry import GuidedRetry
 from whetstone.rollout.strategies.independent import Independent
 from whetstone.rollout.strategies.probed import Probed
 from whetstone.rollout.strategies.prover import Prover
+from whetstone.rollout.strategies.revised import Revised
 from whetstone.rollout.strategies.self_play import SelfPlay
 from whetstone.rollout.strategies.tree_search import TreeSearch
 
@@ -23,6 +24,7 @@ STRATEGIES = {
     "independent": Independent,
     "probed": Probed,
     "prover": Prover,
+    "revised": Revised,
     "self_play": SelfPlay,
 }
 
@@ -44,6 +46,7 @@ __all__ = [
     "MajorityVote",
     "Probed",
     "Prover",
+    "Revised",
     "SelfPlay",
     "TreeSearch",
 ]

@@ -69,8 +69,13 @@ class Chosen:
     """
 
     def __init__(self, *, indices: Sequence[int] = (), path: str = "", seed: int = 0) -> None:
-        if bool(indices) == bool(path):
-            raise OptionError("indices", "either a list of tasks, or path: a JSON file that holds one")
+        if indices and path:
+            raise OptionError("indices", "both a list of tasks and path are set; take one out (indices: null)")
+        if not indices and not path:
+            raise OptionError(
+                "indices",
+                "either a list of tasks, or path: a JSON file that holds one, as `whetstone tasks score RUN` writes",
+            )
         if path:
             try:
                 indices = json.loads(Path(path).read_text(encoding="utf-8"))

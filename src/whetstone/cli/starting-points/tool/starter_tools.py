@@ -1,0 +1,21 @@
+"""What the agent can call. A call is checked against the signature; the docstring is what the model reads."""
+
+import operator
+import re
+
+from whetstone.errors import ToolError
+
+_TERM = re.compile(r"\s*(-?\d+)\s*([-+*])\s*(-?\d+)\s*")
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+
+
+def compute(expression: str) -> int:
+    """One operation on two whole numbers.
+
+    Args:
+        expression: Two numbers with one of + - * between them.
+    """
+    read = _TERM.fullmatch(expression)
+    if read is None:
+        raise ToolError("two whole numbers with one of + - * between them")  # the model reads this, and may try again
+    return int(_OPERATIONS[read[2]](int(read[1]), int(read[3])))

@@ -1,0 +1,99 @@
+"""A reference that moves along with the policy: by worked numbers, and the same when a run was killed."""
+
+import copy
+
+import pytest
+import torch
+
+from tests_small import SMALL, TEACHING, StopAfter, Stopped
+from whetstone.assembly import assemble
+from whetstone.errors import RecipeError
+from whetstone.learning.learner import LocalLearner
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.spec import LearningSpec
+from whetstone.policies import build_tiny
+from whetstone.recipe import OptimizerSettings, ReinforcementSettings, load_recipe
+from whetstone.reporting import Progress
+from whetstone.training import final_policy, train
+
+MOVES = [
+    "reinforcement.reference_kl=0.1",
+    "reinforcement.reference_sync_steps=2",
+    "reinforcement.reference_mixup_alpha=0.6",
+]
+
+
+def trainer():
+    policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
+    return ModelTrainer(policy, OptimizerSettings(), reference=copy.deepcopy(policy.model).requires_grad_(False))
+
+
+def filled(model, value):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(value)
+
+
+def test_worked_numbers():
+    made = trainer()
+    filled(made.policy.model, 1.0)
+    filled(made.reference, 0.0)
+    made.move_reference(0.25)
+    assert all((p == 0.25).all() for p in made.reference.parameters())
+    made.move_reference(0.25)
+    assert all((p == 0.4375).all() for p in made.reference.parameters())  # 0.75 · 0.25 + 0.25
+    made.move_reference(1.0)
+    assert all((p == 1).all() for p in made.reference.parameters())
+    assert all((p == 1).all() for p in made.policy.model.parameters())  # which nothing moved
+
+
+def test_it_moves_at_every_nth_step_alone():
+    made = trainer()
+    settings = ReinforcementSettings(reference_kl=0.1, reference_sync_steps=3, reference_mixup_alpha=1.0)
+    learner = LocalLearner(made, LearningSpec(settings, credit=None, objective=None))
+    filled(made.reference, 0.0)
+    moved = []
+    for step in range(1, 7):
+        filled(made.policy.model, float(step))
+        learner.end_step()
+        moved.append(next(made.reference.parameters()).flatten()[0].item())
+    assert moved == [0, 0, 3, 3, 3, 6]
+
+
+def test_a_reference_that_moved_is_in_the_state_and_one_that_did_not_is_not():
+    made, other = trainer(), trainer()
+    assert "reference" not in made.state_dict()
+    filled(made.policy.model, 2.0)
+    made.move_reference(0.5)
+    other.load_state_dict(made.state_dict())
+    pairs = zip(made.reference.parameters(), other.reference.parameters(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+    assert "reference" in other.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["reinforcement.reference_sync_steps=2"], "has no effect: nothing reads the reference"),
+        (["reinforcement.reference_mixup_alpha=0.5", "reinforcement.reference_kl=0.1"], "has no effect: .*not set"),
+        ([*MOVES, "policy.lora={rank: 2}"], "with adapters .* which does not move"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(changes, said):
+    with pytest.raises(RecipeError, match=said):
+        assemble(load_recipe("demo", [*SMALL, "ablations=null", *changes]))
+
+
+@pytest.mark.slow
+def test_a_killed_run_comes_to_the_same_weights(tmp_path):
+    small = [*SMALL, "ablations=null", TEACHING, "reinforcement.steps=7", "reinforcement.checkpoint_every=1"]
+    resolved = load_recipe("demo", [*small, *MOVES])
+    train(resolved, tmp_path / "whole", progress=Progress(quiet=True))
+    for steps in (3, 2):
+        with pytest.raises(Stopped):
+            train(resolved, tmp_path / "killed", resume=True, progress=StopAfter(steps, of="reinforcement"))
+    train(resolved, tmp_path / "killed", resume=True, progress=Progress(quiet=True))
+    train(load_recipe("demo", [*small, MOVES[0]]), tmp_path / "still", progress=Progress(quiet=True))
+    whole, killed, still = (final_policy(tmp_path / name).model.state_dict() for name in ("whole", "killed", "still"))
+    assert all(torch.equal(value, killed[name]) for name, value in whole.items())
+    assert not all(torch.equal(value, still[name]) for name, value in whole.items())
