@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.chat.api.asked import RefusedError
     from whetstone.serving.access import Key, Keys, new_key
     from whetstone.serving.app import Server, application
-    from whetstone.serving.asked import RefusedError
     from whetstone.serving.episodes import Episodes
     from whetstone.serving.speaking import Speaker
 

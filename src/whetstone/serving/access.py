@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.atomic_write import write_text
+from whetstone.chat.api.asked import RefusedError
 from whetstone.errors import RecipeError
-from whetstone.serving.asked import RefusedError
 
 ROLES = ("use", "reward", "admin")
 """Each may do what those before it may: ask the model; pay episodes of any key; see and delete them."""

@@ -23,11 +23,11 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
+from whetstone.chat.api import openai_chat
+from whetstone.chat.api.asked import Answer, Asked, Delta, RefusedError
 from whetstone.errors import InfrastructureError, RecipeError, explained
 from whetstone.extras import install_command
-from whetstone.serving import openai_chat
 from whetstone.serving.access import Key, Keys
-from whetstone.serving.asked import Answer, Asked, Delta, RefusedError
 from whetstone.serving.episodes import Episodes
 from whetstone.serving.recording import Episode
 from whetstone.serving.speaking import Speaker
@@ -124,7 +124,7 @@ class Server:
                 raise group.exceptions[0] from None
             except* InfrastructureError as group:
                 raise RefusedError(explained(group.exceptions[0]), status=503, code="engine_down") from None
-            drawn = sum(len(answer.tokens) for answer in answers)
+            drawn = sum(len(answer.ids) for answer in answers)
             self.episodes.heard(episode)
             return answers
         finally:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec
+from whetstone.chat.api.asked import RefusedError
 from whetstone.serving.access import Key
-from whetstone.serving.asked import RefusedError
 from whetstone.serving.recording import Episode, begins_with
 from whetstone.trajectory import Trajectory
 

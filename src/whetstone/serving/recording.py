@@ -16,10 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from whetstone.chat import Chat, Context, Message, ToolSpec
-from whetstone.chat.message import Image, Text
+from whetstone.chat.api.asked import words
 from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
-
-_DRAWN = (Author.POLICY,)
 
 
 @dataclass(slots=True, eq=False)
@@ -165,25 +163,7 @@ def _digests(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Iterator
 
 
 def _next(digest: str, message: Message) -> str:
-    return hashlib.sha256(digest.encode() + _canonical(_words(message))).hexdigest()
-
-
-def _words(message: Message) -> list[object]:
-    """What is compared of a message: clients add fields, drop empty ones, and write arguments with other spaces."""
-    parts = [part.text.strip() if isinstance(part, Text) else _picture(part) for part in message.content]
-    calls = [(call.id, call.name, _arguments(call.arguments)) for call in message.tool_calls]
-    return [message.role, [part for part in parts if part], calls, message.tool_call_id]
-
-
-def _picture(image: Image) -> list[str]:
-    return ["image", hashlib.sha256(image.url.encode()).hexdigest()]
-
-
-def _arguments(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    return hashlib.sha256(digest.encode() + _canonical(words(message))).hexdigest()
 
 
 def _canonical(value: object) -> bytes:

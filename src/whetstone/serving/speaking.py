@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from whetstone.chat import Chat, Message, ToolCall, ToolSpec
+from whetstone.chat.api.asked import Answer, Asked, Delta, RefusedError, told
 from whetstone.chat.message import Text
 from whetstone.errors import PolicyError, PromptTooLong
-from whetstone.inference import Engine, Generation
+from whetstone.inference import Engine, Generation, Sampling
 from whetstone.seeding import derive_seed
-from whetstone.serving.asked import Answer, Asked, Delta, RefusedError
 from whetstone.serving.recording import Episode, Place
 from whetstone.trajectory import Author, Tokens
 
@@ -53,9 +53,9 @@ class Speaker:
             raise RefusedError(str(error), param="messages") from None
         self._asked += 1
         seed = asked.seed if asked.seed is not None else derive_seed(self._seed, "request", self._asked)
-        told = list(show) or [None] * asked.count
+        watching = list(show) or [None] * asked.count
         seeds = [seed if number == 0 else derive_seed(seed, "choice", number) for number in range(asked.count)]
-        drawing = [self._answer(asked, episode, place, own, each) for own, each in zip(seeds, told, strict=True)]
+        drawing = [self._answer(asked, episode, place, own, each) for own, each in zip(seeds, watching, strict=True)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in drawing]
         return [self._kept(asked, episode, place, task.result()) for task in tasks]
@@ -82,12 +82,8 @@ class Speaker:
                 before = drawn.tokens if drawn is not None else ()
                 left = most - len(before)
                 watched = show is not None or asked.one_call
-                sampling = asked.sampling(
-                    max_tokens=min(max(size, len(forced)), left) if watched else left,
-                    seed=seed,
-                    stop_ids=self.chat.stop_ids,
-                    forced=forced if not before else (),
-                )
+                count = min(max(size, len(forced)), left) if watched else left
+                sampling = self._sampling(asked, count, seed, forced if not before else ())
                 start = len(place.context.ids)
                 # one past the last: it was drawn, and is fed by itself as all before it
                 spans = (*episode.spans(place), *(((start, start + len(before) + 1),) if before else ()))
@@ -99,7 +95,7 @@ class Speaker:
             raise RefusedError(str(error), param="messages", code="context_length_exceeded") from None
         finally:
             self.engine.forget(named)
-        return replace(drawn, finish=drawn.finish)
+        return drawn
 
     def _kept(self, asked: Asked, episode: Episode, place: Place, drawn: Generation) -> Answer:
         forced = len(self._forced(asked))
@@ -114,12 +110,28 @@ class Speaker:
         ])  # fmt: skip
         turn = _turn(place)
         raw = self.chat.read(drawn.tokens, asked.tools, turn=turn)
-        thought, told = _without_thought(raw)
-        told = _stopped(told, asked.stop)
-        finish = "tool_calls" if told.tool_calls else "stop" if drawn.finish == "stop" else "length"
-        episode.add(place, action, raw, told)
+        thought, said = told(raw)
+        said = _stopped(said, asked.stop)
+        finish = "tool_calls" if said.tool_calls else "stop" if drawn.finish == "stop" else "length"
+        episode.add(place, action, raw, said)
         known = drawn.model_logprobs or (math.nan,) * len(drawn.tokens)
-        return Answer(told, thought, action, known, finish, len(place.context.ids))
+        logprobs = tuple(b if math.isnan(a) else a for a, b in zip(known, action.logprobs, strict=True))
+        return Answer(said, thought, action.ids, logprobs, finish, len(place.context.ids))
+
+    def _sampling(self, asked: Asked, count: int, seed: int, forced: tuple[int, ...]) -> Sampling:
+        try:
+            return Sampling(
+                count,
+                temperature=asked.temperature,
+                top_p=asked.top_p,
+                logit_bias=asked.logit_bias,
+                forced=forced,
+                stop_ids=self.chat.stop_ids,
+                stop_strings=asked.stop,
+                seed=seed,
+            )
+        except ValueError as error:
+            raise RefusedError(str(error)) from None
 
     def _forced(self, asked: Asked) -> tuple[int, ...]:
         """What an answer that has to be a call begins with."""
@@ -174,16 +186,6 @@ def _turn(place: Place) -> int:
     if place.before is None:  # answers of another, or of a history that was rewritten, count as well
         count = sum(message.role == "assistant" for message in place.heard)
     return count
-
-
-def _without_thought(message: Message) -> tuple[str, Message]:
-    text = message.text
-    head, closed, tail = text.partition(_SIGNS[1])
-    if not closed:
-        return "", message
-    thought = head.strip().removeprefix(_SIGNS[0]).strip()
-    said = tail.lstrip("\n")
-    return thought, replace(message, content=(Text(said),) if said else ())
 
 
 def _stopped(message: Message, stops: Sequence[str]) -> Message:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from whetstone.chat import Message, ToolSpec
-from whetstone.inference import Sampling
-from whetstone.trajectory import Tokens
+from whetstone.chat.message import Image, Message, Text, ToolSpec
 
 
 class RefusedError(Exception):
@@ -46,26 +46,6 @@ class Asked:
     """Whether a turn is over behind its first call."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
-    def sampling(self, *, max_tokens: int, seed: int, stop_ids: frozenset[int], forced: tuple[int, ...]) -> Sampling:
-        """How its tokens are drawn.
-
-        Raises:
-            RefusedError: A value is out of its range.
-        """
-        try:
-            return Sampling(
-                max_tokens,
-                temperature=self.temperature,
-                top_p=self.top_p,
-                logit_bias=self.logit_bias,
-                forced=forced,
-                stop_ids=stop_ids,
-                stop_strings=self.stop,
-                seed=seed,
-            )
-        except ValueError as error:
-            raise RefusedError(str(error)) from None
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -73,20 +53,19 @@ class Answer:
 
     message: Message
     """As the client is told: without its thinking."""
-    thought: str
+    thought: str = ""
     """What it thought before; empty where it did not."""
-    tokens: Tokens
-    """[T] what was drawn, and where something was forced, that too."""
-    model_logprobs: tuple[float, ...]
-    """[T] of the model itself, whatever the temperature; NaN where the engine does not say."""
-    finish: str
+    ids: tuple[int, ...] = ()
+    """[T] the tokens it consists of; empty where they are not known."""
+    logprobs: tuple[float, ...] = ()
+    """[T] of the model itself where the engine says, else of the draw; NaN where there was none."""
+    finish: str = "stop"
     """`stop`, `length` or `tool_calls`."""
-    prompt_tokens: int
-    cached_tokens: int = 0
+    prompt_tokens: int = 0
 
     def piece(self, tokenizer: Any, place: int) -> str:
         """The text of one token."""
-        return str(tokenizer.decode([self.tokens.ids[place]], skip_special_tokens=False))
+        return str(tokenizer.decode([self.ids[place]], skip_special_tokens=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +75,33 @@ class Delta:
     text: str
     tokens: int
     """How many were drawn so far."""
+
+
+def words(message: Message) -> list[object]:
+    """What is compared of a message: clients add fields, drop empty ones, and write arguments with other spaces.
+
+    A picture is its content's hash.
+    """
+    parts = [part.text.strip() if isinstance(part, Text) else _picture(part) for part in message.content]
+    calls = [(call.id, call.name, _arguments(call.arguments)) for call in message.tool_calls]
+    return [message.role, [part for part in parts if part], calls, message.tool_call_id]
+
+
+def told(message: Message) -> tuple[str, Message]:
+    """(what it thought, the message without that), as a client is told."""
+    head, closed, tail = message.text.partition("</think>")
+    if not closed:
+        return "", message
+    said = tail.lstrip("\n")
+    return head.strip().removeprefix("<think>").strip(), replace(message, content=(Text(said),) if said else ())
+
+
+def _picture(image: Image) -> list[str]:
+    return ["image", hashlib.sha256(image.url.encode()).hexdigest()]
+
+
+def _arguments(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

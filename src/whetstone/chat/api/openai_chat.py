@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec
-from whetstone.serving.asked import Answer, Asked, Delta, RefusedError
+from whetstone.chat.api.asked import Answer, Asked, Delta, RefusedError
 from whetstone.tools.json_schema_tools import spec_of
 
 _MOST_ANSWERS = 128
@@ -235,17 +235,15 @@ def said(answer: Answer) -> dict[str, Any]:
 
 def usage(answers: Sequence[Answer]) -> dict[str, Any]:
     """Tokens read and drawn."""
-    prompt, drawn = answers[0].prompt_tokens, sum(len(answer.tokens) for answer in answers)
+    prompt, drawn = answers[0].prompt_tokens, sum(len(answer.ids) for answer in answers)
     return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
 
 
 def _logprobs(answer: Answer, tokenizer: Any) -> dict[str, Any]:
     content = []
-    for place in range(len(answer.tokens)):
+    for place in range(len(answer.ids)):
         text = answer.piece(tokenizer, place)
-        known = answer.model_logprobs[place]
-        drawn = answer.tokens.logprobs[place]
-        logprob = known if not math.isnan(known) else drawn
+        logprob = answer.logprobs[place]
         content.append({
             "token": text,
             "logprob": max(logprob, -9999.0) if not math.isnan(logprob) else -9999.0,
