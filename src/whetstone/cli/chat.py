@@ -6,19 +6,17 @@ import asyncio
 import io
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
-from whetstone import training
-from whetstone.assembly import Assembly, assemble
+from whetstone.assembly import Assembly
+from whetstone.cli.run_or_model import assembled
 from whetstone.cli.shown import shown
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.contracts import fulfils
 from whetstone.environments.protocol import HoldsTools
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError, explained
 from whetstone.inference import Engine
-from whetstone.recipe import built_in_methods, built_in_recipes
 from whetstone.rollout import Conversation, Limits
 
 _OF_EPISODES = ("rollout.strategy", "rollout.group_size", "rollout.temperature", "evaluation", "reward")
@@ -36,7 +34,7 @@ def chat(run_or_model: str, overrides: tuple[str, ...], recipe: str | None, temp
     A line of yours, then what it says and calls, with what its tools answer. Ctrl-D ends; lines may come from a pipe.
     """
     say_unread(overrides, (*LEARNING, *_OF_EPISODES), "what is said is neither judged nor learned from")
-    assembly = _assembled(run_or_model, overrides, recipe)
+    assembly = assembled(run_or_model, overrides, recipe)
     if not fulfils(assembly.environment(), HoldsTools):
         named = assembly.resolved.recipe.environment.name
         raise RecipeError(f'the environment "{named}" is no set of tools, and only those can be spoken with')
@@ -52,30 +50,6 @@ def chat(run_or_model: str, overrides: tuple[str, ...], recipe: str | None, temp
             raise RecipeError(f"what a tool stands on is gone: {explained(error)}") from error
         finally:
             runner.run(_closed(talk, engine))
-
-
-def _assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None) -> Assembly:
-    """The parts of a run, or of a recipe with this model in it.
-
-    Raises:
-        RecipeError: It is neither, or a run is given another's tools.
-    """
-    run = Path(run_or_model)
-    if (run / "recipe.yaml").is_file():
-        if recipe is not None:
-            raise RecipeError("--recipe: a run has its own")
-        agent = training.agent_of(run_or_model, overrides)
-    elif run_or_model in (*built_in_recipes(), *built_in_methods()) or run.suffix in (".yaml", ".yml"):
-        raise RecipeError(f"{run_or_model}: is a recipe; name a run of it, or a model with --recipe {run_or_model}")
-    else:
-        bare = {
-            "tasks": {"source": "arithmetic"},
-            "reward": "exact_number",
-            "policy": {"tiny": {}},
-            "reinforcement": {},
-        }
-        agent = training.agent_of(recipe if recipe is not None else bare, overrides, run_or_model)
-    return assemble(agent.resolved, agent.policy, agent.memory, say=lambda line: click.echo(line, err=True))
 
 
 def _conversation(assembly: Assembly, engine: Engine, temperature: float, seed: int) -> Conversation:

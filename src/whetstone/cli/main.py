@@ -35,6 +35,7 @@ COMMANDS = {
     "replay": ("replay:replay", "Compute again what a run has on record."),
     "rewards": ("rewards:rewards", "Try a reward; list rewards."),
     "rollout": ("rollout:rollout", "Play episodes and show them as conversations."),
+    "serve": ("serve:serve", "Serve a policy to agents, with every call on record."),
     "tasks": ("tasks:tasks", "Look at tasks; find those a run learned from."),
     "train": ("train:train", "Train a recipe."),
     "why": ("why:why", "Explain one number of a run."),

@@ -18,6 +18,7 @@ from whetstone.environments.adapters.reasoning_gym import ReasoningGym, Reasonin
 from whetstone.environments.adapters.scienceworld import ScienceWorld, ScienceWorldTasks
 from whetstone.environments.adapters.textarena import TextArena, TextArenaTasks
 from whetstone.environments.adapters.textworld import TextWorld, TextWorldTasks
+from whetstone.environments.agent import Agent
 from whetstone.environments.bfcl import Conversation, ConversationTasks, Memory, MemoryTasks
 from whetstone.environments.function_calls import FunctionCalls
 from whetstone.environments.native.adventure import Adventure, AdventureTasks
@@ -125,6 +126,7 @@ def world_of(*own: Any, user: Any = None) -> Callable[..., ToolEnvironment]:
 
 
 ENVIRONMENTS: dict[str, Any] = {
+    "agent": Agent,
     "tools": ToolEnvironment,
     # games: one command a turn
     "adventure": Adventure,

@@ -50,6 +50,8 @@ class StepResult:
     instead: Message | None = None
     """What was carried out in the action's place, if anything: it is what later turns read, and the action itself is
     trained beside it."""
+    afresh: bool = False
+    """Whether the observation is all that is read from here on, as whoever keeps the history wrote it anew."""
 
     @property
     def ended(self) -> EndReason | None:

@@ -132,6 +132,11 @@ class Reading:
         del self._places[-1:]  # what stood in front of the next action is replaced
         self._opened(messages, tools, so_far)
 
+    def afresh(self, turn: Turn, tools: Sequence[ToolSpec], so_far: EpisodeState) -> None:
+        """A turn, and behind it nothing but what came back, in a segment of its own."""
+        self.as_it_was(turn)
+        self.reopen(turn.observation, tools, so_far)
+
     def instead(self, turn: Turn, ids: Sequence[int], message: Message) -> None:
         """A turn and what came back, as if this had been said in its place; the action itself is not in the history."""
         place = self._places[-1]

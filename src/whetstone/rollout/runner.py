@@ -291,6 +291,10 @@ class _Episode:
             self.reading.instead(turn, self.chat.write(result.instead, self.tools), result.instead)
             self.marks.append("patched")
             return result.ended
+        if result.afresh:
+            self.reading.afresh(turn, self.tools, self._so_far())
+            self.marks.append("rewritten")
+            return result.ended
         shown = self.reading.answer(turn, self._so_far())
         if shown != turn.observation:
             self.turns[-1] = replace(turn, observation=shown)

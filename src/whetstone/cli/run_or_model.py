@@ -1,0 +1,36 @@
+"""What is meant by RUN_OR_MODEL? A run at its last checkpoint, or a model as `policy.path` names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from whetstone import training
+from whetstone.assembly import Assembly, assemble
+from whetstone.errors import RecipeError
+from whetstone.recipe import built_in_methods, built_in_recipes
+
+
+def assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None) -> Assembly:
+    """The parts of a run, or of a recipe with this model in it.
+
+    Raises:
+        RecipeError: It is neither, or a run is given another's tools.
+    """
+    run = Path(run_or_model)
+    if (run / "recipe.yaml").is_file():
+        if recipe is not None:
+            raise RecipeError("--recipe: a run has its own")
+        agent = training.agent_of(run_or_model, overrides)
+    elif run_or_model in (*built_in_recipes(), *built_in_methods()) or run.suffix in (".yaml", ".yml"):
+        raise RecipeError(f"{run_or_model}: is a recipe; name a run of it, or a model with --recipe {run_or_model}")
+    else:
+        bare = {
+            "tasks": {"source": "arithmetic"},
+            "reward": "exact_number",
+            "policy": {"tiny": {}},
+            "reinforcement": {},
+        }
+        agent = training.agent_of(recipe if recipe is not None else bare, overrides, run_or_model)
+    return assemble(agent.resolved, agent.policy, agent.memory, say=lambda line: click.echo(line, err=True))

@@ -1,0 +1,130 @@
+"""`whetstone serve`: a policy behind OpenAI's API, with every call on record."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import click
+
+from whetstone.cli.run_or_model import assembled
+from whetstone.cli.unread import LEARNING, say_unread
+from whetstone.errors import RecipeError
+from whetstone.extras import install_command
+from whetstone.serving import Episodes, Keys, Server, Speaker, application, new_key
+from whetstone.serving.access import ROLES
+from whetstone.trajectory import Trajectory
+from whetstone.trajectory_json import encoded_trajectory
+
+_OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@click.command()
+@click.argument("run_or_model")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--host", "address", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
+@click.option("--name", help="What clients call the model; the last part of RUN_OR_MODEL unless said.")
+@click.option("--record", type=click.Path(path_type=Path), help="A file episodes are added to, as `data` of a stage.")
+@click.option("--keys", type=click.Path(path_type=Path), help="A file of keys; without it this machine alone may ask.")
+@click.option("--new-key", "made", metavar="NAME", help="Make a key, print it, and end.")
+@click.option("--role", type=click.Choice(ROLES), default="use", show_default=True, help="Of the new key.")
+@click.option("--requests-a-minute", type=click.IntRange(min=1), help="Of the new key.")
+@click.option("--tokens-a-minute", type=click.IntRange(min=1), help="Of the new key.")
+@click.option("--at-once", type=click.IntRange(min=1), help="Of the new key.")
+@click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
+              help="After which an episode nobody asks in is over.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of draws without one.")
+def serve(
+    run_or_model: str,
+    overrides: tuple[str, ...],
+    address: str,
+    port: int,
+    name: str | None,
+    record: Path | None,
+    keys: Path | None,
+    made: str | None,
+    role: str,
+    requests_a_minute: int | None,
+    tokens_a_minute: int | None,
+    at_once: int | None,
+    idle_seconds: float,
+    seed: int,
+) -> None:
+    """Serve RUN_OR_MODEL, a run at its last checkpoint or a model as `policy.path` names it, until stopped.
+
+    Agents are given `base_url=http://HOST:PORT/v1`. With --record what they say is kept token by token, and
+    `POST /v1/episodes/ID/reward` says what it was worth.
+    """
+    if made is not None:
+        limits = {"requests_a_minute": requests_a_minute, "tokens_a_minute": tokens_a_minute, "at_once": at_once}
+        click.echo(_made(keys, made, role, limits))
+        return
+    known = Keys.read(keys) if keys is not None else Keys()
+    if not len(known) and address not in _LOOPBACK:
+        raise RecipeError(f"--host {address}: beyond this machine keys are asked for: --keys FILE --new-key NAME")
+    say_unread(overrides, (*LEARNING, *_OF_EPISODES), "what is said is neither judged nor learned from")
+    bound = _bound(address, port)
+    with bound:
+        asyncio.run(_serve(run_or_model, overrides, bound, name, record, known, idle_seconds, seed))
+
+
+def _made(keys: Path | None, name: str, role: str, limits: dict[str, int | None]) -> str:
+    if keys is None:
+        raise RecipeError("--new-key: into which file? (--keys FILE)")
+    return new_key(keys, name, role, **limits)
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except OSError as error:
+        raise RecipeError(f"http://{address}:{port} cannot be served: {error.strerror or error}") from None
+
+
+async def _serve(
+    run_or_model: str,
+    overrides: tuple[str, ...],
+    bound: socket.socket,
+    name: str | None,
+    record: Path | None,
+    keys: Keys,
+    idle_seconds: float,
+    seed: int,
+) -> None:
+    try:
+        import uvicorn
+    except ImportError:
+        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
+    assembly = assembled(run_or_model, overrides, None)
+    engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
+    named = name or Path(run_or_model).name
+    writer = _Record(record) if record is not None else None
+    try:
+        episodes = Episodes(writer, idle_seconds=idle_seconds)
+        speaker = Speaker(engine, assembly.chat, context_length=assembly.policy.context_length, seed=seed)
+        served = application(Server(speaker, episodes, name=named, keys=keys))
+        host, port = bound.getsockname()[:2]
+        click.echo(f"{named} at http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+        await uvicorn.Server(uvicorn.Config(served, log_level="warning")).serve(sockets=[bound])
+    finally:
+        if writer is not None:
+            click.echo(f"{record}: {writer.count} episodes")
+        await engine.close()
+
+
+class _Record:
+    """A file of trajectories, one a line, each whole on the disk before the next."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.count = path, 0
+
+    def __call__(self, trajectory: Trajectory) -> None:
+        with open(self.path, "ab") as file:
+            file.write(encoded_trajectory(trajectory) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.count += 1

@@ -1,0 +1,334 @@
+"""An agent of somebody else's as an environment: it runs, asks its model at an address, and this policy answers.
+
+    reset   the agent starts, with OPENAI_BASE_URL of this episode; its first request is the opening
+    step    the action is the answer to its request; its next request is the observation, its end the episode's
+
+So its conversation is an episode like any other: sampled, trained, forked, compared. Not a line of the agent knows of
+Whetstone. What it draws with (temperature, seed) is the recipe's affair, not the client's.
+
+Easy to get wrong: an agent that writes its history anew, or speaks of several things in turn, goes on in a segment of
+its own; and one that hangs, crashes or asks nothing must not hold the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import os
+import shlex
+import signal
+import socket
+import uuid
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from whetstone.chat import Message, ToolSpec
+from whetstone.chat.api import openai_chat
+from whetstone.chat.api.asked import Answer, Asked, RefusedError, told, words
+from whetstone.environments.protocol import Observation, StepResult
+from whetstone.errors import EpisodeError, RecipeError
+from whetstone.extras import install_command
+from whetstone.plain_json import plain
+from whetstone.plugins import find_part
+from whetstone.trajectory import EndReason, Task
+
+_MOST_OUTPUT = 1 << 16
+"""Bytes of what a command prints that are kept, its end."""
+_MODEL = "policy"
+_KEY = "none"
+
+
+class Agent:
+    """One run of an agent. Ends: terminated when it ends; by its deadline as any episode.
+
+    Args:
+        command: What to run, with `{task}` for the task's prompt and `{id}` for its name; or
+        function: `package.module:name`, called with what of `task`, `id`, `base_url`, `api_key` and `model` it has
+            parameters for; async, or plain in a thread of its own.
+        folder: Where a command runs; empty: here.
+        variables: Of a command's environment, beside `OPENAI_BASE_URL`, `OPENAI_API_KEY` and `OPENAI_MODEL`.
+        crash: What becomes of an episode whose agent ends with an error: `outcome`: it ended, and the reward judges
+            what was said; `error`: nothing can be said of it.
+
+    Raises:
+        RecipeError: Neither or both of `command` and `function`, or a function that is not there.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: str | Sequence[str] = (),
+        function: str | Callable[..., Any] = "",
+        folder: str = "",
+        variables: Mapping[str, str] | None = None,
+        crash: str = "outcome",
+    ) -> None:
+        if bool(command) == bool(function):
+            raise RecipeError("environment agent: either a command or a function")
+        if crash not in ("outcome", "error"):
+            raise RecipeError(f'environment agent: crash is "outcome" or "error", got "{crash}"')
+        self._command = shlex.split(command) if isinstance(command, str) else list(command)
+        self._function = find_part("agent", function, {}) if isinstance(function, str) and function else function
+        self._folder, self._variables, self._crash = folder, dict(variables or {}), crash
+        self._id = uuid.uuid4().hex
+        self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
+        self._pending: _Request | None = None
+        self._known: list[list[object]] = []
+        """What was said so far, as the agent knows it."""
+        self._tools: tuple[ToolSpec, ...] = ()
+        self._running: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._door: _Door | None = None
+        self.final: dict[str, Any] = {}
+        """What is known of how it ended."""
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """See `Environment`.
+
+        Raises:
+            EpisodeError: The agent ended without a request.
+        """
+        self._door = await _Door.here()
+        self._door.agents[self._id] = self
+        url = f"{self._door.url}/episodes/{self._id}/v1"
+        self._running = asyncio.ensure_future(self._run(task, url))
+        self._running.add_done_callback(lambda _: self._requests.put_nowait(None))
+        self._pending = await self._requests.get()
+        if self._pending is None:
+            raise EpisodeError(f"the agent asked its model nothing; {self._ending()}")
+        asked = self._pending.asked
+        self._tools = asked.tools
+        self._known = [words(message) for message in asked.messages]
+        return Observation(asked.messages, asked.tools)
+
+    async def step(self, action: Message) -> StepResult:
+        """See `Environment`.
+
+        Raises:
+            EpisodeError: The agent crashed, where that says nothing of the policy (`crash: error`).
+        """
+        assert self._pending is not None
+        thought, said = told(action)
+        self._pending.answer.set_result(Answer(said, thought, finish="tool_calls" if said.tool_calls else "stop"))
+        self._known.append(words(said))
+        self._pending = await self._requests.get()
+        if self._pending is None:
+            if self._crash == "error" and self.final.get("failed"):
+                raise EpisodeError(self._ending())
+            return StepResult(Observation(()), reason=EndReason.TERMINATED, terminated=True)
+        asked = self._pending.asked
+        heard = [words(message) for message in asked.messages]
+        goes_on = asked.tools == self._tools and heard[: len(self._known)] == self._known
+        new = asked.messages[len(self._known) :] if goes_on else asked.messages
+        goes_on = goes_on and bool(new) and all(message.role != "assistant" for message in new)
+        self._known, self._tools = heard, asked.tools
+        return StepResult(Observation(new if goes_on else asked.messages, asked.tools), afresh=not goes_on)
+
+    def verdict(self) -> Mapping[str, Any]:
+        """What the agent returned or printed last (`answer`), how it ended (`exit`), and what somebody paid it."""
+        return dict(self.final)
+
+    async def close(self) -> None:
+        """See `Environment`."""
+        if self._door is not None:
+            self._door.agents.pop(self._id, None)
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._running
+        while self._pending is not None or not self._requests.empty():
+            if self._pending is not None and not self._pending.answer.done():
+                self._pending.answer.set_exception(RefusedError("the episode is over", status=409, code="episode_over"))
+                self._pending.answer.exception()
+            self._pending = None if self._requests.empty() else self._requests.get_nowait()
+
+    async def ask(self, asked: Asked) -> Answer:
+        """The policy's answer to a request of the agent."""
+        request = _Request(asked)
+        self._requests.put_nowait(request)
+        return await request.answer
+
+    def pay(self, body: Mapping[str, Any]) -> None:
+        """Somebody says what the episode was worth.
+
+        Raises:
+            RefusedError: It is no number.
+        """
+        worth = body.get("reward")
+        if isinstance(worth, bool) or not isinstance(worth, int | float):
+            raise RefusedError("reward: a number is asked for", param="reward")
+        self.final |= {"score": float(worth), "success": bool(body.get("success", worth >= 1))}
+
+    async def _run(self, task: Task, url: str) -> None:
+        if self._command:
+            await self._run_command(task, url)
+            return
+        given = {"task": task.prompt, "id": task.id, "base_url": url, "api_key": _KEY, "model": _MODEL}
+        function: Any = self._function
+        taken = inspect.signature(function).parameters
+        every = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
+        arguments = given if every else {name: value for name, value in given.items() if name in taken}
+        try:
+            if inspect.iscoroutinefunction(function):
+                returned = await function(**arguments)
+            else:
+                returned = await asyncio.to_thread(function, **arguments)
+        except Exception as error:  # whatever somebody's agent raises is how it ended
+            self.final |= {"failed": f"{type(error).__name__}: {error}"[:500]}
+            return
+        if isinstance(returned, Mapping):
+            self.final |= plain(dict(returned))
+        elif isinstance(returned, bool | int | float):
+            self.final |= {"score": float(returned), "success": returned >= 1}
+        elif returned is not None:
+            self.final |= {"answer": str(returned)[-_MOST_OUTPUT:]}
+
+    async def _run_command(self, task: Task, url: str) -> None:
+        argv = [part.replace("{task}", task.prompt).replace("{id}", task.id) for part in self._command]
+        own = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": _KEY, "OPENAI_MODEL": _MODEL}
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *argv,
+                cwd=self._folder or None,
+                env={**os.environ, **own, **self._variables},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise RecipeError(f"environment agent: {argv[0]}: {error.strerror or error}") from None
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            printed, complained = await asyncio.gather(_tail(process.stdout), _tail(process.stderr))
+            code = await process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        last = printed.strip().rpartition("\n")[2]
+        self.final = {"answer": last, "exit": code} | self.final
+        if code:
+            self.final["failed"] = f"exit status {code}: {complained.strip().rpartition(chr(10))[2]}"[:500]
+
+    def _ending(self) -> str:
+        if self._running is not None and self._running.done() and not self._running.cancelled():
+            error = self._running.exception()
+            if error is not None:
+                return str(error)
+        return f"it ended by {self.final.get('failed', 'itself')}"
+
+
+class _Request:
+    """What an agent waits for."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    """The end of all that is printed."""
+    kept = b""
+    while more := await stream.read(_MOST_OUTPUT):
+        kept = (kept + more)[-_MOST_OUTPUT:]
+    return kept.decode(errors="replace")
+
+
+class _Door:
+    """Where the agents of an event loop ask: one server on this machine, for all of them."""
+
+    _of: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Awaitable[_Door]]] = weakref.WeakKeyDictionary()
+
+    def __init__(self, url: str, agents: dict[str, Agent]) -> None:
+        self.url, self.agents = url, agents
+        self.serving: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def here(cls) -> _Door:
+        """The one of this loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in cls._of:
+            cls._of[loop] = asyncio.ensure_future(cls._opened())
+        return await cls._of[loop]
+
+    @classmethod
+    async def _opened(cls) -> _Door:
+        try:
+            uvicorn = importlib.import_module("uvicorn")
+        except ImportError:
+            raise RecipeError(f"environment agent needs starlette and uvicorn: {install_command('serve')}") from None
+        agents: dict[str, Agent] = {}
+        config = uvicorn.Config(_application(agents), log_level="critical", lifespan="off", timeout_keep_alive=60)
+        server = uvicorn.Server(config)
+        server.capture_signals = contextlib.nullcontext  # the run's own
+        opened, begin = asyncio.Event(), server.startup
+
+        async def startup(sockets: Any = None) -> None:
+            await begin(sockets=sockets)
+            opened.set()
+
+        server.startup = startup
+        bound = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        door = cls(f"http://127.0.0.1:{bound.getsockname()[1]}", agents)
+        door.serving = asyncio.ensure_future(server.serve(sockets=[bound]))
+        await opened.wait()
+        return door
+
+
+def _application(agents: Mapping[str, Agent]) -> Any:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    def agent_of(request: Request) -> Agent:
+        agent = agents.get(request.path_params["id"])
+        if agent is None:
+            raise RefusedError("the episode is over", status=409, code="episode_over")
+        return agent
+
+    async def body_of(request: Request) -> Mapping[str, Any]:
+        try:
+            body = await request.json()
+        except (ValueError, RecursionError):
+            raise RefusedError("We could not parse the JSON body of your request.") from None
+        if not isinstance(body, Mapping):
+            raise RefusedError("the body of a request is a JSON object")
+        return body
+
+    async def chat(request: Request) -> Response:
+        agent, body = agent_of(request), await body_of(request)
+        asked = openai_chat.asked_of({**body, "logprobs": None, "top_logprobs": None})
+        if asked.count > 1:
+            raise RefusedError("n: in training one answer is drawn; the recipe says how many episodes", param="n")
+        answer = await agent.ask(asked)
+        id, model = f"chatcmpl-{uuid.uuid4().hex}", str(body.get("model") or _MODEL)
+        if not body.get("stream"):
+            return JSONResponse(openai_chat.completion(id, model, [answer], {}, None))
+        chunks = openai_chat.Chunks(id, model, {"stream_options": body.get("stream_options")})
+        return Response("".join((*chunks.opened(1), *chunks.ended([answer], None))), media_type="text/event-stream")
+
+    async def models(request: Request) -> JSONResponse:
+        one = {"id": _MODEL, "object": "model", "created": 0, "owned_by": "whetstone"}
+        return JSONResponse({"object": "list", "data": [one]})
+
+    async def reward(request: Request) -> JSONResponse:
+        agent = agent_of(request)
+        agent.pay(await body_of(request))
+        return JSONResponse({"id": request.path_params["id"], **agent.final})
+
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        if not isinstance(error, RefusedError):
+            error = RefusedError(f"{type(error).__name__}: the server failed", status=500)
+        return JSONResponse(openai_chat.error_of(error), status_code=error.status)
+
+    routes = [
+        Route("/episodes/{id}/v1/chat/completions", chat, methods=["POST"]),
+        Route("/episodes/{id}/v1/models", models),
+        Route("/episodes/{id}/v1/reward", reward, methods=["POST"]),
+    ]
+    return Starlette(routes=routes, exception_handlers={RefusedError: refused, Exception: refused})

@@ -1,0 +1,141 @@
+"""Who may ask, and how much? Keys with roles, kept as hashes; limits on rate, tokens and how many ask at once.
+
+Easy to get wrong: keys are compared in constant time and never shown again; what one key may not do is told apart from
+what nobody may do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whetstone.atomic_write import write_text
+from whetstone.chat.api.asked import RefusedError
+from whetstone.errors import RecipeError
+
+ROLES = ("use", "reward", "admin")
+"""Each may do what those before it may: ask the model; pay episodes of any key; see and delete them."""
+
+
+@dataclass(slots=True)
+class Key:
+    """Somebody who may ask."""
+
+    name: str
+    hash: str
+    role: str = "use"
+    requests_a_minute: int | None = None
+    tokens_a_minute: int | None = None
+    at_once: int | None = None
+    asked: deque[float] = field(default_factory=deque, repr=False)
+    drawn: deque[tuple[float, int]] = field(default_factory=deque, repr=False)
+    under_way: int = 0
+
+    def may(self, role: str) -> bool:
+        """Whether it has this role."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    def begin(self) -> None:
+        """A request of it begins.
+
+        Raises:
+            RefusedError: It asks too much.
+        """
+        now = time.monotonic()
+        while self.asked and self.asked[0] < now - 60:
+            self.asked.popleft()
+        while self.drawn and self.drawn[0][0] < now - 60:
+            self.drawn.popleft()
+        tokens = sum(count for _, count in self.drawn)
+        for most, count, what in (
+            (self.requests_a_minute, len(self.asked), "requests a minute"),
+            (self.tokens_a_minute, tokens, "tokens a minute"),
+            (self.at_once, self.under_way, "requests at once"),
+        ):
+            if most is not None and count >= most:
+                raise RefusedError(f"this key may make {most} {what}", status=429, code="rate_limit_exceeded")
+        self.asked.append(now)
+        self.under_way += 1
+
+    def end(self, tokens: int) -> None:
+        """It is over, with so many tokens drawn."""
+        self.under_way -= 1
+        self.drawn.append((time.monotonic(), tokens))
+
+
+class Keys:
+    """Those who may ask; without any, everybody by a name of this machine."""
+
+    def __init__(self, keys: Mapping[str, Key] | None = None) -> None:
+        self._keys = dict(keys or {})
+        self._anybody = Key("", "", "admin")
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._keys)
+
+    @classmethod
+    def read(cls, path: Path) -> Keys:
+        """The keys of a file `whetstone serve --new-key` wrote.
+
+        Raises:
+            RecipeError: It is none.
+        """
+        try:
+            rows = json.loads(path.read_text("utf-8"))
+            keys = [Key(**row) for row in rows]
+        except (OSError, ValueError, TypeError) as error:
+            raise RecipeError(f"{path}: no file of keys: {str(error)[:120]}") from None
+        for key in keys:
+            if key.role not in ROLES:
+                raise RecipeError(f'{path}: key "{key.name}": no role "{key.role}"; there are {", ".join(ROLES)}')
+        return cls({key.hash: key for key in keys})
+
+    def of(self, headers: Mapping[str, str]) -> Key:
+        """Whose request it is.
+
+        Raises:
+            RefusedError: Nobody's who may ask.
+        """
+        if not self._keys:
+            return self._anybody
+        given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        if not given:
+            raise RefusedError("You didn't provide an API key.", status=401, code="missing_api_key")
+        hashed = hashed_key(given)
+        found = [key for hash, key in self._keys.items() if hmac.compare_digest(hash, hashed)]
+        if not found:
+            raise RefusedError("Incorrect API key provided.", status=401, code="invalid_api_key")
+        return found[0]
+
+
+def hashed_key(key: str) -> str:
+    """A key as it is kept; it is long and random, so a quick hash is no weakness."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def new_key(path: Path, name: str, role: str = "use", **limits: int | None) -> str:
+    """Make a key and keep its hash; the key itself is returned and nowhere else.
+
+    Raises:
+        RecipeError: The file is none, or has the name already.
+    """
+    rows: list[dict[str, Any]] = []
+    if path.exists():
+        Keys.read(path)
+        rows = json.loads(path.read_text("utf-8"))
+    if any(row["name"] == name for row in rows):
+        raise RecipeError(f'{path}: has a key "{name}" already')
+    key = f"wh-{secrets.token_urlsafe(32)}"
+    rows.append({"name": name, "hash": hashed_key(key), "role": role, **{k: v for k, v in limits.items() if v}})
+    write_text(path, json.dumps(rows, indent=1) + "\n")
+    path.chmod(0o600)
+    return key

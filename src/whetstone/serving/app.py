@@ -1,0 +1,290 @@
+"""A model behind the APIs that agents speak, with every call on record.
+
+    POST   /v1/chat/completions                 OpenAI's chat API, streamed or whole
+    GET    /v1/models · /health
+    GET    /v1/episodes · /v1/episodes/{id}      what is under way
+    POST   /v1/episodes/{id}/reward              {"reward": 1.0}: the episode is over and worth that
+    DELETE /v1/episodes/{id}                     forget it
+
+An episode is named by the header `x-whetstone-episode` or by the path `/episodes/{id}/v1/…`, which a client that only
+knows `base_url` can have; where neither is there, by what was said before. `x-whetstone-task` says which task it is of.
+
+Easy to get wrong: who hangs up in the middle of an answer must not leave it being drawn; and whatever goes wrong is
+told in the shape the client's library reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+from whetstone.chat.api import openai_chat
+from whetstone.chat.api.asked import Answer, Asked, Delta, RefusedError
+from whetstone.errors import InfrastructureError, RecipeError, explained
+from whetstone.extras import install_command
+from whetstone.serving.access import Key, Keys
+from whetstone.serving.episodes import Episodes
+from whetstone.serving.recording import Episode
+from whetstone.serving.speaking import Speaker
+
+EPISODE, TASK = "x-whetstone-episode", "x-whetstone-task"
+"""Headers."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "testserver")
+_LONGEST_NAME = 200
+
+
+class Server:
+    """What all routes have in common.
+
+    Args:
+        name: Of the model, as clients call it; every other is refused.
+        most_bytes: Of a request.
+        redact: What becomes of a conversation before it is stored; None: nothing.
+    """
+
+    def __init__(
+        self, speaker: Speaker, episodes: Episodes, *, name: str, keys: Keys | None = None, most_bytes: int = 16 << 20
+    ) -> None:
+        self.speaker, self.episodes, self.name = speaker, episodes, name
+        self.keys, self.most_bytes = keys if keys is not None else Keys(), most_bytes
+
+    def key_of(self, request: Any) -> Key:
+        """Whose request it is.
+
+        Raises:
+            RefusedError: Nobody's who may ask.
+        """
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        if not len(self.keys):
+            host = headers.get("host", "")
+            named = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+            if named not in LOOPBACK or "origin" in headers:  # a page in a browser could ask as somebody else
+                raise RefusedError("without keys this server answers to its own machine alone", status=403)
+        return self.keys.of(headers)
+
+    async def body_of(self, request: Any) -> Mapping[str, Any]:
+        """The object a request holds.
+
+        Raises:
+            RefusedError: It holds none, or too much.
+        """
+        pieces, size = [], 0
+        async for piece in request.stream():
+            size += len(piece)
+            if size > self.most_bytes:
+                raise RefusedError(f"more than {self.most_bytes} bytes", status=413)
+            pieces.append(piece)
+        try:
+            body = json.loads(b"".join(pieces))
+        except (ValueError, RecursionError):
+            raise RefusedError("We could not parse the JSON body of your request.") from None
+        if not isinstance(body, dict):
+            raise RefusedError("the body of a request is a JSON object")
+        return body
+
+    def episode_of(self, request: Any, key: Key, asked: Asked) -> Episode:
+        """The episode a request belongs to."""
+        named = request.path_params.get("episode") or request.headers.get(EPISODE, "")
+        task = request.headers.get(TASK, "")
+        if max(len(named), len(task)) > _LONGEST_NAME or "/" in named + task:
+            raise RefusedError(f"names of episodes and tasks have up to {_LONGEST_NAME} signs and no stroke")
+        return self.episodes.of(key, asked.messages, asked.tools, named=named, task=task)
+
+    def model_of(self, body: Mapping[str, Any]) -> str:
+        """The model that is asked.
+
+        Raises:
+            RefusedError: It is not this one.
+        """
+        named = body.get("model")
+        if named != self.name:
+            raise RefusedError(
+                f"The model `{str(named)[:80]}` does not exist; there is `{self.name}`.",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+        return self.name
+
+    async def answered(
+        self, key: Key, asked: Asked, episode: Episode, show: tuple[Callable[[Delta], None] | None, ...] = ()
+    ) -> list[Answer]:
+        """The answers, counted and on record."""
+        drawn = 0
+        key.begin()
+        try:
+            try:
+                answers = await self.speaker.answers(asked, episode, show)
+            except* RefusedError as group:
+                raise group.exceptions[0] from None
+            except* InfrastructureError as group:
+                raise RefusedError(explained(group.exceptions[0]), status=503, code="engine_down") from None
+            drawn = sum(len(answer.ids) for answer in answers)
+            self.episodes.heard(episode)
+            return answers
+        finally:
+            key.end(drawn)
+
+
+def application(server: Server) -> Any:
+    """The server, for any ASGI runner.
+
+    Raises:
+        RecipeError: Starlette is not installed.
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.requests import Request
+        from starlette.responses import JSONResponse, StreamingResponse
+        from starlette.routing import Route
+    except ImportError:
+        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
+
+    async def health(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok", "model": server.name, "version": server.speaker.engine.version})
+
+    async def models(request: Request) -> JSONResponse:
+        server.key_of(request)
+        one = {"id": server.name, "object": "model", "created": 0, "owned_by": "whetstone"}
+        if "model" in request.path_params:
+            server.model_of({"model": request.path_params["model"]})
+            return JSONResponse(one)
+        return JSONResponse({"object": "list", "data": [one]})
+
+    async def chat(request: Request) -> Any:
+        key, body = server.key_of(request), await server.body_of(request)
+        model = server.model_of(body)
+        asked = openai_chat.asked_of(body)
+        episode = server.episode_of(request, key, asked)
+        id = f"chatcmpl-{uuid.uuid4().hex}"
+        headers = {EPISODE: episode.id, "x-request-id": id}
+        if body.get("stream"):
+            events = _streamed(server, key, asked, episode, openai_chat.Chunks(id, model, body))
+            first = await anext(events)  # what is refused has a status of its own
+            return StreamingResponse(_after(first, events), media_type="text/event-stream", headers=headers)
+        answers = await _unless_gone(request, server.answered(key, asked, episode))
+        told = openai_chat.completion(id, model, answers, body, server.speaker.chat.tokenizer)
+        return JSONResponse(told, headers=headers)
+
+    async def under_way(request: Request) -> JSONResponse:
+        key = server.key_of(request)
+        if "id" in request.path_params:
+            return JSONResponse(_told(server.episodes.get(key, request.path_params["id"])))
+        own = [_told(each) for each in server.episodes if each.owner == key.name or key.may("admin")]
+        return JSONResponse({"object": "list", "data": own})
+
+    async def reward(request: Request) -> JSONResponse:
+        key, body = server.key_of(request), await server.body_of(request)
+        return JSONResponse(_told(server.episodes.reward(key, request.path_params["id"], body)))
+
+    async def delete(request: Request) -> JSONResponse:
+        server.episodes.delete(server.key_of(request), request.path_params["id"])
+        return JSONResponse({"id": request.path_params["id"], "deleted": True})
+
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, HTTPException):
+            error = RefusedError(str(error.detail), status=error.status_code)
+        elif not isinstance(error, RefusedError):
+            error = RefusedError(f"{type(error).__name__}: the server failed", status=500)
+        return JSONResponse(openai_chat.error_of(error), status_code=error.status)
+
+    @asynccontextmanager
+    async def lifetime(app: Any) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            server.episodes.close()
+
+    routes = [Route("/health", health)]
+    for prefix in ("", "/episodes/{episode}"):
+        routes += [
+            Route(f"{prefix}/v1/chat/completions", chat, methods=["POST"]),
+            Route(f"{prefix}/v1/models", models),
+            Route(f"{prefix}/v1/models/{{model:path}}", models),
+        ]
+    routes += [
+        Route("/v1/episodes", under_way),
+        Route("/v1/episodes/{id}", under_way),
+        Route("/v1/episodes/{id}/reward", reward, methods=["POST"]),
+        Route("/v1/episodes/{id}", delete, methods=["DELETE"]),
+    ]
+    kinds = (RefusedError, HTTPException, Exception)
+    return Starlette(routes=routes, lifespan=lifetime, exception_handlers=dict.fromkeys(kinds, refused))
+
+
+async def _streamed(
+    server: Server, key: Key, asked: Asked, episode: Episode, chunks: openai_chat.Chunks
+) -> AsyncIterator[str]:
+    """Events as they come; whoever stops listening stops the drawing."""
+    waiting: asyncio.Queue[tuple[int, Delta] | None] = asyncio.Queue()
+
+    def show(number: int, delta: Delta) -> None:
+        waiting.put_nowait((number, delta))
+
+    shows = tuple(partial(show, number) for number in range(asked.count))
+    task = asyncio.ensure_future(server.answered(key, asked, episode, shows))
+    task.add_done_callback(lambda _: waiting.put_nowait(None))
+    opened = False
+    try:
+        while True:
+            more = await waiting.get()
+            if more is None and task.exception() is not None and not opened:
+                await task
+            if not opened:
+                opened = True
+                for line in chunks.opened(asked.count):
+                    yield line
+            if more is None:
+                break
+            yield chunks.more(*more)
+        try:
+            answers = task.result()
+        except RefusedError as error:  # the status is sent already
+            yield openai_chat.event(openai_chat.error_of(error))
+            return
+        for line in chunks.ended(answers, server.speaker.chat.tokenizer):
+            yield line
+    finally:
+        task.cancel()
+
+
+async def _after(first: str, events: AsyncIterator[str]) -> AsyncIterator[str]:
+    try:
+        yield first
+        async for line in events:
+            yield line
+    finally:
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+async def _unless_gone(request: Any, work: Any) -> list[Answer]:
+    """What comes of it, unless the client hangs up."""
+    task = asyncio.ensure_future(work)
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        task.cancel()
+
+    watching = asyncio.ensure_future(gone())
+    try:
+        return list(await task)
+    except asyncio.CancelledError:
+        raise RefusedError("the client closed the request", status=499) from None
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+
+def _told(episode: Episode) -> dict[str, Any]:
+    """An episode as it is told of."""
+    told = {"id": episode.id, "object": "episode", "task": episode.task, "turns": len(episode.said)}
+    tokens = sum(len(said.action) for said in episode.said)
+    return {**told, "tokens": tokens, "reward": episode.reward, "closed": episode.closed}

@@ -1,0 +1,170 @@
+"""Which conversation does a request go on with, and what became of it in tokens?
+
+A client sends all that was said each time. Where its beginning is word for word what was recorded, the answer is drawn
+behind the tokens that were sampled then, never behind text read back; where it is not (the client cut its history
+short, summed it up, began a conversation within the conversation), a segment of its own begins.
+
+Easy to get wrong: two clients may say the same and get the same answer. Each then goes on with one of the two, so an
+answer somebody has gone on from already is taken last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from whetstone.chat import Chat, Context, Message, ToolSpec
+from whetstone.chat.api.asked import words
+from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
+
+
+@dataclass(slots=True, eq=False)
+class Said:
+    """An answer of the model, and where it stands."""
+
+    before: Said | None
+    """The answer it goes on from; None where a segment of its own begins."""
+    heard: tuple[Message, ...]
+    """What was said since."""
+    context: Context
+    action: Tokens
+    message: Message
+    """The action as a message, thinking included."""
+    digest: str = ""
+    """Of the whole conversation up to and with it, as the client knows it."""
+    followed: int = 0
+    """How often somebody went on from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the next answer of an episode is drawn."""
+
+    before: Said | None
+    heard: tuple[Message, ...]
+    context: Context
+    digest: str
+
+
+@dataclass(slots=True, eq=False)
+class Episode:
+    """What one client, or one run of its agent, said and was told."""
+
+    id: str
+    task: str = ""
+    owner: str = ""
+    """Whose key began it."""
+    said: list[Said] = field(default_factory=list)
+    """In the order in which they were asked for."""
+    asked: float = 0.0
+    """When it was last asked."""
+    reward: float | None = None
+    turn_rewards: dict[int, float] = field(default_factory=dict)
+    """By the number of the answer."""
+    closed: bool = False
+
+    def place(self, chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Place:
+        """Where an answer to these messages is drawn."""
+        digests = list(_digests(messages, tools))
+        before, known = self._known(digests, messages)
+        heard = tuple(messages[known:])
+        if before is None:
+            return Place(None, tuple(messages), chat.open(messages, tools), digests[-1])
+        before.followed += 1
+        return Place(before, heard, chat.extend(before.context, before.action.ids, heard), digests[-1])
+
+    def add(self, place: Place, action: Tokens, message: Message, told: Message) -> Said:
+        """Keep an answer.
+
+        Args:
+            message: With its thinking.
+            told: As the client is told, and will say again.
+        """
+        said = Said(place.before, place.heard, place.context, action, message, _next(place.digest, told))
+        self.said.append(said)
+        return said
+
+    def spans(self, place: Place) -> tuple[tuple[int, int], ...]:
+        """[from, to) of what of the context was drawn; none where the template wrote history anew."""
+        if place.context.opens_segment:
+            return ()
+        found: list[tuple[int, int]] = []
+        end, new, said = len(place.context.ids), place.context.new, place.before
+        while said is not None:
+            end -= len(new)
+            found.append((end - len(said.action), end))
+            end -= len(said.action)
+            if said.context.opens_segment:
+                break
+            new, said = said.context.new, said.before
+        return tuple(reversed(found))
+
+    def trajectory(self) -> Trajectory:
+        """All of it, each sampled token once: an answer that goes on from the one before it stands behind it, any other
+        begins a segment with all it was drawn behind."""
+        children: dict[int, list[Said]] = {}
+        for said in self.said:
+            children.setdefault(id(said.before) if said.before is not None else 0, []).append(said)
+        order: list[Said] = []
+        waiting = list(reversed(children.get(0, [])))
+        while waiting:
+            order.append(waiting.pop())
+            waiting += reversed(children.get(id(order[-1]), []))
+        numbers = {id(said): number for number, said in enumerate(self.said)}
+        turns = []
+        for place, said in enumerate(order):
+            apart = said.context.opens_segment or place == 0 or said.before is not order[place - 1]
+            context = said.context.ids if apart else said.context.new
+            after = children.get(id(said), [])
+            turns.append(
+                Turn(
+                    context=Tokens.written(context, Author.ENVIRONMENT),
+                    action=said.action,
+                    message=said.message,
+                    observation=after[0].heard if after else (),
+                    reward=self.turn_rewards.get(numbers[id(said)]),
+                    opens_segment=apart,
+                )
+            )
+        score = None if self.reward is None else Score(self.reward)
+        opening = order[0].heard if order else ()
+        name = f"{self.task or self.id}/{self.id}"
+        return Trajectory(name, self.task or self.id, opening, tuple(turns), EndReason.TERMINATED, score=score)
+
+    def _known(self, digests: Sequence[str], messages: Sequence[Message]) -> tuple[Said | None, int]:
+        """The last answer the messages begin with, and how many of them that is."""
+        by_digest: dict[str, Said] = {}
+        for said in self.said:
+            other = by_digest.get(said.digest)
+            if other is None or said.followed < other.followed:
+                by_digest[said.digest] = said
+        for count in range(len(messages) - 1, 0, -1):
+            if messages[count - 1].role == "assistant":
+                return by_digest.get(digests[count]), count
+        return None, 0
+
+
+def begins_with(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str | None:
+    """The digest of a conversation up to its last answer; None where there is none yet."""
+    digests = list(_digests(messages, tools))
+    answered = (n for n in range(len(messages), 0, -1) if messages[n - 1].role == "assistant")
+    return next((digests[count] for count in answered), None)
+
+
+def _digests(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Iterator[str]:
+    """Of no message, of the first, of the first two, …"""
+    digest = hashlib.sha256(_canonical([tool.to_openai() for tool in tools])).hexdigest()
+    yield digest
+    for message in messages:
+        digest = _next(digest, message)
+        yield digest
+
+
+def _next(digest: str, message: Message) -> str:
+    return hashlib.sha256(digest.encode() + _canonical(words(message))).hexdigest()
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, default=str).encode()

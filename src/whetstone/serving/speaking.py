@@ -1,0 +1,233 @@
+"""How is an answer drawn, shown while it is drawn, and kept? Any engine does: it is asked for a few tokens at a time.
+
+Easy to get wrong: half a letter, half a sign of a call or half a stop must not be shown, since what comes next decides
+what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from whetstone.chat import Chat, Message, ToolCall, ToolSpec
+from whetstone.chat.api.asked import Answer, Asked, Delta, RefusedError, told
+from whetstone.chat.message import Text
+from whetstone.errors import PolicyError, PromptTooLong
+from whetstone.inference import Engine, Generation, Sampling
+from whetstone.seeding import derive_seed
+from whetstone.serving.recording import Episode, Place
+from whetstone.trajectory import Author, Tokens
+
+Show = Callable[[Delta], None]
+_PIECES = (1, 2, 4, 8, 16)
+"""Tokens asked for at a time where somebody watches: the first soon, later ones cheaply."""
+_SIGNS = ("<think>", "</think>")
+
+
+class Speaker:
+    """A model that answers clients.
+
+    Args:
+        context_length: Tokens it has room for.
+        seed: Of draws for which a client names none.
+    """
+
+    def __init__(self, engine: Engine, chat: Chat, *, context_length: int, seed: int = 0) -> None:
+        self.engine, self.chat, self.context_length = engine, chat, context_length
+        self._seed, self._asked = seed, 0
+
+    async def answers(self, asked: Asked, episode: Episode, show: Sequence[Show | None] = ()) -> list[Answer]:
+        """So many answers as are asked for, each recorded.
+
+        Args:
+            show: Told of each while it is drawn.
+
+        Raises:
+            RefusedError: It cannot be answered; the message says why.
+        """
+        try:
+            place = episode.place(self.chat, asked.messages, asked.tools)
+        except PolicyError as error:
+            raise RefusedError(str(error), param="messages") from None
+        self._asked += 1
+        seed = asked.seed if asked.seed is not None else derive_seed(self._seed, "request", self._asked)
+        watching = list(show) or [None] * asked.count
+        seeds = [seed if number == 0 else derive_seed(seed, "choice", number) for number in range(asked.count)]
+        drawing = [self._answer(asked, episode, place, own, each) for own, each in zip(seeds, watching, strict=True)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in drawing]
+        return [self._kept(asked, episode, place, task.result()) for task in tasks]
+
+    async def _answer(self, asked: Asked, episode: Episode, place: Place, seed: int, show: Show | None) -> Generation:
+        room = self.context_length - len(place.context.ids)
+        if room < 1:
+            raise RefusedError(
+                f"This model's maximum context length is {self.context_length} tokens; the messages take "
+                f"{len(place.context.ids)}.",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        most = room if asked.max_tokens is None else min(room, asked.max_tokens)
+        forced = self._forced(asked)
+        drawn: Generation | None = None
+        named = f"{episode.id}/{id(place)}/{seed}"
+        pieces = iter(_PIECES)
+        size = _PIECES[0]
+        shown = _Shown(self.chat, asked, show)
+        try:
+            while drawn is None or (drawn.finish == "length" and len(drawn.tokens) < most):
+                size = next(pieces, size)
+                before = drawn.tokens if drawn is not None else ()
+                left = most - len(before)
+                watched = show is not None or asked.one_call
+                count = min(max(size, len(forced)), left) if watched else left
+                sampling = self._sampling(asked, count, seed, forced if not before else ())
+                start = len(place.context.ids)
+                # one past the last: it was drawn, and is fed by itself as all before it
+                spans = (*episode.spans(place), *(((start, start + len(before) + 1),) if before else ()))
+                more = await self.engine.generate((*place.context.ids, *before), sampling, episode=named, drawn=spans)
+                drawn = more if drawn is None else _joined(drawn, more)
+                if shown.over(drawn):
+                    drawn = replace(drawn, finish="stop")
+        except PromptTooLong as error:
+            raise RefusedError(str(error), param="messages", code="context_length_exceeded") from None
+        finally:
+            self.engine.forget(named)
+        return drawn
+
+    def _kept(self, asked: Asked, episode: Episode, place: Place, drawn: Generation) -> Answer:
+        forced = len(self._forced(asked))
+        action = Tokens.joined([
+            Tokens.written(drawn.tokens[:forced], Author.SPLICED),
+            Tokens.sampled(
+                drawn.tokens[forced:],
+                logprobs=drawn.logprobs[forced:],
+                versions=drawn.versions[forced:],
+                entropies=drawn.entropies[forced:],
+            ),
+        ])  # fmt: skip
+        turn = _turn(place)
+        raw = self.chat.read(drawn.tokens, asked.tools, turn=turn)
+        thought, said = told(raw)
+        said = _stopped(said, asked.stop)
+        finish = "tool_calls" if said.tool_calls else "stop" if drawn.finish == "stop" else "length"
+        episode.add(place, action, raw, said)
+        known = drawn.model_logprobs or (math.nan,) * len(drawn.tokens)
+        logprobs = tuple(b if math.isnan(a) else a for a, b in zip(known, action.logprobs, strict=True))
+        return Answer(said, thought, action.ids, logprobs, finish, len(place.context.ids))
+
+    def _sampling(self, asked: Asked, count: int, seed: int, forced: tuple[int, ...]) -> Sampling:
+        try:
+            return Sampling(
+                count,
+                temperature=asked.temperature,
+                top_p=asked.top_p,
+                logit_bias=asked.logit_bias,
+                forced=forced,
+                stop_ids=self.chat.stop_ids,
+                stop_strings=asked.stop,
+                seed=seed,
+            )
+        except ValueError as error:
+            raise RefusedError(str(error)) from None
+
+    def _forced(self, asked: Asked) -> tuple[int, ...]:
+        """What an answer that has to be a call begins with."""
+        if asked.must_call is None:
+            return ()
+        named = [tool for tool in asked.tools if asked.must_call in ("", tool.name)]
+        if not named:
+            raise RefusedError(
+                f'tool_choice names "{asked.must_call}", which is not among the tools', param="tool_choice"
+            )
+        if not self.engine.abilities.forced_tokens and asked.temperature != 1:
+            raise RefusedError("this engine forces a call at temperature 1 alone", param="tool_choice")
+        return self.chat.encode(_beginning(self.chat, named))
+
+
+def _beginning(chat: Chat, tools: Sequence[ToolSpec]) -> str:
+    """What every call of these tools begins with."""
+    texts = []
+    for tool in tools:
+        for value in ('{"a": 1}', '{"b": [2]}'):
+            call = Message("assistant", (), (ToolCall(tool.name, value),))
+            try:
+                texts.append(chat.tokenizer.decode(chat.write(call, tools), skip_special_tokens=False))
+            except ValueError as error:
+                raise RefusedError(
+                    f"this model's tool format cannot force a call: {error}", param="tool_choice"
+                ) from None
+    shortest = min(texts, key=len)
+    for place, sign in enumerate(shortest):
+        if any(text[place] != sign for text in texts):
+            return str(shortest[:place])
+    return str(shortest)
+
+
+def _joined(first: Generation, second: Generation) -> Generation:
+    return replace(
+        second,
+        tokens=first.tokens + second.tokens,
+        logprobs=first.logprobs + second.logprobs,
+        entropies=first.entropies + second.entropies,
+        versions=first.versions + second.versions,
+        queue_seconds=first.queue_seconds,
+        model_logprobs=first.model_logprobs + second.model_logprobs,
+    )
+
+
+def _turn(place: Place) -> int:
+    """How many answers stand before this one."""
+    count, said = 0, place.before
+    while said is not None:
+        count, said = count + 1, said.before
+    if place.before is None:  # answers of another, or of a history that was rewritten, count as well
+        count = sum(message.role == "assistant" for message in place.heard)
+    return count
+
+
+def _stopped(message: Message, stops: Sequence[str]) -> Message:
+    """Without the text that ended it, and what a token said behind it."""
+    text = message.text
+    ends = [at for stop in stops if (at := text.find(stop)) >= 0]
+    if not ends:
+        return message
+    said = text[: min(ends)]
+    return replace(message, content=(Text(said),) if said else ())
+
+
+class _Shown:
+    """What of an answer under way may be shown."""
+
+    def __init__(self, chat: Chat, asked: Asked, show: Show | None) -> None:
+        self._chat, self._asked, self._show = chat, asked, show
+        self._held = (*chat.format.markers, *_SIGNS, *asked.stop)
+        self._said = 0
+
+    def over(self, drawn: Generation) -> bool:
+        """Show what is new; whether nothing more is to come, whatever the engine would say."""
+        tokens = drawn.tokens
+        ended = bool(tokens) and tokens[-1] in self._chat.stop_ids
+        text = str(self._chat.tokenizer.decode(tokens[:-1] if ended else tokens, skip_special_tokens=False))
+        if self._show is not None:
+            safe = self._safe(text)
+            if len(safe) > self._said:
+                self._show(Delta(safe[self._said :], len(tokens)))
+                self._said = len(safe)
+        if self._asked.one_call and not ended:
+            read = self._chat.read(tokens, self._asked.tools, turn=0)
+            if read.tool_calls and not read.malformed:
+                return True
+        return any(stop in text for stop in self._asked.stop)
+
+    def _safe(self, text: str) -> str:
+        """Up to a sign, or what may become one."""
+        text = text.rstrip("\ufffd")
+        ends = [at for sign in self._held if (at := text.find(sign)) >= 0]
+        text = text[: min(ends)] if ends else text
+        for count in range(min(len(text), max(map(len, self._held), default=0)), 0, -1):
+            if any(sign.startswith(text[-count:]) for sign in self._held):
+                return text[:-count]
+        return text

@@ -1,0 +1,115 @@
+"""Somebody else's agent as an environment: its model is this policy, its conversation an episode."""
+
+import asyncio
+import json
+import sys
+from functools import cache
+
+import pytest
+
+from tests_served import TINY
+from whetstone.assembly import assemble
+from whetstone.environments.agent import Agent
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.rollout import Plan
+from whetstone.training import train
+from whetstone.trajectory import EndReason
+
+OWN = [TINY, "ablations=null", "chat.format=hermes"]
+COMMAND = """
+import openai, os, sys
+client = openai.OpenAI()
+told = client.chat.completions.create(model=os.environ["OPENAI_MODEL"], stream=True,
+    messages=[{"role": "user", "content": sys.argv[1]}])
+print("said:", "".join(piece.choices[0].delta.content or "" for piece in told)[:5].replace("\\n", " "))
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@cache
+def native():
+    return assemble(load_recipe("demo", [*OWN, "environment.max_turns=4"]))
+
+
+def made(function=None, **more):
+    agent = {"name": "agent", **({"function": f"tests_agents:{function}"} if function else {}), **more}
+    return assemble(load_recipe("demo", OWN, environment=agent), native().policy)
+
+
+def played(assembly, *, expert=True, seed=3):
+    async def run():
+        engine = assembly.engine()
+        try:
+            sampled = assembly.policy_actor(engine, temperature=1.0)
+            collector = assembly.collector(assembly.expert_actor() if expert else sampled)
+            return await collector.sample(Plan(assembly.source.task(0), seed=seed))
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("expert", [False, True])
+def test_a_foreign_agents_episode_has_the_tokens_of_the_same_loop_at_home(expert):
+    home, away = played(native(), expert=expert), played(made("calculating", max_turns=4), expert=expert)
+    assert [turn.action.ids for turn in away.turns] == [turn.action.ids for turn in home.turns]
+    assert [turn.context.ids for turn in away.turns] == [turn.context.ids for turn in home.turns]
+    if not expert:
+        assert [turn.action.logprobs for turn in away.turns] == [turn.action.logprobs for turn in home.turns]
+    assert len(away.turns) == (2 if expert else 1)
+    assert away.score.value == home.score.value
+
+
+def test_a_history_written_anew_goes_on_in_a_segment_of_its_own_and_a_reward_is_heard():
+    episode = played(made("summing_up"))
+    assert [turn.opens_segment for turn in episode.turns] == [True, True]
+    assert episode.marks.count("rewritten") == 1
+    assert len(episode.segments()) == 2
+    assert episode.final["score"] == 0.25
+    assert episode.ended is EndReason.TERMINATED
+
+
+def test_an_agent_that_falls_over_is_an_outcome_or_a_failure_as_the_recipe_says():
+    fallen = played(made("failing"))
+    assert (fallen.ended, fallen.final["failed"]) == (EndReason.TERMINATED, "ValueError: the agent's own")
+    assert fallen.score is not None
+    failed = played(made("failing", crash="error"))
+    assert (failed.ended, failed.score) == (EndReason.ERROR, None)
+    assert "it ended by ValueError: the agent's own" in failed.error
+
+
+def test_an_agent_that_asks_nothing_is_a_failure():
+    episode = played(made("silent"))
+    assert (episode.ended, episode.score) == (EndReason.ERROR, None)
+    assert "asked its model nothing" in episode.error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_command_is_told_where_to_ask_and_what_it_prints_last_is_its_answer(tmp_path, code):
+    script = tmp_path / "agent.py"
+    script.write_text(COMMAND)
+    episode = played(made(command=[sys.executable, str(script), "{task}", str(code)]))
+    assert episode.opening[-1].text == native().source.task(0).prompt
+    assert episode.final["answer"].startswith("said:")
+    assert (episode.final["exit"], "failed" in episode.final) == (code, bool(code))
+
+
+def test_an_agent_is_a_command_or_a_function():
+    with pytest.raises(RecipeError, match="either a command or a function"):
+        Agent()
+
+
+@pytest.mark.slow
+def test_a_run_trains_a_foreign_agent(tmp_path):
+    agent = {"name": "agent", "function": "tests_agents:calculating", "max_turns": 4}
+    small = ["supervised=null", "reinforcement.steps=2", "reinforcement.tasks_per_step=2", "rollout.group_size=4"]
+    recipe = load_recipe(
+        "demo", [*OWN, *small, "evaluation.episodes=4", "reward=tests_small:parity"], environment=agent
+    )
+    train(recipe, tmp_path / "run", progress=Progress(quiet=True))
+    steps = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [step["episode/invalid"] for step in steps] == [0, 0]
+    assert all(step["update/tokens"] > 0 for step in steps)

@@ -1,0 +1,351 @@
+"""What the official client of OpenAI is told by a policy, and what is on record of it."""
+
+import asyncio
+import json
+import math
+
+import openai
+import pytest
+
+from tests_served import TOOL, Served, made
+from whetstone.chat import Message, ToolCall, tool_result, user
+from whetstone.inference import Generation, Sampling
+from whetstone.inference.protocol import EngineAbilities
+from whetstone.seeding import derive_seed
+from whetstone.serving import Keys
+from whetstone.serving.access import Key, hashed_key
+from whetstone.trajectory import Author
+
+HI = [{"role": "user", "content": "Compute 2+3"}]
+
+
+@pytest.fixture(scope="module")
+def assembly():
+    return made()
+
+
+def played(assembly, work, **options):
+    async def run():
+        served = Served(assembly, **options)
+        try:
+            return await work(served)
+        finally:
+            await served.close()
+
+    return asyncio.run(run())
+
+
+class Scripted:
+    """An engine that says what it is told to, whoever asks."""
+
+    def __init__(self, assembly, *lines):
+
+        self.chat, self.lines, self.version, self.abilities, self.prompts = (
+            assembly.chat,
+            list(lines),
+            7,
+            EngineAbilities(),
+            [],
+        )
+        self.going = {}
+
+    async def generate(self, prompt, sampling, *, episode, drawn=()):
+        if episode not in self.going:
+            self.prompts.append((tuple(prompt), tuple(drawn)))
+            line = self.lines.pop(0)
+            self.going[episode] = list(
+                self.chat.write(line, ()) if isinstance(line, Message) else self.chat.encode(line)
+            )
+        rest = self.going[episode]
+        ids, self.going[episode] = rest[: sampling.max_new_tokens], rest[sampling.max_new_tokens :]
+        done = not self.going[episode] and ids[-1] in sampling.stop_ids
+        nothing = (0.0,) * len(ids)
+        await asyncio.sleep(0)
+        return Generation(
+            tuple(ids), (-0.5,) * len(ids), nothing, (7,) * len(ids), "stop" if done else "length", 0.0, nothing
+        )
+
+    def forget(self, episode):
+        self.going.pop(episode, None)
+
+    async def close(self):
+        pass
+
+
+def called(name="add", **arguments):
+    return Message("assistant", (), (ToolCall(name, json.dumps(arguments), "call_0_0"),))
+
+
+def test_tokens_of_an_agents_episode_are_those_of_the_native_loop(assembly):
+    """The same prompts with the same seeds, drawn behind what was sampled: by the client, and by hand."""
+
+    async def by_client(served):
+        client, said = served.client(), list(HI)
+        for turn in range(3):
+            told = await client.chat.completions.create(
+                model="tiny", messages=said, tools=[TOOL], max_tokens=12, seed=turn
+            )
+            message = told.choices[0].message
+            said.append(message.model_dump(exclude_none=True))
+            said += [{"role": "tool", "tool_call_id": call.id, "content": "5"} for call in message.tool_calls or ()]
+            said.append({"role": "user", "content": "and now?"})
+        (episode,) = served.episodes
+        return episode.trajectory()
+
+    async def by_hand(served):
+        from whetstone.tools.json_schema_tools import spec_of
+
+        chat, tools = assembly.chat, (spec_of(TOOL),)
+        context, spans, found = chat.open([user("Compute 2+3")], tools), [], []
+        for turn in range(3):
+            drawn = await served.engine.generate(
+                context.ids, Sampling(12, stop_ids=chat.stop_ids, seed=turn), episode="x", drawn=tuple(spans)
+            )
+            found.append((context.new, drawn.tokens, drawn.logprobs))
+            spans.append((len(context.ids), len(context.ids) + len(drawn.tokens)))
+            calls = chat.read(drawn.tokens, tools, turn=turn).tool_calls
+            context = chat.extend(
+                context, drawn.tokens, [*(tool_result("5", call_id=c.id) for c in calls), user("and now?")]
+            )
+            assert not context.opens_segment
+        return found
+
+    told, native = played(assembly, by_client), played(assembly, by_hand)
+    assert [(turn.context.ids, turn.action.ids, turn.action.logprobs) for turn in told.turns] == native
+    assert len(told.segments()) == 1
+
+
+@pytest.mark.parametrize("lines", [["five is it"], ["<think>two and three</think>five"], [called(a=2, b=3)]])
+def test_what_is_streamed_is_what_is_said_at_once(assembly, lines):
+    async def at_once(served):
+        return await served.client().chat.completions.create(model="tiny", messages=HI, tools=[TOOL], seed=1)
+
+    async def streamed(served):
+        pieces = await served.client().chat.completions.create(
+            model="tiny", messages=HI, tools=[TOOL], seed=1, stream=True, stream_options={"include_usage": True}
+        )
+        return [piece async for piece in pieces]
+
+    written = [line if isinstance(line, Message) else Message("assistant", user(line).content) for line in lines]
+    whole = played(assembly, at_once, engine=Scripted(assembly, *written))
+    pieces = played(assembly, streamed, engine=Scripted(assembly, *written))
+    text = "".join(p.choices[0].delta.content or "" for p in pieces if p.choices)
+    assert text.strip() == (whole.choices[0].message.content or "").strip()
+    calls = [call for p in pieces if p.choices for call in p.choices[0].delta.tool_calls or ()]
+    expected = whole.choices[0].message.tool_calls or []
+    assert [(c.function.name, c.function.arguments) for c in calls] == [
+        (c.function.name, c.function.arguments) for c in expected
+    ]
+    assert [p.choices[0].finish_reason for p in pieces if p.choices][-1] == whole.choices[0].finish_reason
+    assert pieces[-1].usage == whole.usage
+    assert "<" not in text
+
+
+def test_a_sign_of_a_call_is_never_shown_in_halves(assembly):
+    async def streamed(served):
+        pieces = await served.client().chat.completions.create(model="tiny", messages=HI, tools=[TOOL], stream=True)
+        return [p.choices[0].delta.content async for p in pieces if p.choices]
+
+    said = Message("assistant", user("a < b, so: ").content, called(a=1, b=2).tool_calls)
+    told = played(assembly, streamed, engine=Scripted(assembly, said))
+    assert "".join(filter(None, told)).strip() == "a < b, so:"
+
+
+def test_a_history_that_was_cut_short_opens_a_segment_and_nothing_is_trained_twice(assembly):
+    async def work(served):
+        client = served.client(path="/episodes/e1")
+        first = await client.chat.completions.create(model="tiny", messages=HI)
+        answer = {"role": "assistant", "content": first.choices[0].message.content}
+        await client.chat.completions.create(model="tiny", messages=[*HI, answer, *HI])
+        await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "in short"}])
+        await client.chat.completions.create(model="tiny", messages=[*HI, answer, {"role": "user", "content": "else"}])
+        (episode,) = served.episodes
+        return episode.trajectory()
+
+    lines = [Message("assistant", user(text).content) for text in ("one", "two", "three", "four")]
+    told = played(assembly, work, engine=Scripted(assembly, *lines))
+    assert [turn.message.text for turn in told.turns] == ["one", "two", "four", "three"]
+    assert [turn.opens_segment for turn in told.turns] == [True, False, True, True]
+    drawn = sum(sum(segment.action_mask) for segment in told.segments())
+    assert drawn == sum(len(turn.action) for turn in told.turns)
+    assert all(set(turn.context.authors) == {Author.ENVIRONMENT} for turn in told.turns)
+
+
+def test_without_a_name_an_episode_is_known_by_what_was_said(assembly):
+    async def work(served):
+        client = served.client()
+        for _ in range(2):
+            await client.chat.completions.create(model="tiny", messages=HI)
+        answer = {"role": "assistant", "content": "one"}
+        for text in ("a", "b"):
+            await client.chat.completions.create(
+                model="tiny", messages=[*HI, answer, {"role": "user", "content": text}]
+            )
+        return [[said.message.text for said in each.said] for each in served.episodes]
+
+    lines = [Message("assistant", user(text).content) for text in ("one", "one", "two", "three")]
+    assert sorted(played(assembly, work, engine=Scripted(assembly, *lines))) == [["one", "three"], ["one", "two"]]
+
+
+def test_answers_of_a_choice_are_siblings_drawn_apart(assembly):
+    async def work(served):
+        told = await served.client().chat.completions.create(model="tiny", messages=HI, n=3, max_tokens=8, seed=5)
+        (episode,) = served.episodes
+        return told, episode.trajectory()
+
+    told, trajectory = played(assembly, work)
+    assert [choice.index for choice in told.choices] == [0, 1, 2]
+    assert len({turn.action.ids for turn in trajectory.turns}) == 3
+    assert all(turn.opens_segment for turn in trajectory.turns)
+    assert told.usage.completion_tokens == sum(len(turn.action) for turn in trajectory.turns)
+
+
+def test_log_probs_are_those_of_the_drawn_tokens(assembly):
+    async def work(served):
+        told = await served.client().chat.completions.create(
+            model="tiny", messages=HI, max_tokens=6, logprobs=True, seed=2
+        )
+        (episode,) = served.episodes
+        return told.choices[0].logprobs.content, episode.said[0].action
+
+    told, action = played(assembly, work)
+    assert [piece.logprob for piece in told] == pytest.approx(list(action.logprobs), abs=1e-5)
+
+
+def test_a_call_that_has_to_be_made_is_begun_for_the_model_and_its_beginning_is_not_trained(assembly):
+    async def work(served):
+        choice = {"type": "function", "function": {"name": "add"}}
+        await served.client().chat.completions.create(
+            model="tiny", messages=HI, tools=[TOOL], tool_choice=choice, max_tokens=40
+        )
+        (episode,) = served.episodes
+        return episode.said[0].action
+
+    action = played(assembly, work)
+    forced = [author for author in action.authors if author is Author.SPLICED]
+    begun = assembly.chat.tokenizer.decode(action.ids[: len(forced)])
+    assert begun.startswith("<tool_call>")
+    assert '"add"' in begun
+    assert all(math.isnan(p) for p in action.logprobs[: len(forced)])
+
+
+def test_a_turn_of_one_call_ends_behind_it(assembly):
+    two = Message("assistant", (), (*called(a=1, b=2).tool_calls, *called(a=3, b=4).tool_calls))
+
+    async def work(served):
+        return await served.client().chat.completions.create(
+            model="tiny", messages=HI, tools=[TOOL], parallel_tool_calls=False
+        )
+
+    told = played(assembly, work, engine=Scripted(assembly, two))
+    assert [json.loads(call.function.arguments) for call in told.choices[0].message.tool_calls] == [{"a": 1, "b": 2}]
+
+
+def test_a_stop_ends_the_answer_in_front_of_it(assembly):
+    async def work(served):
+        told = await served.client().chat.completions.create(model="tiny", messages=HI, stop=["three"], stream=True)
+        return "".join([p.choices[0].delta.content or "" async for p in told if p.choices])
+
+    line = Message("assistant", user("one two three four").content)
+    assert played(assembly, work, engine=Scripted(assembly, line)) == "one two "
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"model": "gpt"}, "The model `gpt` does not exist; there is `tiny`"),
+        ({"best_of": 2}, "best_of: answers that are drawn and not returned could not be recorded"),
+        ({"n": 0}, "n: from 1 to 128, got 0"),
+        ({"temperature": 3}, "temperature: from 0 to 2, got 3"),
+        ({"messages": []}, "messages: a list of messages, one or more"),
+        (
+            {"messages": [{"role": "tool", "tool_call_id": "c", "content": "5"}]},
+            "a result of a call that does not stand",
+        ),
+        ({"messages": [*HI, {"role": "assistant", "content": "5"}]}, "the last one is the assistant's"),
+        ({"messages": [{"role": "user", "content": "long " * 2000}]}, "maximum context length is 768 tokens"),
+        ({"tools": [TOOL, TOOL]}, 'there is a tool "add" already'),
+        ({"tool_choice": "required"}, "tool_choice: required, and there are no tools"),
+        ({"top_logprobs": 5}, "of drawn tokens alone log-probs are known"),
+        ({"response_format": {"type": "json_object"}}, "answers are drawn as the model says them"),
+        ({"max_tokens": "many"}, "max_tokens: 1 or more, got many"),
+        ({"messages": "hello"}, "messages: a list of messages"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_in_the_apis_shape(assembly, more, said):
+    async def work(served):
+        async with served.http() as http:
+            answer = await http.post("/v1/chat/completions", json={"model": "tiny", "messages": HI, **more})
+            return answer.status_code, answer.json()["error"]
+
+    status, error = played(assembly, work)
+    assert status in (400, 404)
+    assert said in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_a_reward_ends_an_episode_once(assembly):
+    async def work(served):
+        async with served.http() as http:
+            body = {"model": "tiny", "messages": HI, "max_tokens": 4}
+            await http.post("/episodes/e1/v1/chat/completions", json=body, headers={"x-whetstone-task": "sum"})
+            paid = [
+                await http.post(f"/v1/episodes/{id}/reward", json=given)
+                for id, given in (
+                    ("e1", {"turn": 0, "reward": 0.5}), ("e1", {"turn": 3, "reward": 1}), ("e1", {"reward": "much"}),
+                    ("e2", {"reward": 1}), ("e1", {"reward": 1}), ("e1", {"reward": 0}),
+                )
+            ]  # fmt: skip
+            again = await http.post("/episodes/e1/v1/chat/completions", json=body)
+        return [answer.status_code for answer in (*paid, again)], served.over
+
+    status, (episode,) = played(assembly, work)
+    assert status == [200, 400, 400, 404, 200, 409, 409]
+    assert (episode.score.value, episode.turns[0].reward, episode.task_id) == (1.0, 0.5, "sum")
+
+
+def test_no_key_sees_the_episodes_of_another(assembly):
+    keys = Keys({hashed_key(name): Key(name, hashed_key(name), role) for name, role in
+                 (("a", "reward"), ("b", "reward"), ("c", "use"), ("root", "admin"))})  # fmt: skip
+
+    async def work(served):
+        chat, e1, paid = "/episodes/{}/v1/chat/completions", "/v1/episodes/e1", "/v1/episodes/{}/reward"
+        body, worth = {"model": "tiny", "messages": HI, "max_tokens": 4}, {"reward": 1}
+        asked = (
+            (chat.format("e1"), "a", body), (e1, "b", None), (chat.format("e1"), "b", body),
+            (paid.format("e1"), "b", worth), (e1, "root", None), (e1, "wrong", None), (e1, "", None),
+            (chat.format("e2"), "c", body), (paid.format("e2"), "c", worth),
+        )  # fmt: skip
+        async with served.http() as http:
+            found = []
+            for path, key, given in asked:
+                headers = {"authorization": f"Bearer {key}"} if key else {}
+                asking = http.post(path, json=given, headers=headers) if given else http.get(path, headers=headers)
+                found.append((await asking).status_code)
+        return found
+
+    assert played(assembly, work, keys=keys) == [200, 404, 404, 404, 200, 401, 401, 200, 403]
+
+
+def test_who_asks_too_much_is_told_to_wait(assembly):
+    keys = Keys({hashed_key("a"): Key("a", hashed_key("a"), requests_a_minute=2)})
+
+    async def work(served):
+        client = served.client(key="a")
+        for _ in range(2):
+            await client.chat.completions.create(model="tiny", messages=HI, max_tokens=2)
+        with pytest.raises(openai.RateLimitError, match="2 requests a minute"):
+            await client.chat.completions.create(model="tiny", messages=HI, max_tokens=2)
+
+    played(assembly, work, keys=keys)
+
+
+def test_a_seed_nobody_names_is_another_each_time(assembly):
+    async def work(served):
+        client = served.client()
+        told = [await client.chat.completions.create(model="tiny", messages=HI, max_tokens=8) for _ in range(2)]
+        return [each.choices[0].message.content for each in told]
+
+    one, other = played(assembly, work)
+    assert one != other
+    assert derive_seed(0, "request", 1) != derive_seed(0, "request", 2)
