@@ -25,12 +25,14 @@ import numpy as np
 import torch
 
 from whetstone.analysis.evidence import Bench, assembled, read_bench, run_bench, stale
+from whetstone.analysis.papers import part_line, verdicts_of
 from whetstone.errors import WhetstoneError, did_you_mean
 from whetstone.reporting import Progress
 from whetstone.training.interruption import Interrupted
 
 HERE = Path(__file__).parent
 BENCHES, RESULTS = HERE / "evidence", HERE / "results" / "evidence"
+VERDICTS = HERE.parent / "src" / "whetstone" / "analysis" / "verdicts.json"
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -88,7 +90,14 @@ def evidence(arguments: argparse.Namespace) -> dict[str, Any] | None:
         RESULTS.mkdir(parents=True, exist_ok=True)
         stored.write_text(as_text(told), encoding="utf-8")
         stored.with_suffix(".md").write_text(page(told), encoding="utf-8")
+        write_verdicts()
     return told
+
+
+def write_verdicts() -> None:
+    """What all stored results say of papers, for `whetstone papers`; docs/generate.py makes the page of it."""
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    VERDICTS.write_text(json.dumps(verdicts_of(results), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def as_text(told: Mapping[str, Any]) -> str:
@@ -141,6 +150,7 @@ def page(told: Mapping[str, Any]) -> str:
     for claim in told["claims"]:
         shown = "; ".join(part_line(part) for part in claim["parts"]) or claim.get("why", "")
         lines.append(f"| {claim['paper']} | {claim['claim']} | {claim['verdict']} | {shown} |")
+    lines += [f"| {each['paper']} | {each['claim']} | not tried | {each['why']} |" for each in told["not_tried"]]
     failures = [
         f"- {each['name']}, seed {run['seed']}: {run['failed']}"
         for each in told["contenders"]
@@ -157,16 +167,6 @@ def page(told: Mapping[str, Any]) -> str:
         "at most.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def part_line(part: Mapping[str, Any]) -> str:
-    """One part of a claim: what it is less what it is compared with."""
-    share = part["measure"] in ("success", "area under the curve")
-    unit, scale = (" points", 100) if share else ("", 1)
-    low, high = part["interval"]
-    over = f"{scale * low:+.3g} to {scale * high:+.3g}" if low is not None else "one seed"
-    tasks = f", p {part['p_tasks']:.3f}" if part["p_tasks"] is not None else ""
-    return f"{part['measure']} against {part['than']}: {scale * part['difference']:+.3g}{unit} ({over}{tasks})"
 
 
 def curve(runs: Sequence[Mapping[str, Any]], points: int = 16) -> str:

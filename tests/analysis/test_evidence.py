@@ -4,9 +4,23 @@ import json
 
 import pytest
 
-from whetstone.analysis.evidence import HELD, IN_PART, NOT_HELD, NOT_TRIED, BenchSettings, claims_of, read_bench
+from whetstone.analysis import comparison
+from whetstone.analysis.evidence import (
+    HELD,
+    IN_PART,
+    NOT_HELD,
+    NOT_TRIED,
+    BenchSettings,
+    assembled,
+    claims_of,
+    read_bench,
+    run_bench,
+    stale,
+)
 from whetstone.analysis.measures import area_under, first_reached, measure_from
-from whetstone.errors import RecipeError
+from whetstone.errors import NonFiniteError, RecipeError
+from whetstone.reporting import Progress
+from whetstone.training import train
 
 TASKS = 40
 
@@ -154,3 +168,57 @@ def test_measures_as_they_are_written():
     assert (found.label, found.lower_is_better) == ("update/gradient_norm (max)", True)
     with pytest.raises(RecipeError, match="a share of successes"):
         measure_from({"tokens_to": 50})
+
+
+TOY = """
+question: Does it run?
+recipe:
+  extends: demo
+  policy: {tiny: {hidden: 16, heads: 2, layers: 1, intermediate: 16}}
+  supervised: {steps: 2, batch_size: 4}
+  reinforcement: {steps: 2, tasks_per_step: 2}
+  rollout: {group_size: 2, max_new_tokens: 6}
+  evaluation: {episodes: 4}
+budget: {episodes: 8}
+seeds: 2
+contenders:
+  grpo: {}
+  rloo: {with: rloo}
+  cold: {supervised: null}
+claims:
+  - {paper: rloo, claim: c, better: rloo, than: [grpo, cold], measure: [success, area], switch: advantage}
+"""
+
+
+@pytest.mark.slow
+def test_a_bench_trains_what_is_not_stored_shares_its_warm_up_and_tells_what_failed(tmp_path, monkeypatch):
+    trained = []
+
+    def counted(resolved, there, **more):
+        trained.append(there.name.rsplit("-", 1)[0])
+        if there.name.startswith("rloo") and resolved.recipe.seed == 1:
+            raise NonFiniteError("gradients stopped being numbers")
+        return train(resolved, there, **more)
+
+    monkeypatch.setattr(comparison, "train", counted)
+    path = tmp_path / "toy.yaml"
+    path.write_text(TOY)
+    found = assembled("toy", read_bench(path))
+    given = {"folder": tmp_path / "runs", "progress": Progress(quiet=True), "machine": "m"}
+    first = run_bench(found, seeds=[0, 1], stored=None, **given)
+    assert sorted(trained) == sorted(["warm-up", "grpo", "rloo", "cold"] * 2)
+    again = run_bench(found, seeds=[0, 1], stored=None, **given)  # from the folders, as after a kill
+    assert again == first
+    assert len(trained) == 8
+    elsewhere = run_bench(
+        found, seeds=[0, 1], stored=json.loads(json.dumps(first)), **{**given, "folder": tmp_path / "x"}
+    )
+    assert elsewhere["contenders"] == first["contenders"]  # from what is stored
+    assert len(trained) == 8
+    (claim,) = first["claims"]
+    assert claim["failed"] == {"rloo, seed 1": "gradients stopped being numbers"}
+    assert [run["failed"] is None for run in first["contenders"][1]["runs"]] == [True, False]
+    assert len(first["contenders"][0]["runs"][0]["outcomes"]) == 4
+    assert stale(first) == []
+    first["contenders"][0]["runs"][0]["version"] = "0.0.9"
+    assert stale(first) == ["grpo"]

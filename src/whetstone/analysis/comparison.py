@@ -257,7 +257,8 @@ def run_of(
 
     Args:
         warm_up: What is trained first, once for each seed; the contender begins with its weights in the place of its
-            policy and supervised stage. None: each makes its own, or takes that of a run that has made the same.
+            policy and supervised stage, unless it has taken that stage out. None: each makes its own, or takes that
+            of a run that has made the same.
 
     Raises:
         Interrupted: The process was asked to stop; the run is saved.
@@ -265,8 +266,7 @@ def run_of(
     """
     runs = folder / "runs"
     resolved = contender.resolved.with_changes({"seed": seed})
-    began = None
-    if warm_up is not None:
+    if warm_up is not None and resolved.recipe.supervised is not None:
         began = _checkpoint_of(warm_up.with_changes({"seed": seed}), runs, seed, progress)
         there = runs / f"{_slug(contender.name)}-{_short(key_of(resolved) + began.parent.parent.name)}"
         resolved = resolved.with_changes({"policy.tiny": None, "policy.path": str(began), "supervised": None})

@@ -94,7 +94,8 @@ class BenchSettings(Settings):
 
     question: str
     recipe: dict[str, Any]
-    """Keys of a recipe, `extends` among them; its supervised stage is the warm-up that all contenders begin behind."""
+    """Keys of a recipe, `extends` among them; its supervised stage is the warm-up that all contenders begin behind, but
+    for those that take it out (`supervised: null`)."""
     budget: BudgetSettings
     """What each contender's reinforcement may spend."""
     seeds: int = Field(5, ge=1)
@@ -231,6 +232,7 @@ def run_bench(
     told: dict[str, Any] = {
         "name": bench.name,
         "question": bench.settings.question,
+        "world": str(bench.settings.recipe.get("extends", "")),
         "version": release(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": machine,
@@ -241,7 +243,8 @@ def run_bench(
             for name, keys in changes.items()
         ],
     }
-    return {**told, "claims": claims_of(bench.settings, told)}
+    untried = [each.model_dump() for each in bench.settings.not_tried]
+    return {**told, "claims": claims_of(bench.settings, told), "not_tried": untried}
 
 
 def _suffices(row: Mapping[str, Any] | None, key: str, measures: Mapping[str, Measure]) -> bool:
@@ -250,8 +253,10 @@ def _suffices(row: Mapping[str, Any] | None, key: str, measures: Mapping[str, Me
 
 def _key(bench: Bench, contender: Contender, seed: int) -> str:
     """Of a run whatever the folder it is kept in."""
-    behind = key_of(bench.warm_up.with_changes({"seed": seed})) if bench.warm_up is not None else ""
-    return key_of(contender.resolved.with_changes({"seed": seed})) + behind
+    own = key_of(contender.resolved.with_changes({"seed": seed}))
+    if bench.warm_up is None or contender.resolved.recipe.supervised is None:
+        return own
+    return own + key_of(bench.warm_up.with_changes({"seed": seed}))
 
 
 def _measures(settings: BenchSettings) -> dict[str, Measure]:
