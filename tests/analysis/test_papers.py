@@ -7,7 +7,7 @@ import pytest
 
 from tests_cli import whetstone
 from whetstone.algorithms import ADVANTAGES, OBJECTIVES
-from whetstone.analysis.evidence import HELD, IN_PART, NOT_TRIED, claims_of, read_bench
+from whetstone.analysis.evidence import HELD, IN_PART, NOT_TRIED, assembled, claims_of, read_bench
 from whetstone.analysis.papers import ELSEWHERE, paper_called, papers, read_papers, shares, verdicts_of
 from whetstone.environments import ENVIRONMENTS
 from whetstone.errors import RecipeError
@@ -117,3 +117,10 @@ def test_the_command():
     assert "Group-in-Group Policy Optimization" in one.stdout
     missing = whetstone("papers", "--row", "gigpoo")
     assert (missing.returncode, 'did you mean "gigpo"' in missing.stderr) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(BENCHES))
+def test_every_contender_of_every_bench_can_be_made(name, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    assert len(assembled(name, BENCHES[name]).contenders) == len(BENCHES[name].contenders)
