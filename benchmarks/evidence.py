@@ -129,7 +129,7 @@ def page(told: Mapping[str, Any]) -> str:
     old = stale(told)
     for each in told["contenders"]:
         done = [run for run in each["runs"] if not run["failed"]]
-        name = each["name"] + (" (stale: of another version)" if each["name"] in old else "")
+        name = each["name"] + (" (stale: of another version or recipe)" if each["name"] in old else "")
         by_seed = " ".join("failed" if r["failed"] else f"{100 * r['measures']['success']:.0f}" for r in each["runs"])
         if not done:
             lines.append(f"| {name} | {by_seed} | – | – | – | – | – |")

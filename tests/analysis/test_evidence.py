@@ -221,4 +221,5 @@ def test_a_bench_trains_what_is_not_stored_shares_its_warm_up_and_tells_what_fai
     assert len(first["contenders"][0]["runs"][0]["outcomes"]) == 4
     assert stale(first) == []
     first["contenders"][0]["runs"][0]["version"] = "0.0.9"
-    assert stale(first) == ["grpo"]
+    first["contenders"][2]["settings"] = "of a file that was changed since"
+    assert stale(first) == ["grpo", "cold"]

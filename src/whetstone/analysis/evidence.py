@@ -11,6 +11,8 @@ interval over seeds says so, and p-values are corrected for how many claims a be
 from __future__ import annotations
 
 import datetime
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -227,7 +229,8 @@ def run_bench(
             of_contender = rows.setdefault(contender.name, {})
             if not _suffices(of_contender.get(seed), key, measures):
                 run = run_of(contender, seed, folder=folder, progress=progress, warm_up=bench.warm_up)
-                of_contender[seed] = _row(run, key, bench, measures)
+                row = _row(run, key, bench, measures)
+                of_contender[seed] = {**row, "settings": _settings_key(bench.settings, contender.name)}
     changes = {name: keys for name, keys in bench.settings.contenders.items() if rows.get(name)}
     told: dict[str, Any] = {
         "name": bench.name,
@@ -239,7 +242,12 @@ def run_bench(
         "budget": bench.budget,
         "tasks": len(bench.tasks),
         "contenders": [
-            {"name": name, "changes": keys, "runs": [rows[name][seed] for seed in sorted(rows[name])]}
+            {
+                "name": name,
+                "changes": keys,
+                "settings": _settings_key(bench.settings, name),
+                "runs": [rows[name][seed] for seed in sorted(rows[name])],
+            }
             for name, keys in changes.items()
         ],
     }
@@ -257,6 +265,12 @@ def _key(bench: Bench, contender: Contender, seed: int) -> str:
     if bench.warm_up is None or contender.resolved.recipe.supervised is None:
         return own
     return own + key_of(bench.warm_up.with_changes({"seed": seed}))
+
+
+def _settings_key(settings: BenchSettings, name: str) -> str:
+    """Of what the bench's file says of a contender."""
+    said = [settings.recipe, settings.budget.model_dump(), settings.contenders[name]]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _measures(settings: BenchSettings) -> dict[str, Measure]:
@@ -390,5 +404,9 @@ def _outcomes(marks: str) -> dict[str, float]:
 
 
 def stale(told: Mapping[str, Any]) -> list[str]:
-    """Contenders of a stored result with rows of another version than this."""
-    return [each["name"] for each in told["contenders"] if any(run["version"] != release() for run in each["runs"])]
+    """Contenders of a stored result with rows of another version than this, or of another state of the bench's file."""
+    return [
+        each["name"]
+        for each in told["contenders"]
+        if any(run["version"] != release() or run["settings"] != each["settings"] for run in each["runs"])
+    ]

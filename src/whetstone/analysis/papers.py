@@ -16,6 +16,7 @@ from typing import Any
 
 from whetstone.analysis.evidence import NOT_TRIED, VERDICTS
 from whetstone.errors import RecipeError, did_you_mean
+from whetstone.extras import release
 from whetstone.recipe.yaml_text import yaml_document
 
 ELSEWHERE = "on a page of its own"
@@ -41,7 +42,8 @@ class Tried:
     @property
     def sentence(self) -> str:
         """In a line."""
-        return f"{self.verdict} ({self.bench}, {self.seeds} seeds, {self.date}): {self.figures}"
+        stale = f", stale: of version {self.version}" if self.version != release() else ""
+        return f"{self.verdict} ({self.bench}, {self.seeds} seeds, {self.date}{stale}): {self.figures}"
 
 
 @dataclass(frozen=True, slots=True)
