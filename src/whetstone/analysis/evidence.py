@@ -227,10 +227,11 @@ def run_bench(
         for contender in bench.contenders:
             key = _key(bench, contender, seed)
             of_contender = rows.setdefault(contender.name, {})
-            if not _suffices(of_contender.get(seed), key, measures):
+            row = of_contender.get(seed)
+            if not _suffices(row, key, measures):
                 run = run_of(contender, seed, folder=folder, progress=progress, warm_up=bench.warm_up)
                 row = _row(run, key, bench, measures)
-                of_contender[seed] = {**row, "settings": _settings_key(bench.settings, contender.name)}
+            of_contender[seed] = {**(row or {}), "settings": _settings_key(bench.settings, contender.name)}
     changes = {name: keys for name, keys in bench.settings.contenders.items() if rows.get(name)}
     told: dict[str, Any] = {
         "name": bench.name,
@@ -408,5 +409,5 @@ def stale(told: Mapping[str, Any]) -> list[str]:
     return [
         each["name"]
         for each in told["contenders"]
-        if any(run["version"] != release() or run["settings"] != each["settings"] for run in each["runs"])
+        if any(run["version"] != release() or run.get("settings") != each.get("settings") for run in each["runs"])
     ]
