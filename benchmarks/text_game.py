@@ -26,17 +26,25 @@ Room = tuple[int, int]
 
 
 class House:
-    """Rooms on a grid, a third of the doors closed, the coin three to six moves away."""
+    """Rooms on a grid, a third of the doors closed.
 
-    def __init__(self, seed: str) -> None:
-        draw = random.Random(seed)
+    Args:
+        name: The task's id, which decides all of it: `house/SEED` has the coin three to six moves away, in
+            `house/SIDE/FEWEST-MOST/SEED` all of that is said.
+    """
+
+    def __init__(self, name: str) -> None:
+        draw = random.Random(name)
+        _, *said, _ = name.split("/")
+        side = int(said[0]) if said else SIDE
+        fewest, most = map(int, said[1].split("-")) if said else (3, 6)
         while True:
-            rooms = [(x, y) for x in range(SIDE) for y in range(SIDE)]
+            rooms = [(x, y) for x in range(side) for y in range(side)]
             walls = [(a, b) for a in rooms for b in rooms if a < b and abs(a[0] - b[0]) + abs(a[1] - b[1]) == 1]
             self.open = {frozenset(wall) for wall in walls if draw.random() < 2 / 3}
             self.start, self.coin = draw.sample(rooms, 2)
             path = self.path(self.start)
-            if path is not None and 3 <= len(path) <= 6:
+            if path is not None and fewest <= len(path) <= most:
                 return
 
     def doors(self, room: Room) -> dict[str, Room]:
@@ -67,10 +75,16 @@ class House:
 
 
 class Houses:
-    """A source of houses, one in ten of them held out, and an expert who knows the way."""
+    """A source of houses, one in ten of them held out, and an expert who knows the way.
 
-    def __init__(self, *, seed: int = 0) -> None:
+    Args:
+        side: Rooms along a wall; null: four, with the coin three to six moves away.
+        moves: The fewest and the most to the coin, where `side` is set.
+    """
+
+    def __init__(self, *, seed: int = 0, side: int | None = None, moves: tuple[int, int] = (3, 6)) -> None:
         self.seed = seed
+        self.kind = f"house/{side}/{moves[0]}-{moves[1]}" if side is not None else "house"
 
     def task(self, index: int) -> Task:
         """Training house `index`."""
@@ -91,16 +105,16 @@ class Houses:
         return assistant("", ToolCall("go", json.dumps({"direction": way[0]}))) if way else assistant("here")
 
     def _task(self, number: int) -> Task:
-        house = House(f"house/{number}")
+        house = House(f"{self.kind}/{number}")
         way = house.path(house.start) or []
-        return Task(f"house/{number}", house.seen(house.start), {}, {"kind": f"{len(way)} moves"})
+        return Task(f"{self.kind}/{number}", house.seen(house.start), {}, {"kind": f"{len(way)} moves"})
 
 
 class Walking:
     """One house. Ends: terminated with the coin; truncated by the recipe's turns."""
 
     def __init__(self) -> None:
-        self.house, self.room = House("none"), (0, 0)
+        self.house, self.room = House("house/0"), (0, 0)
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """At the door."""

@@ -21,6 +21,7 @@ from devices_page import devices_page
 from docstring_parser import parse
 from environments_page import environments_page
 from formats_page import formats_page
+from papers_page import papers_page
 from rewards_page import rewards_page
 from tools_page import tools_page
 
@@ -213,6 +214,7 @@ def main() -> None:
         "rollout.md": rollout_page(),
         "tools.md": tools_page(),
         "environments.md": environments_page(),
+        "papers.md": papers_page(),
         "rewards.md": rewards_page(),
         "formats.md": formats_page(),
         "devices.md": devices_page(),

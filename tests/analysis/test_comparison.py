@@ -220,7 +220,7 @@ def pair(one, other, p):
 
 def row(name, mean):
     return {"name": name, "mean": mean, "success": [mean] * 3, "seeds": [0, 1, 2], "tool_calls": 1.0, "tokens": 9.0,
-            "spent": dict.fromkeys(comparison.UNITS, 1.0)}  # fmt: skip
+            "failed": {}, "spent": dict.fromkeys(comparison.UNITS, 1.0)}  # fmt: skip
 
 
 def test_the_sentence_says_no_more_than_the_intervals():

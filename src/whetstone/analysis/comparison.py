@@ -20,15 +20,28 @@ from statistics import fmean, stdev
 from typing import Any
 
 from whetstone.assembly.assembly import Assembly, assemble, judged_parts
-from whetstone.errors import RecipeError, RunDirectoryError, WhetstoneError
+from whetstone.atomic_write import write_text
+from whetstone.errors import (
+    CreditError,
+    FaultBudgetError,
+    MismatchError,
+    NonFiniteError,
+    PromptTooLong,
+    QuotaError,
+    RecipeError,
+    RunDirectoryError,
+    WhetstoneError,
+)
 from whetstone.evaluation.comparing import Paired, paired
 from whetstone.extras import release
 from whetstone.recipe import Recipe, Resolved, load_recipe
-from whetstone.record.run_directory import read_json
+from whetstone.record import latest_checkpoint, read_json
 from whetstone.reporting import Journal, Progress, read_trajectories
 from whetstone.training.budget import UNITS, spent_in
 from whetstone.training.run import train
 
+_OF_THE_METHOD = (CreditError, FaultBudgetError, MismatchError, NonFiniteError, PromptTooLong, QuotaError)
+"""What a method can bring upon itself, unlike a full disk or a wrong recipe."""
 _NAMED = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
@@ -47,8 +60,11 @@ class ContenderRun:
     seed: int
     folder: Path
     summary: Mapping[str, Any]
+    """Empty where the run failed."""
     reused: bool
     """Whether it was there already."""
+    failed: str | None = None
+    """Why it came to no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +79,35 @@ class ComparisonResult:
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         rows = []
-        for name, runs in self.runs.items():
+        for name, every in self.runs.items():
+            runs = [run for run in every if run.failed is None]
             after = [run.summary["after"] for run in runs]
             success = [one["success"] for one in after]
             rows.append(
                 {
                     "name": name,
                     "seeds": [run.seed for run in runs],
+                    "failed": {str(run.seed): run.failed for run in every if run.failed is not None},
                     "success": success,
-                    "mean": fmean(success),
+                    "mean": _mean(success),
                     "deviation": stdev(success) if len(success) > 1 else math.nan,
-                    "before": fmean(run.summary["before"]["success"] for run in runs),
-                    "reward": fmean(one["reward"] for one in after),
-                    "turns": fmean(one["turns"] for one in after),
-                    "tool_calls": fmean(one["tool_calls"] for one in after),
-                    "tokens": fmean(one["action_tokens"] for one in after),
+                    "before": _mean([run.summary["before"]["success"] for run in runs]),
+                    "reward": _mean([one["reward"] for one in after]),
+                    "turns": _mean([one["turns"] for one in after]),
+                    "tool_calls": _mean([one["tool_calls"] for one in after]),
+                    "tokens": _mean([one["action_tokens"] for one in after]),
                     "invalid": sum(one["invalid"] for one in after),
-                    "spent": {unit: fmean(spent(run.folder)[unit] for run in runs) for unit in UNITS},
-                    "folders": [str(run.folder) for run in runs],
-                    "reused": sum(run.reused for run in runs),
+                    "spent": {unit: _mean([spent(run.folder)[unit] for run in runs]) for unit in UNITS},
+                    "folders": [str(run.folder) for run in every],
+                    "reused": sum(run.reused for run in every),
                 }
             )
         return {"budget": dict(self.budget), "contenders": rows, "pairs": [asdict(pair) for pair in self.pairs]}
+
+
+def _mean(values: Sequence[float]) -> float:
+    """NaN of none."""
+    return fmean(values) if values else math.nan
 
 
 def contenders_of(recipes: Sequence[str], overrides: Sequence[str], *, budget: Mapping[str, float]) -> list[Contender]:
@@ -108,17 +131,11 @@ def contenders_of(recipes: Sequence[str], overrides: Sequence[str], *, budget: M
             axes.append([(key, value) for value in values])
         else:
             fixed.append(override)
-    limits = [
-        f"reinforcement.budget.{unit}={most if unit == 'seconds' else int(most)}" for unit, most in budget.items()
-    ]
     found: dict[str, Contender] = {}
     for recipe in recipes:
         for chosen in itertools.product(*axes):
             changes = [f"{key}={value}" for key, value in chosen]
-            resolved = load_recipe(recipe, [*fixed, *changes, "ablations=null", *limits])
-            if resolved.recipe.reinforcement is None:
-                raise RecipeError(f"{recipe}: there is no reinforcement to compare (training is not set)")
-            resolved = _laid_out(resolved)
+            resolved = within_budget(load_recipe(recipe, [*fixed, *changes]), budget)
             parts = [Path(recipe).stem] if len(set(recipes)) > 1 or not changes else []
             name = " ".join([*parts, *(_told(key, value) for key, value in chosen)])
             if name in found:
@@ -128,8 +145,23 @@ def contenders_of(recipes: Sequence[str], overrides: Sequence[str], *, budget: M
         raise RecipeError(
             "compare two or more: name several recipes, or values of a key, such as advantage=group_relative,gigpo"
         )
-    _same_tasks(list(found.values()))
+    check_same_tasks(list(found.values()))
     return list(found.values())
+
+
+def within_budget(resolved: Resolved, budget: Mapping[str, float]) -> Resolved:
+    """A recipe as it is compared: without ablations, and with no more than this to spend.
+
+    Args:
+        budget: By unit, what it may spend; laid over whatever the recipe says.
+
+    Raises:
+        RecipeError: It has no reinforcement.
+    """
+    if resolved.recipe.reinforcement is None:
+        raise RecipeError(f"{resolved.name}: there is no reinforcement to compare (reinforcement is not set)")
+    limits = {f"reinforcement.budget.{u}": most if u == "seconds" else int(most) for u, most in budget.items()}
+    return _laid_out(resolved.with_changes({"ablations": None, **limits}))
 
 
 def _laid_out(resolved: Resolved) -> Resolved:
@@ -194,30 +226,81 @@ def compare(
     budget: Mapping[str, float],
     progress: Progress,
 ) -> ComparisonResult:
-    """Run what is not there yet, and compare. A run that was stopped goes on.
+    """Run what is not there yet, and compare. A run that was stopped goes on; one that failed is shown as failed.
 
     Raises:
         Interrupted: The process was asked to stop; the same comparison goes on.
-        WhetstoneError: As `train`.
+        RunDirectoryError: No two contenders have a run that could be scored.
     """
     runs: dict[str, list[ContenderRun]] = {contender.name: [] for contender in contenders}
     for seed in seeds:  # seed by seed, so that a comparison that was stopped has whole pairs
         for contender in contenders:
-            resolved = contender.resolved.with_changes({"seed": seed})
-            there = folder / "runs" / f"{_slug(contender.name)}-{key_of(resolved)}"
-            summary = read_json(there / "summary.json")
-            reused = summary is not None
-            if summary is None:
-                progress.say(f"{contender.name}, seed {seed}  ({there})")
-                made = sorted(path for path in (folder / "runs").glob("*") if path != there)
-                resumed = (there / "recipe.yaml").is_file()
-                summary = train(resolved, there, resume=resumed, progress=progress, reuse_from=made).written
-            runs[contender.name].append(ContenderRun(seed, there, summary, reused))
-    outcomes = {name: {run.seed: _outcomes(run.folder) for run in ran} for name, ran in runs.items()}
+            runs[contender.name].append(run_of(contender, seed, folder=folder, progress=progress))
+    outcomes = {
+        name: {run.seed: outcomes_of(run.folder) for run in ran if run.failed is None} for name, ran in runs.items()
+    }
+    why = [f"{name}, seed {run.seed}: {run.failed}" for name, ran in runs.items() for run in ran if run.failed]
+    done = {name: found for name, found in outcomes.items() if found}
+    if len(done) < 2:
+        raise RunDirectoryError(f"fewer than two contenders came to an end: {'; '.join(why)}")
     try:
-        return ComparisonResult(runs, paired(outcomes), dict(budget))
+        return ComparisonResult(runs, paired(done), dict(budget))
     except ValueError as error:
         raise RunDirectoryError(f"{error}: in one of them nothing could be scored") from None
+
+
+def run_of(
+    contender: Contender, seed: int, *, folder: Path, progress: Progress, warm_up: Resolved | None = None
+) -> ContenderRun:
+    """The run of a contender with a seed: the one that is there, or trained now. Why one failed is kept in its folder,
+    which is all there is to delete for another try.
+
+    Args:
+        warm_up: What is trained first, once for each seed; the contender begins with its weights in the place of its
+            policy and supervised stage, unless it has taken that stage out. None: each makes its own, or takes that
+            of a run that has made the same.
+
+    Raises:
+        Interrupted: The process was asked to stop; the run is saved.
+        WhetstoneError: The warm-up failed, or what is no fault of the method's stopped the run.
+    """
+    runs = folder / "runs"
+    resolved = contender.resolved.with_changes({"seed": seed})
+    if warm_up is not None and resolved.recipe.supervised is not None:
+        began = _checkpoint_of(warm_up.with_changes({"seed": seed}), runs, seed, progress)
+        there = runs / f"{_slug(contender.name)}-{_short(key_of(resolved) + began.parent.parent.name)}"
+        resolved = resolved.with_changes({"policy.tiny": None, "policy.path": str(began), "supervised": None})
+    else:
+        there = runs / f"{_slug(contender.name)}-{key_of(resolved)}"
+    failure = there / "failed.txt"
+    if failure.is_file():
+        return ContenderRun(seed, there, {}, True, failure.read_text(encoding="utf-8").strip())
+    summary = read_json(there / "summary.json")
+    if summary is not None:
+        return ContenderRun(seed, there, summary, True)
+    progress.say(f"{contender.name}, seed {seed}  ({there})")
+    made = sorted(path for path in runs.glob("*") if path != there)
+    try:
+        resumed = (there / "recipe.yaml").is_file()
+        return ContenderRun(
+            seed, there, train(resolved, there, resume=resumed, progress=progress, reuse_from=made).written, False
+        )
+    except _OF_THE_METHOD as error:
+        progress.say(f"{contender.name}, seed {seed}: failed: {error}")
+        write_text(failure, f"{error}\n")
+        return ContenderRun(seed, there, {}, False, str(error))
+
+
+def _checkpoint_of(warm_up: Resolved, runs: Path, seed: int, progress: Progress) -> Path:
+    """The weights behind a warm-up, trained where they are not there."""
+    there = runs / f"warm-up-{key_of(warm_up)}"
+    if not (there / "summary.json").is_file():
+        progress.say(f"warm-up, seed {seed}  ({there})")
+        train(warm_up, there, resume=(there / "recipe.yaml").is_file(), progress=progress)
+    found = latest_checkpoint(there)
+    if found is None:
+        raise RunDirectoryError(f"{there}: the warm-up's checkpoint is gone; delete the folder to make it again")
+    return found
 
 
 def key_of(resolved: Resolved) -> str:
@@ -268,7 +351,7 @@ def spent(folder: Path) -> dict[str, float]:
     return spent_in(Journal(folder).read())
 
 
-def _outcomes(folder: Path) -> Mapping[str, float]:
+def outcomes_of(folder: Path) -> Mapping[str, float]:
     """By task, the share of valid episodes that succeeded in the end."""
     by_task: dict[str, list[bool]] = {}
     for trajectory in read_trajectories(folder / "trajectories" / "evaluation-reinforcement.jsonl"):
@@ -277,7 +360,7 @@ def _outcomes(folder: Path) -> Mapping[str, float]:
     return {task: fmean(outcomes) for task, outcomes in by_task.items()}
 
 
-def _same_tasks(contenders: Sequence[Contender]) -> None:
+def check_same_tasks(contenders: Sequence[Contender]) -> None:
     """Refuse what would compare success on different tasks.
 
     Raises:
@@ -301,6 +384,10 @@ def _same_tasks(contenders: Sequence[Contender]) -> None:
 
 def _told(key: str, value: str) -> str:
     return f"{key.rpartition('.')[2]}={value}"
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _slug(name: str) -> str:

@@ -31,6 +31,7 @@ COMMANDS = {
     "mcp": ("mcp:mcp", "Serve tools by the Model Context Protocol."),
     "models": ("models:models", "List, fetch or convert pretrained models."),
     "new": ("new:new", "Begin a recipe, tool, environment, reward or tasks of one's own."),
+    "papers": ("papers:papers_command", "List papers, and what came of their claims here."),
     "recipes": ("recipes:recipes", "List every recipe, its paper and its parts."),
     "replay": ("replay:replay", "Compute again what a run has on record."),
     "rewards": ("rewards:rewards", "Try a reward; list rewards."),

@@ -43,8 +43,11 @@ Outcomes = Mapping[int, Mapping[str, float]]
 """By seed and task, the share of episodes that succeeded."""
 
 
-def paired(contenders: Mapping[str, Outcomes]) -> list[Paired]:
-    """Every pair of contenders, over the seeds and tasks that both have; p-values corrected after Holm.
+def paired(contenders: Mapping[str, Outcomes], pairs: Sequence[tuple[str, str]] | None = None) -> list[Paired]:
+    """Pairs of contenders, over the seeds and tasks that both have; p-values corrected after Holm for their number.
+
+    Args:
+        pairs: Those that are asked about; None: every pair.
 
     Raises:
         ValueError: Two contenders have no seed and task in common.
@@ -52,7 +55,8 @@ def paired(contenders: Mapping[str, Outcomes]) -> list[Paired]:
     Source: Dror et al. 2018, "The Hitchhiker's Guide to Testing Statistical Significance in NLP"; Holm 1979, "A simple
     sequentially rejective multiple test procedure"; Cohen 1988, "Statistical Power Analysis", ch. 6.
     """
-    found = [_pair(one, other, contenders[one], contenders[other]) for one, other in combinations(contenders, 2)]
+    asked = combinations(contenders, 2) if pairs is None else pairs
+    found = [_pair(one, other, contenders[one], contenders[other]) for one, other in asked]
     p_seeds, p_tasks = holm([pair.p_seeds for pair in found]), holm([pair.p_tasks for pair in found])
     return [
         Paired(p.one, p.other, p.difference, p.interval, a, b, p.effect, p.seeds, p.tasks)

@@ -58,7 +58,7 @@ def write_comparison(
 
 def verdict_of(told: Mapping[str, Any]) -> str:
     """What came of it, in a sentence, from the intervals alone."""
-    best = max(told["contenders"], key=lambda row: row["mean"])
+    best = max((row for row in told["contenders"] if row["success"]), key=lambda row: row["mean"])
     beaten = [
         pair["other"] if pair["one"] == best["name"] else pair["one"]
         for pair in told["pairs"]
@@ -106,7 +106,7 @@ def table_lines(told: Mapping[str, Any]) -> list[str]:
     width = max(len(row["name"]) for row in told["contenders"])
     columns = f"success   by seed{'':<17} calls  tokens   spent: episodes  sampled tokens  tool calls  seconds"
     lines = [f"{'':<{width}}  {columns}"]
-    for row in sorted(told["contenders"], key=lambda row: -row["mean"]):
+    for row in sorted(told["contenders"], key=lambda row: -row["mean"] if row["success"] else math.inf):
         seeds = " ".join(f"{100 * value:.1f}" for value in row["success"])
         spent = row["spent"]
         lines.append(
@@ -114,6 +114,11 @@ def table_lines(told: Mapping[str, Any]) -> list[str]:
             f"  {row['tokens']:6.1f}   {spent['episodes']:15,.0f}  {spent['sampled_tokens']:14,.0f}"
             f"  {spent['tool_calls']:10,.0f}  {spent['seconds']:7,.0f}"
         )
+    lines += [
+        f"{row['name']}, seed {seed}: failed: {why}"
+        for row in told["contenders"]
+        for seed, why in row["failed"].items()
+    ]
     for pair in told["pairs"]:
         low, high = pair["interval"]
         over = (

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.plain_game import PlainGame
 from whetstone.environments.protocol import GameObservation
+from whetstone.plugins import OptionError
 from whetstone.trajectory import Task
 
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
@@ -111,20 +112,47 @@ class FrozenLakeTasks(GameTasks):
     Args:
         seed: As of `Generated`.
         levels: As of `Generated`.
+        side: Squares a side in the place of what levels say, 3 to 40.
+        holes: The share of squares that are holes, in [0, 0.4].
+        moves: The fewest and the most that the shortest way takes; null: side − 1 and twice the side.
+
+    Raises:
+        OptionError: One of these is out of range, or there are no such ways.
     """
 
     name = "frozen_lake"
     game = FrozenLake
 
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        levels: list[int] | None = None,
+        side: int | None = None,
+        holes: float = 0.25,
+        moves: tuple[int, int] | None = None,
+    ) -> None:
+        if side is not None and levels is not None:
+            raise OptionError("side", "stands in the place of levels; leave one of them out")
+        if side is not None and not 3 <= side <= 40:
+            raise OptionError("side", f"3 to 40 squares, got {side}")
+        if not 0 <= holes <= 0.4:
+            raise OptionError("holes", f"a share from 0 to 0.4, got {holes}")
+        if moves is not None and not 1 <= moves[0] <= moves[1] <= 2 * ((side or 4) - 1):
+            raise OptionError("moves", f"[fewest, most] within 1 and {2 * ((side or 4) - 1)}, got {list(moves)}")
+        super().__init__(seed=seed, levels=[1] if side is not None else levels)
+        self.side, self.holes, self.moves = side, holes, moves
+
     def make(self, draw: Random, level: int) -> Task:
         """See `Generated`."""
-        side = 3 + level
+        side = self.side or 3 + level
+        fewest, most = self.moves or (side - 1, 2 * side)
         places = [(r, c) for r in range(side) for c in range(side)]
         while True:
-            lake = ["".join("O" if draw.random() < 0.25 else "." for _ in range(side)) for _ in range(side)]
+            lake = ["".join("O" if draw.random() < self.holes else "." for _ in range(side)) for _ in range(side)]
             start, goal = draw.sample(places, 2)
             way = shortest_way(lake, start, goal)
-            if way is not None and lake[start[0]][start[1]] == "." and side - 1 <= len(way) <= 2 * side:
+            if way is not None and lake[start[0]][start[1]] == "." and fewest <= len(way) <= most:
                 break
         private = {"lake": lake, "start": list(start), "goal": list(goal), "expert_turns": len(way)}
         return Task("", "", private, {"kind": f"{side} a side"})

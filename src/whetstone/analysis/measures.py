@@ -1,0 +1,126 @@
+"""What is a run measured by? Success, its learning curve, or any number that it wrote down.
+
+Easy to get wrong: success while sampling is about the tasks and starts that a method chose for itself. Methods that
+choose are compared by evaluations beside training (`evaluation.interval_steps`), which `area` and `tokens_to` read
+where there are some.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from whetstone.analysis.comparison import learning_curve, spent
+from whetstone.errors import RecipeError, did_you_mean
+from whetstone.reporting import Journal
+from whetstone.reporting.charts import running_mean
+
+_PLAIN = ("success", "area")
+_KINDS = (*_PLAIN, "tokens_to", "evaluation", "metric")
+_OVER: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "mean": fmean,
+    "last": lambda values: values[-1],
+    "max": max,
+    "min": min,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number of a finished run."""
+
+    kind: str
+    """`success`, `area`, `tokens_to`, `evaluation` or `metric`."""
+    key: str = ""
+    """Of the last evaluation, or of `metrics.jsonl`."""
+    target: float = 0.0
+    """A share of successes, for `tokens_to`."""
+    over: str = "mean"
+    """How the steps of reinforcement become one number, for `metric`: their `mean`, `max`, `min`, or the `last`."""
+    lower_is_better: bool = False
+
+    @property
+    def label(self) -> str:
+        """What it is called in a table."""
+        if self.kind == "tokens_to":
+            return f"sampled tokens to {self.target:.0%}"
+        if self.kind == "metric":
+            return f"{self.key} ({self.over})"
+        return {"success": "success", "area": "area under the curve"}.get(self.kind, self.key)
+
+    def of(self, folder: Path, summary: Mapping[str, Any]) -> float:
+        """The number; NaN where the run has none.
+
+        `success`, `evaluation`: of the last evaluation. `area`: of the learning curve over what was sampled, divided by
+        how much that was, so that it is a share. `tokens_to`: sampled tokens until the curve, smoothed over five
+        steps, reaches the target; where it never does, all that was sampled. `metric`: over the steps of reinforcement.
+        """
+        if self.kind == "success":
+            return float(summary["after"]["success"])
+        if self.kind == "evaluation":
+            return _number(summary["after"].get(self.key))
+        if self.kind == "metric":
+            rows = [row for row in Journal(folder).read() if row["stage"] == "reinforcement"]
+            values = [value for row in rows if not math.isnan(value := _number(row.get(self.key)))]
+            return _OVER[self.over](values) if values else math.nan
+        x, y = learning_curve(folder, "sampled_tokens")
+        if self.kind == "area":
+            return area_under(x, y)
+        return first_reached(x, running_mean(y, 5), self.target, spent(folder)["sampled_tokens"])
+
+
+def area_under(x: Sequence[float], y: Sequence[float]) -> float:
+    """The mean height of a curve over its width.
+
+    >>> area_under([0, 10, 20], [0.0, 1.0, 1.0])
+    0.75
+    """
+    if not x:
+        return math.nan
+    if x[-1] == x[0]:
+        return float(y[-1])
+    return float(np.trapezoid(y, x)) / (x[-1] - x[0])
+
+
+def first_reached(x: Sequence[float], y: Sequence[float], target: float, most: float) -> float:
+    """Where a curve first comes to `target`; `most` where it never does.
+
+    >>> first_reached([10, 20, 30], [0.1, 0.6, 0.4], 0.5, 40), first_reached([10], [0.1], 0.5, 40)
+    (20.0, 40.0)
+    """
+    return float(next((there for there, height in zip(x, y, strict=True) if height >= target), most))
+
+
+def measure_from(written: str | Mapping[str, Any]) -> Measure:
+    """As a bench writes it: `success`, `area`, `{tokens_to: 0.5}`, `{evaluation: tool_calls, better: lower}`,
+    `{metric: update/gradient_norm, over: max, better: lower}`.
+
+    Raises:
+        RecipeError: It is none of these.
+    """
+    given: dict[str, Any] = {written: None} if isinstance(written, str) else dict(written)
+    better, over = given.pop("better", None), str(given.pop("over", None) or "mean")
+    if len(given) != 1:
+        raise RecipeError(f"measure: {written}: one of {', '.join(_KINDS)}")
+    ((kind, value),) = given.items()
+    if kind not in _KINDS or (kind in _PLAIN) != (value is None):
+        raise RecipeError(f"measure: {written}: one of {', '.join(_KINDS)}{did_you_mean(str(kind), _KINDS)}")
+    if over not in _OVER:
+        raise RecipeError(f"measure: over: {over}: one of {', '.join(_OVER)}")
+    if better not in (None, "lower", "higher"):
+        raise RecipeError(f"measure: better: {better}: lower or higher")
+    if kind == "tokens_to":
+        if not isinstance(value, int | float) or not 0 < value <= 1:
+            raise RecipeError(f"measure: tokens_to: {value}: a share of successes, such as 0.5")
+        return Measure("tokens_to", target=float(value), lower_is_better=True)
+    return Measure(kind, key=str(value or ""), over=over, lower_is_better=better == "lower")
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan

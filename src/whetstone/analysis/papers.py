@@ -1,0 +1,192 @@
+"""Which published claims were tried here, and what came of each? `papers.yaml` beside this file says what a paper
+claims and where its mechanism is; what came of it is a bench's stored result, in `verdicts.json`, typed by nobody.
+
+Easy to get wrong: a verdict is about the claim at the bench's scale, not about the paper.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from whetstone.analysis.evidence import NOT_TRIED, VERDICTS
+from whetstone.errors import RecipeError, did_you_mean
+from whetstone.extras import release
+from whetstone.recipe.yaml_text import yaml_document
+
+ELSEWHERE = "on a page of its own"
+"""The verdict of what another benchmark than those of `benchmarks/evidence` shows."""
+_KEYS = {"title", "arxiv", "mechanism", "claim", "bench", "why", "page"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of a claim in a bench."""
+
+    bench: str
+    world: str
+    """The recipe it is laid over."""
+    claim: str
+    verdict: str
+    figures: str
+    """Differences with their intervals, part by part."""
+    seeds: int
+    date: str
+    version: str
+
+    @property
+    def sentence(self) -> str:
+        """In a line."""
+        stale = f", stale: of version {self.version}" if self.version != release() else ""
+        return f"{self.verdict} ({self.bench}, {self.seeds} seeds, {self.date}{stale}): {self.figures}"
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """One paper, what it claims and what came of it."""
+
+    key: str
+    title: str
+    arxiv: str | None
+    mechanism: str | None
+    """Where it is reached: `method gigpo`, `recipe frozen-lake`, `advantage turn_gae`; None: it is not."""
+    claim: str
+    benches: Sequence[str]
+    """Files of `benchmarks/evidence` that try it."""
+    why: str | None
+    """Why it was not tried."""
+    page: str | None
+    """Of `benchmarks/results`, where another benchmark shows it."""
+    tried: Sequence[Tried] = ()
+
+    @property
+    def verdict(self) -> str:
+        """Of all its claims: the best, but `held` only where every one held."""
+        said = [each.verdict for each in self.tried]
+        if not said:
+            return ELSEWHERE if self.page is not None else NOT_TRIED
+        best = min(said, key=VERDICTS.index)
+        return VERDICTS[1] if best == VERDICTS[0] and set(said) != {best} else best
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        found = {name: getattr(self, name) for name in ("key", "title", "arxiv", "mechanism", "claim", "benches")}
+        if self.verdict == NOT_TRIED:
+            found["why"] = self.why
+        tried = [{name: getattr(each, name) for name in Tried.__slots__} for each in self.tried]
+        return {**found, "page": self.page, "verdict": self.verdict, "tried": tried}
+
+
+@functools.cache
+def papers() -> Mapping[str, Paper]:
+    """All of them by key, in the order they are written in."""
+    folder = files("whetstone.analysis")
+    document = yaml_document((folder / "papers.yaml").read_text(encoding="utf-8"), "papers.yaml", plain=True)
+    verdicts = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
+    return read_papers(document, verdicts)
+
+
+def read_papers(document: Mapping[str, Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Paper]:
+    """Papers with what came of them.
+
+    Args:
+        document: As `papers.yaml` has it.
+        verdicts: As `verdicts_of` makes them.
+
+    Raises:
+        RecipeError: An entry has an unknown key or lacks one, or a verdict is of no paper.
+    """
+    found = {}
+    for key, entry in document.items():
+        for name in entry:
+            if name not in _KEYS:
+                raise RecipeError(f"papers.yaml  {key}: no such key {name}{did_you_mean(name, _KEYS)}")
+        tried = [Tried(**{k: v for k, v in each.items() if k != "paper"}) for each in verdicts if each["paper"] == key]
+        paper = Paper(
+            key,
+            str(entry["title"]),
+            entry.get("arxiv"),
+            entry.get("mechanism"),
+            str(entry["claim"]),
+            tuple(entry.get("bench", ())),
+            entry.get("why") or _waiting(entry.get("bench", ())),
+            entry.get("page"),
+            tuple(tried),
+        )
+        if paper.verdict == NOT_TRIED and not paper.why:
+            raise RecipeError(f"papers.yaml  {key}: was not tried, and why is not said")
+        found[key] = paper
+    strangers = sorted({each["paper"] for each in verdicts} - set(found))
+    if strangers:
+        raise RecipeError(f"papers.yaml  no paper {strangers[0]}{did_you_mean(strangers[0], found)}; a bench names it")
+    return found
+
+
+def _waiting(benches: Sequence[str]) -> str | None:
+    return f"a bench tries it ({', '.join(benches)}) and has no stored result yet" if benches else None
+
+
+def paper_called(said: str) -> Paper:
+    """The paper of a key, an arXiv id, or part of a title.
+
+    Raises:
+        RecipeError: There is none, or more than one.
+    """
+    every = papers()
+    low = said.lower().removeprefix("arxiv:")
+    exact = [paper for paper in every.values() if low in (paper.key, paper.arxiv, paper.title.lower())]
+    found = exact or [paper for paper in every.values() if low in paper.title.lower()]
+    if len(found) > 1:
+        raise RecipeError(f"{said}: {len(found)} papers, among them {', '.join(paper.key for paper in found[:4])}")
+    if not found:
+        raise RecipeError(f"no paper {said}{did_you_mean(low, every)}; `whetstone papers` lists them")
+    return found[0]
+
+
+def shares(every: Iterable[Paper]) -> dict[str, int]:
+    """How many papers have which verdict."""
+    counts = Counter(paper.verdict for paper in every)
+    return {verdict: counts[verdict] for verdict in (*VERDICTS[:3], ELSEWHERE, NOT_TRIED)}
+
+
+def verdicts_of(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What `verdicts.json` holds: of every claim that was tried, what the bench's stored result says.
+
+    Args:
+        results: As `run_bench` makes them.
+    """
+    return [
+        {
+            "paper": claim["paper"],
+            "bench": told["name"],
+            "world": told["world"],
+            "claim": claim["claim"],
+            "verdict": claim["verdict"],
+            "figures": "; ".join(part_line(part) for part in claim["parts"]),
+            "seeds": min(part["seeds"] for part in claim["parts"]),
+            "date": told["date"],
+            "version": told["version"],
+        }
+        for told in sorted(results, key=lambda told: str(told["name"]))
+        for claim in told["claims"]
+        if claim["parts"]
+    ]
+
+
+def part_line(part: Mapping[str, Any]) -> str:
+    """One part of a claim: what it is less what it is compared with."""
+    share = part["measure"] in ("success", "area under the curve")
+    unit, scale = (" points", 100.0) if share else ("", 1.0)
+    low, high = part["interval"]
+    over = f"{_signed(scale * low)} to {_signed(scale * high)}" if low is not None else "one seed"
+    tasks = f", p {part['p_tasks']:.3f}" if part["p_tasks"] is not None else ""
+    return f"{part['measure']} against {part['than']} {_signed(scale * part['difference'])}{unit} ({over}{tasks})"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}" if abs(value) < 1000 else f"{value:+,.0f}"

@@ -1,0 +1,42 @@
+"""`whetstone papers`: which published claims were tried here, and what came of each."""
+
+from __future__ import annotations
+
+import click
+
+from whetstone.analysis.evidence import NOT_TRIED
+from whetstone.analysis.papers import Paper, paper_called, papers, shares
+from whetstone.plain_json import to_json
+
+
+@click.command("papers")
+@click.option("--row", metavar="TITLE", help="One paper: its key, its arXiv id, or part of its title.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def papers_command(row: str | None, as_json: bool) -> None:
+    """List papers: what each claims, where its mechanism is, and what came of it on a small scale."""
+    chosen = [paper_called(row)] if row is not None else list(papers().values())
+    if as_json:
+        told = [paper.to_json() for paper in chosen]
+        click.echo(to_json(told[0] if row is not None else {"verdicts": shares(chosen), "papers": told}))
+        return
+    if row is not None:
+        for line in lines_of(chosen[0]):
+            click.echo(line)
+        return
+    width = max(len(paper.key) for paper in chosen)
+    for paper in chosen:
+        click.echo(f"{paper.key:<{width}}  {paper.verdict:<22}  {paper.title}")
+    counted = ", ".join(f"{verdict} {count}" for verdict, count in shares(chosen).items())
+    click.echo(f"{len(chosen)} papers: {counted}")
+
+
+def lines_of(paper: Paper) -> list[str]:
+    """All that is known of one."""
+    arxiv = f"  arXiv:{paper.arxiv}" if paper.arxiv else ""
+    lines = [f"{paper.title}{arxiv}", f"claims:    {paper.claim}", f"mechanism: {paper.mechanism or 'none here'}"]
+    lines += [f"{each.claim}: {each.sentence}" for each in paper.tried]
+    if paper.page is not None:
+        lines.append(f"shown in   benchmarks/results/{paper.page}.md")
+    if paper.verdict == NOT_TRIED:
+        lines.append(f"not tried: {paper.why}")
+    return lines
