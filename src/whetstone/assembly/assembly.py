@@ -40,7 +40,7 @@ from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environ
 from whetstone.environments.protocol import Checks
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
-from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
+from whetstone.learning.columns import STATE_VALUES, RunCapabilities, by_name, critic_heads
 from whetstone.learning.credit import CreditParts
 from whetstone.learning.factory import LEARNERS
 from whetstone.learning.optimizer import check_optimizer
@@ -285,7 +285,7 @@ def assemble(
     check_judging(resolved, reward, environment(), source)
     chat = chat_of(resolved, policy, format)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-    strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
+    strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary, chat)
     if isinstance(reward, Stateful):
         method = replace(method, reward=reward)
     method.load_state(memory or {})
@@ -323,6 +323,10 @@ def assemble(
         heads = critic_heads(columns_of(credit.advantage))
         if not heads:
             raise resolved.error("critic", f'has no effect: advantage "{recipe.advantage.name}" does not use a critic')
+        stored = recipe.reinforcement.stored if recipe.reinforcement is not None else None
+        if stored is not None and stored.use == "critic" and not set(STATE_VALUES) & set(heads):
+            said = f'has no effect: the critics of advantage "{recipe.advantage.name}" say no value of a state'
+            raise resolved.error("reinforcement.stored.use", said)
         critic = critic_for(
             policy.model,
             heads,

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from whetstone.assembly.instantiate import part_of
+from whetstone.chat import Chat
 from whetstone.contracts import fulfils
+from whetstone.data import StoredMixture, stored_groups
 from whetstone.environments import Environment
 from whetstone.environments.protocol import Seats, can_be_gone_back_to
 from whetstone.errors import TaskError
@@ -43,7 +46,7 @@ from whetstone.rollout.task_keys import key_of
 from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
 from whetstone.tasks import CURRICULA, Curriculum, Source
 from whetstone.tools.protocol import stateless
-from whetstone.trajectory import OffPolicy
+from whetstone.trajectory import Group, OffPolicy
 
 
 def strategy_of(resolved: Resolved, source: Source, vocabulary: int) -> Strategy:
@@ -63,8 +66,11 @@ def searching_of(resolved: Resolved) -> Strategy | None:
     return made
 
 
-def method_of(resolved: Resolved, source: Source, vocabulary: int) -> Method:
+def method_of(resolved: Resolved, source: Source, vocabulary: int, chat: Chat) -> Method:
     """What a recipe does around its strategy.
+
+    Args:
+        chat: Whose tokenizer stored episodes must be of.
 
     Raises:
         RecipeError: A name or option is wrong.
@@ -97,7 +103,23 @@ def method_of(resolved: Resolved, source: Source, vocabulary: int) -> Method:
         trajectory_filters=some("trajectory_filters", rollout.trajectory_filters, TrajectoryFilter, TRAJECTORY_FILTERS),
         dynamic_sampling=one("rollout.dynamic_sampling", rollout.dynamic_sampling, DynamicSampling, DYNAMIC_SAMPLING),
         overflow=rollout.on_context_overflow,
+        stored=_stored(resolved, chat),
     )
+
+
+def _stored(resolved: Resolved, chat: Chat) -> StoredMixture | None:
+    """What stored episodes come beside fresh ones; their files are opened when they are first read."""
+    reinforcement = resolved.recipe.reinforcement
+    if reinforcement is None or reinforcement.stored is None:
+        return None
+    settings = reinforcement.stored
+
+    def read() -> list[list[Group]]:
+        return [
+            stored_groups(Path(data.path), chat, min_reward=data.min_reward, best=data.best) for data in settings.data
+        ]
+
+    return StoredMixture(read, settings, fresh=reinforcement.tasks_per_step, seed=resolved.recipe.seed)
 
 
 def check_method(
@@ -110,7 +132,7 @@ def check_method(
     """
     recipe = resolved.recipe
     for name, part in (("strategy", strategy), *method.parts()):
-        key = name if name == "curriculum" else f"rollout.{name}"
+        key = {"curriculum": name, "stored": "reinforcement.stored"}.get(name, f"rollout.{name}")
         try:
             if fulfils(part, ChecksSource):
                 part.check(source, 0)

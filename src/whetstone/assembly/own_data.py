@@ -15,6 +15,7 @@ from whetstone.data import (
     Demonstrations,
     Preferences,
     Shuffled,
+    StoredMixture,
     Texts,
     conversation_of,
     preference_of,
@@ -154,6 +155,18 @@ def check_data(assembly: Assembly, resolved: Resolved) -> None:
             preferences_of(assembly, settings)
         elif isinstance(settings, OfflineSettings):
             stored_of(assembly, settings)
+    if resolved.recipe.reinforcement is not None:
+        check_mixture(assembly)
+
+
+def check_mixture(assembly: Assembly) -> None:
+    """Read the stored episodes that come beside those of reinforcement, where there are to be some.
+
+    Raises:
+        DataError: There are none, they are of another tokenizer, or not those the run began with.
+    """
+    if isinstance(assembly.method.stored, StoredMixture):
+        assembly.method.stored.read()
 
 
 def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> None:

@@ -6,8 +6,9 @@ from whetstone.data.order import Shuffled
 from whetstone.data.preferences import Preference, Preferences, preference_of
 from whetstone.data.rows import Row, rows_of
 from whetstone.data.stored_episodes import stored_groups
+from whetstone.data.stored_mixture import StoredMixture
 
 __all__ = [
-    "Conversation", "Demonstrations", "Preference", "Preferences", "Row", "Shuffled", "Texts", "conversation_of",
-    "preference_of", "rows_of", "stored_groups", "written",
+    "Conversation", "Demonstrations", "Preference", "Preferences", "Row", "Shuffled", "StoredMixture", "Texts",
+    "conversation_of", "preference_of", "rows_of", "stored_groups", "written",
 ]  # fmt: skip

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import Credit, Level, level_of, removal_scope_of
+from whetstone.algorithms.returns import one_step_ahead
 from whetstone.errors import CreditError
-from whetstone.learning.columns import VALUE_POSITIONS, Columns
+from whetstone.learning.columns import STATE_VALUES, VALUE_POSITIONS, Columns
 from whetstone.learning.token_index import IndexedTrajectory
 from whetstone.plugins import unbound
 from whetstone.trajectory import RemovalScope, Segment
@@ -130,6 +131,37 @@ def give_credit(
     by_group = _by_group(columns, credit, per_token, weights, groups)
     sizes = _sizes(columns, unmasked)
     return BatchCredit(by_group, columns, credit, tuple(modulated), per_token, weights, sizes, metrics)
+
+
+def value_lessons(columns: Columns, groups: int, *, discount: float = 1.0) -> list[list[CreditedSegment]]:
+    """What critics, and nothing else, learn from stored groups: one step ahead, by what they said before the update.
+
+    State values alone have such targets, r + γ V(s'), each head its own; where a critic says probabilities they are
+    kept within [0, 1].
+
+    Args:
+        groups: How many there are, those without a trajectory among them.
+        discount: γ.
+    """
+    heads = [head for head in columns.heads if not head.startswith("slow_")]
+    targets = [columns.at_actions(_asked(columns, head, _one_step(columns, head, discount))) for head in heads]
+    values = [columns.at_actions(columns.head(head)) for head in heads]
+    found: list[list[CreditedSegment]] = [[] for _ in range(groups)]
+    for i, held in enumerate(columns.held):
+        for k, segment in enumerate(held.segments):
+            target, value = (torch.stack([of_head[i][k] for of_head in each], 1).float() for each in (targets, values))
+            made = replace(segment, advantages=(0.0,) * len(segment))
+            found[held.number].append(CreditedSegment(made, target, value, (i, k)))
+    return found
+
+
+def _one_step(columns: Columns, head: str, discount: float) -> Tensor | None:
+    if head not in STATE_VALUES:
+        return None
+    by_token = VALUE_POSITIONS[head] == "every"
+    rewards, run = ("token_rewards", "token_trajectory") if by_token else ("turn_rewards", "trajectory")
+    found = one_step_ahead(columns[rewards], columns[head], columns[run], columns[f"last_{head}"], discount=discount)
+    return found.clamp(0, 1) if columns.probabilities else found
 
 
 def _finite(key: str, function: Callable[..., Any], said: Any, columns: Columns, level: Level) -> Tensor:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import PerTrajectory, TokenLoss, supervised
+from whetstone.algorithms.objectives import interpolated
 from whetstone.learning.agreement import check_agreement, disagreement, no_question
 from whetstone.learning.columns import Columns, by_name
-from whetstone.learning.credit import BatchCredit, CreditParts, give_credit
+from whetstone.learning.credit import BatchCredit, CreditedSegment, CreditParts, give_credit, value_lessons
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, minibatches_of, spans_passes
 from whetstone.learning.model_trainer import ModelTrainer
@@ -61,15 +62,32 @@ class LocalLearner:
 
     def update(self, batch: UpdateBatch) -> UpdateResult:
         """One update per minibatch and epoch, each with its share of the groups; see `protocol.Learner`."""
+        if batch.outer_rate == 1:
+            return self._update(batch)
+        trained = self.trainer.policy.trained()
+        before = [parameter.detach().clone() for parameter in trained]
+        result = self._update(batch)
+        with torch.no_grad():
+            for parameter, was in zip(trained, before, strict=True):
+                parameter.copy_(interpolated(was, parameter, rate=batch.outer_rate))
+        self.trainer.optimizers.refresh()
+        return result
+
+    def _update(self, batch: UpdateBatch) -> UpdateResult:
         spec, trainer = self._spec_of(batch), self.trainer
         settings, critic = spec.settings, trainer.policy.critic
         trainer.optimizers.share = batch.budget_share
         held, columns = index_groups(batch.groups), partial(batch_columns, spec, trainer)
+        stored = index_groups(batch.for_critic)
         warming = spec.critic is not None and trainer.optimizers.done < spec.critic.warm_up
 
         def credit() -> tuple[BatchCredit, list[Minibatch]]:
             given = give_credit(spec.credit, held, len(batch.groups), columns)
-            return given, minibatches_of(spec, trainer, given, batch.demonstrations, settings.minibatches)
+            taught: list[list[CreditedSegment]] = []
+            if stored and settings.stored is not None:
+                discount = settings.stored.critic_discount
+                taught = value_lessons(columns(stored), len(batch.for_critic), discount=discount)
+            return given, minibatches_of(spec, trainer, given, batch.demonstrations, settings.minibatches, taught)
 
         given, minibatches = credit()
         for _ in range(spec.critic.epochs - 1 if spec.critic is not None else 0):
@@ -122,6 +140,9 @@ class LocalLearner:
         self.trainer.load_state_dict(state)
 
     def _spec_of(self, batch: UpdateBatch) -> LearningSpec:
+        if batch.minibatches is not None:
+            changed = self.spec.settings.model_copy(update={"minibatches": batch.minibatches})
+            return replace(self.spec, settings=changed)
         if not batch.recorded_advantages:
             return self.spec
         once = self.spec.settings.model_copy(update={"epochs": 1, "minibatches": 1})

@@ -101,6 +101,9 @@ class UpdateLoss:
     critic: CriticSettings | None = None
     value_weight: float = 0.0
     """For each prediction, over the update's divisor."""
+    value_shares: Sequence[float] | None = None
+    """Per segment, what that is multiplied by; None: by 1. Where it is set, tokens of weight 0 are critics' alone, and
+    the policy reports nothing of them."""
     correction: Callable[..., Any] | None = None
     """Columns → [T] what each token's objective counts for, where another policy may have drawn it."""
     imitation_weight: float = 0.0
@@ -129,10 +132,15 @@ class UpdateLoss:
         weight = self._weight_of(micro)
         for part in beside:
             loss = loss + (part if weight is None else weight.to(part) * part)
+        if self.value_shares is not None and weight is not None:
+            metrics = {name: values.masked_fill(weight == 0, torch.nan) for name, values in metrics.items()}
         if self.targets is not None and self.critic is not None:
             error = self._error(outputs, micro)
-            loss, metrics = loss + self.value_weight * error.loss, metrics | error.metrics
-            metrics["loss/value"] = (self.value_weight * error.loss).detach()
+            weighted = self.value_weight * error.loss
+            if self.value_shares is not None:
+                weighted = _per_token(self.value_shares, micro).to(weighted) * weighted
+            loss, metrics = loss + weighted, metrics | error.metrics
+            metrics["loss/value"] = weighted.detach()
         if self.imitation_weight > 0:
             shown = supervised(logprobs)
             imitated = torch.where(micro.expert, self.imitation_weight * shown.loss, 0.0)
@@ -212,8 +220,7 @@ class UpdateLoss:
         """[A] what aggregation multiplies each token by; None: all by 1."""
         if self.weights is None:
             return None
-        weight = _of([torch.tensor([w]) for w in self.weights], micro).to(micro.advantages)
-        return weight.repeat_interleave(torch.tensor(micro.counts, device=weight.device))
+        return _per_token(self.weights, micro).to(micro.advantages)
 
     def columns(self, outputs: TokenOutputs, micro: MicroBatch) -> dict[str, Tensor]:
         """[A] each, what objective and correction may read of a micro-batch."""
@@ -281,6 +288,12 @@ def _check(said: Any, objective: Callable[..., Any], logprobs: Tensor) -> None:
 
 def _ask(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:
     return function(*(columns[name] for name in columns_of(function)))
+
+
+def _per_token(numbers: Sequence[float], micro: MicroBatch) -> Tensor:
+    """[A] a number of each segment at its tokens."""
+    of_each = _of([torch.tensor([number]) for number in numbers], micro)
+    return of_each.repeat_interleave(torch.tensor(micro.counts))
 
 
 def _of(per_segment: PerSegment, micro: MicroBatch) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, columns_of, is_flat_without_advantage, token_weights
+from whetstone.algorithms.objectives import hybrid_weight
 from whetstone.algorithms.schedules import mixing_weight, phase_weight
 from whetstone.errors import CreditError
 from whetstone.learning.credit import BatchCredit, CreditedSegment
@@ -20,14 +21,25 @@ from whetstone.learning.losses import FORWARD_COLUMNS, UpdateLoss
 from whetstone.learning.model_trainer import ModelTrainer, action_places, action_tokens
 from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
 from whetstone.learning.spec import LearningSpec
-from whetstone.recipe import AggregationSettings, ImitationSettings
+from whetstone.recipe import AggregationSettings, ImitationSettings, StoredMixtureSettings
 from whetstone.trajectory import Author, OffPolicy, Segment
 
 
 def minibatches_of(
-    spec: LearningSpec, trainer: ModelTrainer, given: BatchCredit, shown: Sequence[Segment], count: int
+    spec: LearningSpec,
+    trainer: ModelTrainer,
+    given: BatchCredit,
+    shown: Sequence[Segment],
+    count: int,
+    taught: Sequence[Sequence[CreditedSegment]] = (),
 ) -> list[Minibatch]:
-    """The minibatches of a step: the groups dealt out in turn, each with what its update reads beside its segments."""
+    """The minibatches of a step: the groups dealt out in turn, each with what its update reads beside its segments.
+
+    Args:
+        shown: Demonstrations.
+        count: How many.
+        taught: What critics alone learn from, group by group.
+    """
     settings, temperature = spec.settings, spec.temperature
     asked = set(columns_of(spec.objective))
     shares = [[each for group in given.by_group[i::count] for each in group] for i in range(count)]
@@ -36,7 +48,8 @@ def minibatches_of(
         lengths = _lengths(share)
         divisor = int(sum(lengths.values()))
         weights = _weights(spec.aggregation, lengths, divisor)
-        batch = Minibatch.of(share, shown[i::count], weights)
+        lessons = [each for group in taught[i::count] for each in group]
+        batch = Minibatch.of(share, shown[i::count], weights, lessons)
         if _flat_without_credit(spec):
             by_trajectory = reads_sequences(spec)
             credit = {each.segment.trajectory_id for each in share if any(each.segment.advantages or ())}
@@ -130,6 +143,8 @@ class Minibatch:
     weights: list[float] | None
     placed: list[tuple[int, int]]
     """Of the policy's own: (number of the trajectory, number of the segment there)."""
+    taught: list[CreditedSegment] = field(default_factory=list)
+    """Behind them, what critics alone learn from."""
     old_known: bool = False
     """Whether the log-probs before the step were computed by a pass of their own."""
     reference: list[Tensor] | None = None
@@ -146,13 +161,20 @@ class Minibatch:
 
     @classmethod
     def of(
-        cls, share: Sequence[CreditedSegment], shown: Sequence[Segment], weights: Mapping[str, float] | None
+        cls,
+        share: Sequence[CreditedSegment],
+        shown: Sequence[Segment],
+        weights: Mapping[str, float] | None,
+        taught: Sequence[CreditedSegment] = (),
     ) -> Minibatch:
-        """The policy's own segments, then demonstrations."""
-        segments = [*(each.segment for each in share), *shown]
-        of_each = None if weights is None else [weights.get(s.trajectory_id, 1.0) for s in segments]
+        """The policy's own segments, then those for critics alone, then demonstrations."""
+        segments = [*(each.segment for each in (*share, *taught)), *shown]
+        of_each = None
+        if weights is not None or taught:
+            of_each = [(weights or {}).get(segment.trajectory_id, 1.0) for segment in segments]
+            of_each[len(share) : len(share) + len(taught)] = [0.0] * len(taught)
         placed = [each.placed for each in share]
-        return cls(segments, list(share), [torch.empty(0)] * len(segments), of_each, placed)
+        return cls(segments, list(share), [torch.empty(0)] * len(segments), of_each, placed, list(taught))
 
     def loss(self, spec: LearningSpec, trainer: ModelTrainer, *, first: bool, critic_only: bool = False) -> UpdateLoss:
         """All that the recipe asks for beside the objective; or what critics learn from alone."""
@@ -161,7 +183,8 @@ class Minibatch:
         critic, entropy, imitation = spec.critic, settings.entropy, settings.imitation
         shown = imitation_weight(imitation, step) if imitation is not None else 0.0
         mixed = imitation is not None and imitation.mixed
-        targets = self._with_shown([each.target for each in self.credited if each.target is not None], math.nan)
+        learned = [*self.credited, *self.taught]
+        targets = self._with_shown([each.target for each in learned if each.target is not None], math.nan)
         return UpdateLoss(
             objective=_nothing,
             old=self.old,
@@ -178,9 +201,10 @@ class Minibatch:
             if entropy
             else 0.0,
             targets=targets,
-            values=self._with_shown([each.value for each in self.credited if each.value is not None], 0.0),
+            values=self._with_shown([each.value for each in learned if each.value is not None], 0.0),
             critic=critic,
             value_weight=critic.weight * self.per(self.predictions) if critic is not None else 0.0,
+            value_shares=self._value_shares(settings.stored),
             imitation_weight=shown * self.per(self.imitated),
         )
 
@@ -204,8 +228,16 @@ class Minibatch:
 
     @property
     def predictions(self) -> int:
-        """How many values critics are to foretell."""
-        return sum(int((~each.target.isnan()).sum()) for each in self.credited if each.target is not None)
+        """How many values critics are to foretell of the policy's own episodes."""
+        return _predictions(self.credited)
+
+    def _value_shares(self, settings: StoredMixtureSettings | None) -> list[float] | None:
+        """Per segment, what a critic's error there counts for beside one on the policy's own; None: all alike."""
+        if not self.taught or settings is None:
+            return None
+        weight = hybrid_weight(self.predictions, _predictions(self.taught), offline_weight=settings.critic_weight)
+        rest = len(self.segments) - len(self.placed) - len(self.taught)
+        return [*[1.0] * len(self.placed), *[weight] * len(self.taught), *[1.0] * rest]
 
     @property
     def imitated(self) -> int:
@@ -215,6 +247,10 @@ class Minibatch:
     def per(self, count: int) -> float:
         """What turns a sum over the divisor into a mean over `count`."""
         return self.divisor / max(1, count)
+
+
+def _predictions(credited: Sequence[CreditedSegment]) -> int:
+    return sum(int((~each.target.isnan()).sum()) for each in credited if each.target is not None)
 
 
 def imitation_weight(settings: ImitationSettings, step: int) -> float:

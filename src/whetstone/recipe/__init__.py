@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         PreferenceSettings,
         PretrainingSettings,
         ReinforcementSettings,
+        StoredMixtureSettings,
         SupervisedSettings,
     )
     from whetstone.recipe.stages import NamedStage, stages_of
@@ -53,6 +54,7 @@ __all__ = [
     "ReinforcementSettings",
     "Resolved",
     "RolloutSettings",
+    "StoredMixtureSettings",
     "SupervisedSettings",
     "TinySettings",
     "built_in_methods",

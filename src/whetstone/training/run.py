@@ -20,7 +20,7 @@ from typing import Any
 from whetstone.assembly.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
 from whetstone.assembly.memory import check_fits
-from whetstone.assembly.own_data import preferences_of, stored_of, with_learning
+from whetstone.assembly.own_data import check_mixture, preferences_of, stored_of, with_learning
 from whetstone.causes import cause_key, listed
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import (
@@ -212,6 +212,7 @@ class _Run:
             )
             self._check_ablations()
             self.assembly.method.load_state(self.position.memory or {})
+            await run_in_compute_thread(check_mixture, self.assembly)
             self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
             await self._publish(self.position.version)
             try:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Protocol
 
 from whetstone.causes import Beginning, cause_of, counted_causes
 from whetstone.compute_thread import run_in_compute_thread
+from whetstone.data.stored_episodes import as_stored
 from whetstone.inference import Engine, publish
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch
 from whetstone.training.stage import WithoutSampling
-from whetstone.trajectory import Group, OffPolicy, Tokens, Trajectory, Turn
+from whetstone.trajectory import Group
 
 
 class DrawnGroups(Protocol):
@@ -56,7 +56,7 @@ class Stored(WithoutSampling):
         left_out = [t for group in drawn for t in group.trajectories if t.score is None and t.error]
         self.causes = counted_causes(map(cause_of, left_out))
         groups = [
-            Group(group.task, tuple(map(as_stored, group.trajectories)), place)
+            as_stored(group, f"stored-{self.done}-{place}/", number=place)
             for place, group in enumerate(drawn)
             if any(t.score is not None for t in group.trajectories)
         ]
@@ -77,19 +77,6 @@ class Stored(WithoutSampling):
             "time/update": now - began,
             "throughput/tokens_per_second": tokens / (now - began),
         }
-
-
-def as_stored(trajectory: Trajectory) -> Trajectory:
-    """The trajectory with its tokens older than this run. Those somebody drew are compared with the log-probs kept from
-    then; those that somebody wrote have none, and their ratio begins at 1."""
-    turns = tuple(replace(turn, action=_older(turn)) for turn in trajectory.turns)
-    drawn = all(not math.isnan(logprob) for turn in turns for logprob in turn.action.logprobs)
-    kept = OffPolicy.STORED if drawn else OffPolicy.RECOMPUTE
-    return replace(trajectory, turns=turns, off_policy=kept, removal=None)
-
-
-def _older(turn: Turn) -> Tokens:
-    return replace(turn.action, versions=(-1,) * len(turn.action))
 
 
 def _rewards(groups: Sequence[Group]) -> list[float]:

@@ -23,7 +23,7 @@ from whetstone.algorithms.objectives.reward_model import (
 from whetstone.algorithms.objectives.sapo import sapo
 from whetstone.algorithms.objectives.stored import (
     balanced_weights,
-    hybrid_critic,
+    hybrid_weight,
     interpolated,
     pessimistic,
     simulation_penalty,
@@ -43,7 +43,7 @@ __all__ = [
     "OBJECTIVES", "AdvantageLoss", "Aggregation", "SamplerRatioLoss", "SumLoss", "TokenLoss", "advantage_regression",
     "advantage_weighted", "aggregated", "balanced_weights", "bradley_terry", "cispo", "clipped", "clipped_value",
     "distilled", "distilled_now", "dpo", "entropy_balanced", "entropy_bonus", "entropy_smoothing", "entropy_weights",
-    "gmpo", "gspo", "hybrid_critic", "interpolated", "ipo", "kl_cov", "kto", "mixed", "orpo", "pairs_of", "pessimistic",
+    "gmpo", "gspo", "hybrid_weight", "interpolated", "ipo", "kl_cov", "kto", "mixed", "orpo", "pairs_of", "pessimistic",
     "policy_gradient", "probability_difference", "process_cross_entropy", "process_preference", "referee_reward",
     "reference_kl", "refuel", "sapo", "shaped_demonstration", "simpo", "simulation_penalty", "squared_value",
     "step_dpo", "success_value", "supervised", "teacher_advantages", "token_weights", "top_k_kl", "usual_entropy",

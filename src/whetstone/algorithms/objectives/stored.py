@@ -13,24 +13,23 @@ from torch import Tensor
 from whetstone.ranges import NotNegative, Positive
 
 
-def hybrid_critic(
-    fresh: Tensor, returns: Tensor, stored: Tensor, targets: Tensor, *, offline_weight: float = 0.5
-) -> Tensor:
-    """[] squared error to returns on fresh turns, and to one-step targets on stored ones (HNPG).
+def hybrid_weight(fresh: int, stored: int, *, offline_weight: NotNegative = 0.5) -> float:
+    """What a critic's error on a stored turn counts for beside one on a fresh turn, where errors are divided by the
+    number of fresh ones: on-policy regression and one-step targets, each a mean of its own (HNPG).
 
-        mean (Q − MC)² + λ mean (Q − (r + γ V(s')))²
+        mean_F (V − MC)² + λ mean_O (V − (r + γ V(s')))²  =  (Σ_F e² + w Σ_O e²) / F,   w = λ F / O
+
+    By analogy: V in front of a turn is learned in the place of Q of a turn, so that what stored turns teach is what
+    whoever drew them earns in one step, and the policy from there on.
 
     Args:
-        fresh: [F] with gradient.
-        returns: [F]
-        stored: [O] with gradient.
-        targets: [O]
+        fresh: F, predictions on fresh turns; where there are none they count as one.
+        stored: O, predictions on stored turns; without any the weight is 0.
         offline_weight: λ; 0 is the on-policy critic.
 
     Source: Zhou et al. 2023, arXiv:2311.08384, eq. 4; λ is ours.
     """
-    error = (fresh - returns.detach()).square().mean()
-    return error if offline_weight == 0 else error + offline_weight * (stored - targets.detach()).square().mean()
+    return offline_weight * max(1, fresh) / stored if stored else 0.0
 
 
 def interpolated(meta: Tensor, adapted: Tensor, *, rate: float = 0.1) -> Tensor:

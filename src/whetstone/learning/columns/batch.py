@@ -229,6 +229,12 @@ class Columns:
         """What critics foretell."""
         return self._learner.heads if self._learner is not None else ()
 
+    @property
+    def probabilities(self) -> bool:
+        """Whether critics say probabilities of success."""
+        critic = self._learner.policy.critic if self._learner is not None else None
+        return critic is not None and critic.probabilities
+
     def head(self, name: str) -> Tensor:
         """[K] what a critic's head says in front of each action token."""
         if self._values is None:

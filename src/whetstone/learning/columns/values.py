@@ -30,6 +30,10 @@ VALUE_POSITIONS = {
 """What critics can foretell, and in front of which of a turn's action tokens they are asked."""
 
 
+STATE_VALUES = ("values", "twin_values", "token_values")
+"""Those of them that are what a state is worth, with what is earned behind it."""
+
+
 def critic_heads(columns: Iterable[str]) -> tuple[str, ...]:
     """The heads a critic must have to give these columns: those that are trained, then slow copies."""
     asked = [name.removeprefix("last_") for name in columns]
