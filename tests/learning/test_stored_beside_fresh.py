@@ -120,3 +120,25 @@ def test_a_group_stored_beside_its_fresh_twin_counts_as_much(parts):
     once, _, _ = parts("aggregation=sequence_sum")
     told, told_once = learner.update(twice).metrics, once.update(UpdateBatch((fresh[0],))).metrics
     assert told["update/gradient_norm"] == pytest.approx(told_once["update/gradient_norm"], rel=1e-3)
+
+
+def test_held_smooth_an_update_says_how_far_it_is_apart_and_at_weight_nothing_it_is_the_plain_one(parts):
+    smooth = "reinforcement.smoothness={noise: 0.2, policy: %s, value: %s}"
+    (plain, fresh, _), (held, _, _) = parts(*CRITIC), parts(*CRITIC, smooth % (0.5, 0.5))
+    (none, _, _) = parts(*CRITIC, smooth % (0, 1e-30))
+    plain.update(UpdateBatch(tuple(fresh)))
+    told = held.update(UpdateBatch(tuple(fresh))).metrics
+    none.update(UpdateBatch(tuple(fresh)))
+    assert told["smoothness/policy"] > 0
+    assert told["smoothness/value"] == 0  # the critic begins at 0 everywhere
+    assert alike(weights(plain), weights(none))
+    assert not alike(weights(plain), weights(held))
+
+
+def test_an_ensemble_learns_and_weighs_what_is_imitated_by_how_sure_it_is(parts):
+    balanced = ["objective=policy_gradient", "advantage_transforms=[{name: balanced, least: 0.5, most: 2}]"]
+    learner, fresh, _ = parts("advantage=turn_gae", "critic={ensemble: 4, pessimism: deviation}", *balanced)
+    told = learner.update(UpdateBatch(tuple(fresh))).metrics
+    assert told["value/deviation"] > 0
+    assert told["advantage/abs_mean"] > 0
+    assert told["credit/zero_fraction"] == 0

@@ -320,7 +320,7 @@ def assemble(
     check_objective(resolved, objective)
     check_group(resolved, credit, objective)
     if recipe.critic is not None:
-        heads = critic_heads(columns_of(credit.advantage))
+        heads = critic_heads(columns_of(credit.advantage), ensemble=recipe.critic.ensemble)
         if not heads:
             raise resolved.error("critic", f'has no effect: advantage "{recipe.advantage.name}" does not use a critic')
         stored = recipe.reinforcement.stored if recipe.reinforcement is not None else None

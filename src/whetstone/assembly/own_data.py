@@ -189,7 +189,8 @@ def with_learning(resolved: Resolved) -> Resolved:
         changes |= {"objective": stage.objective.model_dump(), "aggregation": None}
         shared["tasks_per_step"] = stage.batch_size
     else:
-        shared |= {"tasks_per_step": stage.tasks_per_step, "reference_kl": stage.reference_kl}
+        smooth = stage.smoothness.model_dump() if stage.smoothness is not None else None
+        shared |= {"tasks_per_step": stage.tasks_per_step, "reference_kl": stage.reference_kl, "smoothness": smooth}
     made = {name: value for name, value in shared.items() if not _is_default(name, value)}
     return resolved.with_changes({**changes, "reinforcement": made})
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from whetstone.algorithms import Credit, Level, level_of, removal_scope_of
 from whetstone.algorithms.returns import one_step_ahead
 from whetstone.errors import CreditError
-from whetstone.learning.columns import STATE_VALUES, VALUE_POSITIONS, Columns
+from whetstone.learning.columns import STATE_VALUES, VALUE_POSITIONS, Columns, kind_of_head
 from whetstone.learning.token_index import IndexedTrajectory
 from whetstone.plugins import unbound
 from whetstone.trajectory import RemovalScope, Segment
@@ -145,7 +145,7 @@ def value_lessons(columns: Columns, groups: int, *, discount: float = 1.0) -> li
     """
     heads = [head for head in columns.heads if not head.startswith("slow_")]
     targets = [columns.at_actions(_asked(columns, head, _one_step(columns, head, discount))) for head in heads]
-    values = [columns.at_actions(columns.head(head)) for head in heads]
+    values = [columns.at_actions(_of_member(columns, head)) for head in heads]
     found: list[list[CreditedSegment]] = [[] for _ in range(groups)]
     for i, held in enumerate(columns.held):
         for k, segment in enumerate(held.segments):
@@ -155,7 +155,13 @@ def value_lessons(columns: Columns, groups: int, *, discount: float = 1.0) -> li
     return found
 
 
+def _of_member(columns: Columns, head: str) -> Tensor:
+    """[K] what one head says, whatever is believed of an ensemble."""
+    return columns.members(head)[0]
+
+
 def _one_step(columns: Columns, head: str, discount: float) -> Tensor | None:
+    head = kind_of_head(head)
     if head not in STATE_VALUES:
         return None
     by_token = VALUE_POSITIONS[head] == "every"
@@ -237,8 +243,8 @@ def _by_group(
     found: list[list[CreditedSegment]] = [[] for _ in range(groups)]
     spread = columns.scattered(advantages)
     heads = [head for head in columns.heads if not head.startswith("slow_")] if credit.targets else []
-    targets = [columns.at_actions(_asked(columns, head, credit.targets.get(head))) for head in heads]
-    values = [columns.at_actions(columns.head(head)) for head in heads]
+    targets = [columns.at_actions(_asked(columns, head, credit.targets.get(kind_of_head(head)))) for head in heads]
+    values = [columns.at_actions(_of_member(columns, head)) for head in heads]
     for i, (held, weight) in enumerate(zip(columns.held, weights.tolist(), strict=True)):
         if weight == 0:
             continue
@@ -254,7 +260,7 @@ def _by_group(
 
 def _asked(columns: Columns, head: str, targets: Tensor | None) -> Tensor:
     """[K] targets of a head at the action tokens where it is asked, NaN at the others."""
-    where = VALUE_POSITIONS[head]
+    where = VALUE_POSITIONS[kind_of_head(head)]
     if targets is None:
         return torch.full((len(columns["turn"]),), torch.nan, dtype=torch.float64)
     if where == "every":

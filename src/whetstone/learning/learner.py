@@ -6,10 +6,11 @@ log-probs; every later update needs those from before the step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from itertools import count as counting
 from statistics import fmean
 from typing import Any
 
@@ -17,13 +18,14 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import PerTrajectory, TokenLoss, supervised
-from whetstone.algorithms.objectives import interpolated
+from whetstone.algorithms.objectives import interpolated, pessimistic
 from whetstone.learning.agreement import check_agreement, disagreement, no_question
-from whetstone.learning.columns import Columns, by_name
+from whetstone.learning.columns import STATE_VALUES, Columns, by_name, kind_of_head
 from whetstone.learning.credit import BatchCredit, CreditedSegment, CreditParts, give_credit, value_lessons
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, minibatches_of, spans_passes
 from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.sequence_logprobs import coefficients, sums_level, sums_of
 from whetstone.learning.spec import LearningSpec, UpdateBatch, UpdateResult
 from whetstone.learning.token_index import IndexedTrajectory, index_groups
@@ -90,13 +92,16 @@ class LocalLearner:
             return given, minibatches_of(spec, trainer, given, batch.demonstrations, settings.minibatches, taught)
 
         given, minibatches = credit()
+        noises = _noises(spec, trainer.optimizers.done)
         for _ in range(spec.critic.epochs - 1 if spec.critic is not None else 0):
             for each in minibatches:
                 loss = each.loss(spec, trainer, first=True, critic_only=True)
-                self._step(each, loss, critic_only=True)
+                self._step(each, loss, critic_only=True, noise=next(noises))
                 _follow(critic, spec.critic)
             given, minibatches = credit()
         metrics = dict(given.metrics)
+        if spec.critic is not None and spec.critic.ensemble > 1 and any(map(_in_states, trainer.heads)):
+            metrics["value/deviation"] = given.columns["value_deviations"].mean().item() if held else 0.0
         if trainer.process is not None:
             metrics |= trainer.process.learn(given.columns)
         reports: list[tuple[int, dict[str, float]]] = []
@@ -107,7 +112,8 @@ class LocalLearner:
                 loss = each.loss(spec, trainer, first=first, critic_only=warming)
                 said = {} if warming else self._with_objective(spec, given, each, loss)
                 agreed = partial(check_agreement, minibatches, loss, batch.version, settings) if first else no_question
-                update = self._step(each, loss, flat=each.flat, critic_only=warming, agreed=agreed)
+                options = {"critic_only": warming, "agreed": agreed, "noise": next(noises)}
+                update = self._step(each, loss, flat=each.flat, **options)
                 _follow(critic, spec.critic)
                 _add(entropies, loss.entropy_by_turn)
                 reports.append((each.own_tokens, update | said))
@@ -180,7 +186,25 @@ def batch_columns(spec: LearningSpec, trainer: ModelTrainer | None, held: Sequen
         roles=spec.roles,
         draw=torch.Generator().manual_seed(derive_seed(spec.seed, "columns", step) % 2**63),
         added=by_name(spec.columns),
+        believed=_believed(spec.critic),
     )
+
+
+def _believed(settings: CriticSettings | None) -> Callable[[Tensor], Tensor] | None:
+    return None if settings is None else partial(pessimistic, by=settings.pessimism, strength=settings.strength)
+
+
+def _noises(spec: LearningSpec, step: int) -> Iterator[EmbeddingNoise | None]:
+    """For each update of a step that of its second pass; None where there is none."""
+    smooth = spec.settings.smoothness
+    for number in counting():
+        seed = derive_seed(spec.seed, "smoothness", step, number)
+        yield None if smooth is None else EmbeddingNoise(smooth.noise, seed)
+
+
+def _in_states(head: str) -> bool:
+    """Whether a head says what a state is worth."""
+    return kind_of_head(head) in STATE_VALUES
 
 
 def _follow(critic: Critic | None, settings: CriticSettings | None) -> None:

@@ -1,6 +1,7 @@
 """What is an update of reinforcement made of? The objective, and beside it what the recipe asks for.
 
-    loss = w · objective  +  β · pull to the reference  −  e · entropy  +  w · critic's error  +  v · imitation
+    loss = w · objective  +  β · pull to the reference  −  e · entropy  +  s · smoothness  +  w · critic's error
+         + v · imitation
 
 Easy to get wrong: the objective is a mean over the policy's tokens, the critic's error one over its predictions, and
 imitation one over the expert's tokens. All go through one backward pass with one divisor, so the others are scaled to
@@ -29,11 +30,12 @@ from whetstone.algorithms import (
     success_value,
     supervised,
 )
+from whetstone.algorithms.objectives import consistency
 from whetstone.errors import CreditError
 from whetstone.learning.packing import MicroBatch
 from whetstone.learning.token_outputs import TokenOutputs
 from whetstone.plugins import unbound
-from whetstone.recipe import CriticSettings, EntropySettings
+from whetstone.recipe import CriticSettings, EntropySettings, SmoothnessSettings
 from whetstone.trajectory import Segment
 
 PerSegment = Sequence[Tensor]
@@ -90,6 +92,7 @@ class UpdateLoss:
     """[A] where the log-probs kept from when tokens were drawn take the place of the old policy's; None: nowhere."""
     reference_weight: float = 0.0
     reference_estimator: Any = "k2"
+    smoothness: SmoothnessSettings | None = None
     entropy: EntropySettings | None = None
     usual_entropies: Tensor | None = None
     """[turns] of recent updates, NaN where there was none; read with a band."""
@@ -129,6 +132,10 @@ class UpdateLoss:
             bonus = self._bonus(outputs.entropies, micro)
             beside.append(self.entropy.weight * bonus.loss)
             metrics |= bonus.metrics
+        if self.smoothness is not None and outputs.perturbed is not None:
+            apart = consistency(logprobs, outputs.perturbed.logprobs)
+            beside.append(self.smoothness.policy * apart.loss)
+            metrics["smoothness/policy"] = apart.loss.detach()
         weight = self._weight_of(micro)
         for part in beside:
             loss = loss + (part if weight is None else weight.to(part) * part)
@@ -263,10 +270,17 @@ class UpdateLoss:
         targets = _of(self.targets, micro).to(outputs.values)
         values = outputs.values[:, : targets.shape[1]]  # behind them stand slow copies, which are not trained
         if self.critic.loss == "success":
-            return success_value(values, targets)
-        if self.critic.clip is not None and self.values is not None:
-            return clipped_value(values, _of(self.values, micro).to(values), targets, clip=self.critic.clip)
-        return squared_value(values, targets)
+            error = success_value(values, targets)
+        elif self.critic.clip is not None and self.values is not None:
+            error = clipped_value(values, _of(self.values, micro).to(values), targets, clip=self.critic.clip)
+        else:
+            error = squared_value(values, targets)
+        if self.smoothness is None or outputs.perturbed is None or outputs.perturbed.values is None:
+            return error
+        beside = outputs.perturbed.values[:, : targets.shape[1]].masked_fill(targets.isnan(), 0.0)
+        apart = consistency(values.masked_fill(targets.isnan(), 0.0), beside)
+        said = apart.loss.detach().masked_fill(targets.isnan().all(1), torch.nan)
+        return TokenLoss(error.loss + self.smoothness.value * apart.loss, {**error.metrics, "smoothness/value": said})
 
 
 def _check(said: Any, objective: Callable[..., Any], logprobs: Tensor) -> None:

@@ -111,7 +111,8 @@ def _kept(given: BatchCredit, batch: Minibatch) -> list[Tensor] | None:
 def _flat_without_credit(spec: LearningSpec) -> bool:
     """Whether what has no credit has no gradient either."""
     settings = spec.settings
-    beside = settings.reference_kl > 0 or settings.entropy is not None or spec.critic is not None
+    others = (settings.entropy, settings.smoothness, spec.critic)
+    beside = settings.reference_kl > 0 or any(other is not None for other in others)
     return not beside and is_flat_without_advantage(spec.objective)
 
 
@@ -196,6 +197,7 @@ class Minibatch:
             kept=self.kept,
             reference_weight=settings.reference_kl,
             reference_estimator=settings.reference_estimator,
+            smoothness=settings.smoothness,
             entropy=entropy,
             band_strength=entropy.strength * phase_weight(place, settings.steps, form=entropy.phase)
             if entropy

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         PreferenceSettings,
         PretrainingSettings,
         ReinforcementSettings,
+        SmoothnessSettings,
         StoredMixtureSettings,
         SupervisedSettings,
     )
@@ -54,6 +55,7 @@ __all__ = [
     "ReinforcementSettings",
     "Resolved",
     "RolloutSettings",
+    "SmoothnessSettings",
     "StoredMixtureSettings",
     "SupervisedSettings",
     "TinySettings",

@@ -46,6 +46,9 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     stored = reinforcement.stored if reinforcement is not None else None
     if stored is not None and stored.use == "critic" and recipe.critic is None:
         yield "reinforcement.stored.use", "critics alone would learn from them, and there are none; set critic: {}"
+    smooth = reinforcement.smoothness if reinforcement is not None else None
+    if smooth is not None and smooth.policy == 0 and (recipe.critic is None or smooth.value == 0):
+        yield "reinforcement.smoothness", "nothing is held: set policy, or value beside a critic, above 0"
     if stored is not None and stored.off_policy == "truncated" and recipe.correction is None:
         yield "reinforcement.stored.off_policy", "truncated weighs by correction; set correction: truncated"
 
@@ -84,6 +87,11 @@ def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "rounds", "there are no stages to go through again"
     if recipe.aggregation.mode != "constant":
         yield "aggregation.tokens", "only aggregation.mode: constant divides by it"
+    if recipe.critic is not None and recipe.critic.ensemble == 1:
+        for key in ("pessimism", "strength"):
+            yield f"critic.{key}", "critic.ensemble is 1, and one critic is believed"
+    elif recipe.critic is not None and recipe.critic.pessimism == "min":
+        yield "critic.strength", "critic.pessimism is min"
     if recipe.critic is not None and recipe.critic.loss == "success":
         yield "critic.clip", "with critic.loss: success values are probabilities and are not clipped"
 

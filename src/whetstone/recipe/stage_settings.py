@@ -111,6 +111,18 @@ class PreferenceSettings(OptimizerSettings):
     """As of reinforcement."""
 
 
+class SmoothnessSettings(Settings):
+    """What is said of a state is to be said of states a little beside it: a second pass, over noisy embeddings."""
+
+    noise: float = Field(0.05, gt=0)
+    """Its deviation, in multiples of the size of a word's embedding; a word is moved alike wherever it stands in an
+    update, and otherwise in the next."""
+    policy: float = Field(0.1, ge=0)
+    """Weight of half the squared difference of log-probs."""
+    value: float = Field(0.1, ge=0)
+    """Weight of half the squared difference of values beside the critics' error; nothing without a critic."""
+
+
 class OfflineSettings(OptimizerSettings):
     """Stored episodes, learned from by the recipe's `advantage` and `objective`; nothing is sampled."""
 
@@ -123,6 +135,8 @@ class OfflineSettings(OptimizerSettings):
     reference_device: str | None = None
     """As of reinforcement."""
     reference_offload: bool = False
+    """As of reinforcement."""
+    smoothness: SmoothnessSettings | None = None
     """As of reinforcement."""
 
 
@@ -191,6 +205,8 @@ class ReinforcementSettings(OptimizerSettings):
     `k3_as_k2` reports the one and pulls like the other."""
     entropy: EntropySettings | None = None
     """A bonus for entropy; null leaves it out."""
+    smoothness: SmoothnessSettings | None = None
+    """Hold policy and critics to saying much the same a little beside a state (RO2O); null leaves it out."""
     max_mismatch: float = Field(0.1, gt=0, allow_inf_nan=True)
     """How far sampler and learner may disagree on tokens of the present weights (`sampler/mismatch_kl`, the mean k3 of
     a step, in nats) before the run stops; from a tenth of it on it is said. `.inf`: any."""

@@ -5,7 +5,6 @@ import torch
 
 from tests_batches import of
 from whetstone.algorithms.objectives import (
-    balanced_weights,
     hybrid_weight,
     interpolated,
     pessimistic,
@@ -42,15 +41,6 @@ def test_each_value_has_an_ensemble_of_its_own():
     values = torch.stack([of(1, 5), of(3, 5)])
     assert pessimistic(values).tolist() == [1, 5]
     assert pessimistic(values, by="deviation", strength=0.5).tolist() == [1.5, 5]
-
-
-def test_a_balance_between_imitation_and_improvement():
-    found = balanced_weights(of(0.5, 0.5, 0.5), of(0.5, 1, 3))
-    assert found.tolist() == pytest.approx([1.284025, 1.648721, 4.481689], abs=1e-6)
-    assert balanced_weights(of(100), of(1)).item() == 20
-    far = of(1).requires_grad_()
-    balanced_weights(of(1e4), far).sum().backward()
-    assert far.grad.item() == 0
 
 
 def test_simulated_values_are_held_down_where_the_simulator_is_off():

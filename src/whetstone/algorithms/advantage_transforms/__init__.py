@@ -1,5 +1,6 @@
 """Advantages made over after all: the last of the six pieces of credit. Each works on any estimator's."""
 
+from whetstone.algorithms.advantage_transforms.balanced import balance, balanced
 from whetstone.algorithms.advantage_transforms.clip_cov import clip_cov, covariances
 from whetstone.algorithms.advantage_transforms.entropy_aware import entropy_aware
 from whetstone.algorithms.advantage_transforms.entropy_modulated import entropy_modulated
@@ -8,6 +9,7 @@ from whetstone.algorithms.advantage_transforms.replay_band import replay_band
 from whetstone.algorithms.advantage_transforms.second_moment import second_moment
 
 ADVANTAGE_TRANSFORMS = {
+    "balanced": balanced,
     "clip_cov": clip_cov,
     "entropy_aware": entropy_aware,
     "entropy_modulated": entropy_modulated,
@@ -18,6 +20,8 @@ ADVANTAGE_TRANSFORMS = {
 
 __all__ = [
     "ADVANTAGE_TRANSFORMS",
+    "balance",
+    "balanced",
     "clip_cov",
     "covariances",
     "entropy_aware",

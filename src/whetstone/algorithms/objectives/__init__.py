@@ -21,8 +21,8 @@ from whetstone.algorithms.objectives.reward_model import (
     referee_reward,
 )
 from whetstone.algorithms.objectives.sapo import sapo
+from whetstone.algorithms.objectives.smoothness import consistency
 from whetstone.algorithms.objectives.stored import (
-    balanced_weights,
     hybrid_weight,
     interpolated,
     pessimistic,
@@ -41,7 +41,7 @@ OBJECTIVES = {objective.__name__: objective for objective in _OBJECTIVES}
 
 __all__ = [
     "OBJECTIVES", "AdvantageLoss", "Aggregation", "SamplerRatioLoss", "SumLoss", "TokenLoss", "advantage_regression",
-    "advantage_weighted", "aggregated", "balanced_weights", "bradley_terry", "cispo", "clipped", "clipped_value",
+    "advantage_weighted", "aggregated", "bradley_terry", "cispo", "clipped", "clipped_value", "consistency",
     "distilled", "distilled_now", "dpo", "entropy_balanced", "entropy_bonus", "entropy_smoothing", "entropy_weights",
     "gmpo", "gspo", "hybrid_weight", "interpolated", "ipo", "kl_cov", "kto", "mixed", "orpo", "pairs_of", "pessimistic",
     "policy_gradient", "probability_difference", "process_cross_entropy", "process_preference", "referee_reward",

@@ -1,4 +1,4 @@
-"""How do stored episodes help fresh ones? Five mechanisms, each reduced to what it adds to losses there are already.
+"""How do stored episodes help fresh ones? Four mechanisms, each reduced to what it adds to losses there are already.
 
 Easy to get wrong: with its weight at 0 each must be exactly the on-policy method.
 """
@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from whetstone.ranges import NotNegative, Positive
+from whetstone.ranges import NotNegative
 
 
 def hybrid_weight(fresh: int, stored: int, *, offline_weight: NotNegative = 0.5) -> float:
@@ -55,14 +55,6 @@ def pessimistic(values: Tensor, *, by: Literal["min", "deviation"] = "min", stre
     if by == "min":
         return values.min(0).values
     return values.mean(0) - strength * values.std(0, correction=0)
-
-
-def balanced_weights(advantages: Tensor, balance: Tensor, *, weight_max: Positive = 20.0) -> Tensor:
-    """[T] exp(b A), at most `weight_max`: imitation as strict as a balance coefficient says (FamO2O).
-
-    Source: Wang et al. 2023, arXiv:2310.17966, eq. 5; the cap is ours.
-    """
-    return (balance * advantages).clamp(max=80).exp().clamp(max=weight_max)
 
 
 def simulation_penalty(gaps: Tensor, simulated: Tensor, real: Tensor) -> Tensor:
