@@ -142,3 +142,18 @@ def test_an_ensemble_learns_and_weighs_what_is_imitated_by_how_sure_it_is(parts)
     assert told["value/deviation"] > 0
     assert told["advantage/abs_mean"] > 0
     assert told["credit/zero_fraction"] == 0
+
+
+def test_simulated_values_are_held_down_where_they_part_from_real_ones(parts):
+    more = "reinforcement.stored={data: x, use: critic, critic_weight: 0, simulation_weight: %s}"
+    (plain, fresh, stored), (held, _, _) = parts(*CRITIC, more % 0), parts(*CRITIC, more % 1000)
+    plain.update(UpdateBatch(tuple(fresh), for_critic=tuple(stored)))
+    held.update(UpdateBatch(tuple(fresh), for_critic=tuple(stored)))
+    assert alike(weights(plain), weights(held))
+
+    def apart(learner):
+        segments = [[s for g in groups for t in g.trajectories for s in t.segments()] for groups in (fresh, stored)]
+        simulated, real = (torch.cat(learner.trainer.values(each)).mean().item() for each in segments)
+        return simulated - real
+
+    assert apart(held) < apart(plain)

@@ -24,6 +24,7 @@ from whetstone.algorithms import (
 )
 from whetstone.assembly.column_requirements import added_columns
 from whetstone.assembly.compatibility import (
+    check_critic,
     check_group,
     check_judging,
     check_needs,
@@ -34,13 +35,14 @@ from whetstone.assembly.compatibility import (
 from whetstone.assembly.instantiate import checked, found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.assembly.policy import chat_of, policy_of
+from whetstone.assembly.stored_data import StoredReader
 from whetstone.chat import Chat
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
 from whetstone.environments.protocol import Checks
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
-from whetstone.learning.columns import STATE_VALUES, RunCapabilities, by_name, critic_heads
+from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
 from whetstone.learning.credit import CreditParts
 from whetstone.learning.factory import LEARNERS
 from whetstone.learning.optimizer import check_optimizer
@@ -105,6 +107,8 @@ class Assembly:
     """Columns of its parameters' names, each [T] → [T] weights"""
     columns: tuple[Callable[..., Any], ...]
     """Columns the recipe adds to ours."""
+    stored_reader: StoredReader
+    """Reads the stored episodes that `data` names."""
 
     def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
         """An engine that draws from the policy in training.
@@ -285,7 +289,9 @@ def assemble(
     check_judging(resolved, reward, environment(), source)
     chat = chat_of(resolved, policy, format)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-    strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary, chat)
+    strategy = strategy_of(resolved, source, vocabulary)
+    reader = StoredReader(resolved, chat, environment, policy.context_length)
+    method = method_of(resolved, source, vocabulary, reader)
     if isinstance(reward, Stateful):
         method = replace(method, reward=reward)
     method.load_state(memory or {})
@@ -321,12 +327,7 @@ def assemble(
     check_group(resolved, credit, objective)
     if recipe.critic is not None:
         heads = critic_heads(columns_of(credit.advantage), ensemble=recipe.critic.ensemble)
-        if not heads:
-            raise resolved.error("critic", f'has no effect: advantage "{recipe.advantage.name}" does not use a critic')
-        stored = recipe.reinforcement.stored if recipe.reinforcement is not None else None
-        if stored is not None and stored.use == "critic" and not set(STATE_VALUES) & set(heads):
-            said = f'has no effect: the critics of advantage "{recipe.advantage.name}" say no value of a state'
-            raise resolved.error("reinforcement.stored.use", said)
+        check_critic(resolved, heads)
         critic = critic_for(
             policy.model,
             heads,
@@ -357,6 +358,7 @@ def assemble(
         objective=objective,
         correction=correction,
         columns=added,
+        stored_reader=reader,
     )
 
 

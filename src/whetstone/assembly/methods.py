@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from whetstone.assembly.instantiate import part_of
-from whetstone.chat import Chat
+from whetstone.assembly.stored_data import StoredReader
 from whetstone.contracts import fulfils
-from whetstone.data import StoredMixture, stored_groups
+from whetstone.data import StoredMixture
 from whetstone.environments import Environment
 from whetstone.environments.protocol import Seats, can_be_gone_back_to
 from whetstone.errors import TaskError
@@ -66,16 +65,18 @@ def searching_of(resolved: Resolved) -> Strategy | None:
     return made
 
 
-def method_of(resolved: Resolved, source: Source, vocabulary: int, chat: Chat) -> Method:
+def method_of(resolved: Resolved, source: Source, vocabulary: int, reader: StoredReader) -> Method:
     """What a recipe does around its strategy.
 
     Args:
-        chat: Whose tokenizer stored episodes must be of.
+        reader: Reads stored episodes.
 
     Raises:
         RecipeError: A name or option is wrong.
     """
     recipe, rollout, given = resolved.recipe, resolved.recipe.rollout, _given(resolved, source, vocabulary)
+    stored = _stored(resolved, reader)
+    given["stored_groups"] = stored.everything if stored is not None else None
 
     def one(key: str, part: Part | None, protocol: type, built_in: Mapping[str, Any]) -> Any:
         kind = re.sub(r"(?<!^)(?=[A-Z])", " ", protocol.__name__).lower()
@@ -103,11 +104,11 @@ def method_of(resolved: Resolved, source: Source, vocabulary: int, chat: Chat) -
         trajectory_filters=some("trajectory_filters", rollout.trajectory_filters, TrajectoryFilter, TRAJECTORY_FILTERS),
         dynamic_sampling=one("rollout.dynamic_sampling", rollout.dynamic_sampling, DynamicSampling, DYNAMIC_SAMPLING),
         overflow=rollout.on_context_overflow,
-        stored=_stored(resolved, chat),
+        stored=stored,
     )
 
 
-def _stored(resolved: Resolved, chat: Chat) -> StoredMixture | None:
+def _stored(resolved: Resolved, reader: StoredReader) -> StoredMixture | None:
     """What stored episodes come beside fresh ones; their files are opened when they are first read."""
     reinforcement = resolved.recipe.reinforcement
     if reinforcement is None or reinforcement.stored is None:
@@ -115,10 +116,12 @@ def _stored(resolved: Resolved, chat: Chat) -> StoredMixture | None:
     settings = reinforcement.stored
 
     def read() -> list[list[Group]]:
-        return [
-            stored_groups(Path(data.path), chat, min_reward=data.min_reward, best=data.best) for data in settings.data
-        ]
+        return [reader.groups(data, f"reinforcement.stored.data.{k}") for k, data in enumerate(settings.data)]
 
+    for k, data in enumerate(settings.data):
+        if data.balanced:
+            said = "has no effect: an update draws whole tasks"
+            raise resolved.error(f"reinforcement.stored.data.{k}.balanced", said)
     return StoredMixture(read, settings, fresh=reinforcement.tasks_per_step, seed=resolved.recipe.seed)
 
 
@@ -205,4 +208,5 @@ def _given(resolved: Resolved, source: Source, vocabulary: int) -> dict[str, Any
         "steps": reinforcement.steps if reinforcement is not None else 1,
         "source": source,
         "vocabulary": vocabulary,
+        "stored_groups": None,
     }

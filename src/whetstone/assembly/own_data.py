@@ -6,6 +6,8 @@ Easy to get wrong: a mistake in the last line of a file must be found before the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,9 @@ from whetstone.data import (
     StoredMixture,
     Texts,
     conversation_of,
+    conversation_rows,
     preference_of,
     rows_of,
-    stored_groups,
 )
 from whetstone.data.conversations import LEARNED_FROM
 from whetstone.data.demonstrations import Drawn
@@ -37,28 +39,57 @@ from whetstone.recipe import (
     Resolved,
     SupervisedSettings,
 )
+from whetstone.seeding import derive_seed
 from whetstone.trajectory import Group, Trajectory
 
 
 class StoredEpisodes:
-    """Episodes of a run as demonstrations, in a shuffled order."""
+    """Episodes of a run, or of a log, as demonstrations, in a shuffled order: those that solved their task, and those
+    of which nobody says whether they did.
 
-    def __init__(self, groups: Sequence[Group], *, seed: int) -> None:
-        self._episodes = [episode for group in groups for episode in group.trajectories if episode.solved]
-        if not self._episodes:
+    Args:
+        balanced: Whether each task is drawn as often as any other.
+    """
+
+    def __init__(self, groups: Sequence[Group], *, seed: int, balanced: bool = False) -> None:
+        kept = [[_shown(t) for t in g.trajectories if t.error is not None or _imitated(t)] for g in groups]
+        tasks = kept if balanced else [[episode] for group in kept for episode in group]
+        self._tasks = [each for each in tasks if each]
+        if not self._tasks:
             raise DataError("none of its episodes solved its task, so there is nothing to imitate")
-        self._order = Shuffled(len(self._episodes), seed=seed)
+        self._order = Shuffled(len(self._tasks), seed=seed)
+        self._within = [Shuffled(len(each), seed=derive_seed(seed, "within", n)) for n, each in enumerate(self._tasks)]
 
     def episode(self, draw: int) -> Trajectory:
         """See `Drawn`."""
-        return self._episodes[self._order[draw]]
+        place = self._order[draw]
+        return self._tasks[place][self._within[place][draw // len(self._tasks)]]
+
+
+def _shown(episode: Trajectory) -> Trajectory:
+    """What is chosen from a log is what is to be imitated, whether or not somebody says that it solved anything."""
+    score = episode.score
+    return episode if score is None else replace(episode, score=replace(score, success=True))
+
+
+def _imitated(episode: Trajectory) -> bool:
+    return episode.solved or (episode.score is not None and episode.score.success is None)
 
 
 class StoredGroups:
-    """Groups of a run, in a shuffled order."""
+    """Groups of a run, in a shuffled order.
 
-    def __init__(self, groups: Sequence[Group], *, seed: int) -> None:
-        self._groups, self._order = groups, Shuffled(len(groups), seed=seed)
+    Args:
+        held_out: The share of tasks whose groups are never drawn.
+    """
+
+    def __init__(self, groups: Sequence[Group], *, seed: int, held_out: float = 0.0) -> None:
+        tasks = sorted({group.task.id for group in groups}, key=lambda task: derive_seed(seed, "held out", task))
+        apart = set(tasks[: int(held_out * len(tasks))])
+        self.held_out = [group for group in groups if group.task.id in apart]
+        """In the order in which they were sampled."""
+        self._groups = [group for group in groups if group.task.id not in apart]
+        self._order = Shuffled(len(self._groups), seed=seed)
 
     def group(self, draw: int) -> Group:
         """The group of the n-th draw."""
@@ -74,16 +105,15 @@ def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> D
         RecipeError: `learn_from` names nothing.
     """
     path, seed = Path(settings.path), assembly.resolved.recipe.seed
-    if is_stored(path):
-        groups = stored_groups(path, assembly.chat, min_reward=settings.min_reward, best=settings.best)
+    if is_stored(path) or settings.chooses:
         try:
-            return StoredEpisodes(groups, seed=seed)
+            return StoredEpisodes(assembly.stored_reader.groups(settings, key), seed=seed, balanced=settings.balanced)
         except DataError as error:
-            raise DataError(f"{path}: {error}") from None
-    _refuse_filters(assembly.resolved, settings, key)
+            raise DataError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
     chosen = found(assembly.resolved, f"{key}.learn_from", "turn filter", settings.learn_from, LEARNED_FROM)
     offered = tuple(tools_shown(assembly.environment()))
-    conversations = [conversation_of(row, offered) for row in rows_of(path, split=settings.split)]
+    rows = chain.from_iterable(map(conversation_rows, rows_of(path, split=settings.split)))
+    conversations = [conversation_of(row, offered) for row in rows]
     if not conversations:
         raise DataError(f"{path}: no conversations in it")
     return Demonstrations(
@@ -135,9 +165,10 @@ def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
     Raises:
         DataError: There are none, or they are of another tokenizer.
     """
-    path = Path(settings.data.path)
-    groups = stored_groups(path, assembly.chat, min_reward=settings.data.min_reward, best=settings.data.best)
-    return StoredGroups(groups, seed=assembly.resolved.recipe.seed)
+    groups = assembly.stored_reader.groups(settings.data, "offline.data")
+    if settings.data.balanced:
+        raise assembly.resolved.error("offline.data.balanced", "has no effect: a step draws whole tasks")
+    return StoredGroups(groups, seed=assembly.resolved.recipe.seed, held_out=settings.held_out)
 
 
 def check_data(assembly: Assembly, resolved: Resolved) -> None:
@@ -170,9 +201,8 @@ def check_mixture(assembly: Assembly) -> None:
 
 
 def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> None:
-    for name in ("min_reward", "best"):
-        if getattr(settings, name) is not None:
-            raise resolved.error(f"{key}.{name}", f"has no effect: {settings.path} holds no stored episodes")
+    for name in settings.chooses:
+        raise resolved.error(f"{key}.{name}", f"has no effect: {settings.path} holds no stored episodes")
 
 
 def with_learning(resolved: Resolved) -> Resolved:

@@ -68,6 +68,10 @@ class StoredMixture:
             self._groups = groups
         return self._groups
 
+    def everything(self) -> list[Group]:
+        """All that is stored, even where none of it comes into updates: for parts that read it."""
+        return self.read() or [group for history in self._read() for group in history]
+
     def due(self, update: int) -> int:
         """How many groups come with an update, from 0; over many updates exactly the share."""
         return self._until(update + 1) - self._until(update)

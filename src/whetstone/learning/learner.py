@@ -22,6 +22,7 @@ from whetstone.algorithms.objectives import interpolated, pessimistic
 from whetstone.learning.agreement import check_agreement, disagreement, no_question
 from whetstone.learning.columns import STATE_VALUES, Columns, by_name, kind_of_head
 from whetstone.learning.credit import BatchCredit, CreditedSegment, CreditParts, give_credit, value_lessons
+from whetstone.learning.dynamics import dynamics_gaps
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, minibatches_of, spans_passes
 from whetstone.learning.model_trainer import ModelTrainer
@@ -89,7 +90,11 @@ class LocalLearner:
             if stored and settings.stored is not None:
                 discount = settings.stored.critic_discount
                 taught = value_lessons(columns(stored), len(batch.for_critic), discount=discount)
-            return given, minibatches_of(spec, trainer, given, batch.demonstrations, settings.minibatches, taught)
+            gaps = None
+            if taught and settings.stored is not None and settings.stored.simulation_weight > 0:
+                gaps = dynamics_gaps(given.columns.held, stored)
+            count = settings.minibatches
+            return given, minibatches_of(spec, trainer, given, batch.demonstrations, count, taught, gaps)
 
         given, minibatches = credit()
         noises = _noises(spec, trainer.optimizers.done)
@@ -124,6 +129,18 @@ class LocalLearner:
         if squared > 0:  # (Σw)² / (n Σw²): 1 where all count alike
             metrics["importance/effective_sample_fraction"] = metrics["correction/weight"] ** 2 / squared
         return UpdateResult(metrics, given.sizes)
+
+    def look(self, batch: UpdateBatch) -> dict[str, float]:
+        """See `protocol.LooksAhead`."""
+        spec, trainer = self.spec, self.trainer
+        held, columns = index_groups(batch.groups), partial(batch_columns, spec, trainer)
+        given = give_credit(spec.credit, held, len(batch.groups), columns)
+        (whole,) = minibatches_of(spec, trainer, given, (), 1)
+        loss = whole.loss(spec, trainer, first=True)
+        said = self._with_objective(spec, given, whole, loss)
+        found = trainer.look(whole.segments, loss, temperature=spec.temperature, divisor=whole.divisor)
+        whole.before = whole.before or list(loss.old)
+        return found | said | disagreement([whole], batch.version)
 
     def imitate(self, segments: Sequence[Segment]) -> UpdateResult:
         """See `protocol.Learner`."""

@@ -107,6 +107,10 @@ class UpdateLoss:
     value_shares: Sequence[float] | None = None
     """Per segment, what that is multiplied by; None: by 1. Where it is set, tokens of weight 0 are critics' alone, and
     the policy reports nothing of them."""
+    value_slopes: PerSegment | None = None
+    """[A, heads] by how much a penalty grows with each value; None: there is none."""
+    slope_weight: float = 0.0
+    """Of that penalty, over the update's divisor."""
     correction: Callable[..., Any] | None = None
     """Columns → [T] what each token's objective counts for, where another policy may have drawn it."""
     imitation_weight: float = 0.0
@@ -146,6 +150,9 @@ class UpdateLoss:
             weighted = self.value_weight * error.loss
             if self.value_shares is not None:
                 weighted = _per_token(self.value_shares, micro).to(weighted) * weighted
+            if self.value_slopes is not None and outputs.values is not None:
+                slopes = _of(self.value_slopes, micro).to(outputs.values)
+                weighted = weighted + self.slope_weight * (slopes * outputs.values[:, : slopes.shape[1]]).sum(1)
             loss, metrics = loss + weighted, metrics | error.metrics
             metrics["loss/value"] = weighted.detach()
         if self.imitation_weight > 0:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, columns_of, is_flat_without_advantage, token_weights
-from whetstone.algorithms.objectives import hybrid_weight
+from whetstone.algorithms.objectives import hybrid_weight, simulation_penalty
 from whetstone.algorithms.schedules import mixing_weight, phase_weight
 from whetstone.errors import CreditError
 from whetstone.learning.credit import BatchCredit, CreditedSegment
@@ -32,6 +32,7 @@ def minibatches_of(
     shown: Sequence[Segment],
     count: int,
     taught: Sequence[Sequence[CreditedSegment]] = (),
+    gaps: Tensor | None = None,
 ) -> list[Minibatch]:
     """The minibatches of a step: the groups dealt out in turn, each with what its update reads beside its segments.
 
@@ -39,6 +40,7 @@ def minibatches_of(
         shown: Demonstrations.
         count: How many.
         taught: What critics alone learn from, group by group.
+        gaps: [M] how far the world of the policy's own turns is off that of what is taught; None: it is the same.
     """
     settings, temperature = spec.settings, spec.temperature
     asked = set(columns_of(spec.objective))
@@ -71,6 +73,9 @@ def minibatches_of(
             batch.extra["reference_logprobs"] = batch.reference
         if "teacher_logprobs" in asked:
             batch.extra["teacher_logprobs"] = trainer.logprobs(batch.segments, temperature=temperature, of="teacher")
+        if gaps is not None:
+            apart = given.columns.at_actions(given.columns.spread(gaps, "turn", "token"))
+            batch.value_slopes = _simulation_slopes(batch, [apart[i][k] for i, k in batch.placed])
         of = [given.columns.held[i].trajectory for i, _ in batch.placed]
         batch.of_others = [trajectory.off_policy is not OffPolicy.RECOMPUTE for trajectory in of]
         batch.kept = _kept(given, batch)
@@ -148,6 +153,8 @@ class Minibatch:
     """Behind them, what critics alone learn from."""
     old_known: bool = False
     """Whether the log-probs before the step were computed by a pass of their own."""
+    value_slopes: list[Tensor] | None = None
+    """[A, heads] of each segment, by how much a penalty grows with its values; None: there is none."""
     reference: list[Tensor] | None = None
     kept: list[Tensor] | None = None
     extra: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -207,6 +214,8 @@ class Minibatch:
             critic=critic,
             value_weight=critic.weight * self.per(self.predictions) if critic is not None else 0.0,
             value_shares=self._value_shares(settings.stored),
+            value_slopes=self.value_slopes,
+            slope_weight=self._slope_weight(spec),
             imitation_weight=shown * self.per(self.imitated),
         )
 
@@ -233,6 +242,13 @@ class Minibatch:
         """How many values critics are to foretell of the policy's own episodes."""
         return _predictions(self.credited)
 
+    def _slope_weight(self, spec: LearningSpec) -> float:
+        """What a penalty on values counts for, beside being divided by the divisor."""
+        stored = spec.settings.stored
+        if stored is None or spec.critic is None:
+            return 0.0
+        return stored.simulation_weight * spec.critic.weight * self.divisor
+
     def _value_shares(self, settings: StoredMixtureSettings | None) -> list[float] | None:
         """Per segment, what a critic's error there counts for beside one on the policy's own; None: all alike."""
         if not self.taught or settings is None:
@@ -249,6 +265,28 @@ class Minibatch:
     def per(self, count: int) -> float:
         """What turns a sum over the divisor into a mean over `count`."""
         return self.divisor / max(1, count)
+
+
+def _simulation_slopes(batch: Minibatch, gaps: Sequence[Tensor]) -> list[Tensor]:
+    """By how much `simulation_penalty` grows with each value, at the values before the step."""
+    learned = [*batch.credited, *batch.taught]
+    values = [each.value for each in learned if each.value is not None]
+    asked = [~each.target.isnan() for each in learned if each.target is not None]
+    own, heads = len(batch.credited), values[0].shape[1] if values else 0
+    found = [torch.zeros(action_tokens(segment), heads) for segment in batch.segments]
+    for head in range(heads):
+        simulated = torch.cat([v[a[:, head], head] for v, a in zip(values[:own], asked[:own], strict=True)])
+        real = torch.cat([v[a[:, head], head] for v, a in zip(values[own:], asked[own:], strict=True)])
+        off = torch.cat([g[a[:, head]] for g, a in zip(gaps, asked[:own], strict=True)])
+        if not len(simulated) or not len(real):
+            continue
+        leaves = [simulated.double().requires_grad_(), real.double().requires_grad_()]
+        with torch.enable_grad():
+            slopes = torch.autograd.grad(simulation_penalty(off, *leaves), leaves)
+        left = torch.split(torch.cat(slopes).float(), [int(a[:, head].sum()) for a in asked])
+        for place, (each, mine) in enumerate(zip(asked, left, strict=True)):
+            found[place][each[:, head], head] = mine
+    return found
 
 
 def _predictions(credited: Sequence[CreditedSegment]) -> int:

@@ -242,6 +242,13 @@ class ModelTrainer:
             for micro in self._packed([segments[i] for i in places]):
                 yield replace(micro, indices=tuple(places[i] for i in micro.indices)), has_gradient
 
+    def look(
+        self, segments: Sequence[Segment], loss_of: LossOf, *, temperature: float = 1.0, divisor: int
+    ) -> dict[str, float]:
+        """What `step` reports of losses, without a gradient or a step."""
+        everything = range(len(segments))
+        return self._within_memory(lambda: self._gradient(segments, loss_of, temperature, divisor, everything, None))[0]
+
     @torch.no_grad()
     def logprobs(
         self,

@@ -173,7 +173,7 @@ def _stored_options_need_their_use(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if stored is None:
         return
     for use, keys in {
-        "critic": ("critic_weight", "critic_discount"),
+        "critic": ("critic_weight", "critic_discount", "simulation_weight"),
         "alternate": ("inner_updates", "outer_rate"),
     }.items():
         if stored.use != use:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -63,6 +63,9 @@ class DataSettings(Settings):
     path: str
     """JSON lines, one JSON list (`.json`), Parquet (`.parquet`, or a folder of them), or a dataset of Hugging Face in a
     folder; `docs/data.md` has the columns of each kind. For stored episodes a run directory as well."""
+    reward: str | list[str] | None = None
+    """Of rows with an episode each, the column with its reward, or several that are added up; null: `reward`, `score`,
+    or what the log of a tool that is known has."""
     split: str = "train"
     """Of a dataset that has several."""
     learn_from: str = "all"
@@ -72,6 +75,23 @@ class DataSettings(Settings):
     """Of stored episodes, those with at least this reward alone; null: all."""
     best: int | None = Field(None, ge=1)
     """Of stored episodes of one task, at most so many, the best first; null: all."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Of stored episodes, those whose policy wrote at most so many tokens; null: all."""
+    clean: bool = False
+    """Of stored episodes, those alone that ended by themselves, every call well-formed and answered, without loops."""
+    distinct: bool = False
+    """Of stored episodes of one task that said and called the same, one alone."""
+    balanced: bool = False
+    """Whether each task is drawn as often as any other, however many episodes are stored of it."""
+
+    OF_EPISODES: ClassVar = ("reward", "min_reward", "best", "max_tokens", "clean", "distinct", "balanced")
+    """Keys that say something of stored episodes alone."""
+
+    @property
+    def chooses(self) -> tuple[str, ...]:
+        """The keys that are set of those that say something of stored episodes alone."""
+        own = type(self).model_fields
+        return tuple(name for name in self.OF_EPISODES if getattr(self, name) != own[name].default)
 
 
 class SupervisedSettings(OptimizerSettings):
@@ -138,6 +158,11 @@ class OfflineSettings(OptimizerSettings):
     """As of reinforcement."""
     smoothness: SmoothnessSettings | None = None
     """As of reinforcement."""
+    held_out: float = Field(0.1, ge=0, lt=1)
+    """The share of tasks whose episodes are never learned from: `whetstone why` compares the loss on them with that of
+    training, and says whether to stop, regularise or get more data."""
+    held_out_every: int = Field(5, ge=1)
+    """Steps between looks at them, at as many groups as a step has; the first and the last step have one."""
 
 
 class StoredMixtureSettings(Settings):
@@ -165,6 +190,9 @@ class StoredMixtureSettings(Settings):
     """With `use: critic`: of their error beside that on fresh turns, each a mean; at 0 the run is the one without."""
     critic_discount: float = Field(1.0, ge=0, le=1)
     """With `use: critic`: what the value one step ahead counts for."""
+    simulation_weight: float = Field(0.0, ge=0)
+    """With `use: critic`, where fresh episodes are of a simulated or noisy world and stored ones of the real one: how
+    much fresh values are held down where the two part, and stored ones up (H2O); 0 leaves it out."""
     inner_updates: int = Field(1, ge=1)
     """With `use: alternate`: updates on stored groups behind each step's fresh ones."""
     outer_rate: float = Field(1.0, gt=0, le=1)

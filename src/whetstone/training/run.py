@@ -78,7 +78,7 @@ from whetstone.training.pinned import pinned
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Stage
 from whetstone.training.stages import check_stages, run_stages
-from whetstone.training.stored import Stored
+from whetstone.training.stored import Looks, Stored
 from whetstone.training.summary import RunSummary
 from whetstone.training.supervised import Pretraining, Supervised
 from whetstone.training.telling import WITHOUT_USE, headline, summary_of
@@ -338,7 +338,8 @@ class _Run:
             return Stored(pairs, learner, self.engine, count=settings.batch_size, done=done)
         if isinstance(settings, OfflineSettings):
             stored = stored_of(self.assembly, settings)
-            return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done)
+            looks = Looks(stored.held_out, settings.held_out_every, settings.steps)
+            return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done, looks=looks)
         assert isinstance(settings, ReinforcementSettings)
         store = RunStore(self.run_dir, groups_per_file=settings.tasks_per_step, say=self.progress.say)
         held.callback(store.close)

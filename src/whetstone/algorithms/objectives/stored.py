@@ -63,7 +63,7 @@ def simulation_penalty(gaps: Tensor, simulated: Tensor, real: Tensor) -> Tensor:
         log Σ ω e^Q − mean Q_real,   ω = softmax(gap) over the simulated
 
     Args:
-        gaps: [S] log-odds of real against simulated, from two discriminators.
+        gaps: [S] log-odds of simulated against real dynamics, from two discriminators: large where it is off.
         simulated: [S] values with gradient.
         real: [R] values with gradient.
 
