@@ -63,6 +63,20 @@ def test_killed_and_resumed_it_comes_to_the_same_weights_and_replays(tmp_path, s
 
 
 @pytest.mark.slow
+def test_tasks_chosen_by_what_is_stored_are_chosen_alike_behind_a_kill(tmp_path, small_demo, stored_run):
+    more = ["reinforcement.steps=4", "reinforcement.checkpoint_every=2", "supervised.steps=1"]
+    covered = small_demo(*with_stored(stored_run, "share: 0"), *more, "curriculum={name: coverage, size: 6}")
+    train(covered, tmp_path / "whole", progress=QUIET)
+    with pytest.raises(Stopped):
+        train(covered, tmp_path / "killed", progress=StopAfter(2, of="reinforcement"))
+    train(covered, tmp_path / "killed", resume=True, progress=QUIET)
+    assert alike(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+    assert 0 < rows(tmp_path / "whole")[-1]["curriculum/need"] <= 1
+    with pytest.raises(RecipeError, match=r"set reinforcement\.stored"):
+        train(small_demo(TEACHING, "curriculum={name: coverage, size: 6}"), tmp_path / "none", progress=QUIET)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["use: together, share: 0", "use: critic, critic_weight: 0"])
 def test_without_a_share_or_a_weight_it_is_the_run_without_them(tmp_path, small_demo, stored_run, use):
     plain = small_demo(TEACHING, *(CRITIC if "critic" in use else []))
