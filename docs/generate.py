@@ -57,7 +57,7 @@ from whetstone.tasks.curricula import CURRICULA
 
 HERE = Path(__file__).parent
 
-GIVEN = {"group_size", "max_turns", "seed", "steps", "source", "vocabulary"}
+GIVEN = {"group_size", "max_turns", "seed", "steps", "source", "stored_groups", "vocabulary"}
 """What parts are given from elsewhere in the recipe."""
 
 PRIMITIVES: list[tuple[str, str, Mapping[str, Any]]] = [

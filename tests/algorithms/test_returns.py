@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests_batches import of, whole
 from tests_naive_credit import to_go
-from whetstone.algorithms.returns import following, last_of, preceding, reward_to_go
+from whetstone.algorithms.returns import following, last_of, one_step_ahead, preceding, reward_to_go
 
 RUNS = st.lists(st.lists(st.tuples(st.floats(-2, 2), st.booleans()), min_size=1, max_size=6), min_size=1, max_size=5)
 
@@ -71,3 +71,9 @@ def test_neighbours_have_the_width_of_the_values():
         assert following(values, run, others).dtype is values.dtype
         assert preceding(values, run, others).dtype is values.dtype
         assert following(values, run, others).tolist() == preceding(values, run, others).tolist() == others.tolist()
+
+
+def test_one_step_ahead_is_what_a_step_earns_and_what_is_foretold_behind_it():
+    # .1 + .9 · .6; 0 + .9 · .8 of what follows the run; and a run of its own
+    found = one_step_ahead(of(0.1, 0, 1), of(0.4, 0.6, 0.2), torch.tensor([0, 0, 1]), of(0.8, 0), discount=0.9)
+    assert found.tolist() == pytest.approx([0.64, 0.72, 1])

@@ -354,7 +354,7 @@ class _Little:
     def __init__(self, forward, most, error):
         self.forward, self.most, self.error, self.refused = forward, most, error, 0
 
-    def __call__(self, micro, temperature):
+    def __call__(self, micro, temperature, *, noise=None):
         if len(micro.ids) > self.most:
             self.refused += 1
             raise self.error

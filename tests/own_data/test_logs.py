@@ -12,11 +12,11 @@ from whetstone.data import Choice, conversation_of, conversation_rows, logged, l
 from whetstone.data import written as in_tokens
 from whetstone.data.choosing import is_clean
 from whetstone.data.rows import Row
+from whetstone.data.stored_episodes import as_stored
 from whetstone.errors import DataError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
-from whetstone.training.stored import as_stored
 from whetstone.trajectory import EndReason, OffPolicy
 
 TINY = "policy.tiny={vocabulary: 300, hidden: 8, layers: 1, heads: 2, intermediate: 8, context_length: 512}"
@@ -70,7 +70,7 @@ def test_tokens_and_log_probs_of_a_rollout_are_taken_as_they_are(tmp_path, made)
         "reward": 1,
     }
     (group,) = logged_groups(written(tmp_path / "a.jsonl", [row]), made.chat)
-    episode = as_stored(group.trajectories[0])
+    episode = as_stored(group, "again/").trajectories[0]
     (segment,) = episode.segments()
     assert segment.tokens.ids == (*read, *said, *seen, *answer)
     assert segment.action_mask == tuple(map(bool, [0] * len(read) + row["env_mask"]))
@@ -79,7 +79,7 @@ def test_tokens_and_log_probs_of_a_rollout_are_taken_as_they_are(tmp_path, made)
     assert episode.off_policy is OffPolicy.STORED
     del row["logprobs"]
     (group,) = logged_groups(written(tmp_path / "a.jsonl", [row]), made.chat)
-    assert as_stored(group.trajectories[0]).off_policy is OffPolicy.RECOMPUTE
+    assert as_stored(group, "again/").trajectories[0].off_policy is OffPolicy.RECOMPUTE
     row["completion_ids"][0] = 10_000
     with pytest.raises(DataError, match="token 10000 is none of this policy's tokenizer"):
         logged_groups(written(tmp_path / "a.jsonl", [row]), made.chat)

@@ -14,6 +14,7 @@ from whetstone.trajectory import EndReason, Score
 PROVIDED = {
     "attempts": {"process_rewards"},
     "checklist": {"process_rewards"},
+    "followed": {"process_rewards", "matched"},
     "ftrl": {"process_rewards", "solved_share"},
     "learned": {"learned"},
     "matched_calls": {"process_rewards", "action_rewards", "matched", "progress"},
@@ -33,6 +34,7 @@ AROUND = {
     "calibrated": {},
     "cost_aware": {"budget": 1.0},
     "fewest_turns": {},
+    "followed": {},
     "ikea": {},
     "matched_calls": {},
     "meta_reasoning": {},

@@ -68,6 +68,21 @@ def following(
     return found
 
 
+def one_step_ahead(
+    rewards: Tensor,  # [n] of each step
+    values: Tensor,  # [n] in front of each step
+    run: Tensor,  # [n] ascending
+    last: Tensor,  # [N] what follows the last step of each run
+    *,
+    discount: float = 1.0,
+) -> Tensor:  # [n]
+    """What each step earns and what is foretold behind it: r_t + γ V_{t+1}; float64.
+
+    Source: Sutton & Barto 2018, §6.1.
+    """
+    return rewards.double() + discount * following(values.double(), run, last)
+
+
 def preceding(
     values: Tensor,  # [n] of each step
     run: Tensor,  # [n] ascending

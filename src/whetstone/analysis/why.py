@@ -164,8 +164,10 @@ class Explainer:
         return consumed[update]
 
     def _update_of(self, id: str) -> int:
-        """Which update took the group whose number a trajectory's id begins with."""
+        """Which update took the group whose number a trajectory's id begins with, or drew it from stored ones."""
         number = id.partition("/")[0].removeprefix("group-")
+        if number.startswith("stored-") and number.split("-")[1].isdecimal():
+            return int(number.split("-")[1])
         for update, numbers in self.record.consumed.items():
             if number in map(str, numbers):
                 return update

@@ -24,6 +24,7 @@ from whetstone.algorithms import (
 )
 from whetstone.assembly.column_requirements import added_columns
 from whetstone.assembly.compatibility import (
+    check_critic,
     check_group,
     check_judging,
     check_needs,
@@ -35,6 +36,7 @@ from whetstone.assembly.compatibility import (
 from whetstone.assembly.instantiate import checked, found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.assembly.policy import chat_of, policy_of
+from whetstone.assembly.stored_data import StoredReader
 from whetstone.chat import Chat
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
@@ -106,6 +108,8 @@ class Assembly:
     """Columns of its parameters' names, each [T] → [T] weights"""
     columns: tuple[Callable[..., Any], ...]
     """Columns the recipe adds to ours."""
+    stored_reader: StoredReader
+    """Reads the stored episodes that `data` names."""
 
     def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
         """An engine that draws from the policy in training.
@@ -286,7 +290,9 @@ def assemble(
     check_judging(resolved, reward, environment(), source)
     chat = chat_of(resolved, policy, format)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-    strategy, method = strategy_of(resolved, source, vocabulary), method_of(resolved, source, vocabulary)
+    strategy = strategy_of(resolved, source, vocabulary)
+    reader = StoredReader(resolved, chat, environment, policy.context_length)
+    method = method_of(resolved, source, vocabulary, reader)
     if isinstance(reward, Stateful):
         method = replace(method, reward=reward)
     method.load_state(memory or {})
@@ -322,9 +328,8 @@ def assemble(
     check_observations(resolved, credit)
     check_group(resolved, credit, objective)
     if recipe.critic is not None:
-        heads = critic_heads(columns_of(credit.advantage))
-        if not heads:
-            raise resolved.error("critic", f'has no effect: advantage "{recipe.advantage.name}" does not use a critic')
+        heads = critic_heads(columns_of(credit.advantage), ensemble=recipe.critic.ensemble)
+        check_critic(resolved, heads)
         critic = critic_for(
             policy.model,
             heads,
@@ -355,6 +360,7 @@ def assemble(
         objective=objective,
         correction=correction,
         columns=added,
+        stored_reader=reader,
     )
 
 

@@ -16,7 +16,7 @@ from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools, Judges
 from whetstone.errors import TaskError, did_you_mean
-from whetstone.learning.columns import Column, RunCapabilities, empty_column
+from whetstone.learning.columns import STATE_VALUES, Column, RunCapabilities, empty_column
 from whetstone.learning.credit import LEVELS, CreditParts
 from whetstone.learning.losses import FORWARD_COLUMNS
 from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
@@ -150,6 +150,24 @@ def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:
         raise resolved.error("correction", said)
     if has_ratio_to_sampler(objective):
         raise resolved.error("correction", f'the ratio of objective "{name}" carries the mismatch already')
+
+
+def check_critic(resolved: Resolved, heads: Collection[str]) -> None:
+    """Refuse critics that nothing reads, and stored episodes for critics that cannot learn from them.
+
+    Args:
+        heads: What the critics would foretell.
+
+    Raises:
+        RecipeError: A key is without effect.
+    """
+    recipe = resolved.recipe
+    if not heads:
+        raise resolved.error("critic", f'has no effect: advantage "{recipe.advantage.name}" does not use a critic')
+    stored = recipe.reinforcement.stored if recipe.reinforcement is not None else None
+    if stored is not None and stored.use == "critic" and not set(STATE_VALUES) & set(heads):
+        said = f'has no effect: the critics of advantage "{recipe.advantage.name}" say no value of a state'
+        raise resolved.error("reinforcement.stored.use", said)
 
 
 def check_group(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any]) -> None:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from whetstone.assembly.instantiate import part_of
+from whetstone.assembly.stored_data import StoredReader
 from whetstone.contracts import fulfils
+from whetstone.data import StoredMixture
 from whetstone.environments import Environment
 from whetstone.environments.protocol import Seats, can_be_gone_back_to
 from whetstone.errors import TaskError
@@ -43,7 +45,7 @@ from whetstone.rollout.task_keys import key_of
 from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
 from whetstone.tasks import CURRICULA, Curriculum, Source
 from whetstone.tools.protocol import stateless
-from whetstone.trajectory import OffPolicy
+from whetstone.trajectory import Group, OffPolicy
 
 
 def strategy_of(resolved: Resolved, source: Source, vocabulary: int) -> Strategy:
@@ -63,13 +65,18 @@ def searching_of(resolved: Resolved) -> Strategy | None:
     return made
 
 
-def method_of(resolved: Resolved, source: Source, vocabulary: int) -> Method:
+def method_of(resolved: Resolved, source: Source, vocabulary: int, reader: StoredReader) -> Method:
     """What a recipe does around its strategy.
+
+    Args:
+        reader: Reads stored episodes.
 
     Raises:
         RecipeError: A name or option is wrong.
     """
     recipe, rollout, given = resolved.recipe, resolved.recipe.rollout, _given(resolved, source, vocabulary)
+    stored = _stored(resolved, reader)
+    given["stored_groups"] = stored.everything if stored is not None else None
 
     def one(key: str, part: Part | None, protocol: type, built_in: Mapping[str, Any]) -> Any:
         kind = re.sub(r"(?<!^)(?=[A-Z])", " ", protocol.__name__).lower()
@@ -97,7 +104,25 @@ def method_of(resolved: Resolved, source: Source, vocabulary: int) -> Method:
         trajectory_filters=some("trajectory_filters", rollout.trajectory_filters, TrajectoryFilter, TRAJECTORY_FILTERS),
         dynamic_sampling=one("rollout.dynamic_sampling", rollout.dynamic_sampling, DynamicSampling, DYNAMIC_SAMPLING),
         overflow=rollout.on_context_overflow,
+        stored=stored,
     )
+
+
+def _stored(resolved: Resolved, reader: StoredReader) -> StoredMixture | None:
+    """What stored episodes come beside fresh ones; their files are opened when they are first read."""
+    reinforcement = resolved.recipe.reinforcement
+    if reinforcement is None or reinforcement.stored is None:
+        return None
+    settings = reinforcement.stored
+
+    def read() -> list[list[Group]]:
+        return [reader.groups(data, f"reinforcement.stored.data.{k}") for k, data in enumerate(settings.data)]
+
+    for k, data in enumerate(settings.data):
+        if data.balanced:
+            said = "has no effect: an update draws whole tasks"
+            raise resolved.error(f"reinforcement.stored.data.{k}.balanced", said)
+    return StoredMixture(read, settings, fresh=reinforcement.tasks_per_step, seed=resolved.recipe.seed)
 
 
 def check_method(
@@ -110,7 +135,7 @@ def check_method(
     """
     recipe = resolved.recipe
     for name, part in (("strategy", strategy), *method.parts()):
-        key = name if name == "curriculum" else f"rollout.{name}"
+        key = {"curriculum": name, "stored": "reinforcement.stored"}.get(name, f"rollout.{name}")
         try:
             if fulfils(part, ChecksSource):
                 part.check(source, 0)
@@ -183,4 +208,5 @@ def _given(resolved: Resolved, source: Source, vocabulary: int) -> dict[str, Any
         "steps": reinforcement.steps if reinforcement is not None else 1,
         "source": source,
         "vocabulary": vocabulary,
+        "stored_groups": None,
     }

@@ -14,17 +14,15 @@ from typing import Any
 from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.instantiate import found
 from whetstone.data import (
-    Choice,
     Demonstrations,
     Preferences,
     Shuffled,
+    StoredMixture,
     Texts,
     conversation_of,
     conversation_rows,
-    logged_groups,
     preference_of,
     rows_of,
-    stored_groups,
 )
 from whetstone.data.conversations import LEARNED_FROM
 from whetstone.data.demonstrations import Drawn
@@ -79,10 +77,19 @@ def _imitated(episode: Trajectory) -> bool:
 
 
 class StoredGroups:
-    """Groups of a run, in a shuffled order."""
+    """Groups of a run, in a shuffled order.
 
-    def __init__(self, groups: Sequence[Group], *, seed: int) -> None:
-        self._groups, self._order = groups, Shuffled(len(groups), seed=seed)
+    Args:
+        held_out: The share of tasks whose groups are never drawn.
+    """
+
+    def __init__(self, groups: Sequence[Group], *, seed: int, held_out: float = 0.0) -> None:
+        tasks = sorted({group.task.id for group in groups}, key=lambda task: derive_seed(seed, "held out", task))
+        apart = set(tasks[: int(held_out * len(tasks))])
+        self.held_out = [group for group in groups if group.task.id in apart]
+        """In the order in which they were sampled."""
+        self._groups = [group for group in groups if group.task.id not in apart]
+        self._order = Shuffled(len(self._groups), seed=seed)
 
     def group(self, draw: int) -> Group:
         """The group of the n-th draw."""
@@ -100,7 +107,7 @@ def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> D
     path, seed = Path(settings.path), assembly.resolved.recipe.seed
     if is_stored(path) or settings.chooses:
         try:
-            return StoredEpisodes(episodes_of(assembly, settings, key), seed=seed, balanced=settings.balanced)
+            return StoredEpisodes(assembly.stored_reader.groups(settings, key), seed=seed, balanced=settings.balanced)
         except DataError as error:
             raise DataError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
     chosen = found(assembly.resolved, f"{key}.learn_from", "turn filter", settings.learn_from, LEARNED_FROM)
@@ -112,34 +119,6 @@ def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> D
     return Demonstrations(
         conversations, assembly.chat, chosen=chosen, context_length=assembly.policy.context_length, seed=seed
     )
-
-
-def episodes_of(assembly: Assembly, settings: DataSettings, key: str) -> list[Group]:
-    """The stored episodes `data` names: of a run, or of another tool's log.
-
-    Raises:
-        DataError: There are none, a row is wrong or has no reward, or they are of another tokenizer.
-        RecipeError: A key has no effect on them.
-    """
-    path, choice = Path(settings.path), choice_of(settings)
-    if is_stored(path):
-        if settings.reward is not None:
-            raise assembly.resolved.error(f"{key}.reward", f"has no effect: {path} holds the rewards its run gave")
-        return stored_groups(path, assembly.chat, choice)
-    return logged_groups(
-        path,
-        assembly.chat,
-        choice,
-        split=settings.split,
-        reward=settings.reward,
-        offered=tuple(tools_shown(assembly.environment())),
-        context_length=assembly.policy.context_length,
-    )
-
-
-def choice_of(settings: DataSettings) -> Choice:
-    """Which of the stored episodes are taken."""
-    return Choice(settings.min_reward, settings.best, settings.max_tokens, settings.clean, settings.distinct)
 
 
 def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
@@ -186,10 +165,10 @@ def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
     Raises:
         DataError: There are none, or they are of another tokenizer.
     """
-    groups = episodes_of(assembly, settings.data, "offline.data")
+    groups = assembly.stored_reader.groups(settings.data, "offline.data")
     if settings.data.balanced:
         raise assembly.resolved.error("offline.data.balanced", "has no effect: a step draws whole tasks")
-    return StoredGroups(groups, seed=assembly.resolved.recipe.seed)
+    return StoredGroups(groups, seed=assembly.resolved.recipe.seed, held_out=settings.held_out)
 
 
 def check_data(assembly: Assembly, resolved: Resolved) -> None:
@@ -207,6 +186,18 @@ def check_data(assembly: Assembly, resolved: Resolved) -> None:
             preferences_of(assembly, settings)
         elif isinstance(settings, OfflineSettings):
             stored_of(assembly, settings)
+    if resolved.recipe.reinforcement is not None:
+        check_mixture(assembly)
+
+
+def check_mixture(assembly: Assembly) -> None:
+    """Read the stored episodes that come beside those of reinforcement, where there are to be some.
+
+    Raises:
+        DataError: There are none, they are of another tokenizer, or not those the run began with.
+    """
+    if isinstance(assembly.method.stored, StoredMixture):
+        assembly.method.stored.read()
 
 
 def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> None:
@@ -228,7 +219,8 @@ def with_learning(resolved: Resolved) -> Resolved:
         changes |= {"objective": stage.objective.model_dump(), "aggregation": None}
         shared["tasks_per_step"] = stage.batch_size
     else:
-        shared |= {"tasks_per_step": stage.tasks_per_step, "reference_kl": stage.reference_kl}
+        smooth = stage.smoothness.model_dump() if stage.smoothness is not None else None
+        shared |= {"tasks_per_step": stage.tasks_per_step, "reference_kl": stage.reference_kl, "smoothness": smooth}
     made = {name: value for name, value in shared.items() if not _is_default(name, value)}
     return resolved.with_changes({**changes, "reinforcement": made})
 

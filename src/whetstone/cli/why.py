@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from whetstone import record
-from whetstone.analysis import Explainer, Explanation
+from whetstone.analysis import Explainer, Explanation, advice, looks_of
 from whetstone.causes import listed
 from whetstone.errors import RunDirectoryError
 from whetstone.plain_json import to_json
@@ -41,8 +41,9 @@ def why(
 ) -> None:
     """Explain one number of RUN_DIR.
 
-    Without a TRAJECTORY: a table of steps, what each learned from and what was lost. With one: its rewards, what it was
-    compared with, its advantage, and each token's ratio, clipping and push. Ids are listed by --step.
+    Without a TRAJECTORY: a table of steps, what each learned from and what was lost; of a run on stored episodes alone,
+    losses there and on held-out ones, and whether to stop, regularise, go on or get more data. With one: its rewards,
+    what it was compared with, its advantage, and each token's ratio, clipping and push. Ids are listed by --step.
     """
     record.run_recipe(run_dir)  # says where there is no run
     if trajectory is None:
@@ -65,7 +66,11 @@ def why(
 
 
 def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
-    rows = learning_rows(Journal(run_dir).read())
+    journal = Journal(run_dir).read()
+    rows = learning_rows(journal)
+    if not rows and any(row["stage"] == "offline" for row in journal):
+        _stored(run_dir, journal, step, as_json)
+        return
     if not rows:
         raise RunDirectoryError(f"{run_dir}: no step of reinforcement on record")
     wanted = [row for row in rows if step is None or row["from"] == step]
@@ -100,6 +105,28 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
         click.echo(plain(f"{'none' if reward is None else f'{reward:g}':>8}  {name}{f'  {cause}' if cause else ''}"))
     if trajectories:
         click.echo(f"whetstone why {run_dir} '{trajectories[0][0]}'   explains one of them")
+
+
+def _stored(run_dir: Path, journal: Sequence[Mapping[str, Any]], step: int | None, as_json: bool) -> None:
+    """What a stage on stored episodes came to, and what is to be done about it."""
+    if step is not None:
+        raise RunDirectoryError(
+            f"--step: {run_dir} sampled nothing; of stored episodes there are looks, without --step"
+        )
+    looks = looks_of(journal)
+    found = advice(looks)
+    if as_json:
+        click.echo(to_json({"looks": [asdict(look) for look in looks], "advice": asdict(found)}))
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("step", "training loss", "held-out loss", "divergence", "value error"):
+        table.add_column(name, justify="right")
+    for look in looks:
+        numbers = (look.train, look.held_out, look.divergence, look.value_error)
+        table.add_row(str(look.step), *("–" if number is None else f"{number:.4g}" for number in numbers))
+    Console().print(table)
+    click.secho(found.finding, bold=True, nl=False)
+    click.echo(f": {found.said}")
 
 
 def _share(name: str, value: Any) -> str:

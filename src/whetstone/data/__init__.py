@@ -8,9 +8,10 @@ from whetstone.data.order import Shuffled
 from whetstone.data.preferences import Preference, Preferences, preference_of
 from whetstone.data.rows import Row, rows_of
 from whetstone.data.stored_episodes import logged_groups, stored_groups
+from whetstone.data.stored_mixture import StoredMixture
 
 __all__ = [
-    "Choice", "Conversation", "Demonstrations", "Logged", "Preference", "Preferences", "Row", "Shuffled", "Texts",
-    "conversation_of", "conversation_rows", "logged", "logged_groups", "preference_of", "rows_of", "stored_groups",
-    "written",
+    "Choice", "Conversation", "Demonstrations", "Logged", "Preference", "Preferences", "Row", "Shuffled",
+    "StoredMixture", "Texts", "conversation_of", "conversation_rows", "logged", "logged_groups", "preference_of",
+    "rows_of", "stored_groups", "written",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ becomes the tokens this model would have to sample for it, without log-probs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +21,7 @@ from whetstone.data.logs import Logged, Piece, logged
 from whetstone.data.rows import rows_of
 from whetstone.errors import DataError, RunDirectoryError
 from whetstone.record import RunRecord
-from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
+from whetstone.trajectory import Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory, Turn
 from whetstone.trajectory_json import decoded_trajectories
 
 _TRIED = 8
@@ -139,6 +139,53 @@ def is_stored(path: Path) -> bool:
         return False
     with open(path, "rb") as file:
         return b'"turns"' in file.readline(1 << 20)
+
+
+def as_stored(group: Group, name: str, *, number: int = 0, off_policy: OffPolicy | None = None) -> Group:
+    """A group as an update of another run learns from it: each trajectory under a name of its own, however often it is
+    drawn, marked `replayed`, and its tokens older than every version of this run.
+
+    Args:
+        name: What ids begin with.
+        number: Its place.
+        off_policy: What ratios compare with; None: the log-probs kept from when tokens were drawn, and where somebody
+            wrote them, and none were kept, the policy before the update, where they begin at 1.
+
+    Raises:
+        DataError: Log-probs are to be compared with, and a trajectory has none.
+    """
+    older: dict[int, Turn] = {}
+    for trajectory in group.trajectories:
+        for turn in trajectory.turns:  # one that several share stays one
+            older.setdefault(id(turn), replace(turn, action=_older(turn)))
+    stored = (_as_stored(trajectory, name, off_policy, older) for trajectory in group.trajectories)
+    return replace(group, trajectories=tuple(stored), number=number)
+
+
+def _as_stored(
+    trajectory: Trajectory, name: str, off_policy: OffPolicy | None, older: Mapping[int, Turn]
+) -> Trajectory:
+    drawn = all(not math.isnan(logprob) for turn in trajectory.turns for logprob in turn.action.logprobs)
+    if not drawn and off_policy in (OffPolicy.STORED, OffPolicy.TRUNCATED):
+        raise DataError(
+            f"{trajectory.id}: has no log-probs from when it was drawn, which off_policy: {off_policy} compares with; "
+            "use off_policy: recompute"
+        )
+    return replace(
+        trajectory,
+        id=f"{name}{trajectory.id}",
+        parent=None if trajectory.parent is None else f"{name}{trajectory.parent}",
+        turns=tuple(older[id(turn)] for turn in trajectory.turns),
+        off_policy=off_policy or (OffPolicy.STORED if drawn else OffPolicy.RECOMPUTE),
+        removal=None,
+        marks=(*(mark for mark in trajectory.marks if mark != "replayed"), "replayed"),
+    )
+
+
+def _older(turn: Turn) -> Tokens:
+    """What was drawn by nobody of this run; what an expert wrote is given credit here, and not imitated."""
+    authors = tuple(Author.PATCHED if author is Author.EXPERT else author for author in turn.action.authors)
+    return replace(turn.action, versions=(-1,) * len(turn.action), authors=authors)
 
 
 def _of_run(run_dir: Path) -> list[Group]:

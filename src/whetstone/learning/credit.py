@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import Credit, Level, level_of, removal_scope_of
+from whetstone.algorithms.returns import one_step_ahead
 from whetstone.errors import CreditError
-from whetstone.learning.columns import VALUE_POSITIONS, Columns
+from whetstone.learning.columns import STATE_VALUES, VALUE_POSITIONS, Columns, kind_of_head
 from whetstone.learning.token_index import IndexedTrajectory
 from whetstone.plugins import unbound
 from whetstone.trajectory import RemovalScope, Segment
@@ -132,6 +133,43 @@ def give_credit(
     return BatchCredit(by_group, columns, credit, tuple(modulated), per_token, weights, sizes, metrics)
 
 
+def value_lessons(columns: Columns, groups: int, *, discount: float = 1.0) -> list[list[CreditedSegment]]:
+    """What critics, and nothing else, learn from stored groups: one step ahead, by what they said before the update.
+
+    State values alone have such targets, r + γ V(s'), each head its own; where a critic says probabilities they are
+    kept within [0, 1].
+
+    Args:
+        groups: How many there are, those without a trajectory among them.
+        discount: γ.
+    """
+    heads = [head for head in columns.heads if not head.startswith("slow_")]
+    targets = [columns.at_actions(_asked(columns, head, _one_step(columns, head, discount))) for head in heads]
+    values = [columns.at_actions(_of_member(columns, head)) for head in heads]
+    found: list[list[CreditedSegment]] = [[] for _ in range(groups)]
+    for i, held in enumerate(columns.held):
+        for k, segment in enumerate(held.segments):
+            target, value = (torch.stack([of_head[i][k] for of_head in each], 1).float() for each in (targets, values))
+            made = replace(segment, advantages=(0.0,) * len(segment))
+            found[held.number].append(CreditedSegment(made, target, value, (i, k)))
+    return found
+
+
+def _of_member(columns: Columns, head: str) -> Tensor:
+    """[K] what one head says, whatever is believed of an ensemble."""
+    return columns.members(head)[0]
+
+
+def _one_step(columns: Columns, head: str, discount: float) -> Tensor | None:
+    head = kind_of_head(head)
+    if head not in STATE_VALUES:
+        return None
+    by_token = VALUE_POSITIONS[head] == "every"
+    rewards, run = ("token_rewards", "token_trajectory") if by_token else ("turn_rewards", "trajectory")
+    found = one_step_ahead(columns[rewards], columns[head], columns[run], columns[f"last_{head}"], discount=discount)
+    return found.clamp(0, 1) if columns.probabilities else found
+
+
 def _finite(key: str, function: Callable[..., Any], said: Any, columns: Columns, level: Level) -> Tensor:
     """What a function said, in float64.
 
@@ -205,8 +243,8 @@ def _by_group(
     found: list[list[CreditedSegment]] = [[] for _ in range(groups)]
     spread = columns.scattered(advantages)
     heads = [head for head in columns.heads if not head.startswith("slow_")] if credit.targets else []
-    targets = [columns.at_actions(_asked(columns, head, credit.targets.get(head))) for head in heads]
-    values = [columns.at_actions(columns.head(head)) for head in heads]
+    targets = [columns.at_actions(_asked(columns, head, credit.targets.get(kind_of_head(head)))) for head in heads]
+    values = [columns.at_actions(_of_member(columns, head)) for head in heads]
     for i, (held, weight) in enumerate(zip(columns.held, weights.tolist(), strict=True)):
         if weight == 0:
             continue
@@ -222,7 +260,7 @@ def _by_group(
 
 def _asked(columns: Columns, head: str, targets: Tensor | None) -> Tensor:
     """[K] targets of a head at the action tokens where it is asked, NaN at the others."""
-    where = VALUE_POSITIONS[head]
+    where = VALUE_POSITIONS[kind_of_head(head)]
     if targets is None:
         return torch.full((len(columns["turn"]),), torch.nan, dtype=torch.float64)
     if where == "every":

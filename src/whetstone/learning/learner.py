@@ -6,10 +6,11 @@ log-probs; every later update needs those from before the step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from itertools import count as counting
 from statistics import fmean
 from typing import Any
 
@@ -17,12 +18,15 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import PerTrajectory, TokenLoss, supervised
+from whetstone.algorithms.objectives import interpolated, pessimistic
 from whetstone.learning.agreement import check_agreement, disagreement, no_question
-from whetstone.learning.columns import Columns, by_name
-from whetstone.learning.credit import BatchCredit, CreditParts, give_credit
+from whetstone.learning.columns import STATE_VALUES, Columns, by_name, kind_of_head
+from whetstone.learning.credit import BatchCredit, CreditedSegment, CreditParts, give_credit, value_lessons
+from whetstone.learning.dynamics import dynamics_gaps
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, minibatches_of, spans_passes
 from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.sequence_logprobs import coefficients, sums_level, sums_of
 from whetstone.learning.spec import LearningSpec, UpdateBatch, UpdateResult
 from whetstone.learning.token_index import IndexedTrajectory, index_groups, observed_fraction
@@ -61,27 +65,50 @@ class LocalLearner:
 
     def update(self, batch: UpdateBatch) -> UpdateResult:
         """One update per minibatch and epoch, each with its share of the groups; see `protocol.Learner`."""
+        if batch.outer_rate == 1:
+            return self._update(batch)
+        trained = self.trainer.policy.trained()
+        before = [parameter.detach().clone() for parameter in trained]
+        result = self._update(batch)
+        with torch.no_grad():
+            for parameter, was in zip(trained, before, strict=True):
+                parameter.copy_(interpolated(was, parameter, rate=batch.outer_rate))
+        self.trainer.optimizers.refresh()
+        return result
+
+    def _update(self, batch: UpdateBatch) -> UpdateResult:
         spec, trainer = self._spec_of(batch), self.trainer
         settings, critic = spec.settings, trainer.policy.critic
         trainer.optimizers.share = batch.budget_share
         held = index_groups(batch.groups, observations=settings.train_on_observations)
-        columns = partial(batch_columns, spec, trainer)
+        columns, stored = partial(batch_columns, spec, trainer), index_groups(batch.for_critic)
         warming = spec.critic is not None and trainer.optimizers.done < spec.critic.warm_up
 
         def credit() -> tuple[BatchCredit, list[Minibatch]]:
             given = give_credit(spec.credit, held, len(batch.groups), columns)
-            return given, minibatches_of(spec, trainer, given, batch.demonstrations, settings.minibatches)
+            taught: list[list[CreditedSegment]] = []
+            if stored and settings.stored is not None:
+                discount = settings.stored.critic_discount
+                taught = value_lessons(columns(stored), len(batch.for_critic), discount=discount)
+            gaps = None
+            if taught and settings.stored is not None and settings.stored.simulation_weight > 0:
+                gaps = dynamics_gaps(given.columns.held, stored)
+            count = settings.minibatches
+            return given, minibatches_of(spec, trainer, given, batch.demonstrations, count, taught, gaps)
 
         given, minibatches = credit()
+        noises = _noises(spec, trainer.optimizers.done)
         for _ in range(spec.critic.epochs - 1 if spec.critic is not None else 0):
             for each in minibatches:
                 loss = each.loss(spec, trainer, first=True, critic_only=True)
-                self._step(each, loss, critic_only=True)
+                self._step(each, loss, critic_only=True, noise=next(noises))
                 _follow(critic, spec.critic)
             given, minibatches = credit()
         metrics = dict(given.metrics)
         if settings.train_on_observations:
             metrics["update/observation_fraction"] = observed_fraction(held)
+        if spec.critic is not None and spec.critic.ensemble > 1 and any(map(_in_states, trainer.heads)):
+            metrics["value/deviation"] = given.columns["value_deviations"].mean().item() if held else 0.0
         if trainer.process is not None:
             metrics |= trainer.process.learn(given.columns)
         reports: list[tuple[int, dict[str, float]]] = []
@@ -92,7 +119,8 @@ class LocalLearner:
                 loss = each.loss(spec, trainer, first=first, critic_only=warming)
                 said = {} if warming else self._with_objective(spec, given, each, loss)
                 agreed = partial(check_agreement, minibatches, loss, batch.version, settings) if first else no_question
-                update = self._step(each, loss, flat=each.flat, critic_only=warming, agreed=agreed)
+                options = {"critic_only": warming, "agreed": agreed, "noise": next(noises)}
+                update = self._step(each, loss, flat=each.flat, **options)
                 _follow(critic, spec.critic)
                 _add(entropies, loss.entropy_by_turn)
                 reports.append((each.own_tokens, update | said))
@@ -103,6 +131,18 @@ class LocalLearner:
         if squared > 0:  # (Σw)² / (n Σw²): 1 where all count alike
             metrics["importance/effective_sample_fraction"] = metrics["correction/weight"] ** 2 / squared
         return UpdateResult(metrics, given.sizes)
+
+    def look(self, batch: UpdateBatch) -> dict[str, float]:
+        """See `protocol.LooksAhead`."""
+        spec, trainer = self.spec, self.trainer
+        held, columns = index_groups(batch.groups), partial(batch_columns, spec, trainer)
+        given = give_credit(spec.credit, held, len(batch.groups), columns)
+        (whole,) = minibatches_of(spec, trainer, given, (), 1)
+        loss = whole.loss(spec, trainer, first=True)
+        said = self._with_objective(spec, given, whole, loss)
+        found = trainer.look(whole.segments, loss, temperature=spec.temperature, divisor=whole.divisor)
+        whole.before = whole.before or list(loss.old)
+        return found | said | disagreement([whole], batch.version)
 
     def imitate(self, segments: Sequence[Segment]) -> UpdateResult:
         """See `protocol.Learner`."""
@@ -129,6 +169,9 @@ class LocalLearner:
         self.trainer.load_state_dict(state)
 
     def _spec_of(self, batch: UpdateBatch) -> LearningSpec:
+        if batch.minibatches is not None:
+            changed = self.spec.settings.model_copy(update={"minibatches": batch.minibatches})
+            return replace(self.spec, settings=changed)
         if not batch.recorded_advantages:
             return self.spec
         once = self.spec.settings.model_copy(update={"epochs": 1, "minibatches": 1})
@@ -166,7 +209,25 @@ def batch_columns(spec: LearningSpec, trainer: ModelTrainer | None, held: Sequen
         roles=spec.roles,
         draw=torch.Generator().manual_seed(derive_seed(spec.seed, "columns", step) % 2**63),
         added=by_name(spec.columns),
+        believed=_believed(spec.critic),
     )
+
+
+def _believed(settings: CriticSettings | None) -> Callable[[Tensor], Tensor] | None:
+    return None if settings is None else partial(pessimistic, by=settings.pessimism, strength=settings.strength)
+
+
+def _noises(spec: LearningSpec, step: int) -> Iterator[EmbeddingNoise | None]:
+    """For each update of a step that of its second pass; None where there is none."""
+    smooth = spec.settings.smoothness
+    for number in counting():
+        seed = derive_seed(spec.seed, "smoothness", step, number)
+        yield None if smooth is None else EmbeddingNoise(smooth.noise, seed)
+
+
+def _in_states(head: str) -> bool:
+    """Whether a head says what a state is worth."""
+    return kind_of_head(head) in STATE_VALUES
 
 
 def _follow(critic: Critic | None, settings: CriticSettings | None) -> None:

@@ -1,6 +1,7 @@
 """What is an update of reinforcement made of? The objective, and beside it what the recipe asks for.
 
-    loss = w · objective  +  β · pull to the reference  −  e · entropy  +  w · critic's error  +  v · imitation
+    loss = w · objective  +  β · pull to the reference  −  e · entropy  +  s · smoothness  +  w · critic's error
+         + v · imitation
 
 Easy to get wrong: the objective is a mean over the policy's tokens, the critic's error one over its predictions, and
 imitation one over the expert's tokens. All go through one backward pass with one divisor, so the others are scaled to
@@ -29,11 +30,12 @@ from whetstone.algorithms import (
     success_value,
     supervised,
 )
+from whetstone.algorithms.objectives import consistency
 from whetstone.errors import CreditError
 from whetstone.learning.packing import MicroBatch
 from whetstone.learning.token_outputs import TokenOutputs
 from whetstone.plugins import unbound
-from whetstone.recipe import CriticSettings, EntropySettings
+from whetstone.recipe import CriticSettings, EntropySettings, SmoothnessSettings
 from whetstone.trajectory import Segment
 
 PerSegment = Sequence[Tensor]
@@ -92,6 +94,7 @@ class UpdateLoss:
     first_attempt: PerSegment | None = None
     """Weight of the pull to the reference beside that one, token by token; None: none."""
     reference_estimator: Any = "k2"
+    smoothness: SmoothnessSettings | None = None
     entropy: EntropySettings | None = None
     usual_entropies: Tensor | None = None
     """[turns] of recent updates, NaN where there was none; read with a band."""
@@ -103,6 +106,13 @@ class UpdateLoss:
     critic: CriticSettings | None = None
     value_weight: float = 0.0
     """For each prediction, over the update's divisor."""
+    value_shares: Sequence[float] | None = None
+    """Per segment, what that is multiplied by; None: by 1. Where it is set, tokens of weight 0 are critics' alone, and
+    the policy reports nothing of them."""
+    value_slopes: PerSegment | None = None
+    """[A, heads] by how much a penalty grows with each value; None: there is none."""
+    slope_weight: float = 0.0
+    """Of that penalty, over the update's divisor."""
     correction: Callable[..., Any] | None = None
     """Columns → [T] what each token's objective counts for, where another policy may have drawn it."""
     imitation_weight: float = 0.0
@@ -130,13 +140,25 @@ class UpdateLoss:
             bonus = self._bonus(outputs.entropies, micro)
             beside.append(self.entropy.weight * bonus.loss)
             metrics |= bonus.metrics
+        if self.smoothness is not None and outputs.perturbed is not None:
+            apart = consistency(logprobs, outputs.perturbed.logprobs)
+            beside.append(self.smoothness.policy * apart.loss)
+            metrics["smoothness/policy"] = apart.loss.detach()
         weight = self._weight_of(micro)
         for part in beside:
             loss = loss + (part if weight is None else weight.to(part) * part)
+        if self.value_shares is not None and weight is not None:
+            metrics = {name: values.masked_fill(weight == 0, torch.nan) for name, values in metrics.items()}
         if self.targets is not None and self.critic is not None:
             error = self._error(outputs, micro)
-            loss, metrics = loss + self.value_weight * error.loss, metrics | error.metrics
-            metrics["loss/value"] = (self.value_weight * error.loss).detach()
+            weighted = self.value_weight * error.loss
+            if self.value_shares is not None:
+                weighted = _per_token(self.value_shares, micro).to(weighted) * weighted
+            if self.value_slopes is not None and outputs.values is not None:
+                slopes = _of(self.value_slopes, micro).to(outputs.values)
+                weighted = weighted + self.slope_weight * (slopes * outputs.values[:, : slopes.shape[1]]).sum(1)
+            loss, metrics = loss + weighted, metrics | error.metrics
+            metrics["loss/value"] = weighted.detach()
         if self.imitation_weight > 0:
             shown = supervised(logprobs)
             imitated = torch.where(micro.expert, self.imitation_weight * shown.loss, 0.0)
@@ -216,8 +238,7 @@ class UpdateLoss:
         """[A] what aggregation multiplies each token by; None: all by 1."""
         if self.weights is None:
             return None
-        weight = _of([torch.tensor([w]) for w in self.weights], micro).to(micro.advantages)
-        return weight.repeat_interleave(torch.tensor(micro.counts, device=weight.device))
+        return _per_token(self.weights, micro).to(micro.advantages)
 
     def columns(self, outputs: TokenOutputs, micro: MicroBatch) -> dict[str, Tensor]:
         """[A] each, what objective and correction may read of a micro-batch."""
@@ -260,10 +281,17 @@ class UpdateLoss:
         targets = _of(self.targets, micro).to(outputs.values)
         values = outputs.values[:, : targets.shape[1]]  # behind them stand slow copies, which are not trained
         if self.critic.loss == "success":
-            return success_value(values, targets)
-        if self.critic.clip is not None and self.values is not None:
-            return clipped_value(values, _of(self.values, micro).to(values), targets, clip=self.critic.clip)
-        return squared_value(values, targets)
+            error = success_value(values, targets)
+        elif self.critic.clip is not None and self.values is not None:
+            error = clipped_value(values, _of(self.values, micro).to(values), targets, clip=self.critic.clip)
+        else:
+            error = squared_value(values, targets)
+        if self.smoothness is None or outputs.perturbed is None or outputs.perturbed.values is None:
+            return error
+        beside = outputs.perturbed.values[:, : targets.shape[1]].masked_fill(targets.isnan(), 0.0)
+        apart = consistency(values.masked_fill(targets.isnan(), 0.0), beside)
+        said = apart.loss.detach().masked_fill(targets.isnan().all(1), torch.nan)
+        return TokenLoss(error.loss + self.smoothness.value * apart.loss, {**error.metrics, "smoothness/value": said})
 
 
 def _check(said: Any, objective: Callable[..., Any], logprobs: Tensor) -> None:
@@ -285,6 +313,12 @@ def _check(said: Any, objective: Callable[..., Any], logprobs: Tensor) -> None:
 
 def _ask(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:
     return function(*(columns[name] for name in columns_of(function)))
+
+
+def _per_token(numbers: Sequence[float], micro: MicroBatch) -> Tensor:
+    """[A] a number of each segment at its tokens."""
+    of_each = _of([torch.tensor([number]) for number in numbers], micro)
+    return of_each.repeat_interleave(torch.tensor(micro.counts))
 
 
 def _of(per_segment: PerSegment, micro: MicroBatch) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, columns_of, is_flat_without_advantage, token_weights
+from whetstone.algorithms.objectives import hybrid_weight, simulation_penalty
 from whetstone.algorithms.schedules import mixing_weight, phase_weight
 from whetstone.errors import CreditError
 from whetstone.learning.credit import BatchCredit, CreditedSegment
@@ -20,14 +21,27 @@ from whetstone.learning.losses import FORWARD_COLUMNS, UpdateLoss
 from whetstone.learning.model_trainer import ModelTrainer, action_places, action_tokens
 from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
 from whetstone.learning.spec import LearningSpec
-from whetstone.recipe import AggregationSettings, ImitationSettings
+from whetstone.recipe import AggregationSettings, ImitationSettings, StoredMixtureSettings
 from whetstone.trajectory import Author, OffPolicy, Segment
 
 
 def minibatches_of(
-    spec: LearningSpec, trainer: ModelTrainer, given: BatchCredit, shown: Sequence[Segment], count: int
+    spec: LearningSpec,
+    trainer: ModelTrainer,
+    given: BatchCredit,
+    shown: Sequence[Segment],
+    count: int,
+    taught: Sequence[Sequence[CreditedSegment]] = (),
+    gaps: Tensor | None = None,
 ) -> list[Minibatch]:
-    """The minibatches of a step: the groups dealt out in turn, each with what its update reads beside its segments."""
+    """The minibatches of a step: the groups dealt out in turn, each with what its update reads beside its segments.
+
+    Args:
+        shown: Demonstrations.
+        count: How many.
+        taught: What critics alone learn from, group by group.
+        gaps: [M] how far the world of the policy's own turns is off that of what is taught; None: it is the same.
+    """
     settings, temperature = spec.settings, spec.temperature
     asked = set(columns_of(spec.objective))
     shares = [[each for group in given.by_group[i::count] for each in group] for i in range(count)]
@@ -36,7 +50,8 @@ def minibatches_of(
         lengths = _lengths(share)
         divisor = int(sum(lengths.values()))
         weights = _weights(spec.aggregation, lengths, divisor)
-        batch = Minibatch.of(share, shown[i::count], weights)
+        lessons = [each for group in taught[i::count] for each in group]
+        batch = Minibatch.of(share, shown[i::count], weights, lessons)
         if _flat_without_credit(spec):
             by_trajectory = reads_sequences(spec)
             credit = {each.segment.trajectory_id for each in share if any(each.segment.advantages or ())}
@@ -61,6 +76,9 @@ def minibatches_of(
             batch.extra["reference_logprobs"] = batch.reference
         if "teacher_logprobs" in asked:
             batch.extra["teacher_logprobs"] = trainer.logprobs(batch.segments, temperature=temperature, of="teacher")
+        if gaps is not None:
+            apart = given.columns.at_actions(given.columns.spread(gaps, "turn", "token"))
+            batch.value_slopes = _simulation_slopes(batch, [apart[i][k] for i, k in batch.placed])
         of = [given.columns.held[i].trajectory for i, _ in batch.placed]
         batch.of_others = [trajectory.off_policy is not OffPolicy.RECOMPUTE for trajectory in of]
         batch.kept = _kept(given, batch)
@@ -102,7 +120,8 @@ def _kept(given: BatchCredit, batch: Minibatch) -> list[Tensor] | None:
 def _flat_without_credit(spec: LearningSpec) -> bool:
     """Whether what has no credit has no gradient either."""
     settings = spec.settings
-    beside = settings.holds_on or settings.entropy is not None or spec.critic is not None
+    others = (settings.entropy, settings.smoothness, spec.critic)
+    beside = settings.holds_on or any(other is not None for other in others)
     return not beside and is_flat_without_advantage(spec.objective)
 
 
@@ -134,8 +153,12 @@ class Minibatch:
     weights: list[float] | None
     placed: list[tuple[int, int]]
     """Of the policy's own: (number of the trajectory, number of the segment there)."""
+    taught: list[CreditedSegment] = field(default_factory=list)
+    """Behind them, what critics alone learn from."""
     old_known: bool = False
     """Whether the log-probs before the step were computed by a pass of their own."""
+    value_slopes: list[Tensor] | None = None
+    """[A, heads] of each segment, by how much a penalty grows with its values; None: there is none."""
     reference: list[Tensor] | None = None
     first_attempt: list[Tensor] | None = None
     """[A] weight of the pull to it, beside the one all tokens have."""
@@ -152,13 +175,20 @@ class Minibatch:
 
     @classmethod
     def of(
-        cls, share: Sequence[CreditedSegment], shown: Sequence[Segment], weights: Mapping[str, float] | None
+        cls,
+        share: Sequence[CreditedSegment],
+        shown: Sequence[Segment],
+        weights: Mapping[str, float] | None,
+        taught: Sequence[CreditedSegment] = (),
     ) -> Minibatch:
-        """The policy's own segments, then demonstrations."""
-        segments = [*(each.segment for each in share), *shown]
-        of_each = None if weights is None else [weights.get(s.trajectory_id, 1.0) for s in segments]
+        """The policy's own segments, then those for critics alone, then demonstrations."""
+        segments = [*(each.segment for each in (*share, *taught)), *shown]
+        of_each = None
+        if weights is not None or taught:
+            of_each = [(weights or {}).get(segment.trajectory_id, 1.0) for segment in segments]
+            of_each[len(share) : len(share) + len(taught)] = [0.0] * len(taught)
         placed = [each.placed for each in share]
-        return cls(segments, list(share), [torch.empty(0)] * len(segments), of_each, placed)
+        return cls(segments, list(share), [torch.empty(0)] * len(segments), of_each, placed, list(taught))
 
     def loss(self, spec: LearningSpec, trainer: ModelTrainer, *, first: bool, critic_only: bool = False) -> UpdateLoss:
         """All that the recipe asks for beside the objective; or what critics learn from alone."""
@@ -167,7 +197,8 @@ class Minibatch:
         critic, entropy, imitation = spec.critic, settings.entropy, settings.imitation
         shown = imitation_weight(imitation, step) if imitation is not None else 0.0
         mixed = imitation is not None and imitation.mixed
-        targets = self._with_shown([each.target for each in self.credited if each.target is not None], math.nan)
+        learned = [*self.credited, *self.taught]
+        targets = self._with_shown([each.target for each in learned if each.target is not None], math.nan)
         return UpdateLoss(
             objective=_nothing,
             old=self.old,
@@ -180,14 +211,18 @@ class Minibatch:
             reference_weight=settings.reference_kl,
             first_attempt=self.first_attempt,
             reference_estimator=settings.reference_estimator,
+            smoothness=settings.smoothness,
             entropy=entropy,
             band_strength=entropy.strength * phase_weight(place, settings.steps, form=entropy.phase)
             if entropy
             else 0.0,
             targets=targets,
-            values=self._with_shown([each.value for each in self.credited if each.value is not None], 0.0),
+            values=self._with_shown([each.value for each in learned if each.value is not None], 0.0),
             critic=critic,
             value_weight=critic.weight * self.per(self.predictions) if critic is not None else 0.0,
+            value_shares=self._value_shares(settings.stored),
+            value_slopes=self.value_slopes,
+            slope_weight=self._slope_weight(spec),
             imitation_weight=shown * self.per(self.imitated),
         )
 
@@ -215,8 +250,23 @@ class Minibatch:
 
     @property
     def predictions(self) -> int:
-        """How many values critics are to foretell."""
-        return sum(int((~each.target.isnan()).sum()) for each in self.credited if each.target is not None)
+        """How many values critics are to foretell of the policy's own episodes."""
+        return _predictions(self.credited)
+
+    def _slope_weight(self, spec: LearningSpec) -> float:
+        """What a penalty on values counts for, beside being divided by the divisor."""
+        stored = spec.settings.stored
+        if stored is None or spec.critic is None:
+            return 0.0
+        return stored.simulation_weight * spec.critic.weight * self.divisor
+
+    def _value_shares(self, settings: StoredMixtureSettings | None) -> list[float] | None:
+        """Per segment, what a critic's error there counts for beside one on the policy's own; None: all alike."""
+        if not self.taught or settings is None:
+            return None
+        weight = hybrid_weight(self.predictions, _predictions(self.taught), offline_weight=settings.critic_weight)
+        rest = len(self.segments) - len(self.placed) - len(self.taught)
+        return [*[1.0] * len(self.placed), *[weight] * len(self.taught), *[1.0] * rest]
 
     @property
     def imitated(self) -> int:
@@ -226,6 +276,32 @@ class Minibatch:
     def per(self, count: int) -> float:
         """What turns a sum over the divisor into a mean over `count`."""
         return self.divisor / max(1, count)
+
+
+def _simulation_slopes(batch: Minibatch, gaps: Sequence[Tensor]) -> list[Tensor]:
+    """By how much `simulation_penalty` grows with each value, at the values before the step."""
+    learned = [*batch.credited, *batch.taught]
+    values = [each.value for each in learned if each.value is not None]
+    asked = [~each.target.isnan() for each in learned if each.target is not None]
+    own, heads = len(batch.credited), values[0].shape[1] if values else 0
+    found = [torch.zeros(action_tokens(segment), heads) for segment in batch.segments]
+    for head in range(heads):
+        simulated = torch.cat([v[a[:, head], head] for v, a in zip(values[:own], asked[:own], strict=True)])
+        real = torch.cat([v[a[:, head], head] for v, a in zip(values[own:], asked[own:], strict=True)])
+        off = torch.cat([g[a[:, head]] for g, a in zip(gaps, asked[:own], strict=True)])
+        if not len(simulated) or not len(real):
+            continue
+        leaves = [simulated.double().requires_grad_(), real.double().requires_grad_()]
+        with torch.enable_grad():
+            slopes = torch.autograd.grad(simulation_penalty(off, *leaves), leaves)
+        left = torch.split(torch.cat(slopes).float(), [int(a[:, head].sum()) for a in asked])
+        for place, (each, mine) in enumerate(zip(asked, left, strict=True)):
+            found[place][each[:, head], head] = mine
+    return found
+
+
+def _predictions(credited: Sequence[CreditedSegment]) -> int:
+    return sum(int((~each.target.isnan()).sum()) for each in credited if each.target is not None)
 
 
 def imitation_weight(settings: ImitationSettings, step: int) -> float:

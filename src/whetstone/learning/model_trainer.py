@@ -21,6 +21,7 @@ from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, usual_entropy
 from whetstone.errors import NonFiniteError
+from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.optimizer import Optimizers
 from whetstone.learning.packing import MicroBatch, pack
 from whetstone.learning.resources import Flops, Movement, peak_memory_gib
@@ -144,6 +145,7 @@ class ModelTrainer:
         flat: Collection[int] = (),
         critic_only: bool = False,
         agreed: Callable[[], None] = lambda: None,
+        noise: EmbeddingNoise | None = None,
     ) -> dict[str, float]:
         """One optimiser step on the mean loss of all action tokens in `segments`.
 
@@ -162,6 +164,7 @@ class ModelTrainer:
             critic_only: Whether only critics take a step.
             agreed: Called when the gradient is there and before it is applied; what it raises is raised, and nothing
                 is applied.
+            noise: What a second pass's embeddings have, for losses that compare with it.
 
         Where memory does not suffice, the update is made again in halves as large, and so are all that follow.
 
@@ -174,7 +177,7 @@ class ModelTrainer:
         divisor = total if divisor is None else divisor
         began = time.perf_counter()
         metrics, standing, flops = self._within_memory(
-            lambda: self._gradient(segments, loss_of, temperature, divisor, flat)
+            lambda: self._gradient(segments, loss_of, temperature, divisor, flat, noise)
         )
         self.optimizers.critic_only = critic_only
         try:
@@ -200,6 +203,7 @@ class ModelTrainer:
         temperature: float,
         divisor: int,
         flat: Collection[int],
+        noise: EmbeddingNoise | None,
     ) -> tuple[dict[str, float], int, int]:
         """Forward and backward over all segments. (metrics, tokens of the segments, floating-point operations)"""
         means = _Means()
@@ -207,7 +211,7 @@ class ModelTrainer:
         computed = standing = flops = over = 0
         for micro, sloped in self._passes(segments, flat):
             with torch.set_grad_enabled(sloped):
-                outputs = self._forward(micro, temperature)
+                outputs = self._forward(micro, temperature, noise=noise)
                 per_token = loss_of(outputs, micro)
                 if self.watch is not None:
                     self.watch(segments, outputs, micro, per_token)
@@ -223,7 +227,7 @@ class ModelTrainer:
                         means.add(name, values, micro.expert)
             computed += len(micro.ids)
             standing += micro.segment_tokens
-            flops += self._flops.of(micro, backward=sloped)
+            flops += self._flops.of(micro, backward=sloped) * (1 if noise is None else 2)
             over += len(micro.ids) > self.token_budget
         metrics = dict(losses) | means.found()
         metrics |= {
@@ -240,6 +244,13 @@ class ModelTrainer:
         for places, has_gradient in ((sloped, True), (still, False)):
             for micro in self._packed([segments[i] for i in places]):
                 yield replace(micro, indices=tuple(places[i] for i in micro.indices)), has_gradient
+
+    def look(
+        self, segments: Sequence[Segment], loss_of: LossOf, *, temperature: float = 1.0, divisor: int
+    ) -> dict[str, float]:
+        """What `step` reports of losses, without a gradient or a step."""
+        everything = range(len(segments))
+        return self._within_memory(lambda: self._gradient(segments, loss_of, temperature, divisor, everything, None))[0]
 
     @torch.no_grad()
     def logprobs(

@@ -116,9 +116,13 @@ class Optimizers:
         self.done, self.share = state["done"], state.get("share", 0.0)
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        with torch.no_grad():
-            for parameter, copy in self._kept.items():
-                copy.copy_(parameter)
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Weights were put there by somebody else: what is kept of them elsewhere follows."""
+        for parameter, copy in self._kept.items():
+            copy.copy_(parameter)
 
 
 def _kept_copy(parameter: Tensor) -> torch.nn.Parameter:

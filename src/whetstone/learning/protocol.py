@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
+class LooksAhead(Protocol):
+    """A learner that can say what an update would find, and make none."""
+
+    def look(self, batch: UpdateBatch) -> dict[str, float]:
+        """Losses and divergences of groups under the weights there are, as `update` reports them."""
+        ...
+
+
+@runtime_checkable
 class Learner(Protocol):
     """Learns from a step's groups."""
 

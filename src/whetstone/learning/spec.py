@@ -52,6 +52,12 @@ class UpdateBatch:
     the policy has moved since; None: all are of this one."""
     budget_share: float = 0.0
     """How much of what the stage may spend is spent, from 0 to 1; schedules follow it."""
+    for_critic: tuple[Group, ...] = ()
+    """Stored groups that critics learn from beside it, and nothing else does; see `reinforcement.stored`."""
+    minibatches: int | None = None
+    """Updates to make, each with its share of the groups; None: as the recipe says."""
+    outer_rate: float = 1.0
+    """How far weights go from where they were toward where all of its updates led them, above 0 and at most 1."""
     recorded_advantages: bool = False
     """Whether advantages are the part `advantage` of the trajectories' scores, and nothing is estimated; then one
     epoch is made, of one minibatch."""

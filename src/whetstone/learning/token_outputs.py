@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from whetstone.errors import PolicyError
 from whetstone.learning.attention import NAME, Branches, aim_of
+from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.packing import MicroBatch
 from whetstone.policies import (
     FAULTS,
@@ -72,6 +73,8 @@ class TokenOutputs:
     """[A] entropy in nats of the distribution it was drawn from."""
     values: Tensor | None = None
     """[A, heads] what the critic says of the state in front of it; None where the policy has no critic."""
+    perturbed: TokenOutputs | None = None
+    """The same over noisy embeddings, where a loss compares with that."""
 
 
 class TokenForward:
@@ -124,8 +127,16 @@ class TokenForward:
         """The model lies where it is computed, as long as the block lasts."""
         return brought(self.network, self.device)
 
-    def __call__(self, micro: MicroBatch, temperature: float) -> TokenOutputs:
-        """Log-probs, entropies and values of a micro-batch's action tokens, with gradient where it is enabled."""
+    def __call__(self, micro: MicroBatch, temperature: float, *, noise: EmbeddingNoise | None = None) -> TokenOutputs:
+        """Log-probs, entropies and values of a micro-batch's action tokens, with gradient where it is enabled.
+
+        Args:
+            noise: Also over embeddings with this noise; None: not.
+        """
+        if noise is not None:
+            plain = self(micro, temperature)
+            with noise.on(self.network):
+                return replace(plain, perturbed=self(micro, temperature))
         with self._precision():
             rows = self._computed(micro)
             if not self.way.reads_states:

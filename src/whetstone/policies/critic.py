@@ -19,8 +19,9 @@ _SPREAD = 0.02
 class Critic(torch.nn.Module):
     """Values from the states a policy's output layer reads, one column a head.
 
-    Heads start at 0 everywhere. One whose name begins with `twin_` starts a little off; one that begins with `slow_` is
-    a copy of the head behind that word that follows it slowly and is not trained.
+    Heads start at 0 everywhere. One whose name begins with `twin_`, or ends with the number of a member of an ensemble
+    (`values#2`), starts a little off; one that begins with `slow_` is a copy of the head behind that word that follows
+    it slowly and is not trained.
 
     Args:
         hidden: Numbers in a state.
@@ -49,7 +50,7 @@ class Critic(torch.nn.Module):
         draw = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for k, head in enumerate(self.trained):
-                if head.startswith("twin_"):
+                if head.startswith("twin_") or "#" in head:
                     self.value.weight[k] = torch.randn(hidden, generator=draw) * _SPREAD
         follows = [self.trained.index(head.removeprefix("slow_")) for head in self.slow]
         self.follows = follows

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         PreferenceSettings,
         PretrainingSettings,
         ReinforcementSettings,
+        SmoothnessSettings,
+        StoredMixtureSettings,
         SupervisedSettings,
     )
     from whetstone.recipe.stages import NamedStage, stages_of
@@ -53,6 +55,8 @@ __all__ = [
     "ReinforcementSettings",
     "Resolved",
     "RolloutSettings",
+    "SmoothnessSettings",
+    "StoredMixtureSettings",
     "SupervisedSettings",
     "TinySettings",
     "built_in_methods",

@@ -46,6 +46,14 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if reinforcement is not None and reinforcement.max_staleness < reinforcement.admit_ahead:
         said = f"must be admit_ahead ({reinforcement.admit_ahead}) or more, got {reinforcement.max_staleness}"
         yield "reinforcement.max_staleness", said
+    stored = reinforcement.stored if reinforcement is not None else None
+    if stored is not None and stored.use == "critic" and recipe.critic is None:
+        yield "reinforcement.stored.use", "critics alone would learn from them, and there are none; set critic: {}"
+    smooth = reinforcement.smoothness if reinforcement is not None else None
+    if smooth is not None and smooth.policy == 0 and (recipe.critic is None or smooth.value == 0):
+        yield "reinforcement.smoothness", "nothing is held: set policy, or value beside a critic, above 0"
+    if stored is not None and stored.off_policy == "truncated" and recipe.correction is None:
+        yield "reinforcement.stored.off_policy", "truncated weighs by correction; set correction: truncated"
 
 
 def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -89,6 +97,11 @@ def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "rounds", "there are no stages to go through again"
     if recipe.aggregation.mode != "constant":
         yield "aggregation.tokens", "only aggregation.mode: constant divides by it"
+    if recipe.critic is not None and recipe.critic.ensemble == 1:
+        for key in ("pessimism", "strength"):
+            yield f"critic.{key}", "critic.ensemble is 1, and one critic is believed"
+    elif recipe.critic is not None and recipe.critic.pessimism == "min":
+        yield "critic.strength", "critic.pessimism is min"
     if recipe.critic is not None and recipe.critic.loss == "success":
         yield "critic.clip", "with critic.loss: success values are probabilities and are not clipped"
 
@@ -168,6 +181,23 @@ def _ahead_needs_a_distance(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "reinforcement.in_flight", "with reinforcement.deterministic nothing is under way when weights change"
 
 
+def _stored_options_need_their_use(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    stored = recipe.reinforcement.stored if recipe.reinforcement is not None else None
+    if stored is None:
+        return
+    for use, keys in {
+        "critic": ("critic_weight", "critic_discount", "simulation_weight"),
+        "alternate": ("inner_updates", "outer_rate"),
+    }.items():
+        if stored.use != use:
+            for key in keys:
+                yield f"reinforcement.stored.{key}", f"reinforcement.stored.use is {stored.use}, not {use}"
+    if stored.prefer == "even":
+        yield "reinforcement.stored.strength", "reinforcement.stored.prefer is even"
+    if stored.use == "critic":
+        yield "reinforcement.stored.off_policy", "the policy does not learn from them (use: critic)"
+
+
 SAMPLING_KEYS = (
     "curriculum", "rollout.strategy", "rollout.allocate", "rollout.start", "rollout.replay",
     "rollout.trajectory_filters", "rollout.dynamic_sampling", "rollout.group_size",
@@ -190,4 +220,5 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _samples_need_temperature,
     _calls_need_tools,
     _ahead_needs_a_distance,
+    _stored_options_need_their_use,
 )

@@ -195,6 +195,13 @@ class CriticSettings(Settings):
     """How far slow copies follow their critic at each update, where an estimator asks for them."""
     detached: bool = True
     """Whether their error leaves the policy's own layers alone."""
+    ensemble: int = Field(1, ge=1)
+    """Critics of each kind, all but the first beginning a little off; `advantage` believes what `pessimism` makes of
+    them, and each learns by itself."""
+    pessimism: Literal["min", "deviation"] = "min"
+    """What an ensemble is believed to say: its least; or its mean, less `strength` deviations (RO2O)."""
+    strength: float = Field(1.0, ge=0)
+    """Of `pessimism: deviation`; at 0 the mean."""
 
 
 class AggregationSettings(Settings):

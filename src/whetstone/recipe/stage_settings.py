@@ -14,6 +14,11 @@ def _data() -> BeforeValidator:
     return BeforeValidator(lambda given: {"path": given} if isinstance(given, str) else given)
 
 
+def _several() -> BeforeValidator:
+    """One alone is a list of one."""
+    return BeforeValidator(lambda given: given if isinstance(given, list | tuple) else [given])
+
+
 class OptimizerSettings(Settings):
     """What both stages share."""
 
@@ -126,6 +131,18 @@ class PreferenceSettings(OptimizerSettings):
     """As of reinforcement."""
 
 
+class SmoothnessSettings(Settings):
+    """What is said of a state is to be said of states a little beside it: a second pass, over noisy embeddings."""
+
+    noise: float = Field(0.05, gt=0)
+    """Its deviation, in multiples of the size of a word's embedding; a word is moved alike wherever it stands in an
+    update, and otherwise in the next."""
+    policy: float = Field(0.1, ge=0)
+    """Weight of half the squared difference of log-probs."""
+    value: float = Field(0.1, ge=0)
+    """Weight of half the squared difference of values beside the critics' error; nothing without a critic."""
+
+
 class OfflineSettings(OptimizerSettings):
     """Stored episodes, learned from by the recipe's `advantage` and `objective`; nothing is sampled."""
 
@@ -139,6 +156,48 @@ class OfflineSettings(OptimizerSettings):
     """As of reinforcement."""
     reference_offload: bool = False
     """As of reinforcement."""
+    smoothness: SmoothnessSettings | None = None
+    """As of reinforcement."""
+    held_out: float = Field(0.1, ge=0, lt=1)
+    """The share of tasks whose episodes are never learned from: `whetstone why` compares the loss on them with that of
+    training, and says whether to stop, regularise or get more data."""
+    held_out_every: int = Field(5, ge=1)
+    """Steps between looks at them, at as many groups as a step has; the first and the last step have one."""
+
+
+class StoredMixtureSettings(Settings):
+    """Stored episodes beside the fresh ones of reinforcement."""
+
+    data: Annotated[list[Annotated[DataSettings, _data()]], _several()] = Field(min_length=1)
+    """A run directory, or a file of trajectories as runs write them; or several, each a history of its own."""
+    share: float = Field(0.5, ge=0, lt=1)
+    """Of an update's groups, those that are stored: at 0.5 as many come beside the fresh ones (`tasks_per_step`) as
+    there are of them; at 0 nothing is read, and the run is the one without them."""
+    use: Literal["together", "critic", "alternate"] = "together"
+    """Who learns from them: `together`, all that learns from fresh ones, in the same updates; `critic`, critics alone,
+    one step ahead (HNPG); `alternate`, everything, in updates of their own between those on fresh ones (MOORL)."""
+    prefer: Literal["even", "reward", "recency", "improvement"] = "even"
+    """Which are drawn more often: none, and each comes once before any comes again; those of higher reward; those
+    sampled later in their history; those of histories that improved, and steadily."""
+    strength: float = Field(1.0, ge=0)
+    """How much more often: `exp(strength · preference)`, the preference from 0 to 1 (of `improvement` from -1); at 0
+    all are drawn alike."""
+    off_policy: Literal["stored", "recompute", "truncated"] | None = None
+    """What ratios of their tokens compare with: the log-probs kept from when they were drawn; the policy before the
+    update, so that ratios begin at 1; or that, and weights by `correction`. Null: `stored` where log-probs were kept,
+    else `recompute`."""
+    critic_weight: float = Field(0.5, ge=0)
+    """With `use: critic`: of their error beside that on fresh turns, each a mean; at 0 the run is the one without."""
+    critic_discount: float = Field(1.0, ge=0, le=1)
+    """With `use: critic`: what the value one step ahead counts for."""
+    simulation_weight: float = Field(0.0, ge=0)
+    """With `use: critic`, where fresh episodes are of a simulated or noisy world and stored ones of the real one: how
+    much fresh values are held down where the two part, and stored ones up (H2O); 0 leaves it out."""
+    inner_updates: int = Field(1, ge=1)
+    """With `use: alternate`: updates on stored groups behind each step's fresh ones."""
+    outer_rate: float = Field(1.0, gt=0, le=1)
+    """With `use: alternate`: how far weights go from where they were toward where a step's updates of one kind led
+    them; at 1 all the way."""
 
 
 class ReinforcementSettings(OptimizerSettings):
@@ -187,11 +246,15 @@ class ReinforcementSettings(OptimizerSettings):
     R1-Code-Interpreter). Nobody drew these tokens, so they have no log-prob from sampling: their ratio is to the
     learner's own log-probs before the step and begins at 1, no correction weighs them, and they are in no measure of
     how far sampler and learner disagree. They take the advantage of the turn that reads them."""
+    smoothness: SmoothnessSettings | None = None
+    """Hold policy and critics to saying much the same a little beside a state (RO2O); null leaves it out."""
     max_mismatch: float = Field(0.1, gt=0, allow_inf_nan=True)
     """How far sampler and learner may disagree on tokens of the present weights (`sampler/mismatch_kl`, the mean k3 of
     a step, in nats) before the run stops; from a tenth of it on it is said. `.inf`: any."""
     max_faults: int = Field(100, ge=0)
     """Failures of servers, sandboxes, rewards and our own among the last 1,000 episodes, above which the run stops."""
+    stored: StoredMixtureSettings | None = None
+    """Stored episodes beside the fresh ones; null leaves them out. See `docs/stages.md`."""
     imitation: ImitationSettings | None = None
     """Keep imitating the source's expert; null leaves it out."""
     budget: BudgetSettings | None = None

@@ -32,6 +32,7 @@ from whetstone.rewards.tiers.outcome_and_form import outcome_and_form
 from whetstone.rewards.tiers.signed import signed
 from whetstone.rewards.tiers.tool_star import tool_star
 from whetstone.rewards.turns.attempts import attempts
+from whetstone.rewards.turns.followed import followed
 from whetstone.rewards.turns.meta_reasoning import meta_reasoning
 from whetstone.rewards.turns.step_labels import StepLabels
 from whetstone.rewards.turns.unary_feedback import unary_feedback
@@ -55,6 +56,7 @@ REWARDS = {
     "exact_number": exact_number,
     "few_calls": few_calls,
     "fewest_turns": fewest_turns,
+    "followed": followed,
     "ftrl": ftrl,
     "ikea": ikea,
     "json_answer": json_answer,

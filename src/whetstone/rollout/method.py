@@ -3,7 +3,7 @@
     sample, fork       strategy                  partner      who answers in the environment's place
     allocate           how much a group may use  start        where its episodes begin
     view               what the policy reads     stop         when an episode is to end
-    rewrite            what becomes of history   inject       what stored trajectories a group is given
+    rewrite            what becomes of history   inject       what stored trajectories a group, or an update, is given
     select             what is learned from      refill       which groups count
     task distribution  curriculum                task generation   a source of tasks
 
@@ -23,6 +23,7 @@ from whetstone.rollout.protocol import (
     ContextTransform,
     DynamicSampling,
     EnvironmentWrapper,
+    Mixture,
     Replay,
     Rewrite,
     Start,
@@ -49,13 +50,15 @@ class Method:
     replay: Mapping[str, Replay] | None = None
     trajectory_filters: Mapping[str, TrajectoryFilter] | None = None
     dynamic_sampling: DynamicSampling | None = None
+    stored: Mixture | None = None
+    """Stored groups beside those of an update."""
     reward: Any = None
     """Where it learns on from how steps went; judging is the collector's."""
     overflow: Overflow = "drop"
 
     def parts(self) -> Iterator[tuple[str, Any]]:
         """(name, part) of each, in the order of a step."""
-        for key in ("curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "reward"):
+        for key in ("curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "stored", "reward"):
             part = getattr(self, key)
             if part is not None:
                 yield key, part

@@ -20,7 +20,7 @@ from typing import Any
 from whetstone.assembly.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
 from whetstone.assembly.memory import check_fits
-from whetstone.assembly.own_data import preferences_of, stored_of, with_learning
+from whetstone.assembly.own_data import check_mixture, preferences_of, stored_of, with_learning
 from whetstone.causes import cause_key, listed
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import (
@@ -78,7 +78,7 @@ from whetstone.training.pinned import pinned
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Stage
 from whetstone.training.stages import check_stages, run_stages
-from whetstone.training.stored import Stored
+from whetstone.training.stored import Looks, Stored
 from whetstone.training.summary import RunSummary
 from whetstone.training.supervised import Pretraining, Supervised
 from whetstone.training.telling import WITHOUT_USE, headline, summary_of
@@ -212,6 +212,7 @@ class _Run:
             )
             self._check_ablations()
             self.assembly.method.load_state(self.position.memory or {})
+            await run_in_compute_thread(check_mixture, self.assembly)
             self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
             await self._publish(self.position.version)
             try:
@@ -337,7 +338,8 @@ class _Run:
             return Stored(pairs, learner, self.engine, count=settings.batch_size, done=done)
         if isinstance(settings, OfflineSettings):
             stored = stored_of(self.assembly, settings)
-            return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done)
+            looks = Looks(stored.held_out, settings.held_out_every, settings.steps)
+            return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done, looks=looks)
         assert isinstance(settings, ReinforcementSettings)
         store = RunStore(self.run_dir, groups_per_file=settings.tasks_per_step, say=self.progress.say)
         held.callback(store.close)

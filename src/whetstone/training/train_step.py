@@ -2,7 +2,8 @@
 
     sampled:   task distribution → allocate → start → view → { sample, fork with stop, partner, view of each turn }
                → score → rewrite → refill            (a group at a time, as they come: `rollout/`, `stream.py`)
-    learned:   inject → select → advantage → (what is only masked) → update → what is remembered
+    learned:   inject → select → stored groups beside them → advantage → (what is only masked) → update → what is
+               remembered
 
 Easy to get wrong: an update is made again after a kill, from the same groups. All chance here is a function of run and
 step, and what parts remember is in the checkpoint, so it comes to the same.
@@ -12,14 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from whetstone.contracts import fulfils
 from whetstone.learning.protocol import Learner
-from whetstone.learning.spec import UpdateBatch
+from whetstone.learning.spec import UpdateBatch, UpdateResult
 from whetstone.rollout import Method, StepOutcome
 from whetstone.rollout.optional import LearnsAgain
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Group
+
+_SHOWN_OF_OTHERS = ("loss", "update/tokens", "update/gradient_norm", "policy/clip_fraction")
+"""Of updates beside a step's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +54,14 @@ def train_step(
         seed: Of the recipe.
         update: Its number, from 0.
     """
-    groups = as_learned(method, batch.groups, seed=seed, update=update)
-    learned = learner.update(replace(batch, groups=tuple(groups)))
-    metrics = learned.metrics | _removed(batch.groups, groups)
+    groups = _selected(method, batch.groups, seed=seed, update=update)
+    stored = tuple(method.stored.groups(update)) if method.stored is not None else ()
+    learned, beside = _learned(method, learner, replace(batch, groups=tuple(groups)), stored)
+    metrics = learned.metrics | beside | _removed(batch.groups, groups)
     for name, inject in (method.replay or {}).items():
         if fulfils(inject, LearnsAgain):
-            stored = inject.again(update, derive_random(seed, "again", name, update))
-            metrics |= _second_pass(learner, stored, batch.budget_share) if stored else {}
+            again = inject.again(update, derive_random(seed, "again", name, update))
+            metrics |= _second_pass(learner, again, batch.budget_share) if again else {}
     metrics |= method.metrics()
     played = (*batch.groups, *passed_over)
     return TrainStepResult(
@@ -64,7 +70,40 @@ def train_step(
 
 
 def as_learned(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:
-    """The groups of an update with what is injected, and what is not selected removed."""
+    """The groups credit is given to together: those of an update with what is injected, what is not selected removed,
+    and stored ones beside them."""
+    groups = _selected(method, sampled, seed=seed, update=update)
+    if method.stored is None or method.stored.settings.use != "together":
+        return groups
+    return [*groups, *method.stored.groups(update)]
+
+
+def _learned(
+    method: Method, learner: Learner, batch: UpdateBatch, stored: tuple[Group, ...]
+) -> tuple[UpdateResult, dict[str, float]]:
+    """What came of learning from a step's groups and from stored ones, and what to report of those."""
+    if method.stored is None or not stored:
+        return learner.update(batch), {}
+    settings = method.stored.settings
+    rewards = [reward for group in stored for reward in group.rewards]
+    said = {"stored/groups": float(len(stored)), "stored/reward": fmean(rewards)}
+    if settings.use == "together":
+        return learner.update(replace(batch, groups=(*batch.groups, *stored))), said
+    if settings.use == "critic":
+        return learner.update(replace(batch, for_critic=stored)), said
+    learned = learner.update(replace(batch, outer_rate=settings.outer_rate))
+    inner = UpdateBatch(
+        stored,
+        version=batch.version,
+        budget_share=batch.budget_share,
+        minibatches=settings.inner_updates,
+        outer_rate=settings.outer_rate,
+    )
+    metrics = learner.update(inner).metrics
+    return learned, said | {f"stored/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
+
+
+def _selected(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:
     groups = sampled
     for name, inject in (method.replay or {}).items():
         groups = [
@@ -79,8 +118,7 @@ def _second_pass(learner: Learner, stored: Sequence[Group], budget_share: float)
     """An update of its own, of stored trajectories whose advantage is the part of their score of that name."""
     batch = UpdateBatch(tuple(stored), budget_share=budget_share, recorded_advantages=True)
     metrics = learner.update(batch).metrics
-    kept = ("loss", "update/tokens", "update/gradient_norm", "policy/clip_fraction")
-    return {f"second_pass/{name}": metrics[name] for name in kept if name in metrics}
+    return {f"second_pass/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
 
 
 def _removed(before: Sequence[Group], after: Sequence[Group]) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Advantages made over after all: the last of the six pieces of credit. Each works on any estimator's."""
 
+from whetstone.algorithms.advantage_transforms.balanced import balance, balanced
 from whetstone.algorithms.advantage_transforms.behind_first_attempt import behind_first_attempt
 from whetstone.algorithms.advantage_transforms.clip_cov import clip_cov, covariances
 from whetstone.algorithms.advantage_transforms.entropy_aware import entropy_aware
@@ -10,6 +11,7 @@ from whetstone.algorithms.advantage_transforms.second_moment import second_momen
 
 ADVANTAGE_TRANSFORMS = {
     "behind_first_attempt": behind_first_attempt,
+    "balanced": balanced,
     "clip_cov": clip_cov,
     "entropy_aware": entropy_aware,
     "entropy_modulated": entropy_modulated,
@@ -20,6 +22,8 @@ ADVANTAGE_TRANSFORMS = {
 
 __all__ = [
     "ADVANTAGE_TRANSFORMS",
+    "balance",
+    "balanced",
     "behind_first_attempt",
     "clip_cov",
     "covariances",

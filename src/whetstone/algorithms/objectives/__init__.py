@@ -21,9 +21,9 @@ from whetstone.algorithms.objectives.reward_model import (
     referee_reward,
 )
 from whetstone.algorithms.objectives.sapo import sapo
+from whetstone.algorithms.objectives.smoothness import consistency
 from whetstone.algorithms.objectives.stored import (
-    balanced_weights,
-    hybrid_critic,
+    hybrid_weight,
     interpolated,
     pessimistic,
     simulation_penalty,
@@ -41,9 +41,9 @@ OBJECTIVES = {objective.__name__: objective for objective in _OBJECTIVES}
 
 __all__ = [
     "OBJECTIVES", "AdvantageLoss", "Aggregation", "SamplerRatioLoss", "SumLoss", "TokenLoss", "advantage_regression",
-    "advantage_weighted", "aggregated", "balanced_weights", "bradley_terry", "cispo", "clipped", "clipped_value",
+    "advantage_weighted", "aggregated", "bradley_terry", "cispo", "clipped", "clipped_value", "consistency",
     "distilled", "distilled_now", "dpo", "entropy_balanced", "entropy_bonus", "entropy_smoothing", "entropy_weights",
-    "gmpo", "gspo", "hybrid_critic", "interpolated", "ipo", "kl_cov", "kto", "mixed", "orpo", "pairs_of", "pessimistic",
+    "gmpo", "gspo", "hybrid_weight", "interpolated", "ipo", "kl_cov", "kto", "mixed", "orpo", "pairs_of", "pessimistic",
     "policy_gradient", "probability_difference", "process_cross_entropy", "process_preference", "referee_reward",
     "reference_kl", "refuel", "sapo", "shaped_demonstration", "simpo", "simulation_penalty", "squared_value",
     "step_dpo", "success_value", "supervised", "teacher_advantages", "token_weights", "top_k_kl", "usual_entropy",

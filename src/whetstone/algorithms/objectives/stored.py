@@ -1,4 +1,4 @@
-"""How do stored episodes help fresh ones? Five mechanisms, each reduced to what it adds to losses there are already.
+"""How do stored episodes help fresh ones? Four mechanisms, each reduced to what it adds to losses there are already.
 
 Easy to get wrong: with its weight at 0 each must be exactly the on-policy method.
 """
@@ -10,27 +10,26 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from whetstone.ranges import NotNegative, Positive
+from whetstone.ranges import NotNegative
 
 
-def hybrid_critic(
-    fresh: Tensor, returns: Tensor, stored: Tensor, targets: Tensor, *, offline_weight: float = 0.5
-) -> Tensor:
-    """[] squared error to returns on fresh turns, and to one-step targets on stored ones (HNPG).
+def hybrid_weight(fresh: int, stored: int, *, offline_weight: NotNegative = 0.5) -> float:
+    """What a critic's error on a stored turn counts for beside one on a fresh turn, where errors are divided by the
+    number of fresh ones: on-policy regression and one-step targets, each a mean of its own (HNPG).
 
-        mean (Q − MC)² + λ mean (Q − (r + γ V(s')))²
+        mean_F (V − MC)² + λ mean_O (V − (r + γ V(s')))²  =  (Σ_F e² + w Σ_O e²) / F,   w = λ F / O
+
+    By analogy: V in front of a turn is learned in the place of Q of a turn, so that what stored turns teach is what
+    whoever drew them earns in one step, and the policy from there on.
 
     Args:
-        fresh: [F] with gradient.
-        returns: [F]
-        stored: [O] with gradient.
-        targets: [O]
+        fresh: F, predictions on fresh turns; where there are none they count as one.
+        stored: O, predictions on stored turns; without any the weight is 0.
         offline_weight: λ; 0 is the on-policy critic.
 
     Source: Zhou et al. 2023, arXiv:2311.08384, eq. 4; λ is ours.
     """
-    error = (fresh - returns.detach()).square().mean()
-    return error if offline_weight == 0 else error + offline_weight * (stored - targets.detach()).square().mean()
+    return offline_weight * max(1, fresh) / stored if stored else 0.0
 
 
 def interpolated(meta: Tensor, adapted: Tensor, *, rate: float = 0.1) -> Tensor:
@@ -58,21 +57,13 @@ def pessimistic(values: Tensor, *, by: Literal["min", "deviation"] = "min", stre
     return values.mean(0) - strength * values.std(0, correction=0)
 
 
-def balanced_weights(advantages: Tensor, balance: Tensor, *, weight_max: Positive = 20.0) -> Tensor:
-    """[T] exp(b A), at most `weight_max`: imitation as strict as a balance coefficient says (FamO2O).
-
-    Source: Wang et al. 2023, arXiv:2310.17966, eq. 5; the cap is ours.
-    """
-    return (balance * advantages).clamp(max=80).exp().clamp(max=weight_max)
-
-
 def simulation_penalty(gaps: Tensor, simulated: Tensor, real: Tensor) -> Tensor:
     """[] how far simulated values lie above real ones where the simulator is off (H2O).
 
         log Σ ω e^Q − mean Q_real,   ω = softmax(gap) over the simulated
 
     Args:
-        gaps: [S] log-odds of real against simulated, from two discriminators.
+        gaps: [S] log-odds of simulated against real dynamics, from two discriminators: large where it is off.
         simulated: [S] values with gradient.
         real: [R] values with gradient.
 

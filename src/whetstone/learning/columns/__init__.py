@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from whetstone.learning.columns.batch import Columns
     from whetstone.learning.columns.built_in import COLUMN_BUILDERS, MODEL_COLUMNS, empty_column, from_record
     from whetstone.learning.columns.declaration import Column, RunCapabilities, by_name, column, declaration_of
-    from whetstone.learning.columns.values import VALUE_POSITIONS, critic_heads
+    from whetstone.learning.columns.values import STATE_VALUES, VALUE_POSITIONS, critic_heads, kind_of_head
 
 __getattr__, __dir__ = window(__name__)
 __all__ = [
     "COLUMN_BUILDERS",
     "MODEL_COLUMNS",
+    "STATE_VALUES",
     "VALUE_POSITIONS",
     "Column",
     "Columns",
@@ -30,4 +31,5 @@ __all__ = [
     "declaration_of",
     "empty_column",
     "from_record",
+    "kind_of_head",
 ]

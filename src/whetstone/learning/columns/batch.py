@@ -18,11 +18,13 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import Level, columns_of
+from whetstone.algorithms.objectives import pessimistic
 from whetstone.algorithms.returns import last_of
 from whetstone.chat import Chat
 from whetstone.errors import CreditError
 from whetstone.learning.columns.built_in import COLUMN_BUILDERS
 from whetstone.learning.columns.declaration import Column
+from whetstone.learning.columns.values import kind_of_head
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.probes import behind, probe
 from whetstone.learning.token_index import IndexedTrajectory
@@ -41,6 +43,7 @@ class Columns:
         scorer: A process model, for implicit rewards.
         draw: Where chance comes from, the same for the same step of a run.
         added: Columns beside ours, by name.
+        believed: [T] what of an ensemble [N, T] of critics is believed; None: the least.
     """
 
     def __init__(
@@ -54,9 +57,10 @@ class Columns:
         scorer: ModelTrainer | None = None,
         draw: torch.Generator | None = None,
         added: Mapping[str, Column] | None = None,
+        believed: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.held, self.temperature, self.chat, self.roles, self.scorer = held, temperature, chat, roles, scorer
-        self.draw, self._learner = draw, learner
+        self.draw, self._learner, self._believed = draw, learner, believed or pessimistic
         self._declared = {**COLUMN_BUILDERS, **added} if added else COLUMN_BUILDERS
         self._made: dict[str, Tensor] = {}
         self._making: list[str] = []
@@ -229,12 +233,26 @@ class Columns:
         """What critics foretell."""
         return self._learner.heads if self._learner is not None else ()
 
+    @property
+    def probabilities(self) -> bool:
+        """Whether critics say probabilities of success."""
+        critic = self._learner.policy.critic if self._learner is not None else None
+        return critic is not None and critic.probabilities
+
     def head(self, name: str) -> Tensor:
-        """[K] what a critic's head says in front of each action token."""
+        """[K] what a critic's head says in front of each action token; of an ensemble, what is believed."""
+        members = self.members(name)
+        return members[0] if len(members) == 1 else self._believed(members)
+
+    def members(self, name: str) -> Tensor:
+        """[N, K] what each member of an ensemble says there; of `values#2` that one alone."""
         if self._values is None:
             said = self.in_order(self._model.values(self.segments(), temperature=self.temperature))
             self._values = {head: said[:, h] if said.ndim == 2 else said for h, head in enumerate(self._model.heads)}
-        return self._values[name]
+        return torch.stack([self._values[head] for head in self._members(name)])
+
+    def _members(self, name: str) -> list[str]:
+        return [head for head in self._model.heads if name in (head, kind_of_head(head))]
 
     def asked_at(self, where: str) -> Tensor:
         """[K] at which action tokens a critic is asked: the first of each turn, its last, or every one."""
@@ -259,4 +277,5 @@ class Columns:
             for i, values in zip(cut, said, strict=True):
                 for h, head in enumerate(self._model.heads):
                     self._last_values[head][i] = values[0, h].cpu().double()
-        return self._last_values[name]
+        members = torch.stack([self._last_values[head] for head in self._members(name)])
+        return members[0] if len(members) == 1 else self._believed(members)

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from whetstone.learning.columns import behaviour, models, rewards, structure
+from whetstone.learning.columns import behaviour, models, rewards, structure, values
 from whetstone.learning.columns.declaration import Column, by_name
 from whetstone.learning.columns.values import VALUE_COLUMNS
 
 COLUMN_BUILDERS: Mapping[str, Column] = {column.name: column for column in VALUE_COLUMNS} | {
     name: column
-    for file in (rewards, structure, behaviour, models)
+    for file in (rewards, structure, behaviour, models, values)
     for name, column in by_name(vars(file).values()).items()
 }
 """Built-in columns, by name."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from whetstone.learning.columns.declaration import Column, RunCapabilities
+from whetstone.errors import CreditError
+from whetstone.learning.columns.declaration import Column, RunCapabilities, column
 
 if TYPE_CHECKING:
     from whetstone.learning.columns.batch import Columns
@@ -30,12 +31,50 @@ VALUE_POSITIONS = {
 """What critics can foretell, and in front of which of a turn's action tokens they are asked."""
 
 
-def critic_heads(columns: Iterable[str]) -> tuple[str, ...]:
-    """The heads a critic must have to give these columns: those that are trained, then slow copies."""
+STATE_VALUES = ("values", "twin_values", "token_values")
+"""Those of them that are what a state is worth, with what is earned behind it."""
+
+
+def critic_heads(columns: Iterable[str], *, ensemble: int = 1) -> tuple[str, ...]:
+    """The heads a critic must have to give these columns: those that are trained, then slow copies.
+
+    Args:
+        ensemble: Members of each; those behind the first are called `values#2`, `values#3`, …
+    """
     asked = [name.removeprefix("last_") for name in columns]
     asked = [name for name in asked if name.removeprefix("slow_") in VALUE_POSITIONS]
     trained = sorted({name.removeprefix("slow_") for name in asked})
-    return (*trained, *sorted({name for name in asked if name.startswith("slow_")}))
+    first = (*trained, *sorted({name for name in asked if name.startswith("slow_")}))
+    return tuple(name if k == 1 else f"{name}#{k}" for name in first for k in range(1, ensemble + 1))
+
+
+def kind_of_head(head: str) -> str:
+    """What a head foretells, whichever member of an ensemble it is: `values` for `values#2`."""
+    return head.partition("#")[0]
+
+
+def _several(run: RunCapabilities) -> str | None:
+    critic = run.recipe.critic
+    return None if critic is not None and critic.ensemble > 1 else "set critic.ensemble to 2 or more"
+
+
+@column(
+    "turn",
+    reads_models=True,
+    provided_by="`critic.ensemble: 5`, where `advantage` asks for values of states",
+    requires=_several,
+)
+def value_deviations(batch: Columns) -> Tensor:
+    """How far an ensemble of critics is of one mind in front of each turn: the population's deviation of what its
+    members say, in units of return; 0 for a turn without action tokens."""
+    known = [head for head in batch.heads if kind_of_head(head) in STATE_VALUES]
+    if not known:
+        raise CreditError("value_deviations: no critic says what a state is worth; advantage: turn_gae asks for one")
+    apart = batch.members(kind_of_head(known[0])).std(0, correction=0)
+    found = torch.zeros(batch.count("turn"), dtype=torch.float64)
+    asked = batch.asked_at("first")
+    found[batch["turn"][asked]] = apart[asked]
+    return found
 
 
 def _critic(run: RunCapabilities) -> str | None:

@@ -22,7 +22,9 @@ from whetstone.trajectory import EndReason, Task
 class LogReplay:
     """An action that is not the expert's is replaced by his, `patches` times; then the episode is over (UI-S1).
 
-    Without patches it ends at the first error. The reward `matched_calls` and the estimator `ui_s1` go with it.
+    Without patches it ends at the first error. A turn's reward is 1 where it did what the expert does, and 0 where not,
+    whatever the world pays for it. The reward `matched_calls`, or in worlds of text `followed`, and the estimator
+    `ui_s1` go with it.
 
     Source: UI-S1 2025, arXiv:2509.11543, and its code (`universal_multiround.py`).
 
@@ -64,7 +66,7 @@ class _Following(Answering):
             self.patches -= 1
         result = await super().step(action if right else wanted)
         self.said += [action if right else wanted, *result.observation.messages]
-        return result if right else replace(result, reward=0.0, instead=wanted)
+        return replace(result, reward=1.0) if right else replace(result, reward=0.0, instead=wanted)
 
 
 def same_action(action: Message, other: Message) -> bool:

@@ -1,0 +1,62 @@
+"""Which stored episodes does `data` of a recipe name? Those of a run, of a file of trajectories, or of another tool's
+log; read in one place, for whatever learns from them.
+
+Easy to get wrong: a key that says something of logs alone, beside a run, would be ignored in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from whetstone.chat import Chat
+from whetstone.data import Choice, logged_groups, stored_groups
+from whetstone.data.stored_episodes import is_stored
+from whetstone.environments import Environment
+from whetstone.environments.protocol import tools_shown
+from whetstone.recipe import DataSettings, Resolved
+from whetstone.trajectory import Group
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReader:
+    """What is needed to read stored episodes."""
+
+    resolved: Resolved
+    chat: Chat
+    """Whose tokenizer they must be of."""
+    environment: Callable[[], Environment]
+    """Offers its tools to logs that say nothing of tools."""
+    context_length: int
+    """Tokens an episode of a log may have."""
+
+    def groups(self, settings: DataSettings, key: str) -> list[Group]:
+        """The stored episodes `data` names.
+
+        Args:
+            key: Where it stands in the recipe.
+
+        Raises:
+            DataError: There are none, a row is wrong or has no reward, or they are of another tokenizer.
+            RecipeError: A key has no effect on them.
+        """
+        path, choice = Path(settings.path), choice_of(settings)
+        if is_stored(path):
+            if settings.reward is not None:
+                raise self.resolved.error(f"{key}.reward", f"has no effect: {path} holds the rewards its run gave")
+            return stored_groups(path, self.chat, choice)
+        return logged_groups(
+            path,
+            self.chat,
+            choice,
+            split=settings.split,
+            reward=settings.reward,
+            offered=tuple(tools_shown(self.environment())),
+            context_length=self.context_length,
+        )
+
+
+def choice_of(settings: DataSettings) -> Choice:
+    """Which of the stored episodes are taken."""
+    return Choice(settings.min_reward, settings.best, settings.max_tokens, settings.clean, settings.distinct)

@@ -1,0 +1,35 @@
+"""Which turns did what a recorded expert did? Made for episodes that walk a record (`environment_wrapper: log_replay`).
+
+Easy to get wrong: in an evaluation nobody walks a record, and no turn says whether it followed one; the outcome stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from whetstone.rewards.protocol import Reward, provides
+from whetstone.rewards.worlds.verdict import verdict
+from whetstone.trajectory import EndReason, Score, Task, Trajectory
+
+
+@provides("process_rewards", "matched")
+async def followed(trajectory: Trajectory, task: Task, *, outcome: Reward = verdict) -> Score:
+    """The outcome, and for each turn whether it was the expert's: 1 where it was, 0 where his stood in its place.
+
+    `log_replay` says so by the turn's reward. An episode that it ended, with no patch left, has failed. In worlds whose
+    actions are text this is what `matched_calls` is where they are calls with gold ones beside the task.
+
+    Args:
+        outcome: Says how the episode went.
+
+    Source: Lu et al. 2025 (UI-S1), arXiv:2509.11543, whose accuracy reward of a step is this; its reward of the format
+    is the environment's business here.
+    """
+    if trajectory.ended is EndReason.STOPPED:
+        said = Score(0.0, {"success": 0.0}, success=False)
+    else:
+        said = await outcome(trajectory, task)
+    if said.invalid:
+        return said
+    matched = tuple(float(turn.reward == 1.0) for turn in trajectory.turns)
+    return replace(said, turns=matched, signals={**said.signals, "matched": matched})

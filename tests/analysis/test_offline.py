@@ -1,0 +1,69 @@
+"""What a run on stored episodes says of itself before anybody plays one."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tests_small import SMALL, TEACHING
+from whetstone.analysis import Look, advice, looks_of
+from whetstone.cli.why import why
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.training import train
+
+
+def looks(train, held_out, divergence=None):
+    return [Look(5 * k + 1, t, h, divergence) for k, (t, h) in enumerate(zip(train, held_out, strict=True))]
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "divergence", "finding"),
+    [
+        # fell by 1, rose by .2 of it again, while training went on falling
+        ([2, 1.2, 0.8, 0.5, 0.3], [2, 1.3, 1.0, 1.1, 1.2], 0.1, "stop"),
+        ([2, 1, 0.5, 0.2], [2, 2.1, 2.3, 2.6], 0.1, "regularise"),
+        ([2, 1.5, 1.2, 1.0], [2, 1.6, 1.3, 1.1], 1.5, "regularise"),
+        ([2, 1.5, 1.0, 0.5, 0.2], [2, 1.7, 1.3, 0.9, 0.5], 0.1, "go on"),
+        # flat, 1 above what fell by 1.8
+        ([2, 1.0, 0.4, 0.2, 0.2, 0.2], [2, 1.4, 1.2, 1.2, 1.2, 1.2], 0.1, "more data"),
+        ([2, 1.0, 0.4, 0.3, 0.3, 0.3], [2, 1.1, 0.5, 0.4, 0.4, 0.4], 0.1, "enough"),
+        ([2, 1], [2, 1], None, "unknown"),
+    ],
+)
+def test_each_trend_has_its_finding(train, held_out, divergence, finding):
+    assert advice(looks(train, held_out, divergence)).finding == finding
+
+
+def test_a_ripple_is_no_rise_and_the_step_to_stop_at_is_the_best():
+    assert advice(looks([2, 1, 1, 1], [2, 1.0, 1.04, 1.05])).finding != "stop"
+    assert "stop at step 11" in advice(looks([2, 1, 0.5, 0.2], [2, 1.5, 1.0, 1.5])).said
+
+
+def test_training_losses_are_means_from_look_to_look():
+    rows = [{"stage": "offline", "step": k, "loss": float(k)} for k in range(1, 6)]
+    rows[0]["held_out/loss"], rows[2]["held_out/loss"] = 9.0, 8.0
+    rows.append({"stage": "reinforcement", "step": 1, "loss": 100.0})
+    assert [(look.step, look.train, look.held_out) for look in looks_of(rows)] == [(1, 1.5, 9.0), (3, 4.0, 8.0)]
+
+
+@pytest.mark.slow
+def test_an_offline_run_is_explained_by_its_looks_and_never_learns_from_what_is_held_out(tmp_path):
+    small = [*SMALL, "ablations=null", TEACHING, "reinforcement.steps=6"]
+    train(load_recipe("demo", small), tmp_path / "stored", progress=Progress(quiet=True))
+    settings = {"steps": 4, "tasks_per_step": 2, "held_out": 0.3, "held_out_every": 2}
+    plain = ["supervised=null", "reinforcement=null", "rollout.group_size=null"]
+    offline = load_recipe(
+        "demo",
+        [*small[:4], "evaluation.episodes=4", "rollout.max_new_tokens=6", "ablations=null", TEACHING, *plain],
+        offline={"data": str(tmp_path / "stored"), **settings},
+        objective="advantage_weighted",
+    )
+    train(offline, tmp_path / "run", progress=Progress(quiet=True))
+    told = CliRunner().invoke(why, [str(tmp_path / "run"), "--json"], catch_exceptions=False)
+    found = json.loads(told.output)
+    assert [look["step"] for look in found["looks"]] == [1, 2, 4]
+    assert all(look["divergence"] is not None for look in found["looks"])
+    assert found["advice"]["finding"] in ("stop", "regularise", "more data", "go on", "enough")
+    shown = CliRunner().invoke(why, [str(tmp_path / "run")], catch_exceptions=False).output
+    assert found["advice"]["finding"] in shown

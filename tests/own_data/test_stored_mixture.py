@@ -1,0 +1,132 @@
+"""Which stored groups come beside fresh ones: how many, which, and the same again whenever an update is made again."""
+
+import math
+from collections import Counter
+
+import pytest
+
+from tests_episodes import group, path, turn
+from whetstone.data import StoredMixture
+from whetstone.data.stored_episodes import as_stored
+from whetstone.data.stored_mixture import improvement, preferences
+from whetstone.errors import DataError
+from whetstone.recipe import StoredMixtureSettings
+from whetstone.trajectory import Author, Group, OffPolicy, Tokens
+
+GROUPS = [group(k / 9, k / 9, number=k) for k in range(10)]
+
+
+def mixture(histories=(GROUPS,), *, fresh=4, seed=1, **settings):
+    return StoredMixture(lambda: histories, StoredMixtureSettings(data="x", **settings), fresh=fresh, seed=seed)
+
+
+def drawn(mixed, updates):
+    return [
+        trajectory.id.split("/")[1]
+        for u in range(updates)
+        for g in mixed.groups(u)
+        for trajectory in g.trajectories[:1]
+    ]
+
+
+def ids(groups):
+    return [trajectory.id for g in groups for trajectory in g.trajectories]
+
+
+def test_at_a_half_as_many_stored_groups_come_as_are_sampled():
+    assert [mixture().due(update) for update in range(3)] == [4, 4, 4]
+    assert len(mixture().groups(7)) == 4
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 1 / 3, 0.6, 0.9])
+def test_over_many_updates_the_share_is_exact(share):
+    mixed = mixture(share=share, fresh=6)
+    total = sum(mixed.due(update) for update in range(900))
+    assert total / (total + 900 * 6) == pytest.approx(share, abs=1e-3)
+
+
+def test_at_a_share_of_nothing_no_file_is_opened():
+    mixed = StoredMixture(lambda: 1 / 0, StoredMixtureSettings(data="x", share=0), fresh=4, seed=1)
+    assert mixed.groups(3) == []
+    mixed.load_state(mixed.state())
+    assert mixed.read() == []
+
+
+def test_each_stored_group_comes_once_before_any_comes_again():
+    names = drawn(mixture(fresh=5), 2)
+    assert sorted(names) == sorted(str(k) for k in range(10))
+
+
+@pytest.mark.parametrize("prefer", ["even", "reward", "recency", "improvement"])
+def test_an_update_draws_the_same_whenever_it_is_made(prefer):
+    once, again = mixture(prefer=prefer), mixture(prefer=prefer)
+    assert [t.id for g in again.groups(5) for t in g.trajectories] == [
+        t.id for g in once.groups(5) for t in g.trajectories
+    ]
+    assert drawn(mixture(prefer=prefer, seed=2), 3) != drawn(once, 3)
+
+
+def test_what_is_preferred_is_drawn_in_proportion_to_the_exponential_of_its_preference():
+    # rewards 0 and 1 at strength ln 3: 1 and 3 of 4
+    pair = [group(0.0, 0.0, number=0), group(1.0, 1.0, number=1)]
+    names = Counter(drawn(mixture([pair], prefer="reward", strength=math.log(3)), 100))
+    assert names["1"] / 400 == pytest.approx(0.75, abs=0.06)
+    flat = Counter(drawn(mixture([pair], prefer="reward", strength=0), 50))
+    assert flat["0"] == flat["1"]
+
+
+def test_preferences_by_hand():
+    assert preferences([[0.2, 0.6], [1.0]], "reward") == pytest.approx([0, 0.5, 1])
+    assert preferences([[9, 9, 9], [9]], "recency") == [0, 0.5, 1, 1]
+    # from 0 to 1 in a line; and flat in the middle
+    assert preferences([[0, 1, 2], [1, 1]], "improvement") == pytest.approx([1, 1, 1, 0, 0])
+    assert preferences([[3, 3]], "reward") == [0, 0]
+
+
+def test_a_history_is_worth_its_rise_less_its_unsteadiness():
+    assert improvement([0, 0.5, 1]) == pytest.approx(1)
+    assert improvement([1, 0.5, 0]) == pytest.approx(-1)
+    assert improvement([0.4]) == 0
+    # 0 1 0: no rise; mean 1/3, left −1/3, 2/3, −1/3, whose deviation is √(2/9)
+    assert improvement([0, 1, 0]) == pytest.approx(-math.sqrt(2 / 9))
+
+
+def test_stored_groups_are_older_than_every_version_and_have_names_of_their_own():
+    again = mixture(fresh=20).groups(0)  # each comes twice
+    assert len(set(ids(again))) == len(ids(again)) == 40
+    stored = again[0].trajectories[0]
+    assert set(stored.turns[0].action.versions) == {-1}
+    assert stored.marks == ("replayed",)
+    assert stored.off_policy is OffPolicy.STORED
+
+
+def test_a_turn_that_trajectories_share_stays_one():
+    shared = turn("first")
+    both = Group(
+        GROUPS[0].task, (path("a", 1.0, [shared, turn("x")]), path("b", 0.0, [shared], parent="a", fork_turn=1))
+    )
+    one, other = as_stored(both, "again/").trajectories
+    assert one.turns[0] is other.turns[0]
+    assert (other.parent, other.fork_turn) == ("again/a", 1)
+
+
+def test_what_somebody_wrote_begins_at_a_ratio_of_one_and_cannot_be_compared_with_log_probs():
+    said = turn("by hand")
+    written = Tokens.written(said.action.ids, Author.PATCHED)
+    by_hand = Group(
+        GROUPS[0].task, (path("a", 1.0, [type(said)(said.context, written, said.message, opens_segment=True)]),)
+    )
+    assert as_stored(by_hand, "").trajectories[0].off_policy is OffPolicy.RECOMPUTE
+    with pytest.raises(DataError, match="a: has no log-probs from when it was drawn, which off_policy: stored"):
+        mixture([[by_hand]], off_policy="stored").read()
+
+
+def test_a_run_goes_on_with_the_episodes_it_began_with_alone():
+    began = mixture().state()
+    mixture_again = mixture()
+    mixture_again.load_state(began)
+    assert len(mixture_again.read()) == 10
+    other = mixture([GROUPS[:9]])
+    other.load_state(began)
+    with pytest.raises(DataError, match="are not those this run began with"):
+        other.groups(0)
