@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PretrainingSettings,
         ReinforcementSettings,
         SupervisedSettings,
+        UntilSettings,
     )
     from whetstone.recipe.stages import NamedStage, stages_of
 
@@ -55,6 +56,7 @@ __all__ = [
     "RolloutSettings",
     "SupervisedSettings",
     "TinySettings",
+    "UntilSettings",
     "built_in_methods",
     "built_in_recipes",
     "load_recipe",

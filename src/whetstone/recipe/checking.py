@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from whetstone.recipe.settings import STAGE_KINDS, Recipe
+from whetstone.recipe.settings import SAMPLES, STAGE_KINDS, Recipe
+from whetstone.recipe.stage_settings import OptimizerSettings
 
 
 def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -23,6 +24,7 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         if settings.warmup_fraction + settings.decay_fraction > 1:
             said = f"with warmup_fraction {settings.warmup_fraction:g} it exceeds the whole stage"
             yield f"{stage}.decay_fraction", said
+        yield from _until(stage, settings)
     if recipe.aggregation.mode == "constant" and recipe.aggregation.tokens is None:
         yield "aggregation.tokens", "aggregation.mode: constant divides by a number of tokens; set it"
     noise = recipe.environment.noise
@@ -43,6 +45,22 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if reinforcement is not None and reinforcement.max_staleness < reinforcement.admit_ahead:
         said = f"must be admit_ahead ({reinforcement.admit_ahead}) or more, got {reinforcement.max_staleness}"
         yield "reinforcement.max_staleness", said
+
+
+def _until(stage: str, settings: OptimizerSettings) -> Iterator[tuple[str, str]]:
+    until = settings.until
+    if until is None:
+        return
+    if until.success is None and until.plateau is None:
+        yield f"{stage}.until", "ends nothing: set success or plateau"
+    if stage not in SAMPLES:
+        for key, is_set in (("success", until.success is not None), ("measure", until.measure == "reward")):
+            if is_set:
+                yield f"{stage}.until.{key}", f"{stage} samples no episodes; measure its loss (plateau)"
+    shortest = until.window + (until.plateau or 0) if until.success is None else until.window
+    if shortest > settings.steps:
+        said = f"is never reached: with window {until.window} it takes {shortest} steps, and there are {settings.steps}"
+        yield f"{stage}.until", said
 
 
 def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -92,6 +110,13 @@ def _decay_needs_a_share(recipe: Recipe) -> Iterator[tuple[str, str]]:
     for stage, settings in recipe.own_stages.items():
         if settings.decay_fraction == 0:
             yield f"{stage}.decay", f"{stage}.decay_fraction is 0, so the learning rate does not fall"
+
+
+def _until_needs_a_plateau(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    for stage, settings in recipe.own_stages.items():
+        if settings.until is not None and settings.until.plateau is None:
+            for key in ("measure", "least"):
+                yield f"{stage}.until.{key}", f"{stage}.until.plateau is not set"
 
 
 def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -169,6 +194,7 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _advantage_needs,
     _adapters_need_layers,
     _decay_needs_a_share,
+    _until_needs_a_plateau,
     _clip_needs_minibatches,
     _trust_needs_a_folder,
     _revision_needs_the_hub,

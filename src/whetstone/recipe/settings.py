@@ -252,6 +252,8 @@ _IMITATION = 10
 DEFAULT_ADVANTAGE = Part(name="group_relative")
 STAGE_KINDS = ("pretraining", "supervised", "preference", "offline", "reinforcement")
 """In the order in which a run goes through them that has several."""
+SAMPLES = ("reinforcement",)
+"""Those that sample episodes."""
 
 
 class Recipe(Settings):

@@ -14,10 +14,28 @@ def _data() -> BeforeValidator:
     return BeforeValidator(lambda given: {"path": given} if isinstance(given, str) else given)
 
 
+class UntilSettings(Settings):
+    """What ends a stage before its `steps` are made; decided from the steps on record."""
+
+    success: float | None = Field(None, gt=0, le=1)
+    """The share of episodes that solve their task, in the mean over `window` steps; of stages that sample."""
+    plateau: int | None = Field(None, ge=1)
+    """So many steps in which the mean over `window` steps is no better than it was before."""
+    measure: Literal["reward", "loss"] | None = None
+    """Of what the plateau is; null: the reward where episodes are sampled, else the loss."""
+    least: float = Field(0.01, ge=0)
+    """What counts as better."""
+    window: int = Field(10, ge=1)
+    """Steps a mean is over."""
+
+
 class OptimizerSettings(Settings):
-    """What both stages share."""
+    """What all stages share."""
 
     steps: int = Field(100, ge=1)
+    until: UntilSettings | None = None
+    """What ends the stage earlier; null: its steps alone. What is laid out over the stage is laid out over `steps` all
+    the same."""
     optimizer: Literal["adamw", "muon", "adamw_8bit"] = "adamw"
     """`muon`: Muon for the matrices inside the model, AdamW for the rest. `adamw_8bit`: states in eight bits (GPU)."""
     learning_rate: float = Field(1e-3, gt=0)

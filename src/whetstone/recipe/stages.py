@@ -12,13 +12,14 @@ from typing import Any
 
 from whetstone.recipe.checking import CREDIT_KEYS, SAMPLING_KEYS
 from whetstone.recipe.resolved import Resolved
-from whetstone.recipe.settings import STAGE_KINDS
+from whetstone.recipe.settings import STAGE_KINDS, Recipe
+from whetstone.recipe.stage_settings import OptimizerSettings
 from whetstone.seeding import derive_seed
 
 _PAIR = {"supervised", "reinforcement"}
 _OWN = ("name", "adapters")
 """Keys of a stage that are none of a recipe."""
-_TINY_RATE = 1e-3
+_TINY_RATE: float = OptimizerSettings.model_fields["learning_rate"].default
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
     recipe = resolved.recipe
     given: list[Mapping[str, Any]] = [dict(stage) for stage in recipe.stages]
     if not given:
-        if len(recipe.own_stages) < 2 or set(recipe.own_stages) == _PAIR:
+        if len(recipe.own_stages) < 2 or (set(recipe.own_stages) == _PAIR and not _ends_early(recipe)):
             return []
         given = [{kind: {}} for kind in recipe.own_stages]
     found: list[NamedStage] = []
@@ -54,6 +55,11 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
                 raise resolved.error(f"stages.{number}.name", f'"{one.name}" is the name of two stages')
             found.append(one)
     return found
+
+
+def _ends_early(recipe: Recipe) -> bool:
+    """Whether it is not known beforehand which step of the warm-up is its last; then it is a run of its own."""
+    return recipe.supervised is not None and recipe.supervised.until is not None
 
 
 def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -> NamedStage:

@@ -70,6 +70,7 @@ from whetstone.rewards.protocol import let_go
 from whetstone.rollout import Collector
 from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import share_spent
+from whetstone.training.ends import STEPS, end_of
 from whetstone.training.evaluating import evaluate
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.made_already import take_first_evaluation, take_warm_up
@@ -265,7 +266,7 @@ class _Run:
         done = self.position.done.get(name, 0)
         if self.position.stage not in ("", name) and name in self.position.done:
             return  # a later stage is under way
-        if done < settings.steps:
+        if self._end(name, settings, done) is None:
             learner = await run_in_compute_thread(self._learner, settings)
             if done and self.optimizer is not None:
                 learner.load_state_dict(self.optimizer)
@@ -283,14 +284,17 @@ class _Run:
             await self.checkpoints.written()
             await self._publish(work.version)
             self._say_if_nothing_was_learned(name)
+            ended = self._end(name, settings, work.done)
+            if ended != STEPS:
+                self.progress.say(f"{name} ended after step {work.done} of {settings.steps}, by {ended}")
         await self._evaluate(name)
 
     async def _steps(
         self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations
     ) -> None:
         every = self.recipe.evaluation.interval_steps if isinstance(settings, ReinforcementSettings) else None
-        share = self._spent(name, settings)
-        while work.done < settings.steps and share < 1:
+        share, ended = self._spent(name, settings), self._end(name, settings, work.done)
+        while ended is None:
             began = time.perf_counter()
             number = work.done + 1
             try:
@@ -311,9 +315,8 @@ class _Run:
             self._watch(work.collector)
             if every is not None and work.done % every == 0:
                 await beside.begin(name, work.done)
-            share = self._spent(name, settings)
-            last = work.done == settings.steps or share >= 1
-            if work.done % settings.checkpoint_every == 0 or last:
+            share, ended = self._spent(name, settings), self._end(name, settings, work.done)
+            if work.done % settings.checkpoint_every == 0 or ended is not None:
                 try:
                     await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
                 except Interrupted:
@@ -326,6 +329,12 @@ class _Run:
         """How much of what it may a stage has spent; see `share_spent`."""
         budget = settings.budget if isinstance(settings, ReinforcementSettings) else None
         return share_spent(self.journal.read(), budget, name) if budget is not None else 0.0
+
+    def _end(self, name: str, settings: OptimizerSettings, done: int) -> str | None:
+        """What a stage is over by; see `end_of`."""
+        budget = settings.budget if isinstance(settings, ReinforcementSettings) else None
+        rows = self.journal.read() if budget is not None or settings.until is not None else []
+        return end_of(rows, name, settings, done=done)
 
     def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Stage:
         if isinstance(settings, SupervisedSettings):

@@ -12,7 +12,7 @@ Easy to get wrong: a stage that is taken from elsewhere must be the same to the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,19 +124,14 @@ def _summary(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "during": {},
         "ablations": {},
         "failed": {"episodes": sum(each["summary"]["failed"]["episodes"] for each in told), "causes": causes},
+        "ends": {each["name"]: end for each in told for end in each["summary"].get("ends", {}).values()},
         "seconds": {each["name"]: sum(each["summary"]["seconds"].values()) for each in told},
-        "throughput": dict(_named("throughput", told)),
+        "throughput": {each["name"]: value for each in told for value in each["summary"]["throughput"].values()},
         "parameters": last["parameters"],
         "policy": first["policy"],
         "method": last["method"],
         "stages": [{"name": each["name"], "folder": each["folder"], "reused": each["reused"]} for each in told],
     }
-
-
-def _named(what: str, told: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    for each in told:
-        for value in each["summary"][what].values():
-            yield each["name"], value
 
 
 def check_stages(stages: Sequence[NamedStage], assemble: Callable[[Resolved], Any]) -> None:

@@ -16,6 +16,7 @@ from whetstone.recipe import (
     SupervisedSettings,
 )
 from whetstone.record import RunRecord, read_json
+from whetstone.training.ends import STEPS, end_of
 
 WITHOUT_USE = {
     "supervised": "demonstrations taught nothing",
@@ -111,6 +112,7 @@ def summary_of(
         "evaluations": made,
         "during": during,
         "ablations": {},
+        "ends": {name: end_of(rows, name, settings) or STEPS for name, settings in recipe.own_stages.items()},
         "failed": _failed(run_dir),
         "seconds": dict(seconds),
         "throughput": throughput(rows),
