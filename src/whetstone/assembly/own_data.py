@@ -6,6 +6,7 @@ Easy to get wrong: a mistake in the last line of a file must be found before the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from whetstone.data import (
 )
 from whetstone.data.conversations import LEARNED_FROM
 from whetstone.data.demonstrations import Drawn
-from whetstone.data.stored_episodes import is_stored
+from whetstone.data.stored_episodes import best_and_worst, is_stored
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import DataError
 from whetstone.recipe import (
@@ -34,9 +35,10 @@ from whetstone.recipe import (
     PretrainingSettings,
     ReinforcementSettings,
     Resolved,
+    SamplingSettings,
     SupervisedSettings,
 )
-from whetstone.trajectory import Group, Trajectory
+from whetstone.trajectory import Group, Score, Trajectory
 
 
 class StoredEpisodes:
@@ -65,6 +67,51 @@ class StoredGroups:
         return Group(group.task, group.trajectories, draw)
 
 
+class StoredPairs:
+    """Of each group of a run the best and the worst episode, token for token, in a shuffled order.
+
+    Args:
+        singles: Whether each episode stands for itself instead, good where it solved its task.
+    """
+
+    def __init__(self, groups: Sequence[Group], *, singles: bool, seed: int) -> None:
+        self._groups: list[Group] = []
+        for group in groups:
+            pair = best_and_worst(group)
+            if singles:
+                rated = ((each, float(each.solved)) for each in group.trajectories)
+                self._groups += [Group(group.task, (_worth(each, value),)) for each, value in rated]
+            elif pair is not None:
+                self._groups.append(Group(group.task, (_worth(pair[0], 1.0), _worth(pair[1], 0.0))))
+        if not self._groups:
+            raise DataError("no task of it has a better and a worse episode")
+        self._order = Shuffled(len(self._groups), seed=seed)
+
+    def group(self, draw: int) -> Group:
+        """The group of the n-th draw."""
+        group = self._groups[self._order[draw]]
+        return Group(group.task, group.trajectories, draw)
+
+
+def _worth(trajectory: Trajectory, value: float) -> Trajectory:
+    return replace(trajectory, score=Score(value, success=value > 0))
+
+
+def _stored(assembly: Assembly, settings: DataSettings, key: str) -> list[Group]:
+    """The groups of a run, as `data` chooses them."""
+    relabel = None
+    if settings.relabel is not None:
+        relabel = found(assembly.resolved, f"{key}.relabel", "function", settings.relabel, {})
+    return stored_groups(
+        Path(settings.path),
+        assembly.chat,
+        min_reward=settings.min_reward,
+        best=settings.best,
+        relabel=relabel,
+        tools=tools_shown(assembly.environment()),
+    )
+
+
 def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> Drawn:
     """What `data` of a stage that imitates holds.
 
@@ -74,9 +121,8 @@ def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> D
     """
     path, seed = Path(settings.path), assembly.resolved.recipe.seed
     if is_stored(path):
-        groups = stored_groups(path, assembly.chat, min_reward=settings.min_reward, best=settings.best)
         try:
-            return StoredEpisodes(groups, seed=seed)
+            return StoredEpisodes(_stored(assembly, settings, key), seed=seed)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
     _refuse_filters(assembly.resolved, settings, key)
@@ -108,7 +154,7 @@ def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
     return Texts(texts, assembly.chat, window=window, seed=assembly.resolved.recipe.seed)
 
 
-def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferences:
+def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferences | StoredPairs:
     """The pairs, or rated singles, of a preference stage.
 
     Raises:
@@ -116,6 +162,12 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
         RecipeError: The objective compares what the file does not have.
     """
     path, resolved = Path(settings.data.path), assembly.resolved
+    if is_stored(path):
+        groups = _stored(assembly, settings.data, "preference.data")
+        try:
+            return StoredPairs(groups, singles=settings.objective.name == "kto", seed=resolved.recipe.seed)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
     _refuse_filters(resolved, settings.data, "preference.data")
     offered = tuple(tools_shown(assembly.environment()))
     given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
@@ -134,9 +186,7 @@ def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
     Raises:
         DataError: There are none, or they are of another tokenizer.
     """
-    path = Path(settings.data.path)
-    groups = stored_groups(path, assembly.chat, min_reward=settings.data.min_reward, best=settings.data.best)
-    return StoredGroups(groups, seed=assembly.resolved.recipe.seed)
+    return StoredGroups(_stored(assembly, settings.data, "offline.data"), seed=assembly.resolved.recipe.seed)
 
 
 def check_data(assembly: Assembly, resolved: Resolved) -> None:
@@ -157,15 +207,20 @@ def check_data(assembly: Assembly, resolved: Resolved) -> None:
 
 
 def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> None:
-    for name in ("min_reward", "best"):
+    for name in ("min_reward", "best", "relabel"):
         if getattr(settings, name) is not None:
             raise resolved.error(f"{key}.{name}", f"has no effect: {settings.path} holds no stored episodes")
 
 
 def with_learning(resolved: Resolved) -> Resolved:
     """A recipe as its parts are made: a stage on stored data learns as reinforcement does, from groups nobody
-    samples."""
+    samples; one that only samples does so as reinforcement."""
     recipe = resolved.recipe
+    if recipe.sampling is not None:
+        kept = set(SamplingSettings.model_fields) & recipe.sampling.model_fields_set - {"learning_rate"}
+        sampled = {name: getattr(recipe.sampling, name) for name in (*kept, "steps", "tasks_per_step")}
+        # an objective that compares nothing: an episode of a task may be alone
+        return resolved.with_changes({"sampling": None, "reinforcement": sampled, "objective": "supervised"})
     stage = recipe.preference or recipe.offline
     if stage is None:
         return resolved

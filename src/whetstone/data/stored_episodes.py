@@ -6,22 +6,36 @@ say is read with the one there is, and compared with what is written beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from whetstone.chat import Chat
+from whetstone.chat import Chat, ToolSpec, user
 from whetstone.data.demonstrations import same
 from whetstone.errors import DataError, RunDirectoryError
 from whetstone.record import RunRecord
-from whetstone.trajectory import Group, Task, Trajectory
+from whetstone.rollout.rereading import reread
+from whetstone.trajectory import Group, Score, Task, Trajectory
 from whetstone.trajectory_json import decoded_trajectories
 
 _TRIED = 8
 """Episodes whose tokens are read again."""
 
 
-def stored_groups(path: Path, chat: Chat, *, min_reward: float | None = None, best: int | None = None) -> list[Group]:
+Relabel = Callable[[Trajectory], str | None]
+"""(an episode that did not solve its task) → the task it did solve, in words; None: it solved none"""
+
+
+def stored_groups(
+    path: Path,
+    chat: Chat,
+    *,
+    min_reward: float | None = None,
+    best: int | None = None,
+    relabel: Relabel | None = None,
+    tools: Sequence[ToolSpec] = (),
+) -> list[Group]:
     """Groups of scored episodes, in the order in which they were sampled.
 
     Args:
@@ -29,6 +43,8 @@ def stored_groups(path: Path, chat: Chat, *, min_reward: float | None = None, be
         chat: Whose tokenizer they must be of.
         min_reward: Only episodes with at least this reward; None: all.
         best: At most so many of a task, the best first; None: all.
+        relabel: Says what episodes that did not solve their task did instead; they solved that.
+        tools: On offer in them; for `relabel`.
 
     Raises:
         DataError: There are none, or they were sampled with another tokenizer.
@@ -36,7 +52,8 @@ def stored_groups(path: Path, chat: Chat, *, min_reward: float | None = None, be
     groups = _of_run(path) if path.is_dir() else _of_file(path)
     chosen = []
     for group in groups:
-        scored = [t for t in group.trajectories if t.score is not None and not t.score.invalid and not t.greedy]
+        told = [_relabelled(t, relabel, chat, tools) for t in group.trajectories] if relabel else group.trajectories
+        scored = [t for t in told if t.score is not None and not t.score.invalid and not t.greedy]
         kept = [t for t in scored if min_reward is None or _reward(t) >= min_reward]
         if best is not None:
             kept = sorted(kept, key=_reward, reverse=True)[:best]
@@ -47,6 +64,14 @@ def stored_groups(path: Path, chat: Chat, *, min_reward: float | None = None, be
         raise DataError(f"{path}: holds no scored episodes{asked}")
     _check_tokens(path, chat, [t for group in chosen for t in group.trajectories][:_TRIED])
     return chosen
+
+
+def best_and_worst(group: Group) -> tuple[Trajectory, Trajectory] | None:
+    """The first of the best and the first of the worst of its scored episodes; None where they are worth the same, or
+    say the same."""
+    best, worst = max(group.trajectories, key=_reward), min(group.trajectories, key=_reward)
+    same_worth = _reward(best) == _reward(worst)
+    return None if same_worth or best.messages == worst.messages else (best, worst)
 
 
 def is_stored(path: Path) -> bool:
@@ -62,6 +87,28 @@ def is_stored(path: Path) -> bool:
 def _reward(trajectory: Trajectory) -> float:
     assert trajectory.score is not None
     return trajectory.score.value
+
+
+def _relabelled(trajectory: Trajectory, relabel: Relabel, chat: Chat, tools: Sequence[ToolSpec]) -> Trajectory:
+    """What solved its task as it is; of the rest what relabelling makes of it.
+
+    Source: Murty et al. 2024 (BAGEL), arXiv:2403.08140, which lets a model say what a trajectory did.
+    """
+    if trajectory.score is None or trajectory.solved or not trajectory.turns:
+        return trajectory
+    text = relabel(trajectory)
+    if text is None:
+        return trajectory
+    asked = next((k for k in range(len(trajectory.opening) - 1, -1, -1) if trajectory.opening[k].role == "user"), None)
+    if asked is None:
+        raise DataError(f"{trajectory.id}: no user speaks in its opening, so there is no task to relabel")
+    try:
+        again = reread(
+            trajectory, (*trajectory.opening[:asked], user(text), *trajectory.opening[asked + 1 :]), chat, tools
+        )
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    return replace(again, score=Score(1.0, success=True), marks=(*again.marks, "relabelled"))
 
 
 def _of_run(run_dir: Path) -> list[Group]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         PreferenceSettings,
         PretrainingSettings,
         ReinforcementSettings,
+        SamplingSettings,
         SupervisedSettings,
         UntilSettings,
     )
@@ -54,6 +55,7 @@ __all__ = [
     "ReinforcementSettings",
     "Resolved",
     "RolloutSettings",
+    "SamplingSettings",
     "SupervisedSettings",
     "TinySettings",
     "UntilSettings",

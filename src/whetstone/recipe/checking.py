@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from whetstone.recipe.settings import SAMPLES, STAGE_KINDS, Recipe
-from whetstone.recipe.stage_settings import OptimizerSettings
+from whetstone.recipe.stage_settings import OptimizerSettings, SamplingSettings, data_of
 
 
 def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -65,6 +65,10 @@ def _until(stage: str, settings: OptimizerSettings) -> Iterator[tuple[str, str]]
 
 def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
     own = recipe.own_stages
+    for kind, settings in own.items():
+        data = data_of(settings)
+        if data is not None and bool(data.path) == bool(data.stage):
+            yield f"{kind}.data", "set either path (a file, or a run) or stage (one before it whose episodes are taken)"
     if not own and not recipe.stages:
         yield "reinforcement", "neither supervised nor reinforcement is set, so there is nothing to do"
     if own and recipe.stages:
@@ -89,7 +93,7 @@ def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.reinforcement is None and not recipe.stages:
-        for key in SAMPLING_KEYS:
+        for key in SAMPLING_KEYS if recipe.sampling is None else ():
             yield key, "there is no reinforcement stage (training is not set)"
         for key in CREDIT_KEYS if recipe.offline is None else ():
             yield key, "there is no reinforcement stage (training is not set)"
@@ -117,6 +121,13 @@ def _until_needs_a_plateau(recipe: Recipe) -> Iterator[tuple[str, str]]:
         if settings.until is not None and settings.until.plateau is None:
             for key in ("measure", "least"):
                 yield f"{stage}.until.{key}", f"{stage}.until.plateau is not set"
+
+
+def _sampling_learns_nothing(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    own = SamplingSettings.__annotations__.keys() | {"checkpoint_every", "keep_last", "keep_every"}
+    for name in SamplingSettings.model_fields if recipe.sampling is not None else ():
+        if name not in own:
+            yield f"sampling.{name}", "a sampling stage learns nothing"
 
 
 def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -195,6 +206,7 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _adapters_need_layers,
     _decay_needs_a_share,
     _until_needs_a_plateau,
+    _sampling_learns_nothing,
     _clip_needs_minibatches,
     _trust_needs_a_folder,
     _revision_needs_the_hub,

@@ -18,6 +18,7 @@ from whetstone.recipe.stage_settings import (
     PreferenceSettings,
     PretrainingSettings,
     ReinforcementSettings,
+    SamplingSettings,
     SupervisedSettings,
 )
 
@@ -250,9 +251,9 @@ _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5
 _IMITATION = 10
 """Imitation bears as many times the rate."""
 DEFAULT_ADVANTAGE = Part(name="group_relative")
-STAGE_KINDS = ("pretraining", "supervised", "preference", "offline", "reinforcement")
+STAGE_KINDS = ("pretraining", "sampling", "supervised", "preference", "offline", "reinforcement")
 """In the order in which a run goes through them that has several."""
-SAMPLES = ("reinforcement",)
+SAMPLES = ("sampling", "reinforcement")
 """Those that sample episodes."""
 
 
@@ -309,12 +310,14 @@ class Recipe(Settings):
     """Reinforcement; null leaves it out."""
     pretraining: PretrainingSettings | None = None
     """Plain text before all else; null leaves it out."""
+    sampling: SamplingSettings | None = None
+    """Episodes for a stage behind it, nothing learned; null leaves it out."""
     preference: PreferenceSettings | None = None
     """Pairs of answers, behind the warm-up; null leaves it out."""
     offline: OfflineSettings | None = None
     """Stored episodes, in front of reinforcement; null leaves it out."""
     stages: list[dict[str, Any]] = []
-    """Instead of these five, stages in any number and order: each a mapping of one of them, and whatever other keys of
+    """Instead of these, stages in any number and order: each a mapping of one of them, and whatever other keys of
     the recipe are different in it. See `docs/stages.md`."""
     rounds: int = Field(1, ge=1)
     """How often all of `stages` are gone through, each round with what the one before left."""

@@ -73,9 +73,12 @@ class OptimizerSettings(Settings):
 class DataSettings(Settings):
     """Data of one's own, from a file; the path alone is enough."""
 
-    path: str
+    path: str = ""
     """JSON lines, one JSON list (`.json`), Parquet (`.parquet`, or a folder of them), or a dataset of Hugging Face in a
     folder; `docs/data.md` has the columns of each kind. For stored episodes a run directory as well."""
+    stage: str = ""
+    """Instead of a path, a stage before this one whose episodes are learned from: by its kind or name the last of
+    those, or `previous`, the last that sampled."""
     split: str = "train"
     """Of a dataset that has several."""
     learn_from: str = "all"
@@ -85,6 +88,9 @@ class DataSettings(Settings):
     """Of stored episodes, those with at least this reward alone; null: all."""
     best: int | None = Field(None, ge=1)
     """Of stored episodes of one task, at most so many, the best first; null: all."""
+    relabel: str | None = None
+    """Of stored episodes that did not solve their task, `package.module:function` of (the trajectory) → the task it did
+    solve, as the text of the opening's last user message, or None; null: none is relabelled."""
 
 
 class SupervisedSettings(OptimizerSettings):
@@ -96,6 +102,15 @@ class SupervisedSettings(OptimizerSettings):
     """Conversations in the OpenAI shape, to imitate instead of the source's expert; or stored episodes of a run."""
     tasks: dict[str, Any] = {}
     """Options of the task source that are different for demonstrations, such as an easier mix."""
+
+
+class SamplingSettings(OptimizerSettings):
+    """Episodes of the policy as it is, for a stage behind it to learn from; nothing is learned in it."""
+
+    steps: int = Field(1, ge=1)
+    tasks_per_step: int = Field(64, ge=1)
+    max_faults: int = Field(100, ge=0)
+    """As of reinforcement."""
 
 
 class PretrainingSettings(OptimizerSettings):
@@ -113,7 +128,8 @@ class PreferenceSettings(OptimizerSettings):
     """Pairs of a better and a worse answer, or single ones that were rated."""
 
     data: Annotated[DataSettings, _data()]
-    """Rows with `chosen` and `rejected` (and `prompt`), or with `prompt`, `completion` and `label`."""
+    """Rows with `chosen` and `rejected` (and `prompt`), or with `prompt`, `completion` and `label`; or stored episodes:
+    the best and the worst of each task, token for token, or for `kto` each by itself."""
     batch_size: int = Field(16, ge=1)
     """Pairs, or rated singles, a step; again when all were."""
     objective: Annotated[Part, named("dpo")] = Part(name="dpo")
@@ -137,6 +153,13 @@ class OfflineSettings(OptimizerSettings):
     """As of reinforcement."""
     reference_offload: bool = False
     """As of reinforcement."""
+
+
+def data_of(settings: OptimizerSettings) -> DataSettings | None:
+    """What of one's own a stage learns from; None: nothing."""
+    if isinstance(settings, SupervisedSettings | PretrainingSettings | PreferenceSettings | OfflineSettings):
+        return settings.data
+    return None
 
 
 class ReinforcementSettings(OptimizerSettings):

@@ -6,14 +6,15 @@ before ended with. The everyday pair, a warm-up and reinforcement, is one run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from whetstone.errors import did_you_mean
 from whetstone.recipe.checking import CREDIT_KEYS, SAMPLING_KEYS
 from whetstone.recipe.resolved import Resolved
-from whetstone.recipe.settings import STAGE_KINDS, Recipe
-from whetstone.recipe.stage_settings import OptimizerSettings
+from whetstone.recipe.settings import SAMPLES, STAGE_KINDS, Recipe
+from whetstone.recipe.stage_settings import OptimizerSettings, data_of
 from whetstone.seeding import derive_seed
 
 _PAIR = {"supervised", "reinforcement"}
@@ -28,10 +29,14 @@ class NamedStage:
 
     name: str
     """`2-preference`: its number and its kind, or the name it was given."""
+    kind: str
+    """Which of the recipe's keys it is."""
     resolved: Resolved
     """A recipe with this stage alone; its policy is still the one the whole begins with."""
     new_adapters: bool
     """Whether what adapters learned before is merged into the weights, and new ones begin."""
+    reads: Mapping[str, str] = field(default_factory=dict)
+    """By dotted key, the stage before it that is read there: `supervised.data` → `1-sampling`."""
 
 
 def stages_of(resolved: Resolved) -> list[NamedStage]:
@@ -44,6 +49,8 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
     given: list[Mapping[str, Any]] = [dict(stage) for stage in recipe.stages]
     if not given:
         if len(recipe.own_stages) < 2 or (set(recipe.own_stages) == _PAIR and not _ends_early(recipe)):
+            for key, _ in _stages_named(resolved):
+                raise resolved.error(key, "there is no stage before it; put both into stages")
             return []
         given = [{kind: {}} for kind in recipe.own_stages]
     found: list[NamedStage] = []
@@ -53,8 +60,32 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
             one = _stage(resolved, stage, f"stages.{number}", place)
             if one.name in {other.name for other in found}:
                 raise resolved.error(f"stages.{number}.name", f'"{one.name}" is the name of two stages')
-            found.append(one)
+            named = dict(_stages_named(one.resolved))
+            reads = {key: _found(resolved, f"stages.{number}.{key}", name, found) for key, name in named.items()}
+            found.append(replace(one, reads=reads))
     return found
+
+
+def _stages_named(resolved: Resolved) -> Iterator[tuple[str, str]]:
+    """(dotted key, name of a stage) of each stage whose episodes are read."""
+    for kind, settings in resolved.recipe.own_stages.items():
+        data = data_of(settings)
+        if data is not None and data.stage:
+            yield f"{kind}.data", data.stage
+
+
+def _found(resolved: Resolved, key: str, name: str, before: Sequence[NamedStage]) -> str:
+    """The last stage of this name or kind that samples; of `previous`, the last."""
+    sampled = [stage.name for stage in before if stage.kind in SAMPLES]
+    called = {each.partition("-")[2]: each for each in sampled}
+    if name == "previous" and sampled:
+        return sampled[-1]
+    if name in called:
+        return called[name]
+    if not sampled:
+        raise resolved.error(key, f"no stage before it samples ({' or '.join(SAMPLES)}), so there is nothing to learn")
+    known = ", ".join(["previous", *called])
+    raise resolved.error(key, f'no stage "{name}" samples before it; known are {known}{did_you_mean(name, called)}')
 
 
 def _ends_early(recipe: Recipe) -> bool:
@@ -71,21 +102,22 @@ def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -
         raise resolved.error(f"{key}.adapters", "has no effect: there are no adapters (policy.lora)")
     without: dict[str, Any] = {other: None for other in STAGE_KINDS if other != kind}
     without |= {"stages": None, "rounds": None, "ablations": None}
-    without |= dict.fromkeys(SAMPLING_KEYS if kind != "reinforcement" else ())
+    without |= dict.fromkeys(SAMPLING_KEYS if kind not in SAMPLES else ())
     without |= dict.fromkeys(CREDIT_KEYS if kind not in ("reinforcement", "offline") else ())
     without |= {"teacher": None, "process_model": None} if kind not in ("reinforcement", "offline") else {}
     sections = {name: value for name, value in stage.items() if name not in _OWN}
-    if not sections[kind]:  # it stands in the recipe itself
+    if not sections[kind]:  # it stands in the recipe itself, or has its defaults
         del sections[kind]
+        without |= {} if resolved.keys.get(kind) is not None else {kind: {}}
     changed = resolved.with_changes(without, **sections)
     settings = getattr(changed.recipe, kind)
     more: dict[str, Any] = {"title": f"{resolved.recipe.title or resolved.name}: {kind}"}
     if place:  # what it samples and in which order it reads are other than those of the stages before
         more["seed"] = derive_seed(resolved.recipe.seed, "stage", place) % 2**31
-    if "learning_rate" not in settings.model_fields_set:
+    if kind != "sampling" and "learning_rate" not in settings.model_fields_set:
         # it begins with a folder, whose rate would be that of a pretrained model
         more[f"{kind}.learning_rate"] = (
             settings.learning_rate if resolved.recipe.policy.path is not None else _TINY_RATE
         )
     own = stage.get("name")
-    return NamedStage(f"{place + 1}-{own or kind}", changed.with_changes(more), adapters == "new")
+    return NamedStage(f"{place + 1}-{own or kind}", kind, changed.with_changes(more), adapters == "new")

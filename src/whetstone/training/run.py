@@ -34,6 +34,7 @@ from whetstone.errors import (
 )
 from whetstone.inference import publish
 from whetstone.learning.protocol import Learner
+from whetstone.learning.unchanged import Unchanged
 from whetstone.policies import Policy
 from whetstone.recipe import (
     NamedStage,
@@ -44,6 +45,7 @@ from whetstone.recipe import (
     Recipe,
     ReinforcementSettings,
     Resolved,
+    SamplingSettings,
     SupervisedSettings,
     load_recipe,
     stages_of,
@@ -73,7 +75,7 @@ from whetstone.training.budget import share_spent
 from whetstone.training.ends import STEPS, end_of
 from whetstone.training.evaluating import evaluate
 from whetstone.training.interruption import Interrupted, Interruption
-from whetstone.training.made_already import take_first_evaluation, take_warm_up
+from whetstone.training.made_already import copy_evaluation, take_first_evaluation, take_warm_up
 from whetstone.training.own_loop import run_to_end
 from whetstone.training.pinned import pinned
 from whetstone.training.reinforcement import Reinforcement
@@ -207,7 +209,7 @@ class _Run:
             Interrupted: Somebody asked the process to stop; everything is saved.
         """
         with self.interruption:
-            await run_in_compute_thread(lambda: check_fits(self.resolved, trains=True))
+            await run_in_compute_thread(lambda: check_fits(self.resolved, trains=self.recipe.sampling is None))
             self.assembly = await run_in_compute_thread(
                 lambda: assemble(self.learning, self._restored(), say=self.progress.say)
             )
@@ -287,7 +289,10 @@ class _Run:
             ended = self._end(name, settings, work.done)
             if ended != STEPS:
                 self.progress.say(f"{name} ended after step {work.done} of {settings.steps}, by {ended}")
-        await self._evaluate(name)
+        if isinstance(settings, SamplingSettings):  # the policy is what it was
+            copy_evaluation(self.run_dir, "untrained", self.run_dir, name)
+        else:
+            await self._evaluate(name)
 
     async def _steps(
         self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations
@@ -347,18 +352,21 @@ class _Run:
         if isinstance(settings, OfflineSettings):
             stored = stored_of(self.assembly, settings)
             return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done)
-        assert isinstance(settings, ReinforcementSettings)
-        store = RunStore(self.run_dir, groups_per_file=settings.tasks_per_step, say=self.progress.say)
+        learns = isinstance(settings, ReinforcementSettings)
+        sampled = self.assembly.resolved.recipe.reinforcement  # of a sampling stage, as its parts are made
+        assert sampled is not None
+        store = RunStore(self.run_dir, groups_per_file=sampled.tasks_per_step, say=self.progress.say)
         held.callback(store.close)
         return Reinforcement(
             self.assembly,
             learner,
             self.engine,
-            settings,
+            sampled,
             store=store,
-            base_version=self.position.version - done,
+            base_version=self.position.version - (done if learns else 0),
             state=self.position.sampling,
             done=done,
+            learns=learns,
         )
 
     async def _park(
@@ -436,6 +444,8 @@ class _Run:
     def _learner(self, settings: OptimizerSettings) -> Learner:
         if isinstance(settings, SupervisedSettings | PretrainingSettings):
             return imitator_for(self.assembly, settings)
+        if isinstance(settings, SamplingSettings):
+            return Unchanged(self.assembly.policy)
         learning = self.assembly.resolved.recipe.reinforcement
         assert learning is not None
         return learner_for(self.assembly, learning, self.warmed_up)

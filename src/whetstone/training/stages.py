@@ -48,6 +48,7 @@ def run_stages(
     """
     before: Path | None = None
     key = ""
+    made: dict[str, Path] = {}
     told: list[dict[str, Any]] = []
     for stage in stages:
         key = _key(key, stage)
@@ -59,12 +60,12 @@ def run_stages(
             folder = run_dir / "stages" / stage.name
             if (read_json(folder / "stage.json") or {}).get("key") != key:
                 progress.say(f"stage {stage.name}  ({folder})")
-                resolved = _behind(stage, before, run_dir)
+                resolved = _behind(stage, before, made, run_dir)
                 train(resolved, folder, [before] if before is not None else [])
                 write_json(folder / "stage.json", {"key": key})
         summary = read_json(folder / "summary.json")
         told.append({"name": stage.name, "folder": str(folder), "reused": reused, "summary": summary})
-        before = folder
+        before = made[stage.name] = folder
     _shown(told, run_dir)
     return _summary(told)
 
@@ -91,10 +92,12 @@ def _made_already(stage: NamedStage, key: str, also: Sequence[Path]) -> Path | N
     return None
 
 
-def _behind(stage: NamedStage, before: Path | None, run_dir: Path) -> Resolved:
-    """The stage's recipe, with the weights the stage before ended with."""
+def _behind(stage: NamedStage, before: Path | None, made: Mapping[str, Path], run_dir: Path) -> Resolved:
+    """The stage's recipe, with the weights the stage before ended with and the episodes of those it reads."""
     if before is None:
         return stage.resolved
+    read: dict[str, str | None] = dict.fromkeys(f"{key}.stage" for key in stage.reads)
+    read |= {f"{key}.path": str(made[name]) for key, name in stage.reads.items()}
     checkpoint = latest_checkpoint(before)
     if checkpoint is None:
         raise RunDirectoryError(f"{before}: no checkpoint that can be read")
@@ -103,7 +106,7 @@ def _behind(stage: NamedStage, before: Path | None, run_dir: Path) -> Resolved:
         if not begins.is_dir():
             export_policy(merged(final_policy(before), "float32"), begins)
         checkpoint = begins
-    given = {"policy.path": str(checkpoint), "policy.tiny": None, "policy.revision": None}
+    given = {"policy.path": str(checkpoint), "policy.tiny": None, "policy.revision": None, **read}
     return stage.resolved.with_changes(given)
 
 
@@ -142,6 +145,8 @@ def check_stages(stages: Sequence[NamedStage], assemble: Callable[[Resolved], An
     """
     for stage in stages:
         try:
-            check_data(assemble(with_learning(stage.resolved)), stage.resolved)
+            made = assemble(with_learning(stage.resolved))
+            if not stage.reads:  # else it is not there yet
+                check_data(made, stage.resolved)
         except WhetstoneError as error:
             raise type(error)(f"stage {stage.name}: {error}") from None

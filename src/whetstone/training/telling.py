@@ -13,6 +13,7 @@ from whetstone.recipe import (
     PretrainingSettings,
     Recipe,
     Resolved,
+    SamplingSettings,
     SupervisedSettings,
 )
 from whetstone.record import RunRecord, read_json
@@ -58,6 +59,11 @@ def _without_sampling(recipe: Recipe) -> dict[str, str]:
         return {"imitation of": f"the expert of {recipe.tasks.source}", "paper": recipe.paper}
     stage, settings = list(recipe.own_stages.items())[-1]
     told = {"stage": stage, "paper": recipe.paper}
+    if isinstance(settings, SamplingSettings):
+        told |= {
+            "strategy": recipe.rollout.strategy.name,
+            "steps": f"{settings.steps} of {settings.tasks_per_step} tasks",
+        }
     if isinstance(settings, PreferenceSettings | OfflineSettings | PretrainingSettings | SupervisedSettings):
         told["data"] = settings.data.path if settings.data is not None else ""
     if isinstance(settings, PreferenceSettings):
