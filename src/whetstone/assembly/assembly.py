@@ -37,7 +37,7 @@ from whetstone.assembly.policy import chat_of, policy_of
 from whetstone.chat import Chat
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
-from whetstone.environments.protocol import Checks
+from whetstone.environments.protocol import Checks, tools_shown
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
 from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
@@ -69,6 +69,7 @@ from whetstone.rollout import (
 )
 from whetstone.rollout.optional import FrozenSeats, ReadsEntropies, provided
 from whetstone.rollout.protocol import Stateful
+from whetstone.rollout.rereading import WithHint
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tasks.protocol import Skips
 from whetstone.tools import TOOLS
@@ -105,6 +106,8 @@ class Assembly:
     """Columns of its parameters' names, each [T] → [T] weights"""
     columns: tuple[Callable[..., Any], ...]
     """Columns the recipe adds to ours."""
+    teacher_reads: WithHint | None
+    """What the teacher reads beside the policy; None: nothing."""
 
     def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
         """An engine that draws from the policy in training.
@@ -183,6 +186,7 @@ class Assembly:
             seed=recipe.seed,
             roles=recipe.roles,
             chat=self.chat,
+            teacher_reads=self.teacher_reads,
             columns=self.columns,
         )
 
@@ -353,7 +357,22 @@ def assemble(
         objective=objective,
         correction=correction,
         columns=added,
+        teacher_reads=_teacher_reads(resolved, source, environment, chat),
     )
+
+
+def _teacher_reads(
+    resolved: Resolved, source: Source, environment: Callable[[], Environment], chat: Chat
+) -> WithHint | None:
+    named = resolved.recipe.teacher.hint if resolved.recipe.teacher is not None else None
+    if named is None:
+        return None
+    hint = found(resolved, "teacher.hint", "function", named, {}) if ":" in named else named
+    reads, task = WithHint(hint, chat, tuple(tools_shown(environment()))), source.task(0)
+    if isinstance(hint, str) and hint not in task.private:
+        known = ", ".join(sorted(task.private)) or "nothing"
+        raise resolved.error("teacher.hint", f"task {task.id} has no private `{hint}`; it has {known}")
+    return reads
 
 
 def judged_parts(resolved: Resolved) -> tuple[Source, Callable[[], Environment], Reward]:

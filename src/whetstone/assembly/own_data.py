@@ -29,6 +29,7 @@ from whetstone.environments.protocol import tools_shown
 from whetstone.errors import DataError
 from whetstone.recipe import (
     DataSettings,
+    DistillationSettings,
     OfflineSettings,
     OptimizerSettings,
     PreferenceSettings,
@@ -221,16 +222,20 @@ def with_learning(resolved: Resolved) -> Resolved:
         sampled = {name: getattr(recipe.sampling, name) for name in (*kept, "steps", "tasks_per_step")}
         # an objective that compares nothing: an episode of a task may be alone
         return resolved.with_changes({"sampling": None, "reinforcement": sampled, "objective": "supervised"})
-    stage = recipe.preference or recipe.offline
+    stage = recipe.preference or recipe.offline or recipe.distillation
     if stage is None:
         return resolved
     shared = {name: getattr(stage, name) for name in OptimizerSettings.model_fields}
-    shared |= {"reference_device": stage.reference_device, "reference_offload": stage.reference_offload}
-    changes: dict[str, Any] = {"preference": None, "offline": None}
+    changes: dict[str, Any] = {"preference": None, "offline": None, "distillation": None}
+    if isinstance(stage, DistillationSettings):
+        changes |= {"objective": stage.objective.model_dump()}
+        shared |= {name: getattr(stage, name) for name in DistillationSettings.model_fields if name != "objective"}
+    else:
+        shared |= {"reference_device": stage.reference_device, "reference_offload": stage.reference_offload}
     if isinstance(stage, PreferenceSettings):
         changes |= {"objective": stage.objective.model_dump(), "aggregation": None}
         shared["tasks_per_step"] = stage.batch_size
-    else:
+    elif isinstance(stage, OfflineSettings):
         shared |= {"tasks_per_step": stage.tasks_per_step, "reference_kl": stage.reference_kl}
     made = {name: value for name, value in shared.items() if not _is_default(name, value)}
     return resolved.with_changes({**changes, "reinforcement": made})

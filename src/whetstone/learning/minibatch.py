@@ -57,7 +57,12 @@ def minibatches_of(
             batch.reference = trainer.logprobs(batch.segments, temperature=temperature, of="reference")
             batch.extra["reference_logprobs"] = batch.reference
         if "teacher_logprobs" in asked:
-            batch.extra["teacher_logprobs"] = trainer.logprobs(batch.segments, temperature=temperature, of="teacher")
+            hinted = spec.teacher_reads is not None
+            batch.extra["teacher_logprobs"] = (
+                batch.column(given, "teacher_logprobs")
+                if hinted
+                else trainer.logprobs(batch.segments, temperature=temperature, of="teacher")
+            )
         of = [given.columns.held[i].trajectory for i, _ in batch.placed]
         batch.of_others = [trajectory.off_policy is not OffPolicy.RECOMPUTE for trajectory in of]
         batch.kept = _kept(given, batch)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from whetstone.recipe.stage_settings import (
         DataSettings,
+        DistillationSettings,
         EntropySettings,
         ImitationSettings,
         OfflineSettings,
@@ -40,6 +41,7 @@ __all__ = [
     "AggregationSettings",
     "CriticSettings",
     "DataSettings",
+    "DistillationSettings",
     "EntropySettings",
     "ImitationSettings",
     "Method",

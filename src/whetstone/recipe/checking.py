@@ -25,6 +25,13 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
             said = f"with warmup_fraction {settings.warmup_fraction:g} it exceeds the whole stage"
             yield f"{stage}.decay_fraction", said
         yield from _until(stage, settings)
+    if recipe.distillation is not None and recipe.teacher is None:
+        yield (
+            "distillation",
+            "nobody teaches: set teacher: {path: FOLDER}, or teacher: {hint: COLUMN} for the policy itself",
+        )
+    if recipe.teacher is not None and recipe.teacher.path is None and recipe.teacher.hint is None:
+        yield "teacher", "the policy itself, reading what it reads, teaches nothing: set path or hint"
     if recipe.aggregation.mode == "constant" and recipe.aggregation.tokens is None:
         yield "aggregation.tokens", "aggregation.mode: constant divides by a number of tokens; set it"
     noise = recipe.environment.noise
@@ -93,7 +100,7 @@ def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.reinforcement is None and not recipe.stages:
-        for key in SAMPLING_KEYS if recipe.sampling is None else ():
+        for key in SAMPLING_KEYS if recipe.sampling is None and recipe.distillation is None else ():
             yield key, "there is no reinforcement stage (training is not set)"
         for key in CREDIT_KEYS if recipe.offline is None else ():
             yield key, "there is no reinforcement stage (training is not set)"
@@ -141,7 +148,8 @@ def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _trust_needs_a_folder(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    if recipe.policy.path is None and recipe.teacher is None and "frozen" not in recipe.rollout.strategy.options:
+    taught = recipe.teacher is not None and recipe.teacher.path is not None
+    if recipe.policy.path is None and not taught and "frozen" not in recipe.rollout.strategy.options:
         yield "policy.trust_remote_code", "no model of the recipe comes from a folder"
 
 
@@ -149,6 +157,12 @@ def _revision_needs_the_hub(recipe: Recipe) -> Iterator[tuple[str, str]]:
     path = recipe.policy.path
     if path is None or "/" not in path or Path(path).is_dir():
         yield "policy.revision", "only a model of the Hugging Face hub (policy.path: owner/model) has revisions"
+
+
+def _teacher_of_its_own(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.teacher is not None and recipe.teacher.path is None:
+        for key in ("device", "offload"):
+            yield f"teacher.{key}", "the teacher is the policy itself (teacher.path is not set)"
 
 
 def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -210,6 +224,7 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _clip_needs_minibatches,
     _trust_needs_a_folder,
     _revision_needs_the_hub,
+    _teacher_of_its_own,
     _reference_needs_weight,
     _overflow_needs_views,
     _samples_need_temperature,

@@ -13,6 +13,7 @@ from whetstone.plugins import with_names
 from whetstone.recipe.parts import Part, Settings, listed, mode_alone, named
 from whetstone.recipe.problems import problem_of
 from whetstone.recipe.stage_settings import (
+    DistillationSettings,
     OfflineSettings,
     OptimizerSettings,
     PreferenceSettings,
@@ -209,10 +210,14 @@ class AggregationSettings(Settings):
 
 
 class TeacherSettings(Settings):
-    """A frozen model whose log-probs are learned from."""
+    """A model whose log-probs of what the policy said are learned from."""
 
-    path: str
-    """A model with the policy's own tokenizer, named as `policy.path` is; a checkpoint is one."""
+    path: str | None = None
+    """A frozen one with the policy's own tokenizer, named as `policy.path` is; a checkpoint is one. Null: the policy
+    itself, as it is before each step's updates, who reads a `hint` then."""
+    hint: str | None = None
+    """What the teacher reads in front of the task and the policy does not: a private column of tasks, such as
+    `solution`, or `package.module:function` of (task, trajectory) → text or None; null: nothing."""
     device: str | None = None
     """What the teacher is computed on, as of `policy.device`; null: what the policy is."""
     offload: bool = False
@@ -251,9 +256,12 @@ _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5
 _IMITATION = 10
 """Imitation bears as many times the rate."""
 DEFAULT_ADVANTAGE = Part(name="group_relative")
-STAGE_KINDS = ("pretraining", "sampling", "supervised", "preference", "offline", "reinforcement")
+STAGE_KINDS = (
+    "pretraining", "sampling", "supervised", "preference", "offline", "distillation",
+    "reinforcement",
+)  # fmt: skip
 """In the order in which a run goes through them that has several."""
-SAMPLES = ("sampling", "reinforcement")
+SAMPLES = ("sampling", "distillation", "reinforcement")
 """Those that sample episodes."""
 
 
@@ -316,6 +324,8 @@ class Recipe(Settings):
     """Pairs of answers, behind the warm-up; null leaves it out."""
     offline: OfflineSettings | None = None
     """Stored episodes, in front of reinforcement; null leaves it out."""
+    distillation: DistillationSettings | None = None
+    """What `teacher` makes of the policy's own episodes; null leaves it out."""
     stages: list[dict[str, Any]] = []
     """Instead of these, stages in any number and order: each a mapping of one of them, and whatever other keys of
     the recipe are different in it. See `docs/stages.md`."""

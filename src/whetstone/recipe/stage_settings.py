@@ -155,6 +155,21 @@ class OfflineSettings(OptimizerSettings):
     """As of reinforcement."""
 
 
+class DistillationSettings(OptimizerSettings):
+    """A student who samples, and a `teacher` who says of each of its tokens how likely it was; no reward is learned
+    from."""
+
+    tasks_per_step: int = Field(16, ge=1)
+    minibatches: int = Field(1, ge=1)
+    """As of reinforcement."""
+    objective: Annotated[Part, named("distilled_now")] = Part(name="distilled_now")
+    """`distilled_now`, `distilled`, or another that reads `teacher_logprobs`."""
+    max_mismatch: float = Field(0.1, gt=0)
+    """As of reinforcement."""
+    max_faults: int = Field(100, ge=0)
+    """As of reinforcement."""
+
+
 def data_of(settings: OptimizerSettings) -> DataSettings | None:
     """What of one's own a stage learns from; None: nothing."""
     if isinstance(settings, SupervisedSettings | PretrainingSettings | PreferenceSettings | OfflineSettings):

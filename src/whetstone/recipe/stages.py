@@ -104,7 +104,8 @@ def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -
     without |= {"stages": None, "rounds": None, "ablations": None}
     without |= dict.fromkeys(SAMPLING_KEYS if kind not in SAMPLES else ())
     without |= dict.fromkeys(CREDIT_KEYS if kind not in ("reinforcement", "offline") else ())
-    without |= {"teacher": None, "process_model": None} if kind not in ("reinforcement", "offline") else {}
+    without |= {"process_model": None} if kind not in ("reinforcement", "offline") else {}
+    without |= {"teacher": None} if kind not in ("reinforcement", "offline", "distillation") else {}
     sections = {name: value for name, value in stage.items() if name not in _OWN}
     if not sections[kind]:  # it stands in the recipe itself, or has its defaults
         del sections[kind]

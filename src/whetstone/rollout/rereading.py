@@ -10,11 +10,13 @@ the tokens that were read (other tools, a rewritten history, something a view sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from whetstone.chat import Chat, Message, ToolSpec
-from whetstone.trajectory import Author, Tokens, Trajectory, Turn
+from whetstone.errors import CreditError
+from whetstone.rollout.context_transforms.note import noted
+from whetstone.trajectory import Author, Task, Tokens, Trajectory, Turn
 
 
 def reread(trajectory: Trajectory, opening: Sequence[Message], chat: Chat, tools: Sequence[ToolSpec]) -> Trajectory:
@@ -41,3 +43,46 @@ def reread(trajectory: Trajectory, opening: Sequence[Message], chat: Chat, tools
             was = chat.extend(was, turn.action.ids, turn.observation)
             now = chat.extend(now, turn.action.ids, turn.observation)
     return replace(trajectory, opening=tuple(opening), turns=tuple(turns), closing=None)
+
+
+Hinted = Callable[[Task, Trajectory], str | None]
+"""(a task, an episode of it) → what a teacher reads beside it; None: nothing"""
+
+
+@dataclass(frozen=True, slots=True)
+class WithHint:
+    """What a teacher reads who knows more: the episode with a hint in front of its task, and nothing else different."""
+
+    hint: str | Hinted
+    """A private column of the task, or a function."""
+    chat: Chat
+    tools: tuple[ToolSpec, ...]
+    """On offer in every episode."""
+
+    def __call__(self, trajectory: Trajectory, task: Task) -> Trajectory:
+        """The episode behind the hinted opening.
+
+        Raises:
+            CreditError: The task has no such column, or the episode cannot be read again.
+        """
+        text = self.told(task, trajectory)
+        if not text:
+            return trajectory
+        try:
+            return reread(trajectory, noted(trajectory.opening, text), self.chat, self.tools)
+        except ValueError as error:
+            raise CreditError(f"teacher.hint: {error}") from None
+
+    def told(self, task: Task, trajectory: Trajectory) -> str:
+        """The hint; empty: none.
+
+        Raises:
+            CreditError: The task has no such column.
+        """
+        if not isinstance(self.hint, str):
+            return self.hint(task, trajectory) or ""
+        if self.hint not in task.private:
+            known = ", ".join(sorted(task.private)) or "nothing"
+            raise CreditError(f"teacher.hint: task {task.id} has no private `{self.hint}`; it has {known}")
+        said = task.private[self.hint]
+        return "" if said is None else str(said)

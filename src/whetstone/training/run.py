@@ -352,8 +352,8 @@ class _Run:
         if isinstance(settings, OfflineSettings):
             stored = stored_of(self.assembly, settings)
             return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done)
-        learns = isinstance(settings, ReinforcementSettings)
-        sampled = self.assembly.resolved.recipe.reinforcement  # of a sampling stage, as its parts are made
+        learns = not isinstance(settings, SamplingSettings)
+        sampled = self.assembly.resolved.recipe.reinforcement  # of other stages that sample, as their parts are made
         assert sampled is not None
         store = RunStore(self.run_dir, groups_per_file=sampled.tasks_per_step, say=self.progress.say)
         held.callback(store.close)
@@ -393,7 +393,8 @@ class _Run:
 
     def _tell(self, stage: str, work: Stage, metrics: Mapping[str, float]) -> None:
         """Say what failed, once for each cause, and once that sampler and learner disagree."""
-        most = self.recipe.reinforcement.max_mismatch if self.recipe.reinforcement is not None else math.inf
+        sampled = self.assembly.resolved.recipe.reinforcement
+        most = sampled.max_mismatch if sampled is not None else math.inf
         apart = metrics.get("sampler/mismatch_kl", 0.0)
         if apart > most / 10 and _MISMATCH not in self.told:
             self.told.add(_MISMATCH)

@@ -8,6 +8,7 @@ from typing import Any
 
 from whetstone.causes import counted_causes, listed
 from whetstone.recipe import (
+    DistillationSettings,
     OfflineSettings,
     PreferenceSettings,
     PretrainingSettings,
@@ -59,6 +60,9 @@ def _without_sampling(recipe: Recipe) -> dict[str, str]:
         return {"imitation of": f"the expert of {recipe.tasks.source}", "paper": recipe.paper}
     stage, settings = list(recipe.own_stages.items())[-1]
     told = {"stage": stage, "paper": recipe.paper}
+    if isinstance(settings, DistillationSettings) and recipe.teacher is not None:
+        told |= {"teacher": recipe.teacher.path or "the policy itself", "hint": recipe.teacher.hint or "none"}
+        told |= {"objective": settings.objective.name}
     if isinstance(settings, SamplingSettings):
         told |= {
             "strategy": recipe.rollout.strategy.name,
