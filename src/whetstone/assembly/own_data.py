@@ -5,6 +5,7 @@ Easy to get wrong: a mistake in the last line of a file must be found before the
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.instantiate import found
+from whetstone.chat import Message
 from whetstone.data import (
     Demonstrations,
     Preferences,
@@ -21,6 +23,7 @@ from whetstone.data import (
     preference_of,
     rows_of,
     stored_groups,
+    text_of,
 )
 from whetstone.data.conversations import LEARNED_FROM
 from whetstone.data.demonstrations import Drawn
@@ -36,6 +39,7 @@ from whetstone.recipe import (
     PretrainingSettings,
     ReinforcementSettings,
     Resolved,
+    RewardModelSettings,
     SamplingSettings,
     SupervisedSettings,
 )
@@ -143,12 +147,8 @@ def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
     Raises:
         DataError: A row is wrong, or there is no text.
     """
-    path, texts = Path(settings.data.path), []
-    for row in rows_of(path, split=settings.data.split):
-        text = row.columns.get("text")
-        if not isinstance(text, str):
-            raise row.error('"text" is missing' if text is None else f'"text" is {type(text).__name__}, not a text')
-        texts.append(text)
+    path = Path(settings.data.path)
+    texts = [text_of(row) for row in rows_of(path, split=settings.data.split)]
     if not any(map(str.strip, texts)):
         raise DataError(f"{path}: no text in it")
     window = min(settings.window, assembly.policy.context_length)
@@ -190,6 +190,25 @@ def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
     return StoredGroups(_stored(assembly, settings.data, "offline.data"), seed=assembly.resolved.recipe.seed)
 
 
+def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[tuple[Trajectory, ...]]:
+    """What a scorer learns from, task by task: episodes with what they are worth.
+
+    Raises:
+        DataError: A row is wrong, or there is none.
+    """
+    path, key = Path(settings.data.path), "reward_model.data"
+    if is_stored(path):
+        return [group.trajectories for group in _stored(assembly, settings.data, key)]
+    _refuse_filters(assembly.resolved, settings.data, key)
+    offered = tuple(tools_shown(assembly.environment()))
+    given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
+    rated: dict[tuple[Message, ...], list[Trajectory]] = defaultdict(list)  # singles of one prompt are one task
+    for each in Preferences(given, assembly.chat, context_length=assembly.policy.context_length).all():
+        if each.score is not None:
+            rated[each.opening].append(each)
+    return [tuple(episodes) for episodes in rated.values()]
+
+
 def check_data(assembly: Assembly, resolved: Resolved) -> None:
     """Read what a stage learns from, whole.
 
@@ -205,6 +224,8 @@ def check_data(assembly: Assembly, resolved: Resolved) -> None:
             preferences_of(assembly, settings)
         elif isinstance(settings, OfflineSettings):
             stored_of(assembly, settings)
+        elif isinstance(settings, RewardModelSettings):
+            scored_episodes(assembly, settings)
 
 
 def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> None:

@@ -4,10 +4,10 @@ from whetstone.data.conversations import Conversation, conversation_of
 from whetstone.data.demonstrations import Demonstrations, Texts, written
 from whetstone.data.order import Shuffled
 from whetstone.data.preferences import Preference, Preferences, preference_of
-from whetstone.data.rows import Row, rows_of
+from whetstone.data.rows import Row, rows_of, text_of
 from whetstone.data.stored_episodes import stored_groups
 
 __all__ = [
     "Conversation", "Demonstrations", "Preference", "Preferences", "Row", "Shuffled", "Texts", "conversation_of",
-    "preference_of", "rows_of", "stored_groups", "written",
+    "preference_of", "rows_of", "stored_groups", "text_of", "written",
 ]  # fmt: skip

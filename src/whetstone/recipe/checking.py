@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from whetstone.recipe.settings import SAMPLES, STAGE_KINDS, Recipe
-from whetstone.recipe.stage_settings import OptimizerSettings, SamplingSettings, data_of
+from whetstone.recipe.stage_settings import OptimizerSettings, RewardModelSettings, SamplingSettings, data_of
 
 
 def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -130,11 +130,14 @@ def _until_needs_a_plateau(recipe: Recipe) -> Iterator[tuple[str, str]]:
                 yield f"{stage}.until.{key}", f"{stage}.until.plateau is not set"
 
 
-def _sampling_learns_nothing(recipe: Recipe) -> Iterator[tuple[str, str]]:
+def _some_learn_otherwise(recipe: Recipe) -> Iterator[tuple[str, str]]:
     own = SamplingSettings.__annotations__.keys() | {"checkpoint_every", "keep_last", "keep_every"}
     for name in SamplingSettings.model_fields if recipe.sampling is not None else ():
         if name not in own:
             yield f"sampling.{name}", "a sampling stage learns nothing"
+    for name in RewardModelSettings.model_fields if recipe.reward_model is not None else ():
+        if name not in RewardModelSettings.__annotations__:
+            yield f"reward_model.{name}", "its line is fitted whole, in one piece"
 
 
 def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -220,7 +223,7 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _adapters_need_layers,
     _decay_needs_a_share,
     _until_needs_a_plateau,
-    _sampling_learns_nothing,
+    _some_learn_otherwise,
     _clip_needs_minibatches,
     _trust_needs_a_folder,
     _revision_needs_the_hub,

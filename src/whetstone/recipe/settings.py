@@ -19,6 +19,7 @@ from whetstone.recipe.stage_settings import (
     PreferenceSettings,
     PretrainingSettings,
     ReinforcementSettings,
+    RewardModelSettings,
     SamplingSettings,
     SupervisedSettings,
 )
@@ -257,8 +258,8 @@ _IMITATION = 10
 """Imitation bears as many times the rate."""
 DEFAULT_ADVANTAGE = Part(name="group_relative")
 STAGE_KINDS = (
-    "pretraining", "sampling", "supervised", "preference", "offline", "distillation",
-    "reinforcement",
+    "pretraining", "sampling", "supervised", "preference", "offline", "reward_model",
+    "distillation",     "reinforcement",
 )  # fmt: skip
 """In the order in which a run goes through them that has several."""
 SAMPLES = ("sampling", "distillation", "reinforcement")
@@ -284,7 +285,7 @@ class Recipe(Settings):
             return self
         rate = _PRETRAINED_RATE if self.policy.lora is None else _ADAPTERS_RATE
         for key, stage in self.own_stages.items():
-            if "learning_rate" not in stage.model_fields_set:
+            if key != "reward_model" and "learning_rate" not in stage.model_fields_set:
                 suits = _IMITATION * rate if key in ("pretraining", "supervised") else rate
                 suited = stage.model_copy(update={"learning_rate": suits})
                 suited.model_fields_set.discard("learning_rate")  # it goes on being what suits, whatever changes
@@ -324,6 +325,8 @@ class Recipe(Settings):
     """Pairs of answers, behind the warm-up; null leaves it out."""
     offline: OfflineSettings | None = None
     """Stored episodes, in front of reinforcement; null leaves it out."""
+    reward_model: RewardModelSettings | None = None
+    """A scorer, for reinforcement behind it; null leaves it out."""
     distillation: DistillationSettings | None = None
     """What `teacher` makes of the policy's own episodes; null leaves it out."""
     stages: list[dict[str, Any]] = []

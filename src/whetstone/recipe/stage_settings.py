@@ -155,6 +155,23 @@ class OfflineSettings(OptimizerSettings):
     """As of reinforcement."""
 
 
+class RewardModelSettings(OptimizerSettings):
+    """A scorer of episodes, for a `reinforcement` stage behind it (`reward: {name: learned, stage: reward_model}`): a
+    line over the states of a frozen model; the policy stays as it is."""
+
+    data: Annotated[DataSettings, _data()]
+    """Pairs or rated singles, or stored episodes, whose rewards say which are better."""
+    objective: Literal["pairs", "outcomes"] = "pairs"
+    """What it is fitted by: which of two episodes is better (Bradley-Terry), or which succeeded (cross-entropy)."""
+    path: str | None = None
+    """Over whose states, a model as of `policy.path`; null: the policy's, as it is then."""
+    held_out: float = Field(0.2, gt=0, lt=1)
+    """The share of tasks that are kept to try it on."""
+    steps: int = Field(200, ge=1)
+    learning_rate: float = Field(0.05, gt=0)
+    weight_decay: float = Field(1e-2, ge=0)
+
+
 class DistillationSettings(OptimizerSettings):
     """A student who samples, and a `teacher` who says of each of its tokens how likely it was; no reward is learned
     from."""
@@ -172,9 +189,8 @@ class DistillationSettings(OptimizerSettings):
 
 def data_of(settings: OptimizerSettings) -> DataSettings | None:
     """What of one's own a stage learns from; None: nothing."""
-    if isinstance(settings, SupervisedSettings | PretrainingSettings | PreferenceSettings | OfflineSettings):
-        return settings.data
-    return None
+    kinds = SupervisedSettings | PretrainingSettings | PreferenceSettings | OfflineSettings | RewardModelSettings
+    return settings.data if isinstance(settings, kinds) else None
 
 
 class ReinforcementSettings(OptimizerSettings):

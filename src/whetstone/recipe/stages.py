@@ -18,6 +18,8 @@ from whetstone.recipe.stage_settings import OptimizerSettings, data_of
 from whetstone.seeding import derive_seed
 
 _PAIR = {"supervised", "reinforcement"}
+REWARD_MODEL = "reward_model"
+_UNUSED = "has no effect: no stage behind it could use its scores"
 _OWN = ("name", "adapters")
 """Keys of a stage that are none of a recipe."""
 _TINY_RATE: float = OptimizerSettings.model_fields["learning_rate"].default
@@ -51,6 +53,8 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
         if len(recipe.own_stages) < 2 or (set(recipe.own_stages) == _PAIR and not _ends_early(recipe)):
             for key, _ in _stages_named(resolved):
                 raise resolved.error(key, "there is no stage before it; put both into stages")
+            if recipe.reward_model is not None:
+                raise resolved.error(REWARD_MODEL, _UNUSED)
             return []
         given = [{kind: {}} for kind in recipe.own_stages]
     found: list[NamedStage] = []
@@ -62,30 +66,45 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
                 raise resolved.error(f"stages.{number}.name", f'"{one.name}" is the name of two stages')
             named = dict(_stages_named(one.resolved))
             reads = {key: _found(resolved, f"stages.{number}.{key}", name, found) for key, name in named.items()}
+            if number == len(given) - 1 and one.kind == REWARD_MODEL and turn == recipe.rounds - 1:
+                raise resolved.error(f"stages.{number}", _UNUSED)
             found.append(replace(one, reads=reads))
     return found
 
 
 def _stages_named(resolved: Resolved) -> Iterator[tuple[str, str]]:
-    """(dotted key, name of a stage) of each stage whose episodes are read."""
+    """(dotted key, name of a stage) of each stage whose episodes are read, or whose scorer rewards."""
+    reward = resolved.recipe.reward
+    yield from _scorers_named("reward", {"name": reward.name, **reward.options})
     for kind, settings in resolved.recipe.own_stages.items():
         data = data_of(settings)
         if data is not None and data.stage:
             yield f"{kind}.data", data.stage
 
 
+def _scorers_named(key: str, part: Any) -> Iterator[tuple[str, str]]:
+    """Of a reward, and of those it is made of."""
+    if isinstance(part, Mapping):
+        if part.get("name") == "learned" and part.get("stage"):
+            yield key, str(part["stage"])
+        for below, value in part.items():
+            yield from _scorers_named(f"{key}.{below}", value)
+
+
 def _found(resolved: Resolved, key: str, name: str, before: Sequence[NamedStage]) -> str:
-    """The last stage of this name or kind that samples; of `previous`, the last."""
-    sampled = [stage.name for stage in before if stage.kind in SAMPLES]
+    """The last stage of this name or kind that samples, or that trains a scorer; of `previous`, the last."""
+    kinds = (REWARD_MODEL,) if key.split(".")[2] == "reward" else SAMPLES
+    what = "trains a scorer" if kinds == (REWARD_MODEL,) else "samples"
+    sampled = [stage.name for stage in before if stage.kind in kinds]
     called = {each.partition("-")[2]: each for each in sampled}
     if name == "previous" and sampled:
         return sampled[-1]
     if name in called:
         return called[name]
     if not sampled:
-        raise resolved.error(key, f"no stage before it samples ({' or '.join(SAMPLES)}), so there is nothing to learn")
+        raise resolved.error(key, f"no stage before it {what} ({' or '.join(kinds)}), so there is nothing to read")
     known = ", ".join(["previous", *called])
-    raise resolved.error(key, f'no stage "{name}" samples before it; known are {known}{did_you_mean(name, called)}')
+    raise resolved.error(key, f'no stage "{name}" {what} before it; known are {known}{did_you_mean(name, called)}')
 
 
 def _ends_early(recipe: Recipe) -> bool:
@@ -115,7 +134,7 @@ def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -
     more: dict[str, Any] = {"title": f"{resolved.recipe.title or resolved.name}: {kind}"}
     if place:  # what it samples and in which order it reads are other than those of the stages before
         more["seed"] = derive_seed(resolved.recipe.seed, "stage", place) % 2**31
-    if kind != "sampling" and "learning_rate" not in settings.model_fields_set:
+    if kind not in ("sampling", REWARD_MODEL) and "learning_rate" not in settings.model_fields_set:
         # it begins with a folder, whose rate would be that of a pretrained model
         more[f"{kind}.learning_rate"] = (
             settings.learning_rate if resolved.recipe.policy.path is not None else _TINY_RATE

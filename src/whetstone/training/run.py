@@ -459,11 +459,12 @@ class _Run:
         path = self.run_dir / "evaluations" / f"{name}.json"
         if path.is_file():
             return
+        called = "before" if name == "untrained" and self.recipe.policy.path is not None else name
         settings = self.recipe.evaluation
         count = len(self.assembly.source.held_out(settings.episodes)) * settings.samples
         playing = Playing()
         with (
-            self.progress.stage(f"evaluation ({name})", count) as shown,
+            self.progress.stage(f"evaluation ({called})", count) as shown,
             Watchdog(playing, say=self.progress.say),
         ):
             self.shown = shown
@@ -486,10 +487,10 @@ class _Run:
         if came_to.episodes == 0 and (came_to.causes or came_to.too_long):
             what = f"none of {came_to.invalid} episodes could be scored" if came_to.causes else "nothing was played"
             why = listed(came_to.causes) or "no prompt leaves room for an answer in the model's context"
-            raise NothingScoredError(f"evaluation ({name}): {what}: {why}")
+            raise NothingScoredError(f"evaluation ({called}): {what}: {why}")
         write_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl", _flat(groups))
         write_json(path, came_to.to_json())
-        self.progress.say(f"{name}: {headline(came_to.to_json())}")
+        self.progress.say(f"{called}: {headline(came_to.to_json())}")
 
 
 def _flat(groups: list[Group]) -> list[Trajectory]:
