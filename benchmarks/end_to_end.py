@@ -128,9 +128,10 @@ async def parity(trajectory: Trajectory, task: Task) -> Score:
 
 
 def warmed_up(format: str, folder: Path) -> Path:
-    """A policy that calls the tool, as a model folder."""
-    resolved = load_recipe("demo", [*OVERRIDES, *WARM_UP, f"chat.format={format}"])
-    train(resolved, folder, progress=Progress(quiet=True))
+    """A policy that calls the tool, as a model folder; one that is there is taken."""
+    if not (folder / "summary.json").is_file():
+        resolved = load_recipe("demo", [*OVERRIDES, *WARM_UP, f"chat.format={format}"])
+        train(resolved, folder, progress=Progress(quiet=True))
     checkpoint = latest_checkpoint(folder)
     assert checkpoint is not None  # training saves one at its end
     return checkpoint
@@ -266,10 +267,13 @@ class Theirs:
         return told[warm:]
 
 
-async def measure(format: str, blocks: int, steps: int, warm: int, given: Path | None = None) -> dict[str, Any]:
+async def measure(
+    format: str, blocks: int, steps: int, warm: int, kept: Path | None = None, given: Path | None = None
+) -> dict[str, Any]:
     """Both sides, in turn; with a pretrained model where one is given."""
     with tempfile.TemporaryDirectory() as folder:
-        model = given if given is not None else await asyncio.to_thread(warmed_up, format, Path(folder) / "warm")
+        warm_up = (kept or Path(folder)) / f"warm-{format}"
+        model = given if given is not None else await asyncio.to_thread(warmed_up, format, warm_up)
         ours = Ours(format, model, Path(folder) / "run", pretrained=given is not None)
         await ours.block(0, warm)
         assert ours.assembly is not None
@@ -304,6 +308,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="in each block")
     parser.add_argument("--warm", type=int, default=1, help="steps before those that are measured, in each block")
     parser.add_argument("--model", type=Path, help="a folder with a pretrained model that knows the Hermes format")
+    parser.add_argument("--warm-ups", type=Path, help="where warmed-up policies are kept, and taken from")
     arguments = parser.parse_args()
     try:
         import trl  # noqa: F401
@@ -314,7 +319,9 @@ def main() -> None:
     asked = (("compact", "vs_trl"), ("hermes", "vs_trl_long_prompt"))
     for format, key in asked if arguments.model is None else (("hermes", "vs_trl_pretrained"),):
         measured[format] = asyncio.run(
-            measure(format, arguments.blocks, arguments.steps, arguments.warm, arguments.model)
+            measure(
+                format, arguments.blocks, arguments.steps, arguments.warm, arguments.warm_ups, arguments.model
+            )
         )
         sides = (measured[format][name]["episodes_per_second"][1] for name in ("whetstone", "trl"))
         ratios[key] = next(sides) / next(sides)

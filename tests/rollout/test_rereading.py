@@ -7,6 +7,7 @@ import pytest
 
 from tests_episodes import CHAT, TASK, call, in_order, played
 from whetstone.chat import ToolCall, assistant, user
+from whetstone.data.choosing import Choice
 from whetstone.data.stored_episodes import best_and_worst, stored_groups
 from whetstone.environments import ToolEnvironment
 from whetstone.environments import played as as_environment
@@ -72,14 +73,14 @@ def test_what_failed_is_told_what_it_did_and_what_succeeded_is_left_alone(tmp_pa
         asked.append(trajectory.id)
         return "Compute 5*6"
 
-    (group,) = stored_groups(path, CHAT, min_reward=1.0, relabel=relabel, tools=TOOLS)
+    (group,) = stored_groups(path, CHAT, Choice(min_reward=1.0), relabel=relabel, tools=TOOLS)
     assert asked == ["group-1/1"]
     kept, told = group.trajectories
     assert (kept.opening[-1].text, told.opening[-1].text) == (TASK.prompt, "Compute 5*6")
     assert told.solved
     assert "relabelled" in told.marks
     assert [turn.action.ids for turn in told.turns] == [turn.action.ids for turn in wrong.turns]
-    (group,) = stored_groups(path, CHAT, min_reward=1.0, relabel=lambda trajectory: None, tools=TOOLS)
+    (group,) = stored_groups(path, CHAT, Choice(min_reward=1.0), relabel=lambda trajectory: None, tools=TOOLS)
     assert [trajectory.id for trajectory in group.trajectories] == ["group-1/0"]
     with pytest.raises(DataError, match="cannot be read behind another opening"):
         stored_groups(path, CHAT, relabel=relabel)

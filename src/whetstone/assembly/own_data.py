@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.instantiate import found
 from whetstone.chat import Message
 from whetstone.data import (
+    Choice,
     Demonstrations,
     Preferences,
     Shuffled,
     Texts,
     conversation_of,
+    conversation_rows,
+    logged_groups,
     preference_of,
     rows_of,
     stored_groups,
@@ -43,21 +47,41 @@ from whetstone.recipe import (
     SamplingSettings,
     SupervisedSettings,
 )
+from whetstone.seeding import derive_seed
 from whetstone.trajectory import Group, Score, Trajectory
 
 
 class StoredEpisodes:
-    """Episodes of a run as demonstrations, in a shuffled order."""
+    """Episodes of a run, or of a log, as demonstrations, in a shuffled order: those that solved their task, and those
+    of which nobody says whether they did.
 
-    def __init__(self, groups: Sequence[Group], *, seed: int) -> None:
-        self._episodes = [episode for group in groups for episode in group.trajectories if episode.solved]
-        if not self._episodes:
+    Args:
+        balanced: Whether each task is drawn as often as any other.
+    """
+
+    def __init__(self, groups: Sequence[Group], *, seed: int, balanced: bool = False) -> None:
+        kept = [[_shown(t) for t in g.trajectories if t.error is not None or _imitated(t)] for g in groups]
+        tasks = kept if balanced else [[episode] for group in kept for episode in group]
+        self._tasks = [each for each in tasks if each]
+        if not self._tasks:
             raise DataError("none of its episodes solved its task, so there is nothing to imitate")
-        self._order = Shuffled(len(self._episodes), seed=seed)
+        self._order = Shuffled(len(self._tasks), seed=seed)
+        self._within = [Shuffled(len(each), seed=derive_seed(seed, "within", n)) for n, each in enumerate(self._tasks)]
 
     def episode(self, draw: int) -> Trajectory:
         """See `Drawn`."""
-        return self._episodes[self._order[draw]]
+        place = self._order[draw]
+        return self._tasks[place][self._within[place][draw // len(self._tasks)]]
+
+
+def _shown(episode: Trajectory) -> Trajectory:
+    """What is chosen from a log is what is to be imitated, whether or not somebody says that it solved anything."""
+    score = episode.score
+    return episode if score is None else replace(episode, score=replace(score, success=True))
+
+
+def _imitated(episode: Trajectory) -> bool:
+    return episode.solved or (episode.score is not None and episode.score.success is None)
 
 
 class StoredGroups:
@@ -102,21 +126,6 @@ def _worth(trajectory: Trajectory, value: float) -> Trajectory:
     return replace(trajectory, score=Score(value, success=value > 0))
 
 
-def _stored(assembly: Assembly, settings: DataSettings, key: str) -> list[Group]:
-    """The groups of a run, as `data` chooses them."""
-    relabel = None
-    if settings.relabel is not None:
-        relabel = found(assembly.resolved, f"{key}.relabel", "function", settings.relabel, {})
-    return stored_groups(
-        Path(settings.path),
-        assembly.chat,
-        min_reward=settings.min_reward,
-        best=settings.best,
-        relabel=relabel,
-        tools=tools_shown(assembly.environment()),
-    )
-
-
 def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> Drawn:
     """What `data` of a stage that imitates holds.
 
@@ -125,20 +134,54 @@ def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> D
         RecipeError: `learn_from` names nothing.
     """
     path, seed = Path(settings.path), assembly.resolved.recipe.seed
-    if is_stored(path):
+    if is_stored(path) or settings.chooses:
         try:
-            return StoredEpisodes(_stored(assembly, settings, key), seed=seed)
+            return StoredEpisodes(episodes_of(assembly, settings, key), seed=seed, balanced=settings.balanced)
         except DataError as error:
-            raise DataError(f"{path}: {error}") from None
-    _refuse_filters(assembly.resolved, settings, key)
+            raise DataError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
     chosen = found(assembly.resolved, f"{key}.learn_from", "turn filter", settings.learn_from, LEARNED_FROM)
     offered = tuple(tools_shown(assembly.environment()))
-    conversations = [conversation_of(row, offered) for row in rows_of(path, split=settings.split)]
+    rows = chain.from_iterable(map(conversation_rows, rows_of(path, split=settings.split)))
+    conversations = [conversation_of(row, offered) for row in rows]
     if not conversations:
         raise DataError(f"{path}: no conversations in it")
     return Demonstrations(
         conversations, assembly.chat, chosen=chosen, context_length=assembly.policy.context_length, seed=seed
     )
+
+
+def episodes_of(assembly: Assembly, settings: DataSettings, key: str) -> list[Group]:
+    """The stored episodes `data` names: of a run, or of another tool's log.
+
+    Raises:
+        DataError: There are none, a row is wrong or has no reward, or they are of another tokenizer.
+        RecipeError: A key has no effect on them.
+    """
+    path, choice = Path(settings.path), choice_of(settings)
+    if is_stored(path):
+        if settings.reward is not None:
+            raise assembly.resolved.error(f"{key}.reward", f"has no effect: {path} holds the rewards its run gave")
+        relabel = None
+        if settings.relabel is not None:
+            relabel = found(assembly.resolved, f"{key}.relabel", "function", settings.relabel, {})
+        tools = tools_shown(assembly.environment())
+        return stored_groups(path, assembly.chat, choice, relabel=relabel, tools=tools)
+    if settings.relabel is not None:
+        raise assembly.resolved.error(f"{key}.relabel", f"has no effect: {path} is no run, whose contexts are known")
+    return logged_groups(
+        path,
+        assembly.chat,
+        choice,
+        split=settings.split,
+        reward=settings.reward,
+        offered=tuple(tools_shown(assembly.environment())),
+        context_length=assembly.policy.context_length,
+    )
+
+
+def choice_of(settings: DataSettings) -> Choice:
+    """Which of the stored episodes are taken."""
+    return Choice(settings.min_reward, settings.best, settings.max_tokens, settings.clean, settings.distinct)
 
 
 def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
@@ -164,7 +207,7 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
     """
     path, resolved = Path(settings.data.path), assembly.resolved
     if is_stored(path):
-        groups = _stored(assembly, settings.data, "preference.data")
+        groups = episodes_of(assembly, settings.data, "preference.data")
         try:
             return StoredPairs(groups, singles=settings.objective.name == "kto", seed=resolved.recipe.seed)
         except DataError as error:
@@ -187,7 +230,10 @@ def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
     Raises:
         DataError: There are none, or they are of another tokenizer.
     """
-    return StoredGroups(_stored(assembly, settings.data, "offline.data"), seed=assembly.resolved.recipe.seed)
+    groups = episodes_of(assembly, settings.data, "offline.data")
+    if settings.data.balanced:
+        raise assembly.resolved.error("offline.data.balanced", "has no effect: a step draws whole tasks")
+    return StoredGroups(groups, seed=assembly.resolved.recipe.seed)
 
 
 def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[tuple[Trajectory, ...]]:
@@ -198,7 +244,7 @@ def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[t
     """
     path, key = Path(settings.data.path), "reward_model.data"
     if is_stored(path):
-        return [group.trajectories for group in _stored(assembly, settings.data, key)]
+        return [group.trajectories for group in episodes_of(assembly, settings.data, key)]
     _refuse_filters(assembly.resolved, settings.data, key)
     offered = tuple(tools_shown(assembly.environment()))
     given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
@@ -229,9 +275,8 @@ def check_data(assembly: Assembly, resolved: Resolved) -> None:
 
 
 def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> None:
-    for name in ("min_reward", "best", "relabel"):
-        if getattr(settings, name) is not None:
-            raise resolved.error(f"{key}.{name}", f"has no effect: {settings.path} holds no stored episodes")
+    for name in settings.chooses:
+        raise resolved.error(f"{key}.{name}", f"has no effect: {settings.path} holds no stored episodes")
 
 
 def with_learning(resolved: Resolved) -> Resolved:

@@ -9,6 +9,7 @@ import click
 
 from whetstone.assembly import assemble
 from whetstone.data.checking import DataReport, checked_file, counted
+from whetstone.data.choosing import Choice
 from whetstone.data.conversations import LEARNED_FROM
 from whetstone.data.stored_episodes import best_and_worst, stored_groups
 from whetstone.environments.protocol import tools_shown
@@ -101,6 +102,11 @@ def _show(segment: Segment, tokenizer: object) -> None:
 @click.option("--best", type=click.IntRange(min=1), help="At most so many episodes of a task, the best first.")
 @click.option("--min-reward", type=float, help="Only episodes with at least this reward.")
 @click.option(
+    "--max-tokens", type=click.IntRange(min=1), help="Only episodes whose policy wrote at most so many tokens."
+)
+@click.option("--clean", is_flag=True, help="Only episodes that ended by themselves, every call answered, no loops.")
+@click.option("--distinct", is_flag=True, help="Of episodes of a task that said and called the same, one alone.")
+@click.option(
     "--as",
     "kind",
     type=click.Choice(["conversations", "pairs", "trajectories"]),
@@ -108,12 +114,22 @@ def _show(segment: Segment, tokenizer: object) -> None:
     show_default=True,
     help="Messages in the OpenAI shape; the best and the worst of each task; or token for token, with log-probs.",
 )
-def from_run(run_dir: Path, output: Path, best: int | None, min_reward: float | None, kind: str) -> None:
+def from_run(
+    run_dir: Path,
+    output: Path,
+    best: int | None,
+    min_reward: float | None,
+    max_tokens: int | None,
+    clean: bool,
+    distinct: bool,
+    kind: str,
+) -> None:
     """Write episodes that RUN_DIR sampled in reinforcement, for a `data` of another recipe."""
     if output.exists():
         raise DataError(f"{output}: is there already")
     assembly = assemble(run_recipe(run_dir), final_policy(run_dir))
-    groups = stored_groups(run_dir, assembly.chat, min_reward=min_reward, best=None if kind == "pairs" else best)
+    choice = Choice(min_reward, None if kind == "pairs" else best, max_tokens, clean, distinct)
+    groups = stored_groups(run_dir, assembly.chat, choice)
     tools = [spec.to_openai() for spec in tools_shown(assembly.environment())]
     lines: list[bytes] = []
     for group in groups:

@@ -12,6 +12,7 @@ from typing import Any
 from whetstone.chat import Chat, ToolSpec
 from whetstone.data.conversations import Chosen, conversation_of, everything
 from whetstone.data.demonstrations import written
+from whetstone.data.logs import conversation_rows
 from whetstone.data.overlap import overlaps
 from whetstone.data.preferences import Preferences, preference_of
 from whetstone.data.rows import Row, rows_of, text_of
@@ -114,7 +115,8 @@ def _learn(
         report.lengths.append(len(ids))
         return
     if report.kind == "conversations":
-        episodes = [written(conversation_of(row, offered), chat, chosen=chosen, context_length=context)]
+        said = [conversation_of(each, offered) for each in conversation_rows(row)]
+        episodes = [written(each, chat, chosen=chosen, context_length=context) for each in said]
     else:
         pair = preference_of(row, offered)
         episodes = list(Preferences([pair], chat, context_length=context).group(0).trajectories)

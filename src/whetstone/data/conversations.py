@@ -145,6 +145,8 @@ def _message(row: Row, number: int, said: Any) -> tuple[Message, bool]:
     # tables fill in what a message lacks
     said = {key: value for key, value in said.items() if value is not None}
     said["role"] = _ROLES.get(str(said.get("role")), said.get("role"))
+    if isinstance(thought := said.get("reasoning_content"), str) and isinstance(said.get("content", ""), str):
+        said["content"] = f"<think>\n{thought}\n</think>\n\n{said.get('content', '')}"
     calls = [_call(call) for call in said.get("tool_calls") or ()]
     try:
         message = Message.from_openai({**said, "tool_calls": calls})

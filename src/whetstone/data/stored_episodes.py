@@ -1,26 +1,34 @@
-"""Which episodes does a run, or a file of trajectories, hold for others to learn from?
+"""Which episodes does a run, a file of trajectories, or the log of another tool hold for others to learn from?
 
 Easy to get wrong: their tokens mean something under the tokenizer they were sampled with alone. So what a few of them
-say is read with the one there is, and compared with what is written beside it.
+say is read with the one there is, and compared with what is written beside it. Where only their text is known, it
+becomes the tokens this model would have to sample for it, without log-probs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from whetstone.chat import Chat, ToolSpec, user
-from whetstone.data.demonstrations import same
+from whetstone.data.choosing import Choice, reward_of
+from whetstone.data.conversations import conversation_of
+from whetstone.data.demonstrations import same, written
+from whetstone.data.logs import Logged, Piece, logged
+from whetstone.data.rows import rows_of
 from whetstone.errors import DataError, RunDirectoryError
 from whetstone.record import RunRecord
 from whetstone.rollout.rereading import reread
-from whetstone.trajectory import Group, Score, Task, Trajectory
+from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
 from whetstone.trajectory_json import decoded_trajectories
 
 _TRIED = 8
 """Episodes whose tokens are read again."""
+_ALL = Choice()
 
 
 Relabel = Callable[[Trajectory], str | None]
@@ -30,9 +38,8 @@ Relabel = Callable[[Trajectory], str | None]
 def stored_groups(
     path: Path,
     chat: Chat,
+    choice: Choice = _ALL,
     *,
-    min_reward: float | None = None,
-    best: int | None = None,
     relabel: Relabel | None = None,
     tools: Sequence[ToolSpec] = (),
 ) -> list[Group]:
@@ -41,8 +48,7 @@ def stored_groups(
     Args:
         path: A run directory, or a file of trajectories as runs write them.
         chat: Whose tokenizer they must be of.
-        min_reward: Only episodes with at least this reward; None: all.
-        best: At most so many of a task, the best first; None: all.
+        choice: Which of them are taken.
         relabel: Says what episodes that did not solve their task did instead; they solved that.
         tools: On offer in them; for `relabel`.
 
@@ -50,27 +56,106 @@ def stored_groups(
         DataError: There are none, or they were sampled with another tokenizer.
     """
     groups = _of_run(path) if path.is_dir() else _of_file(path)
-    chosen = []
-    for group in groups:
-        told = [_relabelled(t, relabel, chat, tools) for t in group.trajectories] if relabel else group.trajectories
-        scored = [t for t in told if t.score is not None and not t.score.invalid and not t.greedy]
-        kept = [t for t in scored if min_reward is None or _reward(t) >= min_reward]
-        if best is not None:
-            kept = sorted(kept, key=_reward, reverse=True)[:best]
-        if kept:
-            chosen.append(Group(group.task, tuple(kept), group.number, group.costs))
-    if not chosen:
-        asked = f" with a reward of {min_reward:g} or more" if min_reward is not None else ""
-        raise DataError(f"{path}: holds no scored episodes{asked}")
+    if relabel is not None:
+        told = partial(_relabelled, relabel=relabel, chat=chat, tools=tools)
+        groups = [replace(group, trajectories=tuple(map(told, group.trajectories))) for group in groups]
+    chosen = _chosen(path, groups, choice)
     _check_tokens(path, chat, [t for group in chosen for t in group.trajectories][:_TRIED])
     return chosen
+
+
+def logged_groups(
+    path: Path,
+    chat: Chat,
+    choice: Choice = _ALL,
+    *,
+    split: str = "train",
+    reward: str | Sequence[str] | None = None,
+    offered: tuple[ToolSpec, ...] = (),
+    context_length: float = math.inf,
+) -> list[Group]:
+    """Groups of the episodes of other tools: rows of the same task, in the order in which tasks come first.
+
+    Args:
+        path: A file, as `rows_of` reads it.
+        choice: Which of them are taken.
+        split: Of a dataset that has several.
+        reward: The column with the reward, or several that are added up; None: the usual ones.
+        offered: Tools of rows that say nothing of tools.
+        context_length: Tokens an episode may have.
+
+    Returns:
+        Beside what is taken, what cannot be learned from: without a score, with `error` in a line.
+
+    Raises:
+        DataError: A row is wrong or has no reward, its tokens are of another tokenizer, or nothing is taken.
+    """
+    tasks: dict[str, list[Trajectory]] = {}
+    for row in rows_of(path, split=split):
+        for number, episode in enumerate(logged(row, reward)):
+            if episode.reward is None:
+                raise row.error("no reward: which column has it (`reward`)?")
+            read = _read(episode, chat, offered, context_length)
+            read = replace(read, id=f"{row.where}#{number}", task_id=episode.task)
+            scored = replace(read, score=Score(episode.reward)) if read.error is None else read
+            tasks.setdefault(episode.task, []).append(scored)
+    groups = [Group(Task(task, ""), tuple(each), number) for number, (task, each) in enumerate(tasks.items())]
+    left_out = {group.number: [t for t in group.trajectories if t.error is not None] for group in groups}
+    chosen = _chosen(path, groups, choice)
+    return [replace(group, trajectories=(*group.trajectories, *left_out[group.number])) for group in chosen]
+
+
+def _chosen(path: Path, groups: Sequence[Group], choice: Choice) -> list[Group]:
+    chosen = choice.of(groups)
+    if not chosen:
+        failed = next((t.error for group in groups for t in group.trajectories if t.error is not None), None)
+        asked = f" with {choice}" if str(choice) else ""
+        why = f"; the first that cannot be learned from: {failed}" if failed else ""
+        raise DataError(f"{path}: holds no scored episodes{asked}{why}")
+    return chosen
+
+
+def _read(episode: Logged, chat: Chat, offered: tuple[ToolSpec, ...], context_length: float) -> Trajectory:
+    if not episode.pieces:
+        return written(conversation_of(episode.row, offered), chat, context_length=context_length)
+    where = episode.row.where
+    turns: list[Turn] = []
+    context, opens, length = Tokens.joined(()), True, 0
+    for piece in episode.pieces:
+        _check_piece(episode, piece, chat)
+        if not piece.sampled:
+            context, opens = Tokens.joined((context, Tokens.written(piece.ids, Author.ENVIRONMENT))), piece.begins
+            length = len(piece.ids) + (0 if piece.begins else length)
+            continue
+        message = chat.read(piece.ids, offered, turn=len(turns))
+        turns.append(Turn(context=context, action=_drawn(piece), message=message, opens_segment=opens or not turns))
+        context, opens, length = Tokens.joined(()), False, length + len(piece.ids)
+        if length > context_length:
+            error = f"{where}  it has {length:,} tokens or more, the context {context_length:,.0f}"
+            return Trajectory(where, episode.task, (), (), EndReason.ERROR, error)
+    return Trajectory(where, episode.task, (), tuple(turns), EndReason.TERMINATED)
+
+
+def _check_piece(episode: Logged, piece: Piece, chat: Chat) -> None:
+    if max(piece.ids, default=0) >= len(chat.tokenizer):
+        raise episode.row.error(f"token {max(piece.ids)} is none of this policy's tokenizer ({len(chat.tokenizer)})")
+    if piece.said and piece.said.strip() not in chat.tokenizer.decode(piece.ids):
+        raise episode.row.error(f"its tokens are of another tokenizer: they do not say {piece.said.strip()[:60]!r}")
+
+
+def _drawn(piece: Piece) -> Tokens:
+    if any(map(math.isnan, piece.logprobs)):
+        return Tokens.written(piece.ids, Author.EXPERT)
+    nothing = (math.nan,) * len(piece.ids)
+    return Tokens.sampled(piece.ids, logprobs=piece.logprobs, versions=(-1,) * len(piece.ids), entropies=nothing)
 
 
 def best_and_worst(group: Group) -> tuple[Trajectory, Trajectory] | None:
     """The first of the best and the first of the worst of its scored episodes; None where they are worth the same, or
     say the same."""
-    best, worst = max(group.trajectories, key=_reward), min(group.trajectories, key=_reward)
-    same_worth = _reward(best) == _reward(worst)
+    scored = [each for each in group.trajectories if each.score is not None]
+    best, worst = max(scored, key=reward_of), min(scored, key=reward_of)
+    same_worth = reward_of(best) == reward_of(worst)
     return None if same_worth or best.messages == worst.messages else (best, worst)
 
 
@@ -82,11 +167,6 @@ def is_stored(path: Path) -> bool:
         return False
     with open(path, "rb") as file:
         return b'"turns"' in file.readline(1 << 20)
-
-
-def _reward(trajectory: Trajectory) -> float:
-    assert trajectory.score is not None
-    return trajectory.score.value
 
 
 def _relabelled(trajectory: Trajectory, relabel: Relabel, chat: Chat, tools: Sequence[ToolSpec]) -> Trajectory:

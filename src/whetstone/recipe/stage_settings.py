@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -79,6 +79,9 @@ class DataSettings(Settings):
     stage: str = ""
     """Instead of a path, a stage before this one whose episodes are learned from: by its kind or name the last of
     those, or `previous`, the last that sampled."""
+    reward: str | list[str] | None = None
+    """Of rows with an episode each, the column with its reward, or several that are added up; null: `reward`, `score`,
+    or what the log of a tool that is known has."""
     split: str = "train"
     """Of a dataset that has several."""
     learn_from: str = "all"
@@ -91,6 +94,23 @@ class DataSettings(Settings):
     relabel: str | None = None
     """Of stored episodes that did not solve their task, `package.module:function` of (the trajectory) → the task it did
     solve, as the text of the opening's last user message, or None; null: none is relabelled."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Of stored episodes, those whose policy wrote at most so many tokens; null: all."""
+    clean: bool = False
+    """Of stored episodes, those alone that ended by themselves, every call well-formed and answered, without loops."""
+    distinct: bool = False
+    """Of stored episodes of one task that said and called the same, one alone."""
+    balanced: bool = False
+    """Whether each task is drawn as often as any other, however many episodes are stored of it."""
+
+    OF_EPISODES: ClassVar = ("reward", "min_reward", "best", "max_tokens", "clean", "distinct", "balanced", "relabel")
+    """Keys that say something of stored episodes alone."""
+
+    @property
+    def chooses(self) -> tuple[str, ...]:
+        """The keys that are set of those that say something of stored episodes alone."""
+        own = type(self).model_fields
+        return tuple(name for name in self.OF_EPISODES if getattr(self, name) != own[name].default)
 
 
 class SupervisedSettings(OptimizerSettings):
