@@ -319,9 +319,7 @@ def main() -> None:
     asked = (("compact", "vs_trl"), ("hermes", "vs_trl_long_prompt"))
     for format, key in asked if arguments.model is None else (("hermes", "vs_trl_pretrained"),):
         measured[format] = asyncio.run(
-            measure(
-                format, arguments.blocks, arguments.steps, arguments.warm, arguments.warm_ups, arguments.model
-            )
+            measure(format, arguments.blocks, arguments.steps, arguments.warm, arguments.warm_ups, arguments.model)
         )
         sides = (measured[format][name]["episodes_per_second"][1] for name in ("whetstone", "trl"))
         ratios[key] = next(sides) / next(sides)

@@ -91,11 +91,10 @@ def test_a_hint_may_tell_of_the_episode_itself():
         return "Use the calculator." if trajectory.id == "g/1" else None
 
     batch = columns(correction)
-    same = (batch["teacher_logprobs"] == batch["old_logprobs"])[: len(batch.held[0])]
-    assert same.all()
-    assert not torch.equal(
-        batch["teacher_logprobs"][-len(batch.held[1]) :], batch["old_logprobs"][-len(batch.held[1]) :]
-    )
+    apart = (batch["teacher_logprobs"] - batch["old_logprobs"]).abs()
+    first = len(batch.held[0])
+    assert apart[:first].max() < 1e-12  # packed otherwise, so not to the last bit
+    assert apart[first:].max() > 1e-6
     assert told == [("t", "g/0"), ("t", "g/1")]
 
 

@@ -1,5 +1,6 @@
 """A stage that learns from a teacher: killed and resumed it comes to the same, and what cannot teach is refused."""
 
+import asyncio
 import itertools
 import json
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from tests_small import StopAfter, Stopped
+from whetstone.analysis.replay import Replay
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe, stages_of
 from whetstone.reporting import Progress
@@ -56,3 +58,10 @@ def test_a_policy_that_reads_a_hint_teaches_itself_and_a_kill_changes_nothing(tm
         break
     one, other = (final_policy(tmp_path / name).model.state_dict() for name in ("whole", "killed"))
     assert all(torch.equal(value, other[name]) for name, value in one.items())
+    checks = asyncio.run(computed_again(folder))
+    assert [check.what for check in checks][-1] == "updates 1 to 3"
+    assert not any(check.changed for check in checks)
+
+
+async def computed_again(folder):
+    return [check async for check in Replay(folder).everything(updates=True)]

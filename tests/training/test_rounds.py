@@ -1,5 +1,6 @@
 """Rounds that learn from what the round before sampled: nothing is lost, doubled or learned that was only a hint."""
 
+import asyncio
 import itertools
 import json
 
@@ -7,7 +8,8 @@ import pytest
 import torch
 
 from tests_small import StopAfter, Stopped
-from whetstone.errors import RecipeError
+from whetstone.analysis.replay import Replay
+from whetstone.errors import RecipeError, RunDirectoryError
 from whetstone.recipe import load_recipe, stages_of
 from whetstone.record import RunRecord
 from whetstone.record.checkpoint import latest_checkpoint, load_checkpoint
@@ -51,7 +53,7 @@ def test_a_stage_reads_the_last_before_it_that_sampled_or_the_last_of_that_name(
 @pytest.mark.parametrize(
     ("stages", "said"),
     [
-        ([IMITATED, SAMPLED], r"no stage before it samples \(sampling or reinforcement\)"),
+        ([IMITATED, SAMPLED], r"no stage before it samples \(sampling or distillation or reinforcement\)"),
         ([SAMPLED, {"supervised": {"data": {"path": "x", "stage": "previous"}}}], "set either path"),
         ([SAMPLED, {"preference": {"data": {}}}], "set either path"),
         ([{"sampling": {"learning_rate": 0.1}}], "learning_rate: has no effect: a sampling stage learns nothing"),
@@ -88,6 +90,14 @@ def test_sampling_changes_no_weight_and_keeps_every_episode(tmp_path):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["stage"] for row in rows] == ["sampling"] * 2
     assert rows[0]["cost_per_step/episodes"] == 12
+    checks = asyncio.run(computed_again(folder))
+    assert not any(check.changed for check in checks)
+    with pytest.raises(RunDirectoryError, match="no update is on record"):
+        asyncio.run(computed_again(folder, updates=True))
+
+
+async def computed_again(folder, **how):
+    return [check async for check in Replay(folder).everything(**how)]
 
 
 @pytest.mark.slow

@@ -34,10 +34,11 @@ from whetstone.assembly.compatibility import (
 from whetstone.assembly.instantiate import checked, found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.assembly.policy import chat_of, policy_of
+from whetstone.assembly.teacher import teacher_reads
 from whetstone.chat import Chat
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
-from whetstone.environments.protocol import Checks, tools_shown
+from whetstone.environments.protocol import Checks
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
 from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
@@ -357,22 +358,8 @@ def assemble(
         objective=objective,
         correction=correction,
         columns=added,
-        teacher_reads=_teacher_reads(resolved, source, environment, chat),
+        teacher_reads=teacher_reads(resolved, source, environment, chat),
     )
-
-
-def _teacher_reads(
-    resolved: Resolved, source: Source, environment: Callable[[], Environment], chat: Chat
-) -> WithHint | None:
-    named = resolved.recipe.teacher.hint if resolved.recipe.teacher is not None else None
-    if named is None:
-        return None
-    hint = found(resolved, "teacher.hint", "function", named, {}) if ":" in named else named
-    reads, task = WithHint(hint, chat, tuple(tools_shown(environment()))), source.task(0)
-    if isinstance(hint, str) and hint not in task.private:
-        known = ", ".join(sorted(task.private)) or "nothing"
-        raise resolved.error("teacher.hint", f"task {task.id} has no private `{hint}`; it has {known}")
-    return reads
 
 
 def judged_parts(resolved: Resolved) -> tuple[Source, Callable[[], Environment], Reward]:

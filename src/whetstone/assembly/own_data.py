@@ -179,6 +179,13 @@ def episodes_of(assembly: Assembly, settings: DataSettings, key: str) -> list[Gr
     )
 
 
+def _tasks_of(assembly: Assembly, settings: DataSettings, key: str) -> list[Group]:
+    """As `episodes_of`, for who draws whole tasks."""
+    if settings.balanced:
+        raise assembly.resolved.error(f"{key}.balanced", "has no effect: whole tasks are drawn")
+    return episodes_of(assembly, settings, key)
+
+
 def choice_of(settings: DataSettings) -> Choice:
     """Which of the stored episodes are taken."""
     return Choice(settings.min_reward, settings.best, settings.max_tokens, settings.clean, settings.distinct)
@@ -207,7 +214,7 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
     """
     path, resolved = Path(settings.data.path), assembly.resolved
     if is_stored(path):
-        groups = episodes_of(assembly, settings.data, "preference.data")
+        groups = _tasks_of(assembly, settings.data, "preference.data")
         try:
             return StoredPairs(groups, singles=settings.objective.name == "kto", seed=resolved.recipe.seed)
         except DataError as error:
@@ -230,9 +237,7 @@ def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
     Raises:
         DataError: There are none, or they are of another tokenizer.
     """
-    groups = episodes_of(assembly, settings.data, "offline.data")
-    if settings.data.balanced:
-        raise assembly.resolved.error("offline.data.balanced", "has no effect: a step draws whole tasks")
+    groups = _tasks_of(assembly, settings.data, "offline.data")
     return StoredGroups(groups, seed=assembly.resolved.recipe.seed)
 
 
@@ -244,7 +249,7 @@ def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[t
     """
     path, key = Path(settings.data.path), "reward_model.data"
     if is_stored(path):
-        return [group.trajectories for group in episodes_of(assembly, settings.data, key)]
+        return [group.trajectories for group in _tasks_of(assembly, settings.data, key)]
     _refuse_filters(assembly.resolved, settings.data, key)
     offered = tuple(tools_shown(assembly.environment()))
     given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]

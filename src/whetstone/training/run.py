@@ -268,7 +268,7 @@ class _Run:
         done = self.position.done.get(name, 0)
         if self.position.stage not in ("", name) and name in self.position.done:
             return  # a later stage is under way
-        if self._end(name, settings, done) is None:
+        if self._standing(name, settings, done)[1] is None:
             learner = await run_in_compute_thread(self._learner, settings)
             if done and self.optimizer is not None:
                 learner.load_state_dict(self.optimizer)
@@ -286,7 +286,7 @@ class _Run:
             await self.checkpoints.written()
             await self._publish(work.version)
             self._say_if_nothing_was_learned(name)
-            ended = self._end(name, settings, work.done)
+            _, ended = self._standing(name, settings, work.done)
             if ended != STEPS:
                 self.progress.say(f"{name} ended after step {work.done} of {settings.steps}, by {ended}")
         if isinstance(settings, SamplingSettings):  # the policy is what it was
@@ -298,7 +298,7 @@ class _Run:
         self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations
     ) -> None:
         every = self.recipe.evaluation.interval_steps if isinstance(settings, ReinforcementSettings) else None
-        share, ended = self._spent(name, settings), self._end(name, settings, work.done)
+        share, ended = self._standing(name, settings, work.done)
         while ended is None:
             began = time.perf_counter()
             number = work.done + 1
@@ -320,7 +320,7 @@ class _Run:
             self._watch(work.collector)
             if every is not None and work.done % every == 0:
                 await beside.begin(name, work.done)
-            share, ended = self._spent(name, settings), self._end(name, settings, work.done)
+            share, ended = self._standing(name, settings, work.done)
             if work.done % settings.checkpoint_every == 0 or ended is not None:
                 try:
                     await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
@@ -330,16 +330,11 @@ class _Run:
                 await work.settle()
                 await self._save(settings, learner, work)
 
-    def _spent(self, name: str, settings: OptimizerSettings) -> float:
-        """How much of what it may a stage has spent; see `share_spent`."""
-        budget = settings.budget if isinstance(settings, ReinforcementSettings) else None
-        return share_spent(self.journal.read(), budget, name) if budget is not None else 0.0
-
-    def _end(self, name: str, settings: OptimizerSettings, done: int) -> str | None:
-        """What a stage is over by; see `end_of`."""
+    def _standing(self, name: str, settings: OptimizerSettings, done: int) -> tuple[float, str | None]:
+        """(how much of its budget a stage has spent, what it is over by); see `share_spent` and `end_of`."""
         budget = settings.budget if isinstance(settings, ReinforcementSettings) else None
         rows = self.journal.read() if budget is not None or settings.until is not None else []
-        return end_of(rows, name, settings, done=done)
+        return share_spent(rows, budget, name), end_of(rows, name, settings, done=done)
 
     def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Stage:
         if isinstance(settings, SupervisedSettings):

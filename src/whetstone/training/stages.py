@@ -79,9 +79,9 @@ def run_stages(
             before = made[stage.name] = folder
     trained = [each for each in told if "evaluations" in each["summary"]]
     _shown(trained, run_dir)
-    stages = [{"name": each["name"], "folder": str(each["inside"]), "reused": each["reused"]} for each in told]
+    listed = [{"name": each["name"], "folder": str(each["inside"]), "reused": each["reused"]} for each in told]
     scorers = {each["name"]: each["summary"] for each in told if each not in trained}
-    return _summary(trained) | {"stages": stages, "reward_models": scorers}
+    return _summary(trained) | {"stages": listed, "reward_models": scorers}
 
 
 def _score(resolved: Resolved, folder: Path, name: str, progress: Progress) -> None:
@@ -90,7 +90,9 @@ def _score(resolved: Resolved, folder: Path, name: str, progress: Progress) -> N
         shutil.rmtree(folder / MODEL)
     folder.mkdir(parents=True, exist_ok=True)
     told = fit_reward_model(resolved, folder)
-    progress.say(f"{name}: puts {told['accuracy']:.1%} of the pairs of {told['tried_on']} tasks it did not see in order")
+    progress.say(
+        f"{name}: puts {told['accuracy']:.1%} of the pairs of {told['tried_on']} tasks it did not see in order"
+    )
     write_json(folder / "summary.json", told)
 
 
