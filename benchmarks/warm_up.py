@@ -12,7 +12,7 @@ from whetstone.training import train
 
 def warmed_up(seed: int, folder: Path, *changes: str) -> Path:
     """A checkpoint of the demo's policy behind its warm-up, from which methods are compared."""
-    without = [f"{key}=null" for key in ("training", "rollout", "objective", "advantage", "ablations")]
+    without = [f"{key}=null" for key in ("reinforcement", "rollout", "objective", "advantage", "ablations")]
     overrides = [f"seed={seed}", "evaluation.episodes=10", *without, *changes]
     train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
     checkpoint = latest_checkpoint(folder)

@@ -148,7 +148,9 @@ def test_what_cannot_be_meant_is_said_at_once(given, said, tmp_path):
 def test_where_the_budget_did_not_decide_that_is_said(tmp_path):
     given = ["compare", "demo", *GIVEN, "advantage=opo,gpg", "--seeds", 1, "--output-dir", tmp_path]
     done = whetstone(*given, "--budget", "sampled_tokens=100000000")
-    assert "advantage=opo: ended by reinforcement.steps, with 0% of the budget (sampled_tokens) spent" in done.stdout
+    assert (
+        "advantage=opo: ended with 0% of the budget (sampled_tokens) spent (reinforcement.steps, until)" in done.stdout
+    )
     done = whetstone(*given, "--budget", "sampled_tokens=1")
     assert "times the budget (sampled_tokens): one update takes more" in done.stdout
 

@@ -13,7 +13,7 @@ from whetstone.rollout.strategies import FrontierTree, GuidedRetry, Independent,
 from whetstone.rollout.strategies.frontier_tree import as_tree, keep
 from whetstone.rollout.strategies.probed import splice_logprobs
 from whetstone.seeding import derive_random
-from whetstone.trajectory import Author, EndReason, OffPolicy, RemovalScope
+from whetstone.trajectory import Author, EndReason, OffPolicy, RemovalScope, Score
 
 EXPERT = in_order(call("12*34"), call("408+0"), assistant("408"))
 WRONG = in_order(assistant("9"))
@@ -136,6 +136,27 @@ def test_a_hint_must_be_there_and_must_not_hold_the_answer():
     telling = replace(HINTED, private={"answer": 408, "hint": "It is 408."})
     with pytest.raises(TaskError, match="its hint holds the answer, 408"):
         collected(GuidedRetry(group_size=2), WRONG, task=telling)
+
+
+def test_the_answer_is_told_where_it_is_asked_for_and_is_not_trained():
+    told = replace(TASK, private={"answer": 408})
+    rationalised = collected(GuidedRetry(group_size=1, hints="answer"), tells, task=told).trajectories[-1]
+    assert rationalised.solved
+    (segment,) = rationalised.segments()
+    assert "The answer is 408." in CHAT.tokenizer.decode(rationalised.turns[0].context.ids)
+    assert "The answer is" not in CHAT.tokenizer.decode(segment.tokens.ids)
+    with pytest.raises(TaskError, match="has no answer"):
+        collected(GuidedRetry(group_size=1, hints="answer"), tells, task=replace(TASK, private={}), reward=nothing)
+
+
+def tells(moment):
+    """Right only with the answer in view."""
+    return assistant("408" if "408" in "".join(message.text for message in moment.conversation) else "9")
+
+
+async def nothing(trajectory, task):
+    """Never pays."""
+    return Score(0.0, success=False)
 
 
 # ------------------------------------------------------------ probes

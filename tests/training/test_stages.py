@@ -109,8 +109,6 @@ def test_what_the_recipe_says_of_a_kind_all_stages_of_it_have_in_common():
     assert [(each.steps, each.tasks_per_step, each.reference_kl) for each in own] == [(3, 32, 0), (100, 32, 0.1)]
     without = load_recipe("demo", ["ablations=null", "supervised=null"], stages=stages)
     assert [stage.name for stage in stages_of(without)] == ["1-a", "2-b"]
-    with pytest.raises(RecipeError, match=r"stages\.0: supervised: \{\} is the recipe's own, and it has none"):
-        stages_of(load_recipe("demo", ["ablations=null", "supervised=null"], stages=[{"supervised": {}}, *stages[1:]]))
 
 
 def test_score_is_a_warm_up_and_two_stages_that_differ_in_what_is_paid_and_held():

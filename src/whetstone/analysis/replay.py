@@ -22,6 +22,7 @@ import torch
 from whetstone.algorithms import columns_of
 from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.assembly.auxiliary_models import learner_for
+from whetstone.assembly.own_data import with_learning
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import evaluation_of
@@ -77,7 +78,12 @@ class Replay:
 
     def __init__(self, run_dir: Path, changes: Sequence[str] = ()) -> None:
         self.run_dir = run_dir
-        self.recorded = run_recipe(run_dir)
+        made = run_recipe(run_dir)
+        self.stage = next(reversed(made.recipe.own_stages), "reinforcement")
+        """The stage its groups are of."""
+        self.learned = made.recipe.sampling is None
+        """Whether there were updates, and not episodes alone."""
+        self.recorded = with_learning(made)
         self.changed: Resolved = self.recorded.with_overrides(changes)
         self.record = RunRecord(run_dir, forgotten=refuse_damage)
         self.before, self.after = assemble(self.recorded), assemble(self.changed)
@@ -93,7 +99,7 @@ class Replay:
         """
         numbers = [number for update in sorted(self.record.consumed) for number in self.record.consumed[update]]
         groups = [self.group(number) for number in numbers]
-        if updates and not groups:
+        if updates and not (groups and self.learned):
             raise RunDirectoryError(f"{self.run_dir}: no update is on record, so none can be made again")
         if groups:
             rescored = [await self.rescored(group) for group in groups]
@@ -163,7 +169,7 @@ class Replay:
         """All updates from the earliest checkpoint on, with their recorded groups: metrics, and weights at the end."""
         again = await self.from_checkpoint()
         done, last = again.done, max(self.record.consumed) + 1
-        told = {row["step"]: row for row in Journal(self.run_dir).read() if row["stage"] == "reinforcement"}
+        told = {row["step"]: row for row in Journal(self.run_dir).read() if row["stage"] == self.stage}
         count, different = 0, []
         for update in range(done, last):
             metrics = await again.step()

@@ -37,6 +37,7 @@ from whetstone.assembly.instantiate import checked, found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.assembly.policy import chat_of, policy_of
 from whetstone.assembly.stored_data import StoredReader
+from whetstone.assembly.teacher import teacher_reads
 from whetstone.chat import Chat
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
@@ -69,9 +70,10 @@ from whetstone.rollout import (
     Method,
     PolicyActor,
     Strategy,
-)
+)  # fmt: skip
 from whetstone.rollout.optional import FrozenSeats, ReadsEntropies, provided
 from whetstone.rollout.protocol import Stateful
+from whetstone.rollout.rereading import WithHint
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tasks.protocol import Skips
 from whetstone.tools import TOOLS
@@ -110,6 +112,8 @@ class Assembly:
     """Columns the recipe adds to ours."""
     stored_reader: StoredReader
     """Reads the stored episodes that `data` names."""
+    teacher_reads: WithHint | None
+    """What the teacher reads beside the policy; None: nothing."""
 
     def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
         """An engine that draws from the policy in training.
@@ -188,6 +192,7 @@ class Assembly:
             seed=recipe.seed,
             roles=recipe.roles,
             chat=self.chat,
+            teacher_reads=self.teacher_reads,
             columns=self.columns,
         )
 
@@ -361,6 +366,7 @@ def assemble(
         correction=correction,
         columns=added,
         stored_reader=reader,
+        teacher_reads=teacher_reads(resolved, source, environment, chat),
     )
 
 

@@ -35,12 +35,16 @@ def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: 
         began = load(warmed_up) if warmed_up is not None else assemble(assembly.resolved).policy
         reference = placed(began, places.home("reference")).model.requires_grad_(False)
     teacher, process = recipe.teacher, recipe.process_model
+    taught = None
+    if teacher is not None and teacher.path is not None:
+        taught = load(teacher.path, device=places.home("teacher")).model.requires_grad_(False)
     return _made(
         assembly,
         settings,
         spec=assembly.learning_spec(settings),
         reference=reference,
-        teacher=load(teacher.path, device=places.home("teacher")).model.requires_grad_(False) if teacher else None,
+        teacher=taught,
+        own_teacher=teacher is not None and teacher.path is None,
         reference_device=places.computed["reference"],
         teacher_device=places.computed["teacher"],
         process=ProcessModel(policy, process, settings) if process is not None else None,

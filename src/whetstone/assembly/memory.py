@@ -151,7 +151,7 @@ def _beside(
     refers = isinstance(stage, ReinforcementSettings) and stage.holds_on
     if refers and (recipe.policy.lora is None or recipe.supervised is not None):
         models["reference"] = 4 * size.parameters
-    if recipe.teacher is not None:
+    if recipe.teacher is not None and recipe.teacher.path is not None:
         taught = _of_folder(found_model(recipe.teacher.path), trusted=False)
         models["teacher"] = 4 * taught.parameters if taught is not None else 0
     for name, taken in models.items():

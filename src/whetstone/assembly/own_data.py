@@ -5,6 +5,7 @@ Easy to get wrong: a mistake in the last line of a file must be found before the
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -13,6 +14,7 @@ from typing import Any
 
 from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.instantiate import found
+from whetstone.chat import Message
 from whetstone.data import (
     Demonstrations,
     Preferences,
@@ -23,24 +25,28 @@ from whetstone.data import (
     conversation_rows,
     preference_of,
     rows_of,
+    text_of,
 )
 from whetstone.data.conversations import LEARNED_FROM
 from whetstone.data.demonstrations import Drawn
-from whetstone.data.stored_episodes import is_stored
+from whetstone.data.stored_episodes import best_and_worst, is_stored
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import DataError
 from whetstone.recipe import (
     DataSettings,
+    DistillationSettings,
     OfflineSettings,
     OptimizerSettings,
     PreferenceSettings,
     PretrainingSettings,
     ReinforcementSettings,
     Resolved,
+    RewardModelSettings,
+    SamplingSettings,
     SupervisedSettings,
 )
 from whetstone.seeding import derive_seed
-from whetstone.trajectory import Group, Trajectory
+from whetstone.trajectory import Group, Score, Trajectory
 
 
 class StoredEpisodes:
@@ -97,6 +103,36 @@ class StoredGroups:
         return Group(group.task, group.trajectories, draw)
 
 
+class StoredPairs:
+    """Of each group of a run the best and the worst episode, token for token, in a shuffled order.
+
+    Args:
+        singles: Whether each episode stands for itself instead, good where it solved its task.
+    """
+
+    def __init__(self, groups: Sequence[Group], *, singles: bool, seed: int) -> None:
+        self._groups: list[Group] = []
+        for group in groups:
+            pair = best_and_worst(group)
+            if singles:
+                rated = ((each, float(each.solved)) for each in group.trajectories)
+                self._groups += [Group(group.task, (_worth(each, value),)) for each, value in rated]
+            elif pair is not None:
+                self._groups.append(Group(group.task, (_worth(pair[0], 1.0), _worth(pair[1], 0.0))))
+        if not self._groups:
+            raise DataError("no task of it has a better and a worse episode")
+        self._order = Shuffled(len(self._groups), seed=seed)
+
+    def group(self, draw: int) -> Group:
+        """The group of the n-th draw."""
+        group = self._groups[self._order[draw]]
+        return Group(group.task, group.trajectories, draw)
+
+
+def _worth(trajectory: Trajectory, value: float) -> Trajectory:
+    return replace(trajectory, score=Score(value, success=value > 0))
+
+
 def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> Drawn:
     """What `data` of a stage that imitates holds.
 
@@ -127,19 +163,15 @@ def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
     Raises:
         DataError: A row is wrong, or there is no text.
     """
-    path, texts = Path(settings.data.path), []
-    for row in rows_of(path, split=settings.data.split):
-        text = row.columns.get("text")
-        if not isinstance(text, str):
-            raise row.error('"text" is missing' if text is None else f'"text" is {type(text).__name__}, not a text')
-        texts.append(text)
+    path = Path(settings.data.path)
+    texts = [text_of(row) for row in rows_of(path, split=settings.data.split)]
     if not any(map(str.strip, texts)):
         raise DataError(f"{path}: no text in it")
     window = min(settings.window, assembly.policy.context_length)
     return Texts(texts, assembly.chat, window=window, seed=assembly.resolved.recipe.seed)
 
 
-def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferences:
+def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferences | StoredPairs:
     """The pairs, or rated singles, of a preference stage.
 
     Raises:
@@ -147,6 +179,12 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
         RecipeError: The objective compares what the file does not have.
     """
     path, resolved = Path(settings.data.path), assembly.resolved
+    if is_stored(path):
+        groups = _tasks_of(assembly, settings.data, "preference.data")
+        try:
+            return StoredPairs(groups, singles=settings.objective.name == "kto", seed=resolved.recipe.seed)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
     _refuse_filters(resolved, settings.data, "preference.data")
     offered = tuple(tools_shown(assembly.environment()))
     given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
@@ -165,10 +203,34 @@ def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
     Raises:
         DataError: There are none, or they are of another tokenizer.
     """
-    groups = assembly.stored_reader.groups(settings.data, "offline.data")
-    if settings.data.balanced:
-        raise assembly.resolved.error("offline.data.balanced", "has no effect: a step draws whole tasks")
+    groups = _tasks_of(assembly, settings.data, "offline.data")
     return StoredGroups(groups, seed=assembly.resolved.recipe.seed, held_out=settings.held_out)
+
+
+def _tasks_of(assembly: Assembly, settings: DataSettings, key: str) -> list[Group]:
+    """Stored episodes for who draws whole tasks."""
+    if settings.balanced:
+        raise assembly.resolved.error(f"{key}.balanced", "has no effect: whole tasks are drawn")
+    return assembly.stored_reader.groups(settings, key)
+
+
+def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[tuple[Trajectory, ...]]:
+    """What a scorer learns from, task by task: episodes with what they are worth.
+
+    Raises:
+        DataError: A row is wrong, or there is none.
+    """
+    path, key = Path(settings.data.path), "reward_model.data"
+    if is_stored(path):
+        return [group.trajectories for group in _tasks_of(assembly, settings.data, key)]
+    _refuse_filters(assembly.resolved, settings.data, key)
+    offered = tuple(tools_shown(assembly.environment()))
+    given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
+    rated: dict[tuple[Message, ...], list[Trajectory]] = defaultdict(list)  # singles of one prompt are one task
+    for each in Preferences(given, assembly.chat, context_length=assembly.policy.context_length).all():
+        if each.score is not None:
+            rated[each.opening].append(each)
+    return [tuple(episodes) for episodes in rated.values()]
 
 
 def check_data(assembly: Assembly, resolved: Resolved) -> None:
@@ -186,6 +248,8 @@ def check_data(assembly: Assembly, resolved: Resolved) -> None:
             preferences_of(assembly, settings)
         elif isinstance(settings, OfflineSettings):
             stored_of(assembly, settings)
+        elif isinstance(settings, RewardModelSettings):
+            scored_episodes(assembly, settings)
     if resolved.recipe.reinforcement is not None:
         check_mixture(assembly)
 
@@ -207,18 +271,27 @@ def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> Non
 
 def with_learning(resolved: Resolved) -> Resolved:
     """A recipe as its parts are made: a stage on stored data learns as reinforcement does, from groups nobody
-    samples."""
+    samples; one that only samples does so as reinforcement."""
     recipe = resolved.recipe
-    stage = recipe.preference or recipe.offline
+    if recipe.sampling is not None:
+        kept = set(SamplingSettings.model_fields) & recipe.sampling.model_fields_set - {"learning_rate"}
+        sampled = {name: getattr(recipe.sampling, name) for name in (*kept, "steps", "tasks_per_step")}
+        # an objective that compares nothing: an episode of a task may be alone
+        return resolved.with_changes({"sampling": None, "reinforcement": sampled, "objective": "supervised"})
+    stage = recipe.preference or recipe.offline or recipe.distillation
     if stage is None:
         return resolved
     shared = {name: getattr(stage, name) for name in OptimizerSettings.model_fields}
-    shared |= {"reference_device": stage.reference_device, "reference_offload": stage.reference_offload}
-    changes: dict[str, Any] = {"preference": None, "offline": None}
+    changes: dict[str, Any] = {"preference": None, "offline": None, "distillation": None}
+    if isinstance(stage, DistillationSettings):
+        changes |= {"objective": stage.objective.model_dump()}
+        shared |= {name: getattr(stage, name) for name in DistillationSettings.model_fields if name != "objective"}
+    else:
+        shared |= {"reference_device": stage.reference_device, "reference_offload": stage.reference_offload}
     if isinstance(stage, PreferenceSettings):
         changes |= {"objective": stage.objective.model_dump(), "aggregation": None}
         shared["tasks_per_step"] = stage.batch_size
-    else:
+    elif isinstance(stage, OfflineSettings):
         smooth = stage.smoothness.model_dump() if stage.smoothness is not None else None
         shared |= {"tasks_per_step": stage.tasks_per_step, "reference_kl": stage.reference_kl, "smoothness": smooth}
     made = {name: value for name, value in shared.items() if not _is_default(name, value)}

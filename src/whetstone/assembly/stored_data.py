@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from whetstone.assembly.instantiate import found
 from whetstone.chat import Chat
 from whetstone.data import Choice, logged_groups, stored_groups
 from whetstone.data.stored_episodes import is_stored
@@ -45,7 +46,12 @@ class StoredReader:
         if is_stored(path):
             if settings.reward is not None:
                 raise self.resolved.error(f"{key}.reward", f"has no effect: {path} holds the rewards its run gave")
-            return stored_groups(path, self.chat, choice)
+            relabel = None
+            if settings.relabel is not None:
+                relabel = found(self.resolved, f"{key}.relabel", "function", settings.relabel, {})
+            return stored_groups(path, self.chat, choice, relabel=relabel, tools=tools_shown(self.environment()))
+        if settings.relabel is not None:
+            raise self.resolved.error(f"{key}.relabel", f"has no effect: {path} is no run, whose contexts are known")
         return logged_groups(
             path,
             self.chat,

@@ -11,7 +11,7 @@ from whetstone.assembly import assemble
 from whetstone.data.checking import DataReport, checked_file, counted
 from whetstone.data.choosing import Choice
 from whetstone.data.conversations import LEARNED_FROM
-from whetstone.data.stored_episodes import stored_groups
+from whetstone.data.stored_episodes import best_and_worst, stored_groups
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import DataError
 from whetstone.plain_json import to_json
@@ -139,12 +139,11 @@ def from_run(
             told = ([message.to_openai() for message in each.messages] for each in group.trajectories)
             lines += [json.dumps({"messages": messages, "tools": tools}).encode() for messages in told]
         else:
-            ranked = sorted(group.trajectories, key=lambda each: each.score.value if each.score is not None else 0.0)
-            worst, top = ranked[0], ranked[-1]
-            if worst.score == top.score or worst.messages == top.messages:
+            pair = best_and_worst(group)
+            if pair is None:
                 continue
-            sides = {"chosen": top, "rejected": worst}
-            row = {side: [message.to_openai() for message in each.messages] for side, each in sides.items()}
+            sides = zip(("chosen", "rejected"), pair, strict=True)
+            row = {side: [message.to_openai() for message in each.messages] for side, each in sides}
             lines.append(json.dumps({**row, "tools": tools}).encode())
     if not lines:
         raise DataError(f"{run_dir}: no task of it has a better and a worse episode")

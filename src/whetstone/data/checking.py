@@ -15,7 +15,7 @@ from whetstone.data.demonstrations import written
 from whetstone.data.logs import conversation_rows
 from whetstone.data.overlap import overlaps
 from whetstone.data.preferences import Preferences, preference_of
-from whetstone.data.rows import Row, rows_of
+from whetstone.data.rows import Row, rows_of, text_of
 from whetstone.data.stored_episodes import is_stored, stored_groups
 from whetstone.errors import DataError
 from whetstone.trajectory import Task, Trajectory
@@ -110,10 +110,7 @@ def _learn(
     report: DataReport, row: Row, chat: Chat, offered: tuple[ToolSpec, ...], chosen: Chosen, context: int, show: int
 ) -> None:
     if report.kind == "texts":
-        text = row.columns.get("text")
-        if not isinstance(text, str):
-            raise row.error('"text" is missing')
-        ids = chat.encode(text)
+        ids = chat.encode(text_of(row))
         report.learned, report.trained = report.learned + 1, report.trained + len(ids)
         report.lengths.append(len(ids))
         return

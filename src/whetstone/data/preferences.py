@@ -9,7 +9,7 @@ compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,6 +88,12 @@ class Preferences:
         if any(each.score is None for each in told):  # half a pair says nothing
             told = [replace(each, score=None) for each in told]
         return Group(Task(preference.where, ""), tuple(told), draw)
+
+    def all(self) -> Iterator[Trajectory]:
+        """Every answer once, in the order of the rows."""
+        for preference in self._given:
+            for number in range(len(preference.answers)):
+                yield self._answer(preference, number)
 
     def _answer(self, preference: Preference, number: int) -> Trajectory:
         conversation, worth = preference.answers[number]

@@ -29,6 +29,18 @@ class Row:
         return DataError(f"{self.where}  {message}")
 
 
+def text_of(row: Row) -> str:
+    """The text of a row.
+
+    Raises:
+        DataError: It has none.
+    """
+    text = row.columns.get("text")
+    if not isinstance(text, str):
+        raise row.error('"text" is missing' if text is None else f'"text" is {type(text).__name__}, not a text')
+    return text
+
+
 def rows_of(path: Path, *, split: str = "train") -> Iterator[Row]:
     """The rows of a file of JSON lines, of one JSON list, of text, of Parquet, or of a dataset in a folder.
 

@@ -8,19 +8,21 @@ becomes the tokens this model would have to sample for it, without log-probs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from whetstone.chat import Chat, ToolSpec
-from whetstone.data.choosing import Choice
+from whetstone.chat import Chat, ToolSpec, user
+from whetstone.data.choosing import Choice, reward_of
 from whetstone.data.conversations import conversation_of
 from whetstone.data.demonstrations import same, written
 from whetstone.data.logs import Logged, Piece, logged
 from whetstone.data.rows import rows_of
 from whetstone.errors import DataError, RunDirectoryError
 from whetstone.record import RunRecord
+from whetstone.rollout.rereading import reread
 from whetstone.trajectory import Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory, Turn
 from whetstone.trajectory_json import decoded_trajectories
 
@@ -29,18 +31,35 @@ _TRIED = 8
 _ALL = Choice()
 
 
-def stored_groups(path: Path, chat: Chat, choice: Choice = _ALL) -> list[Group]:
+Relabel = Callable[[Trajectory], str | None]
+"""(an episode that did not solve its task) → the task it did solve, in words; None: it solved none"""
+
+
+def stored_groups(
+    path: Path,
+    chat: Chat,
+    choice: Choice = _ALL,
+    *,
+    relabel: Relabel | None = None,
+    tools: Sequence[ToolSpec] = (),
+) -> list[Group]:
     """Groups of scored episodes, in the order in which they were sampled.
 
     Args:
         path: A run directory, or a file of trajectories as runs write them.
         chat: Whose tokenizer they must be of.
         choice: Which of them are taken.
+        relabel: Says what episodes that did not solve their task did instead; they solved that.
+        tools: On offer in them; for `relabel`.
 
     Raises:
         DataError: There are none, or they were sampled with another tokenizer.
     """
-    chosen = _chosen(path, _of_run(path) if path.is_dir() else _of_file(path), choice)
+    groups = _of_run(path) if path.is_dir() else _of_file(path)
+    if relabel is not None:
+        told = partial(_relabelled, relabel=relabel, chat=chat, tools=tools)
+        groups = [replace(group, trajectories=tuple(map(told, group.trajectories))) for group in groups]
+    chosen = _chosen(path, groups, choice)
     _check_tokens(path, chat, [t for group in chosen for t in group.trajectories][:_TRIED])
     return chosen
 
@@ -131,6 +150,15 @@ def _drawn(piece: Piece) -> Tokens:
     return Tokens.sampled(piece.ids, logprobs=piece.logprobs, versions=(-1,) * len(piece.ids), entropies=nothing)
 
 
+def best_and_worst(group: Group) -> tuple[Trajectory, Trajectory] | None:
+    """The first of the best and the first of the worst of its scored episodes; None where they are worth the same, or
+    say the same."""
+    scored = [each for each in group.trajectories if each.score is not None]
+    best, worst = max(scored, key=reward_of), min(scored, key=reward_of)
+    same_worth = reward_of(best) == reward_of(worst)
+    return None if same_worth or best.messages == worst.messages else (best, worst)
+
+
 def is_stored(path: Path) -> bool:
     """Whether a path is a run, or a file of its trajectories, rather than rows somebody wrote."""
     if path.is_dir():
@@ -186,6 +214,28 @@ def _older(turn: Turn) -> Tokens:
     """What was drawn by nobody of this run; what an expert wrote is given credit here, and not imitated."""
     authors = tuple(Author.PATCHED if author is Author.EXPERT else author for author in turn.action.authors)
     return replace(turn.action, versions=(-1,) * len(turn.action), authors=authors)
+
+
+def _relabelled(trajectory: Trajectory, relabel: Relabel, chat: Chat, tools: Sequence[ToolSpec]) -> Trajectory:
+    """What solved its task as it is; of the rest what relabelling makes of it.
+
+    Source: Murty et al. 2024 (BAGEL), arXiv:2403.08140, which lets a model say what a trajectory did.
+    """
+    if trajectory.score is None or trajectory.solved or not trajectory.turns:
+        return trajectory
+    text = relabel(trajectory)
+    if text is None:
+        return trajectory
+    asked = next((k for k in range(len(trajectory.opening) - 1, -1, -1) if trajectory.opening[k].role == "user"), None)
+    if asked is None:
+        raise DataError(f"{trajectory.id}: no user speaks in its opening, so there is no task to relabel")
+    try:
+        again = reread(
+            trajectory, (*trajectory.opening[:asked], user(text), *trajectory.opening[asked + 1 :]), chat, tools
+        )
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    return replace(again, score=Score(1.0, success=True), marks=(*again.marks, "relabelled"))
 
 
 def _of_run(run_dir: Path) -> list[Group]:

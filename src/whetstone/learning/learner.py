@@ -207,6 +207,7 @@ def batch_columns(spec: LearningSpec, trainer: ModelTrainer | None, held: Sequen
         temperature=spec.temperature,
         chat=spec.chat,
         roles=spec.roles,
+        teacher_reads=spec.teacher_reads,
         draw=torch.Generator().manual_seed(derive_seed(spec.seed, "columns", step) % 2**63),
         added=by_name(spec.columns),
         believed=_believed(spec.critic),

@@ -75,7 +75,12 @@ def minibatches_of(
             batch.reference = trainer.logprobs(batch.segments, temperature=temperature, of="reference")
             batch.extra["reference_logprobs"] = batch.reference
         if "teacher_logprobs" in asked:
-            batch.extra["teacher_logprobs"] = trainer.logprobs(batch.segments, temperature=temperature, of="teacher")
+            hinted = spec.teacher_reads is not None
+            batch.extra["teacher_logprobs"] = (
+                batch.column(given, "teacher_logprobs")
+                if hinted
+                else trainer.logprobs(batch.segments, temperature=temperature, of="teacher")
+            )
         if gaps is not None:
             apart = given.columns.at_actions(given.columns.spread(gaps, "turn", "token"))
             batch.value_slopes = _simulation_slopes(batch, [apart[i][k] for i, k in batch.placed])

@@ -93,6 +93,7 @@ class ModelTrainer:
         reference: A frozen model to hold on to; None where there is none, or where it is the policy itself with
             its adapters off.
         teacher: A frozen model to learn from; None where there is none.
+        own_teacher: Whether the teacher is the policy itself.
         process: A model that learns to tell good turns from bad beside the policy; None where there is none.
         reference_device: Where the reference is computed, brought there for its passes; None: where it lies.
         teacher_device: As for the reference.
@@ -105,6 +106,7 @@ class ModelTrainer:
         *,
         reference: torch.nn.Module | None = None,
         teacher: torch.nn.Module | None = None,
+        own_teacher: bool = False,
         process: Companion | None = None,
         reference_device: torch.device | None = None,
         teacher_device: torch.device | None = None,
@@ -124,7 +126,7 @@ class ModelTrainer:
         self._teacher = self._forward_of(teacher, teacher_device) if teacher is not None else None
         self.moved_reference = False
         """Whether the reference is no longer the one it began as."""
-        self.process = process
+        self.own_teacher, self.process = own_teacher, process
         self.watch: Callable[[Sequence[Segment], TokenOutputs, MicroBatch, TokenLoss], None] | None = None
         """Shown every micro-batch of an update before its backward pass, for whoever explains it."""
         self.entropies = PastEntropies()
@@ -266,7 +268,7 @@ class ModelTrainer:
             of: Under the policy in training, the one that is held on to, or the teacher.
         """
         other = {"policy": None, "reference": self._reference, "teacher": self._teacher}[of]
-        if of == "teacher" and other is None:
+        if of == "teacher" and other is None and not self.own_teacher:
             raise ValueError("there is no teacher")
         forward = other if other is not None else self._forward
         with adapters_off(forward.network, when=of == "reference" and other is None), forward.at_work():

@@ -12,7 +12,7 @@ from typing import Any
 from whetstone.chat import Chat
 from whetstone.learning.credit import CreditParts
 from whetstone.recipe import AggregationSettings, CriticSettings, ReinforcementSettings
-from whetstone.trajectory import Group, Segment
+from whetstone.trajectory import Group, Segment, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class LearningSpec:
     """The task tag that names the role a trajectory is played in; None: the seat alone."""
     chat: Chat | None = None
     """Writes gold answers as tokens, for columns that ask how likely they are."""
+    teacher_reads: Callable[[Trajectory, Task], Trajectory] | None = None
+    """An episode as the teacher reads it, the same actions in other contexts; None: as the policy did."""
     columns: tuple[Callable[..., Any], ...] = ()
     """Functions declared as columns (`columns/declaration.py`), beside the built-in ones."""
 

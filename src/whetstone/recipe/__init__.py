@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from whetstone.recipe.stage_settings import (
         DataSettings,
+        DistillationSettings,
         EntropySettings,
         ImitationSettings,
         OfflineSettings,
@@ -28,9 +29,12 @@ if TYPE_CHECKING:
         PreferenceSettings,
         PretrainingSettings,
         ReinforcementSettings,
+        RewardModelSettings,
+        SamplingSettings,
         SmoothnessSettings,
         StoredMixtureSettings,
         SupervisedSettings,
+        UntilSettings,
     )
     from whetstone.recipe.stages import NamedStage, stages_of
 
@@ -40,6 +44,7 @@ __all__ = [
     "AggregationSettings",
     "CriticSettings",
     "DataSettings",
+    "DistillationSettings",
     "EntropySettings",
     "ImitationSettings",
     "Method",
@@ -54,11 +59,14 @@ __all__ = [
     "Recipe",
     "ReinforcementSettings",
     "Resolved",
+    "RewardModelSettings",
     "RolloutSettings",
+    "SamplingSettings",
     "SmoothnessSettings",
     "StoredMixtureSettings",
     "SupervisedSettings",
     "TinySettings",
+    "UntilSettings",
     "built_in_methods",
     "built_in_recipes",
     "load_recipe",

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from whetstone.recipe.settings import STAGE_KINDS, Recipe
+from whetstone.recipe.settings import SAMPLES, STAGE_KINDS, Recipe
+from whetstone.recipe.stage_settings import OptimizerSettings, RewardModelSettings, SamplingSettings, data_of
 
 
 def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -23,6 +24,14 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         if settings.warmup_fraction + settings.decay_fraction > 1:
             said = f"with warmup_fraction {settings.warmup_fraction:g} it exceeds the whole stage"
             yield f"{stage}.decay_fraction", said
+        yield from _until(stage, settings)
+    if recipe.distillation is not None and recipe.teacher is None:
+        yield (
+            "distillation",
+            "nobody teaches: set teacher: {path: FOLDER}, or teacher: {hint: COLUMN} for the policy itself",
+        )
+    if recipe.teacher is not None and recipe.teacher.path is None and recipe.teacher.hint is None:
+        yield "teacher", "the policy itself, reading what it reads, teaches nothing: set path or hint"
     if recipe.aggregation.mode == "constant" and recipe.aggregation.tokens is None:
         yield "aggregation.tokens", "aggregation.mode: constant divides by a number of tokens; set it"
     noise = recipe.environment.noise
@@ -56,8 +65,28 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "reinforcement.stored.off_policy", "truncated weighs by correction; set correction: truncated"
 
 
+def _until(stage: str, settings: OptimizerSettings) -> Iterator[tuple[str, str]]:
+    until = settings.until
+    if until is None:
+        return
+    if until.success is None and until.plateau is None:
+        yield f"{stage}.until", "ends nothing: set success or plateau"
+    if stage not in SAMPLES:
+        for key, is_set in (("success", until.success is not None), ("measure", until.measure == "reward")):
+            if is_set:
+                yield f"{stage}.until.{key}", f"{stage} samples no episodes; measure its loss (plateau)"
+    shortest = until.window + (until.plateau or 0) if until.success is None else until.window
+    if shortest > settings.steps:
+        said = f"is never reached: with window {until.window} it takes {shortest} steps, and there are {settings.steps}"
+        yield f"{stage}.until", said
+
+
 def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
     own = recipe.own_stages
+    for kind, settings in own.items():
+        data = data_of(settings)
+        if data is not None and bool(data.path) == bool(data.stage):
+            yield f"{kind}.data", "set either path (a file, or a run) or stage (one before it whose episodes are taken)"
     if not own and not recipe.stages:
         yield "reinforcement", "neither supervised nor reinforcement is set, so there is nothing to do"
     apart = [kind for kind in own if recipe.stages and not any(kind in stage for stage in recipe.stages)]
@@ -89,7 +118,7 @@ def without_effect(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.reinforcement is None and not recipe.stages:
-        for key in SAMPLING_KEYS:
+        for key in SAMPLING_KEYS if recipe.sampling is None and recipe.distillation is None else ():
             yield key, "there is no reinforcement stage (training is not set)"
         for key in CREDIT_KEYS if recipe.offline is None else ():
             yield key, "there is no reinforcement stage (training is not set)"
@@ -117,6 +146,23 @@ def _decay_needs_a_share(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"{stage}.decay", f"{stage}.decay_fraction is 0, so the learning rate does not fall"
 
 
+def _until_needs_a_plateau(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    for stage, settings in recipe.own_stages.items():
+        if settings.until is not None and settings.until.plateau is None:
+            for key in ("measure", "least"):
+                yield f"{stage}.until.{key}", f"{stage}.until.plateau is not set"
+
+
+def _some_learn_otherwise(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    own = SamplingSettings.__annotations__.keys() | {"checkpoint_every", "keep_last", "keep_every"}
+    for name in SamplingSettings.model_fields if recipe.sampling is not None else ():
+        if name not in own:
+            yield f"sampling.{name}", "a sampling stage learns nothing"
+    for name in RewardModelSettings.model_fields if recipe.reward_model is not None else ():
+        if name not in RewardModelSettings.__annotations__:
+            yield f"reward_model.{name}", "its line is fitted whole, in one piece"
+
+
 def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
     updates = recipe.reinforcement.minibatches * recipe.reinforcement.epochs if recipe.reinforcement is not None else 0
     if updates == 1 and recipe.objective.name in ("clipped", "entropy_balanced", "gspo"):
@@ -128,7 +174,8 @@ def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _trust_needs_a_folder(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    if recipe.policy.path is None and recipe.teacher is None and "frozen" not in recipe.rollout.strategy.options:
+    taught = recipe.teacher is not None and recipe.teacher.path is not None
+    if recipe.policy.path is None and not taught and "frozen" not in recipe.rollout.strategy.options:
         yield "policy.trust_remote_code", "no model of the recipe comes from a folder"
 
 
@@ -136,6 +183,12 @@ def _revision_needs_the_hub(recipe: Recipe) -> Iterator[tuple[str, str]]:
     path = recipe.policy.path
     if path is None or "/" not in path or Path(path).is_dir():
         yield "policy.revision", "only a model of the Hugging Face hub (policy.path: owner/model) has revisions"
+
+
+def _teacher_of_its_own(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.teacher is not None and recipe.teacher.path is None:
+        for key in ("device", "offload"):
+            yield f"teacher.{key}", "the teacher is the policy itself (teacher.path is not set)"
 
 
 def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -212,9 +265,12 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _advantage_needs,
     _adapters_need_layers,
     _decay_needs_a_share,
+    _until_needs_a_plateau,
+    _some_learn_otherwise,
     _clip_needs_minibatches,
     _trust_needs_a_folder,
     _revision_needs_the_hub,
+    _teacher_of_its_own,
     _reference_needs_weight,
     _overflow_needs_views,
     _samples_need_temperature,

@@ -13,11 +13,14 @@ from whetstone.plugins import with_names
 from whetstone.recipe.parts import Part, Settings, listed, mode_alone, named
 from whetstone.recipe.problems import problem_of
 from whetstone.recipe.stage_settings import (
+    DistillationSettings,
     OfflineSettings,
     OptimizerSettings,
     PreferenceSettings,
     PretrainingSettings,
     ReinforcementSettings,
+    RewardModelSettings,
+    SamplingSettings,
     SupervisedSettings,
 )
 
@@ -215,10 +218,14 @@ class AggregationSettings(Settings):
 
 
 class TeacherSettings(Settings):
-    """A frozen model whose log-probs are learned from."""
+    """A model whose log-probs of what the policy said are learned from."""
 
-    path: str
-    """A model with the policy's own tokenizer, named as `policy.path` is; a checkpoint is one."""
+    path: str | None = None
+    """A frozen one with the policy's own tokenizer, named as `policy.path` is; a checkpoint is one. Null: the policy
+    itself, as it is before each step's updates, who reads a `hint` then."""
+    hint: str | None = None
+    """What the teacher reads in front of the task and the policy does not: a private column of tasks, such as
+    `solution`, or `package.module:function` of (task, trajectory) → text or None; null: nothing."""
     device: str | None = None
     """What the teacher is computed on, as of `policy.device`; null: what the policy is."""
     offload: bool = False
@@ -257,8 +264,13 @@ _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5
 _IMITATION = 10
 """Imitation bears as many times the rate."""
 DEFAULT_ADVANTAGE = Part(name="group_relative")
-STAGE_KINDS = ("pretraining", "supervised", "preference", "offline", "reinforcement")
+STAGE_KINDS = (
+    "pretraining", "sampling", "supervised", "preference", "offline", "reward_model",
+    "distillation",     "reinforcement",
+)  # fmt: skip
 """In the order in which a run goes through them that has several."""
+SAMPLES = ("sampling", "distillation", "reinforcement")
+"""Those that sample episodes."""
 
 
 class Recipe(Settings):
@@ -280,7 +292,7 @@ class Recipe(Settings):
             return self
         rate = _PRETRAINED_RATE if self.policy.lora is None else _ADAPTERS_RATE
         for key, stage in self.own_stages.items():
-            if "learning_rate" not in stage.model_fields_set:
+            if key != "reward_model" and "learning_rate" not in stage.model_fields_set:
                 suits = _IMITATION * rate if key in ("pretraining", "supervised") else rate
                 suited = stage.model_copy(update={"learning_rate": suits})
                 suited.model_fields_set.discard("learning_rate")  # it goes on being what suits, whatever changes
@@ -314,12 +326,18 @@ class Recipe(Settings):
     """Reinforcement; null leaves it out."""
     pretraining: PretrainingSettings | None = None
     """Plain text before all else; null leaves it out."""
+    sampling: SamplingSettings | None = None
+    """Episodes for a stage behind it, nothing learned; null leaves it out."""
     preference: PreferenceSettings | None = None
     """Pairs of answers, behind the warm-up; null leaves it out."""
     offline: OfflineSettings | None = None
     """Stored episodes, in front of reinforcement; null leaves it out."""
+    reward_model: RewardModelSettings | None = None
+    """A scorer, for reinforcement behind it; null leaves it out."""
+    distillation: DistillationSettings | None = None
+    """What `teacher` makes of the policy's own episodes; null leaves it out."""
     stages: list[dict[str, Any]] = []
-    """Instead of these five, stages in any number and order: each a mapping of one of them, and whatever other keys of
+    """Instead of these, stages in any number and order: each a mapping of one of them, and whatever other keys of
     the recipe are different in it. What the recipe itself says of a kind is what all stages of that kind have in
     common. See `docs/stages.md`."""
     rounds: int = Field(1, ge=1)

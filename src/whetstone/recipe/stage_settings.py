@@ -19,10 +19,28 @@ def _several() -> BeforeValidator:
     return BeforeValidator(lambda given: given if isinstance(given, list | tuple) else [given])
 
 
+class UntilSettings(Settings):
+    """What ends a stage before its `steps` are made; decided from the steps on record."""
+
+    success: float | None = Field(None, gt=0, le=1)
+    """The share of episodes that solve their task, in the mean over `window` steps; of stages that sample."""
+    plateau: int | None = Field(None, ge=1)
+    """So many steps in which the mean over `window` steps is no better than it was before."""
+    measure: Literal["reward", "loss"] | None = None
+    """Of what the plateau is; null: the reward where episodes are sampled, else the loss."""
+    least: float = Field(0.01, ge=0)
+    """What counts as better."""
+    window: int = Field(10, ge=1)
+    """Steps a mean is over."""
+
+
 class OptimizerSettings(Settings):
-    """What both stages share."""
+    """What all stages share."""
 
     steps: int = Field(100, ge=1)
+    until: UntilSettings | None = None
+    """What ends the stage earlier; null: its steps alone. What is laid out over the stage is laid out over `steps` all
+    the same."""
     optimizer: Literal["adamw", "muon", "adamw_8bit"] = "adamw"
     """`muon`: Muon for the matrices inside the model, AdamW for the rest. `adamw_8bit`: states in eight bits (GPU)."""
     learning_rate: float = Field(1e-3, gt=0)
@@ -60,9 +78,12 @@ class OptimizerSettings(Settings):
 class DataSettings(Settings):
     """Data of one's own, from a file; the path alone is enough."""
 
-    path: str
+    path: str = ""
     """JSON lines, one JSON list (`.json`), Parquet (`.parquet`, or a folder of them), or a dataset of Hugging Face in a
     folder; `docs/data.md` has the columns of each kind. For stored episodes a run directory as well."""
+    stage: str = ""
+    """Instead of a path, a stage before this one whose episodes are learned from: by its kind or name the last of
+    those, or `previous`, the last that sampled."""
     reward: str | list[str] | None = None
     """Of rows with an episode each, the column with its reward, or several that are added up; null: `reward`, `score`,
     or what the log of a tool that is known has."""
@@ -75,6 +96,9 @@ class DataSettings(Settings):
     """Of stored episodes, those with at least this reward alone; null: all."""
     best: int | None = Field(None, ge=1)
     """Of stored episodes of one task, at most so many, the best first; null: all."""
+    relabel: str | None = None
+    """Of stored episodes that did not solve their task, `package.module:function` of (the trajectory) → the task it did
+    solve, as the text of the opening's last user message, or None; null: none is relabelled."""
     max_tokens: int | None = Field(None, ge=1)
     """Of stored episodes, those whose policy wrote at most so many tokens; null: all."""
     clean: bool = False
@@ -84,7 +108,7 @@ class DataSettings(Settings):
     balanced: bool = False
     """Whether each task is drawn as often as any other, however many episodes are stored of it."""
 
-    OF_EPISODES: ClassVar = ("reward", "min_reward", "best", "max_tokens", "clean", "distinct", "balanced")
+    OF_EPISODES: ClassVar = ("reward", "min_reward", "best", "max_tokens", "clean", "distinct", "balanced", "relabel")
     """Keys that say something of stored episodes alone."""
 
     @property
@@ -105,6 +129,15 @@ class SupervisedSettings(OptimizerSettings):
     """Options of the task source that are different for demonstrations, such as an easier mix."""
 
 
+class SamplingSettings(OptimizerSettings):
+    """Episodes of the policy as it is, for a stage behind it to learn from; nothing is learned in it."""
+
+    steps: int = Field(1, ge=1)
+    tasks_per_step: int = Field(64, ge=1)
+    max_faults: int = Field(100, ge=0)
+    """As of reinforcement."""
+
+
 class PretrainingSettings(OptimizerSettings):
     """Plain text, every token of it learned from."""
 
@@ -120,7 +153,8 @@ class PreferenceSettings(OptimizerSettings):
     """Pairs of a better and a worse answer, or single ones that were rated."""
 
     data: Annotated[DataSettings, _data()]
-    """Rows with `chosen` and `rejected` (and `prompt`), or with `prompt`, `completion` and `label`."""
+    """Rows with `chosen` and `rejected` (and `prompt`), or with `prompt`, `completion` and `label`; or stored episodes:
+    the best and the worst of each task, token for token, or for `kto` each by itself."""
     batch_size: int = Field(16, ge=1)
     """Pairs, or rated singles, a step; again when all were."""
     objective: Annotated[Part, named("dpo")] = Part(name="dpo")
@@ -198,6 +232,44 @@ class StoredMixtureSettings(Settings):
     outer_rate: float = Field(1.0, gt=0, le=1)
     """With `use: alternate`: how far weights go from where they were toward where a step's updates of one kind led
     them; at 1 all the way."""
+
+
+class RewardModelSettings(OptimizerSettings):
+    """A scorer of episodes, for a `reinforcement` stage behind it (`reward: {name: learned, stage: reward_model}`): a
+    line over the states of a frozen model; the policy stays as it is."""
+
+    data: Annotated[DataSettings, _data()]
+    """Pairs or rated singles, or stored episodes, whose rewards say which are better."""
+    objective: Literal["pairs", "outcomes"] = "pairs"
+    """What it is fitted by: which of two episodes is better (Bradley-Terry), or which succeeded (cross-entropy)."""
+    path: str | None = None
+    """Over whose states, a model as of `policy.path`; null: the policy's, as it is then."""
+    held_out: float = Field(0.2, gt=0, lt=1)
+    """The share of tasks that are kept to try it on."""
+    steps: int = Field(200, ge=1)
+    learning_rate: float = Field(0.05, gt=0)
+    weight_decay: float = Field(1e-2, ge=0)
+
+
+class DistillationSettings(OptimizerSettings):
+    """A student who samples, and a `teacher` who says of each of its tokens how likely it was; no reward is learned
+    from."""
+
+    tasks_per_step: int = Field(16, ge=1)
+    minibatches: int = Field(1, ge=1)
+    """As of reinforcement."""
+    objective: Annotated[Part, named("distilled_now")] = Part(name="distilled_now")
+    """`distilled_now`, `distilled`, or another that reads `teacher_logprobs`."""
+    max_mismatch: float = Field(0.1, gt=0)
+    """As of reinforcement."""
+    max_faults: int = Field(100, ge=0)
+    """As of reinforcement."""
+
+
+def data_of(settings: OptimizerSettings) -> DataSettings | None:
+    """What of one's own a stage learns from; None: nothing."""
+    kinds = SupervisedSettings | PretrainingSettings | PreferenceSettings | OfflineSettings | RewardModelSettings
+    return settings.data if isinstance(settings, kinds) else None
 
 
 class ReinforcementSettings(OptimizerSettings):

@@ -121,7 +121,7 @@ def write_report(run_dir: Path) -> Path:
         raise RunDirectoryError(f"{run_dir}: no finished run to report on (summary.json is missing)")
     summary = json.loads(path.read_text(encoding="utf-8"))
     rows = Journal(run_dir).read()
-    stages = {STAGE_NAMES.get(name, name): result for name, result in summary["evaluations"].items()}
+    stages = {_called(name, summary): result for name, result in summary["evaluations"].items()}
     recipe = run_dir / "recipe.yaml"
     page = Environment(
         loader=PackageLoader("whetstone", "reporting"), autoescape=True, undefined=StrictUndefined
@@ -138,7 +138,7 @@ def write_report(run_dir: Path) -> Path:
         bars=charts.bars(_bar_rows(summary, stages)),
         kinds=_kinds(summary["evaluations"], rows),
         curves=_drawn(rows),
-        before_name=STAGE_NAMES.get(before_name, before_name),
+        before_name=_called(before_name, summary),
         pairs=pairs,
         learning=learning_rows(rows, windows=_WINDOWS),
         learned_from=learned_from,
@@ -149,6 +149,13 @@ def write_report(run_dir: Path) -> Path:
     )
     write_text(run_dir / "report.html", html)
     return run_dir / "report.html"
+
+
+def _called(stage: str, summary: Mapping[str, Any]) -> str:
+    """An evaluation in words; a policy that comes from a folder was trained before, by somebody."""
+    if stage == "untrained" and "nothing" not in summary.get("policy", "nothing"):
+        return "before"
+    return STAGE_NAMES.get(stage, stage)
 
 
 def verdict(summary: Mapping[str, Any]) -> str:
@@ -167,7 +174,7 @@ def verdict(summary: Mapping[str, Any]) -> str:
         "worse": "worse, the intervals do not overlap",
         "": "no clear change, the intervals overlap",
     }[_change(one, other)]
-    return f"{whole} From {STAGE_NAMES.get(earlier, earlier)} to {STAGE_NAMES.get(later, later)}: {of_stage}."
+    return f"{whole} From {_called(earlier, summary)} to {_called(later, summary)}: {of_stage}."
 
 
 def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
@@ -192,7 +199,7 @@ def failure_sentences(summary: Mapping[str, Any]) -> list[str]:
     found = []
     for name, result in summary["evaluations"].items():
         if result.get("causes"):
-            told, count = STAGE_NAMES.get(name, name), result["episodes"] + result["invalid"]
+            told, count = _called(name, summary), result["episodes"] + result["invalid"]
             found.append(f"{told}: {result['invalid']} of {count} episodes have no score: {listed(result['causes'])}.")
     failed = summary.get("failed") or {}
     if failed.get("episodes"):

@@ -35,7 +35,15 @@ def share_spent(
     Args:
         rows: Of `metrics.jsonl`.
     """
-    if budget is None:
-        return 0.0
+    return max(_shares(rows, budget, stage).values(), default=0.0) if budget is not None else 0.0
+
+
+def unit_spent(rows: Sequence[Mapping[str, Any]], budget: BudgetSettings, stage: str = "reinforcement") -> str:
+    """The unit of its budget a stage has least left of."""
+    shares = _shares(rows, budget, stage)
+    return max(shares, key=lambda unit: shares[unit])
+
+
+def _shares(rows: Sequence[Mapping[str, Any]], budget: BudgetSettings, stage: str) -> dict[str, float]:
     spent = spent_in(rows, stage)
-    return max((spent[unit] / most for unit, most in budget.model_dump().items() if most is not None), default=0.0)
+    return {unit: spent[unit] / most for unit, most in budget.model_dump().items() if most is not None}

@@ -24,7 +24,9 @@ def final_agent(run_dir: Path, *, trust_remote_code: bool = False) -> tuple[Poli
     amiss: list[str] = []
     made = read_json(run_dir / "summary.json") or {}
     if made.get("stages"):
-        return final_agent(Path(made["stages"][-1]["folder"]), trust_remote_code=trust_remote_code)
+        folders = [run_dir / stage["folder"] for stage in made["stages"]]  # of one another run made, whole
+        trained = [folder for folder in folders if (folder / "checkpoints").is_dir()]
+        return final_agent(trained[-1] if trained else folders[-1], trust_remote_code=trust_remote_code)
     path = latest_checkpoint(run_dir, say=amiss.append)
     if path is None:
         why = f": {amiss[0].partition(';')[0]}" if amiss else ""

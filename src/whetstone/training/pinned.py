@@ -43,7 +43,8 @@ def _others(resolved: Resolved) -> list[tuple[str, str]]:
     recipe = resolved.recipe
     seats = recipe.rollout.strategy.options.get("frozen")
     found = [(f"rollout.strategy.frozen.{role}", str(name)) for role, name in dict(seats or {}).items()]
-    return [("teacher.path", recipe.teacher.path), *found] if recipe.teacher is not None else found
+    taught = recipe.teacher.path if recipe.teacher is not None else None
+    return [("teacher.path", taught), *found] if taught is not None else found
 
 
 def _unpinned(name: str) -> str:

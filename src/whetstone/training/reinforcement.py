@@ -62,6 +62,7 @@ class Reinforcement:
         base_version: The engine's version before the first update of the stage.
         state: What `state` said when the checkpoint was made; None at the beginning.
         done: Updates in that checkpoint.
+        learns: Whether weights change; else each update samples, and that is all.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class Reinforcement:
         base_version: int,
         state: Mapping[str, Any] | None = None,
         done: int = 0,
+        learns: bool = True,
     ) -> None:
+        self.learns = learns
         self.assembly, self.learner, self.engine, self.settings, self.store = assembly, learner, engine, settings, store
         self.base_version, self.done = base_version, done
         self.by_recipe = settings.deterministic or settings.admit_ahead == 0
@@ -296,7 +299,11 @@ class Reinforcement:
     @property
     def version(self) -> int:
         """Of the weights that are being trained."""
-        return self.base_version + self.done
+        return self._version_of(self.done)
+
+    def _version_of(self, update: int) -> int:
+        """Of the weights an update begins with; they stay where nothing is learned."""
+        return self.base_version + (update if self.learns else 0)
 
     @property
     def updating(self) -> bool:
@@ -304,7 +311,7 @@ class Reinforcement:
         return self._doing[0] == _UPDATE
 
     async def _publish(self, version: int) -> None:
-        wanted = self.base_version + version
+        wanted = self._version_of(version)
         if self.engine.version == wanted:
             return
         weights = self.learner.weights()
@@ -313,7 +320,7 @@ class Reinforcement:
 
     def _ages(self, groups: list[Group]) -> dict[str, float]:
         """How many updates the tokens that are learned from lie back."""
-        now = self.base_version + self.done
+        now = self.version
         ages = [
             now - version
             for group in groups

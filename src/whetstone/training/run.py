@@ -34,6 +34,7 @@ from whetstone.errors import (
 )
 from whetstone.inference import publish
 from whetstone.learning.protocol import Learner
+from whetstone.learning.unchanged import Unchanged
 from whetstone.policies import Policy
 from whetstone.recipe import (
     NamedStage,
@@ -44,6 +45,7 @@ from whetstone.recipe import (
     Recipe,
     ReinforcementSettings,
     Resolved,
+    SamplingSettings,
     SupervisedSettings,
     load_recipe,
     stages_of,
@@ -70,9 +72,10 @@ from whetstone.rewards.protocol import let_go
 from whetstone.rollout import Collector
 from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import share_spent
+from whetstone.training.ends import STEPS, end_of
 from whetstone.training.evaluating import evaluate
 from whetstone.training.interruption import Interrupted, Interruption
-from whetstone.training.made_already import take_first_evaluation, take_warm_up
+from whetstone.training.made_already import copy_evaluation, take_first_evaluation, take_warm_up
 from whetstone.training.own_loop import run_to_end
 from whetstone.training.pinned import pinned
 from whetstone.training.reinforcement import Reinforcement
@@ -206,7 +209,7 @@ class _Run:
             Interrupted: Somebody asked the process to stop; everything is saved.
         """
         with self.interruption:
-            await run_in_compute_thread(lambda: check_fits(self.resolved, trains=True))
+            await run_in_compute_thread(lambda: check_fits(self.resolved, trains=self.recipe.sampling is None))
             self.assembly = await run_in_compute_thread(
                 lambda: assemble(self.learning, self._restored(), say=self.progress.say)
             )
@@ -266,7 +269,7 @@ class _Run:
         done = self.position.done.get(name, 0)
         if self.position.stage not in ("", name) and name in self.position.done:
             return  # a later stage is under way
-        if done < settings.steps:
+        if self._standing(name, settings, done)[1] is None:
             learner = await run_in_compute_thread(self._learner, settings)
             if done and self.optimizer is not None:
                 learner.load_state_dict(self.optimizer)
@@ -284,14 +287,20 @@ class _Run:
             await self.checkpoints.written()
             await self._publish(work.version)
             self._say_if_nothing_was_learned(name)
-        await self._evaluate(name)
+            _, ended = self._standing(name, settings, work.done)
+            if ended != STEPS:
+                self.progress.say(f"{name} ended after step {work.done} of {settings.steps}, by {ended}")
+        if isinstance(settings, SamplingSettings):  # the policy is what it was
+            copy_evaluation(self.run_dir, "untrained", self.run_dir, name)
+        else:
+            await self._evaluate(name)
 
     async def _steps(
         self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations
     ) -> None:
         every = self.recipe.evaluation.interval_steps if isinstance(settings, ReinforcementSettings) else None
-        share = self._spent(name, settings)
-        while work.done < settings.steps and share < 1:
+        share, ended = self._standing(name, settings, work.done)
+        while ended is None:
             began = time.perf_counter()
             number = work.done + 1
             try:
@@ -312,9 +321,8 @@ class _Run:
             self._watch(work.collector)
             if every is not None and work.done % every == 0:
                 await beside.begin(name, work.done)
-            share = self._spent(name, settings)
-            last = work.done == settings.steps or share >= 1
-            if work.done % settings.checkpoint_every == 0 or last:
+            share, ended = self._standing(name, settings, work.done)
+            if work.done % settings.checkpoint_every == 0 or ended is not None:
                 try:
                     await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
                 except Interrupted:
@@ -323,10 +331,11 @@ class _Run:
                 await work.settle()
                 await self._save(settings, learner, work)
 
-    def _spent(self, name: str, settings: OptimizerSettings) -> float:
-        """How much of what it may a stage has spent; see `share_spent`."""
+    def _standing(self, name: str, settings: OptimizerSettings, done: int) -> tuple[float, str | None]:
+        """(how much of its budget a stage has spent, what it is over by); see `share_spent` and `end_of`."""
         budget = settings.budget if isinstance(settings, ReinforcementSettings) else None
-        return share_spent(self.journal.read(), budget, name) if budget is not None else 0.0
+        rows = self.journal.read() if budget is not None or settings.until is not None else []
+        return share_spent(rows, budget, name), end_of(rows, name, settings, done=done)
 
     def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Stage:
         if isinstance(settings, SupervisedSettings):
@@ -340,18 +349,21 @@ class _Run:
             stored = stored_of(self.assembly, settings)
             looks = Looks(stored.held_out, settings.held_out_every, settings.steps)
             return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done, looks=looks)
-        assert isinstance(settings, ReinforcementSettings)
-        store = RunStore(self.run_dir, groups_per_file=settings.tasks_per_step, say=self.progress.say)
+        learns = not isinstance(settings, SamplingSettings)
+        sampled = self.assembly.resolved.recipe.reinforcement  # of other stages that sample, as their parts are made
+        assert sampled is not None
+        store = RunStore(self.run_dir, groups_per_file=sampled.tasks_per_step, say=self.progress.say)
         held.callback(store.close)
         return Reinforcement(
             self.assembly,
             learner,
             self.engine,
-            settings,
+            sampled,
             store=store,
-            base_version=self.position.version - done,
+            base_version=self.position.version - (done if learns else 0),
             state=self.position.sampling,
             done=done,
+            learns=learns,
         )
 
     async def _park(
@@ -378,7 +390,8 @@ class _Run:
 
     def _tell(self, stage: str, work: Stage, metrics: Mapping[str, float]) -> None:
         """Say what failed, once for each cause, and once that sampler and learner disagree."""
-        most = self.recipe.reinforcement.max_mismatch if self.recipe.reinforcement is not None else math.inf
+        sampled = self.assembly.resolved.recipe.reinforcement
+        most = sampled.max_mismatch if sampled is not None else math.inf
         apart = metrics.get("sampler/mismatch_kl", 0.0)
         if apart > most / 10 and _MISMATCH not in self.told:
             self.told.add(_MISMATCH)
@@ -429,6 +442,8 @@ class _Run:
     def _learner(self, settings: OptimizerSettings) -> Learner:
         if isinstance(settings, SupervisedSettings | PretrainingSettings):
             return imitator_for(self.assembly, settings)
+        if isinstance(settings, SamplingSettings):
+            return Unchanged(self.assembly.policy)
         learning = self.assembly.resolved.recipe.reinforcement
         assert learning is not None
         return learner_for(self.assembly, learning, self.warmed_up)
@@ -441,11 +456,12 @@ class _Run:
         path = self.run_dir / "evaluations" / f"{name}.json"
         if path.is_file():
             return
+        called = "before" if name == "untrained" and self.recipe.policy.path is not None else name
         settings = self.recipe.evaluation
         count = len(self.assembly.source.held_out(settings.episodes)) * settings.samples
         playing = Playing()
         with (
-            self.progress.stage(f"evaluation ({name})", count) as shown,
+            self.progress.stage(f"evaluation ({called})", count) as shown,
             Watchdog(playing, say=self.progress.say),
         ):
             self.shown = shown
@@ -468,10 +484,10 @@ class _Run:
         if came_to.episodes == 0 and (came_to.causes or came_to.too_long):
             what = f"none of {came_to.invalid} episodes could be scored" if came_to.causes else "nothing was played"
             why = listed(came_to.causes) or "no prompt leaves room for an answer in the model's context"
-            raise NothingScoredError(f"evaluation ({name}): {what}: {why}")
+            raise NothingScoredError(f"evaluation ({called}): {what}: {why}")
         write_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl", _flat(groups))
         write_json(path, came_to.to_json())
-        self.progress.say(f"{name}: {headline(came_to.to_json())}")
+        self.progress.say(f"{called}: {headline(came_to.to_json())}")
 
 
 def _flat(groups: list[Group]) -> list[Trajectory]:

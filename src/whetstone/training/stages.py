@@ -12,18 +12,22 @@ Easy to get wrong: a stage that is taken from elsewhere must be the same to the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.own_data import check_data, with_learning
 from whetstone.errors import RunDirectoryError, WhetstoneError
-from whetstone.policies import export_policy, merged
+from whetstone.policies import Policy, export_policy, merged
 from whetstone.recipe import NamedStage, Resolved
+from whetstone.recipe.stages import REWARD_MODEL
 from whetstone.record import latest_checkpoint, read_json, write_json
 from whetstone.reporting import Progress
 from whetstone.training.final import final_policy
 from whetstone.training.made_already import copy_evaluation
+from whetstone.training.reward_model import MODEL, fit_reward_model
 
 Train = Callable[[Resolved, Path, Sequence[Path]], object]
 """(a recipe of one stage, its run directory, the stage before it) → nothing; the run is there"""
@@ -48,6 +52,7 @@ def run_stages(
     """
     before: Path | None = None
     key = ""
+    made: dict[str, Path] = {}
     told: list[dict[str, Any]] = []
     for stage in stages:
         key = _key(key, stage)
@@ -59,21 +64,43 @@ def run_stages(
             folder = run_dir / "stages" / stage.name
             if (read_json(folder / "stage.json") or {}).get("key") != key:
                 progress.say(f"stage {stage.name}  ({folder})")
-                resolved = _behind(stage, before, run_dir)
-                train(resolved, folder, [before] if before is not None else [])
+                resolved = _behind(stage, before, made, run_dir)
+                if stage.kind == REWARD_MODEL:
+                    _score(resolved, folder, stage.name, progress)
+                else:
+                    train(resolved, folder, [before] if before is not None else [])
                 write_json(folder / "stage.json", {"key": key})
         summary = read_json(folder / "summary.json")
-        told.append({"name": stage.name, "folder": str(folder), "reused": reused, "summary": summary})
-        before = folder
-    _shown(told, run_dir)
-    return _summary(told)
+        inside = folder.relative_to(run_dir) if folder.is_relative_to(run_dir) else folder.resolve()
+        told.append({"name": stage.name, "folder": folder, "inside": inside, "reused": reused, "summary": summary})
+        if stage.kind == REWARD_MODEL:
+            made[stage.name] = folder / MODEL
+        else:
+            before = made[stage.name] = folder
+    trained = [each for each in told if "evaluations" in each["summary"]]
+    _shown(trained, run_dir)
+    listed = [{"name": each["name"], "folder": str(each["inside"]), "reused": each["reused"]} for each in told]
+    scorers = {each["name"]: each["summary"] for each in told if each not in trained}
+    return _summary(trained) | {"stages": listed, "reward_models": scorers}
+
+
+def _score(resolved: Resolved, folder: Path, name: str, progress: Progress) -> None:
+    """A stage that trains a scorer, and no policy."""
+    if (folder / MODEL).is_dir():  # it was made, and a kill came before that was written down
+        shutil.rmtree(folder / MODEL)
+    folder.mkdir(parents=True, exist_ok=True)
+    told = fit_reward_model(resolved, folder)
+    progress.say(
+        f"{name}: puts {told['accuracy']:.1%} of the pairs of {told['tried_on']} tasks it did not see in order"
+    )
+    write_json(folder / "summary.json", told)
 
 
 def _shown(told: Sequence[Mapping[str, Any]], run_dir: Path) -> None:
     """Evaluations of the stages, as evaluations of the whole."""
-    copy_evaluation(Path(told[0]["folder"]), "untrained", run_dir, "untrained")
+    copy_evaluation(told[0]["folder"], "untrained", run_dir, "untrained")
     for each in told:
-        copy_evaluation(Path(each["folder"]), list(each["summary"]["evaluations"])[-1], run_dir, each["name"])
+        copy_evaluation(each["folder"], list(each["summary"]["evaluations"])[-1], run_dir, each["name"])
 
 
 def _key(before: str, stage: NamedStage) -> str:
@@ -91,10 +118,12 @@ def _made_already(stage: NamedStage, key: str, also: Sequence[Path]) -> Path | N
     return None
 
 
-def _behind(stage: NamedStage, before: Path | None, run_dir: Path) -> Resolved:
-    """The stage's recipe, with the weights the stage before ended with."""
+def _behind(stage: NamedStage, before: Path | None, made: Mapping[str, Path], run_dir: Path) -> Resolved:
+    """The stage's recipe, with the weights the stage before ended with and the episodes of those it reads."""
+    read: dict[str, str | None] = dict.fromkeys(f"{key}.stage" for key in stage.reads)
+    read |= {f"{key}.path": str(made[name]) for key, name in stage.reads.items()}
     if before is None:
-        return stage.resolved
+        return stage.resolved.with_changes(read)
     checkpoint = latest_checkpoint(before)
     if checkpoint is None:
         raise RunDirectoryError(f"{before}: no checkpoint that can be read")
@@ -103,7 +132,7 @@ def _behind(stage: NamedStage, before: Path | None, run_dir: Path) -> Resolved:
         if not begins.is_dir():
             export_policy(merged(final_policy(before), "float32"), begins)
         checkpoint = begins
-    given = {"policy.path": str(checkpoint), "policy.tiny": None, "policy.revision": None}
+    given = {"policy.path": str(checkpoint), "policy.tiny": None, "policy.revision": None, **read}
     return stage.resolved.with_changes(given)
 
 
@@ -124,29 +153,31 @@ def _summary(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "during": {},
         "ablations": {},
         "failed": {"episodes": sum(each["summary"]["failed"]["episodes"] for each in told), "causes": causes},
+        "ends": {each["name"]: end for each in told for end in each["summary"].get("ends", {}).values()},
         "seconds": {each["name"]: sum(each["summary"]["seconds"].values()) for each in told},
-        "throughput": dict(_named("throughput", told)),
+        "throughput": {each["name"]: value for each in told for value in each["summary"]["throughput"].values()},
         "parameters": last["parameters"],
         "policy": first["policy"],
         "method": last["method"],
-        "stages": [{"name": each["name"], "folder": each["folder"], "reused": each["reused"]} for each in told],
     }
 
 
-def _named(what: str, told: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    for each in told:
-        for value in each["summary"][what].values():
-            yield each["name"], value
-
-
-def check_stages(stages: Sequence[NamedStage], assemble: Callable[[Resolved], Any]) -> None:
+def check_stages(stages: Sequence[NamedStage], assemble: Callable[[Resolved, Policy | None], Assembly]) -> None:
     """See that every stage can be made, before the first is run.
 
     Raises:
         WhetstoneError: One cannot; the message says which.
     """
+    loaded: list[tuple[Any, Policy]] = []
     for stage in stages:
+        recipe = stage.resolved.recipe
+        decides = (recipe.policy, recipe.chat, recipe.tasks, recipe.environment, recipe.critic)
+        policy = next((policy for decided, policy in loaded if decided == decides), None)
         try:
-            check_data(assemble(with_learning(stage.resolved)), stage.resolved)
+            scorers = {key: "exact_match" for key in stage.reads if not key.endswith(".data")}  # nor are they
+            made = assemble(with_learning(stage.resolved.with_changes(scorers)), policy)
+            loaded += [(decides, made.policy)] if policy is None else []
+            if not any(key.endswith(".data") for key in stage.reads):  # else it is not there yet
+                check_data(made, stage.resolved)
         except WhetstoneError as error:
             raise type(error)(f"stage {stage.name}: {error}") from None

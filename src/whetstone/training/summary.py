@@ -41,6 +41,8 @@ class RunSummary:
     """By step, those made beside reinforcement."""
     ablations: Mapping[str, AblationSummary]
     """By name."""
+    ends: Mapping[str, str]
+    """By stage, what it ended by: `steps`; or `budget`, `success` or `plateau`, and what it had come to."""
     seconds: Mapping[str, float]
     """By stage, of training alone."""
     throughput: Mapping[str, float]
@@ -98,6 +100,7 @@ class RunSummary:
                     name: AblationSummary(evaluation_from(each["after"]), each["overrides"], each["seconds"])
                     for name, each in written["ablations"].items()
                 },
+                ends=written.get("ends", {}),  # runs of earlier days say nothing of it
                 seconds=written["seconds"],
                 throughput=written["throughput"],
                 failed_episodes=written["failed"]["episodes"],

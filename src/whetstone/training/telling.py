@@ -8,14 +8,17 @@ from typing import Any
 
 from whetstone.causes import counted_causes, listed
 from whetstone.recipe import (
+    DistillationSettings,
     OfflineSettings,
     PreferenceSettings,
     PretrainingSettings,
     Recipe,
     Resolved,
+    SamplingSettings,
     SupervisedSettings,
 )
 from whetstone.record import RunRecord, read_json
+from whetstone.training.ends import STEPS, end_of
 
 WITHOUT_USE = {
     "supervised": "demonstrations taught nothing",
@@ -57,6 +60,14 @@ def _without_sampling(recipe: Recipe) -> dict[str, str]:
         return {"imitation of": f"the expert of {recipe.tasks.source}", "paper": recipe.paper}
     stage, settings = list(recipe.own_stages.items())[-1]
     told = {"stage": stage, "paper": recipe.paper}
+    if isinstance(settings, DistillationSettings) and recipe.teacher is not None:
+        told |= {"teacher": recipe.teacher.path or "the policy itself", "hint": recipe.teacher.hint or "none"}
+        told |= {"objective": settings.objective.name}
+    if isinstance(settings, SamplingSettings):
+        told |= {
+            "strategy": recipe.rollout.strategy.name,
+            "steps": f"{settings.steps} of {settings.tasks_per_step} tasks",
+        }
     if isinstance(settings, PreferenceSettings | OfflineSettings | PretrainingSettings | SupervisedSettings):
         told["data"] = settings.data.path if settings.data is not None else ""
     if isinstance(settings, PreferenceSettings):
@@ -111,6 +122,7 @@ def summary_of(
         "evaluations": made,
         "during": during,
         "ablations": {},
+        "ends": {name: end_of(rows, name, settings) or STEPS for name, settings in recipe.own_stages.items()},
         "failed": _failed(run_dir),
         "seconds": dict(seconds),
         "throughput": throughput(rows),

@@ -47,8 +47,8 @@ def distilled(
         a = ℓ_T − ℓ_old;   A ← w_T a + w_R A
 
     An unbiased estimate of the reverse KL's gradient of each next token. No reward is needed. The teacher reads what
-    the policy read and nothing besides: hindsight-guided distillation, whose teacher has a hint in its prompt, is
-    another thing.
+    the policy read; with `teacher.hint` it reads more, and may be the policy itself (privileged, hindsight-guided or
+    self-distillation).
 
     Args:
         learner_logprobs: [T] with gradient.

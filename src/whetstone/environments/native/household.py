@@ -17,7 +17,7 @@ from typing import Any
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.native.plain_game import PlainGame
 from whetstone.environments.protocol import GameObservation
-from whetstone.trajectory import Task
+from whetstone.trajectory import Task, Trajectory
 
 OPENED = ("fridge", "microwave", "drawer", "cabinet")
 """Receptacles that are closed at first."""
@@ -32,6 +32,9 @@ _COMMANDS = re.compile(
     r"|put (?P<put>[a-z]+ \d+) in/on (?P<to>[a-z]+ \d+)|(?P<change>heat|cool|clean) (?P<changed>[a-z]+ \d+) with "
     r"(?P<with>[a-z]+ \d+)|(?P<plain>look|inventory)"
 )
+
+
+_PUT = re.compile(r"You put (?P<thing>[a-z]+) \d+ in/on (?P<where>[a-z]+ \d+)\.")
 
 
 class Household(PlainGame):
@@ -212,6 +215,16 @@ class Household(PlainGame):
                 yield from (f"take {thing} from {self.at}" for thing in self.places[self.at])
         if self.held:
             yield from (f"{verb} {self.held} with {self.at}" for verb, at in CHANGES.items() if self.at.startswith(at))
+
+
+def what_was_done(trajectory: Trajectory) -> str | None:
+    """The opening with the task an episode did in the place of its own, to put the last thing where it put it; None
+    where it put nothing anywhere. `data: {relabel: "whetstone.environments.native.household:what_was_done"}`."""
+    said = [message.text for turn in trajectory.turns for message in turn.observation]
+    put = [match for text in said for match in _PUT.finditer(text)]
+    asked = next((message.text for message in reversed(trajectory.opening) if message.role == "user"), "")
+    before, named, _ = asked.rpartition("Your task: ")
+    return f"{before}{named}put a {put[-1]['thing']} in/on {put[-1]['where']}." if put and named else None
 
 
 class HouseholdTasks(GameTasks):

@@ -28,7 +28,7 @@ from whetstone.learning.columns.values import kind_of_head
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.probes import behind, probe
 from whetstone.learning.token_index import IndexedTrajectory
-from whetstone.trajectory import Segment
+from whetstone.trajectory import Segment, Task, Trajectory
 
 
 class Columns:
@@ -41,6 +41,7 @@ class Columns:
         chat: Writes gold answers as tokens.
         roles: The task tag that names the role a trajectory is played in, beside its seat; None: the seat alone.
         scorer: A process model, for implicit rewards.
+        teacher_reads: An episode of a task as the teacher reads it; None: as the policy did.
         draw: Where chance comes from, the same for the same step of a run.
         added: Columns beside ours, by name.
         believed: [T] what of an ensemble [N, T] of critics is believed; None: the least.
@@ -55,12 +56,14 @@ class Columns:
         chat: Chat | None = None,
         roles: str | None = None,
         scorer: ModelTrainer | None = None,
+        teacher_reads: Callable[[Trajectory, Task], Trajectory] | None = None,
         draw: torch.Generator | None = None,
         added: Mapping[str, Column] | None = None,
         believed: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.held, self.temperature, self.chat, self.roles, self.scorer = held, temperature, chat, roles, scorer
-        self.draw, self._learner, self._believed = draw, learner, believed or pessimistic
+        self.draw, self.teacher_reads = draw, teacher_reads
+        self._learner, self._believed = learner, believed or pessimistic
         self._declared = {**COLUMN_BUILDERS, **added} if added else COLUMN_BUILDERS
         self._made: dict[str, Tensor] = {}
         self._making: list[str] = []
@@ -211,15 +214,24 @@ class Columns:
         """
         return self._model.logprobs(segments, temperature=self.temperature, of=of)
 
-    def in_order(self, per_segment: Sequence[Tensor]) -> Tensor:
-        """[K] or [K, H] of values per segment [A, …], turn by turn."""
+    def in_order(self, per_segment: Sequence[Tensor], held_as: Sequence[IndexedTrajectory] | None = None) -> Tensor:
+        """[K] or [K, H] of values per segment [A, …], turn by turn.
+
+        Args:
+            held_as: The trajectories as somebody else read them, whose segments these are; None: those of the batch.
+        """
         found, begin = [], 0
-        for held in self.held:
+        for held in self.held if held_as is None else held_as:
             mine = per_segment[begin : begin + len(held.segments)]
             begin += len(held.segments)
             if mine:
                 found.append(torch.cat(list(mine)).cpu().double()[torch.from_numpy(held.order)])
         return torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
+
+    @property
+    def context_length(self) -> int:
+        """Tokens the model can have in view."""
+        return self._model.policy.context_length
 
     @property
     def _model(self) -> ModelTrainer:

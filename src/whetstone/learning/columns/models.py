@@ -6,6 +6,7 @@ Easy to get wrong: log-probs of the old policy are those under the weights befor
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +18,8 @@ from whetstone.chat import assistant
 from whetstone.errors import CreditError
 from whetstone.learning.columns.declaration import RunCapabilities, column
 from whetstone.learning.probes import context_of, probe
-from whetstone.trajectory import Segment
+from whetstone.learning.token_index import IndexedTrajectory
+from whetstone.trajectory import Segment, Task, Trajectory
 
 if TYPE_CHECKING:
     from whetstone.learning.columns.batch import Columns
@@ -34,7 +36,8 @@ def _process_model(run: RunCapabilities) -> str | None:
 
 
 def _teacher(run: RunCapabilities) -> str | None:
-    return None if run.recipe.teacher is not None else "set teacher: {path: FOLDER} with the same tokenizer"
+    asked = "set teacher: {path: FOLDER} with the same tokenizer, or teacher: {hint: COLUMN} for the policy itself"
+    return None if run.recipe.teacher is not None else asked
 
 
 @column("token", reads_models=True)
@@ -49,10 +52,35 @@ def reference_logprobs(batch: Columns) -> Tensor:
     return batch.in_order(batch.logprobs_of(batch.segments(), of="reference"))
 
 
-@column("token", reads_models=True, provided_by="`teacher`, a folder", requires=_teacher)
+@column("token", reads_models=True, provided_by="`teacher`, a folder or the policy itself", requires=_teacher)
 def teacher_logprobs(batch: Columns) -> Tensor:
-    """Under the teacher."""
+    """Under the teacher, in the contexts it reads."""
+    if batch.teacher_reads is not None:
+        return _of_hinted(batch, batch.teacher_reads)
     return batch.in_order(batch.logprobs_of(batch.segments(), of="teacher"))
+
+
+def _of_hinted(batch: Columns, reads: Callable[[Trajectory, Task], Trajectory]) -> Tensor:
+    """[K] under a teacher who reads the same actions in other contexts.
+
+    Raises:
+        CreditError: They are not the same actions, or there is no room for what the teacher reads.
+    """
+    told = [IndexedTrajectory.of(h.group, h.number, reads(h.trajectory, h.group.task)) for h in batch.held]
+    for ours, theirs in zip(batch.held, told, strict=True):
+        if _actions(ours) != _actions(theirs):
+            raise CreditError(f"{ours.trajectory.id}: the teacher would score other actions than were taken")
+        longest = max(map(len, theirs.segments), default=0)
+        if longest > batch.context_length:
+            said = f"with its hint it would read {longest:,} tokens, the context is {batch.context_length:,}"
+            raise CreditError(f"{ours.trajectory.id}: the teacher has no room: {said}")
+    return batch.in_order(batch.logprobs_of([s for held in told for s in held.segments], of="teacher"), told)
+
+
+def _actions(held: IndexedTrajectory) -> list[tuple[int, int]]:
+    """(turn, token) of each action token, turn by turn."""
+    ids = (held.segments[k].tokens.ids[place] for k, place in zip(held.segment, held.place, strict=True))
+    return list(zip(held.turn.tolist(), ids, strict=True))
 
 
 _SECOND = "`process_model`, a second model that learns"

@@ -1,12 +1,13 @@
 """What can be learned from a task that is never solved? With a hint it may be; and it is trained as if there was none.
 
-Easy to get wrong: a hint that holds the answer teaches nothing but to copy. Such a hint is refused.
+Easy to get wrong: a hint that holds the answer teaches nothing but to copy. Such a hint is refused, unless it is asked
+for by its name.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,21 @@ from whetstone.rollout.strategies.error_feedback import error_feedback
 from whetstone.tasks.protocol import Source
 from whetstone.trajectory import Group, OffPolicy, RemovalScope, Task, Trajectory
 
-HINTS = {"error_feedback": error_feedback}
+
+def the_answer(task: Task, failed: Sequence[Trajectory]) -> str:
+    """The task's private `answer`: how to come to it is what is left to say (rationalisation).
+
+    Raises:
+        TaskError: It has none.
+
+    Source: Zelikman et al. 2022 (STaR), arXiv:2203.14465, §3.2.
+    """
+    if task.private.get("answer") in (None, ""):
+        raise TaskError(f"task {task.id}: has no answer (private `answer`) to hint at")
+    return f"The answer is {task.private['answer']}."
+
+
+HINTS = {"error_feedback": error_feedback, "answer": the_answer}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +43,8 @@ class GuidedRetry:
     Their ratios compare the policy without the hint with how likely tokens were with it (`cross_view`), or begin at 1
     (`recompute`).
 
-    Sources: Guide 2025, arXiv:2506.13923; Agent-RLVR 2025, arXiv:2506.11425.
+    Sources: Guide 2025, arXiv:2506.13923; Agent-RLVR 2025, arXiv:2506.11425. With `hints: answer` STaR's
+    rationalisation, arXiv:2203.14465.
     """
 
     group_size: int
@@ -36,8 +52,8 @@ class GuidedRetry:
     guided: int = 0
     """Episodes with one; 0: half as many."""
     hints: str = ""
-    """`error_feedback`, which tells what went wrong, or `package.module:function`, (task, the failed trajectories) →
-    hint; empty: the task's private `hint`."""
+    """`error_feedback`, which tells what went wrong; `answer`, which tells the answer; or `package.module:function`,
+    (task, the failed trajectories) → hint; empty: the task's private `hint`."""
     off_policy: OffPolicy = OffPolicy.CROSS_VIEW
     """What their ratios compare with; `none` where a preference is learned."""
     keep_failures: bool = False
@@ -49,7 +65,7 @@ class GuidedRetry:
         Raises:
             TaskError: A task has none, and no function gives one.
         """
-        if not self.hints:
+        if self.hints in ("", "answer"):
             self._hint(source.task(first), [])
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
@@ -76,7 +92,7 @@ class GuidedRetry:
                 "name one: rollout.strategy.hints: error_feedback, or module:function"
             )
         answer = task.private.get("answer")
-        if answer is not None and str(answer) and str(answer) in hint:
+        if self.hints != "answer" and answer is not None and str(answer) and str(answer) in hint:
             raise TaskError(f"task {task.id}: its hint holds the answer, {answer}; say how, not what")
         return hint
 

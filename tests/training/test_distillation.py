@@ -1,0 +1,67 @@
+"""A stage that learns from a teacher: killed and resumed it comes to the same, and what cannot teach is refused."""
+
+import asyncio
+import itertools
+import json
+
+import pytest
+import torch
+
+from tests_small import StopAfter, Stopped
+from whetstone.analysis.replay import Replay
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe, stages_of
+from whetstone.reporting import Progress
+from whetstone.training import final_policy, train
+
+QUIET = Progress(quiet=True)
+TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}"
+PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=2",
+         "rollout.group_size=1", "rollout.max_new_tokens=6"]  # fmt: skip
+TAUGHT = {"distillation": {"steps": 3, "tasks_per_step": 3, "checkpoint_every": 2}, "teacher": {"hint": "hint"}}
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ({"distillation": {}}, "distillation: nobody teaches: set teacher"),
+        ({"distillation": {}, "teacher": {}}, "teacher: the policy itself, reading what it reads, teaches nothing"),
+        ({"distillation": {}, "teacher": {"hint": "hint", "offload": True}}, "offload: has no effect"),
+    ],
+)
+def test_a_teacher_who_could_teach_nothing_is_refused(stage, said):
+    with pytest.raises(RecipeError, match=said):
+        stages_of(load_recipe("demo", PLAIN, stages=[stage]))
+
+
+@pytest.mark.slow
+def test_a_task_without_the_hint_is_told_before_anything_is_trained(tmp_path):
+    stage = {**TAUGHT, "teacher": {"hint": "proof"}}
+    with pytest.raises(RecipeError, match=r"stage 1-distillation: .*has no private `proof`; it has answer, "):
+        train(load_recipe("demo", PLAIN, stages=[stage]), tmp_path / "run", progress=QUIET)
+    assert not (tmp_path / "run" / "stages").exists()
+
+
+@pytest.mark.slow
+def test_a_policy_that_reads_a_hint_teaches_itself_and_a_kill_changes_nothing(tmp_path):
+    resolved = load_recipe("demo", PLAIN, stages=[TAUGHT])
+    train(resolved, tmp_path / "whole", progress=QUIET)
+    folder = tmp_path / "whole" / "stages" / "1-distillation"
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["stage"] for row in rows] == ["distillation"] * 3
+    assert all(row["update/skipped"] == 0 and row["distillation/advantage"] != 0 for row in rows)
+    for steps in itertools.chain((1, 2), itertools.repeat(9)):
+        try:
+            train(resolved, tmp_path / "killed", resume=True, progress=StopAfter(steps))
+        except Stopped:
+            continue
+        break
+    one, other = (final_policy(tmp_path / name).model.state_dict() for name in ("whole", "killed"))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    checks = asyncio.run(computed_again(folder))
+    assert [check.what for check in checks][-1] == "updates 1 to 3"
+    assert not any(check.changed for check in checks)
+
+
+async def computed_again(folder):
+    return [check async for check in Replay(folder).everything(updates=True)]

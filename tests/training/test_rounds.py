@@ -1,0 +1,129 @@
+"""Rounds that learn from what the round before sampled: nothing is lost, doubled or learned that was only a hint."""
+
+import asyncio
+import itertools
+import json
+
+import pytest
+import torch
+
+from tests_small import StopAfter, Stopped
+from whetstone.analysis.replay import Replay
+from whetstone.errors import RecipeError, RunDirectoryError
+from whetstone.recipe import load_recipe, stages_of
+from whetstone.record import RunRecord
+from whetstone.record.checkpoint import latest_checkpoint, load_checkpoint
+from whetstone.reporting import Progress
+from whetstone.training import final_policy, train
+from whetstone.trajectory import Task
+
+QUIET = Progress(quiet=True)
+TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}"
+PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=4",
+         "rollout.group_size=3", "rollout.max_new_tokens=6", "reward=tests_small:odd"]  # fmt: skip
+SAMPLED = {"sampling": {"steps": 2, "tasks_per_step": 4, "checkpoint_every": 1}}
+IMITATED = {"supervised": {"data": {"stage": "previous", "best": 2, "min_reward": 1.0}, "steps": 2, "batch_size": 4}}
+
+
+def chain(*stages, **more):
+    return load_recipe("demo", PLAIN, stages=list(stages), **more)
+
+
+def weights(run_dir):
+    return final_policy(run_dir).model.state_dict()
+
+
+def alike(one, other):
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_a_stage_reads_the_last_before_it_that_sampled_or_the_last_of_that_name():
+    tried = {"sampling": {}, "name": "tried"}
+    again = {"supervised": {"data": {"stage": "tried"}}}
+    made = stages_of(chain(tried, IMITATED, {"reinforcement": {}}, IMITATED, again, rounds=2))
+    reads = [stage.reads.get("supervised.data", "") for stage in made]
+    assert reads == ["", "1-tried", "", "3-reinforcement", "1-tried", "", "6-tried", "", "8-reinforcement", "6-tried"]
+    again["supervised"]["data"]["stage"] = "tired"
+    with pytest.raises(
+        RecipeError, match='no stage "tired" samples before it; known are previous, tried; did you mean'
+    ):
+        stages_of(chain(tried, again))
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ([IMITATED, SAMPLED], r"no stage before it samples \(sampling or distillation or reinforcement\)"),
+        ([SAMPLED, {"supervised": {"data": {"path": "x", "stage": "previous"}}}], "set either path"),
+        ([SAMPLED, {"preference": {"data": {}}}], "set either path"),
+        ([{"sampling": {"learning_rate": 0.1}}], "learning_rate: has no effect: a sampling stage learns nothing"),
+        ([{"sampling": {"until": {"success": 0.5}}}], "until: has no effect: a sampling stage learns nothing"),
+    ],
+)
+def test_what_no_round_could_learn_from_is_refused(stages, said):
+    with pytest.raises(RecipeError, match=said):
+        stages_of(chain(*stages))
+
+
+def test_a_recipe_of_one_stage_has_no_stage_before_it():
+    alone = [*PLAIN[:-3], "rollout=null", "advantage=null", "objective=null"]
+    one = load_recipe("demo", alone[:2] + alone[3:], supervised={"data": {"stage": "previous"}})
+    with pytest.raises(RecipeError, match="there is no stage before it; put both into stages"):
+        stages_of(one)
+
+
+@pytest.mark.slow
+def test_sampling_changes_no_weight_and_keeps_every_episode(tmp_path):
+    summary = train(chain(SAMPLED), tmp_path / "run", progress=QUIET)
+    folder = tmp_path / "run" / "stages" / "1-sampling"
+    assert list(summary.evaluations) == ["untrained", "1-sampling"]
+    assert summary.evaluations["untrained"].success == summary.evaluations["1-sampling"].success
+    record = RunRecord(folder)
+    groups = [record.load(number, Task("", "")) for number in sorted(record.admitted)]
+    assert [len(group.trajectories) for group in groups] == [3] * 8
+    versions = {
+        version for group in groups for t in group.trajectories for turn in t.turns for version in turn.action.versions
+    }
+    assert versions == {0}  # no weight was updated
+    one, other = (load_checkpoint(path)[0] for path in sorted((folder / "checkpoints").glob("step-*")))
+    assert alike(one.model.state_dict(), other.model.state_dict())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["stage"] for row in rows] == ["sampling"] * 2
+    assert rows[0]["cost_per_step/episodes"] == 12
+    checks = asyncio.run(computed_again(folder))
+    assert not any(check.changed for check in checks)
+    with pytest.raises(RunDirectoryError, match="no update is on record"):
+        asyncio.run(computed_again(folder, updates=True))
+
+
+async def computed_again(folder, **how):
+    return [check async for check in Replay(folder).everything(**how)]
+
+
+@pytest.mark.slow
+def test_rounds_killed_anywhere_come_to_the_same_weights(tmp_path):
+    resolved = chain(
+        SAMPLED, IMITATED, {"preference": {"data": {"stage": "previous"}, "steps": 1, "batch_size": 2}}, rounds=2
+    )
+    whole = train(resolved, tmp_path / "whole", progress=QUIET)
+    assert [stage["name"] for stage in whole.written["stages"]][3:] == ["4-sampling", "5-supervised", "6-preference"]
+    killed = 0
+    for steps in itertools.chain((1, 2, 4), itertools.repeat(99)):
+        try:
+            train(resolved, tmp_path / "killed", resume=True, progress=StopAfter(steps))
+        except Stopped:
+            killed += 1
+            continue
+        break
+    assert killed == 3
+    assert alike(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+    ends = [latest_checkpoint(tmp_path / "whole" / "stages" / name) for name in ("4-sampling", "3-preference")]
+    assert alike(*(load_checkpoint(path)[0].model.state_dict() for path in ends))
+
+
+@pytest.mark.slow
+def test_imitation_of_the_best_sees_no_episode_that_failed(tmp_path):
+    train(chain(SAMPLED, IMITATED), tmp_path / "run", progress=QUIET)
+    told = [json.loads(line) for line in (tmp_path / "run/stages/2-supervised/metrics.jsonl").read_text().splitlines()]
+    assert [row["demonstrations/left_out"] for row in told] == [0, 0]
+    assert all(row["update/skipped"] == 0 for row in told)
