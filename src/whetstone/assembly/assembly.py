@@ -33,15 +33,15 @@ from whetstone.assembly.compatibility import (
     check_use,
     try_on_nothing,
 )
-from whetstone.assembly.instantiate import checked, found, function_of, part_of
+from whetstone.assembly.environment import environment_of
+from whetstone.assembly.instantiate import found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.assembly.policy import chat_of, policy_of
 from whetstone.assembly.stored_data import StoredReader
 from whetstone.assembly.teacher import teacher_reads
 from whetstone.chat import Chat
 from whetstone.contracts import fulfils
-from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS, Environment, Noisy, is_game, played
-from whetstone.environments.protocol import Checks
+from whetstone.environments import TASKS_OF_WORLDS, Environment
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
 from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
@@ -49,7 +49,7 @@ from whetstone.learning.credit import CreditParts
 from whetstone.learning.factory import LEARNERS
 from whetstone.learning.optimizer import check_optimizer
 from whetstone.learning.spec import LearningSpec
-from whetstone.plugins import OptionError, made_of, named_part
+from whetstone.plugins import OptionError
 from whetstone.policies import (
     Policy,
     clone_trainable,
@@ -76,7 +76,6 @@ from whetstone.rollout.protocol import Stateful
 from whetstone.rollout.rereading import WithHint
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tasks.protocol import Skips
-from whetstone.tools import TOOLS
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
 _ANY_LENGTH = 1 << 40
@@ -289,7 +288,7 @@ def assemble(
             raise resolved.error(f"{key}.optimizer", str(error)) from None
     if fulfils(source, Skips) and source.skipped:
         say(f"{source.skipped} bad tasks are left out (tasks.on_bad_task: skip)")
-    environment = _environment(resolved)
+    environment = environment_of(resolved)
     policy, format = policy_of(resolved, source, environment, policy, say=say)
     reward = _reward(resolved)
     check_judging(resolved, reward, environment(), source)
@@ -377,7 +376,7 @@ def judged_parts(resolved: Resolved) -> tuple[Source, Callable[[], Environment],
         WhetstoneError: As `assemble`.
     """
     source = _source(resolved, "tasks", resolved.recipe.tasks.options)
-    return source, _environment(resolved), _reward(resolved)
+    return source, environment_of(resolved), _reward(resolved)
 
 
 def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) -> dict[str, Actor]:
@@ -455,53 +454,3 @@ def _reward(resolved: Resolved) -> Reward:
         raise resolved.error(f"reward.{error.key}", error.message) from None
     except (RecipeError, ValueError) as error:
         raise resolved.error("reward", str(error)) from None
-
-
-def _environment(resolved: Resolved) -> Callable[[], Environment]:
-    settings = resolved.recipe.environment
-    part = found(resolved, "environment", "environment", settings.name, ENVIRONMENTS)
-    part = played(part) if is_game(part) else part
-    options = settings.options
-    if "tools" in options:
-        if not isinstance(options["tools"], list):
-            raise resolved.error("environment.tools", f"a list of tools, got {options['tools']!r}")
-        options["tools"] = [_tool(resolved, number, named) for number, named in enumerate(options["tools"])]
-    if "user" in options:
-        options["user"] = _user(resolved, options["user"])
-    arguments = checked(resolved, "environment", part, options)
-    try:
-        tried = made_of("environment", settings.name, part, arguments)  # once to see; each episode makes its own
-        if fulfils(tried, Checks):
-            tried.check()
-    except OptionError as error:
-        raise resolved.error(f"environment.{error.key}", error.message) from None
-    except (RecipeError, ValueError) as error:
-        raise resolved.error("environment", str(error)) from None
-    made: Callable[[], Environment] = functools.partial(part, **arguments)
-    if settings.noise is None:
-        return made
-    return functools.partial(_noisy, made, settings.noise.model_dump())
-
-
-def _noisy(made: Callable[[], Environment], noise: Mapping[str, float]) -> Environment:
-    return Noisy(made(), **noise)
-
-
-def _user(resolved: Resolved, named: Any) -> Any:
-    """Who is spoken to, with the options a recipe gives him."""
-    try:
-        return named_part("user", named, USERS)
-    except OptionError as error:
-        raise resolved.error(f"environment.user.{error.key}", error.message) from None
-    except RecipeError as error:
-        raise resolved.error("environment.user", str(error)) from None
-
-
-def _tool(resolved: Resolved, number: int, named: Any) -> Any:
-    """A function, or a class with the options a recipe gives it."""
-    try:
-        return named_part("tool", named, TOOLS)
-    except OptionError as error:
-        raise resolved.error(f"environment.tools.{number}.{error.key}", error.message) from None
-    except RecipeError as error:
-        raise resolved.error("environment.tools", str(error)) from None
