@@ -16,7 +16,7 @@ from fuzzing.trying import scratch
 from whetstone.chat import FORMATS, ToolSpec
 from whetstone.errors import RecipeError, ToolError
 from whetstone.tools import foreign_schema, json_schema_tools
-from whetstone.tools.json_schema_tools import spec_of, tool_from_schema
+from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.openapi import OpenApi
 from whetstone.tools.schema import tool_from_function
 
@@ -120,7 +120,7 @@ def foreign(choices: Choices) -> None:
     if choices.often(40):
         try:
             row = choices.value((*WORDS, "name", "function", "parameters", "description", "inputSchema"), 3)
-            spec = spec_of(choices.note("declared", row))
+            spec = ToolSpec.from_openai(choices.note("declared", row))
         except ValueError:
             return None
     try:

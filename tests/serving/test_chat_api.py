@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from tests_served import TOOL, Served, made
-from whetstone.chat import Message, ToolCall, tool_result, user
+from whetstone.chat import Message, ToolCall, ToolSpec, tool_result, user
 from whetstone.inference import Generation, Sampling
 from whetstone.inference.protocol import EngineAbilities
 from whetstone.seeding import derive_seed
@@ -93,9 +93,8 @@ def test_tokens_of_an_agents_episode_are_those_of_the_native_loop(assembly):
         return episode.trajectory()
 
     async def by_hand(served):
-        from whetstone.tools.json_schema_tools import spec_of
 
-        chat, tools = assembly.chat, (spec_of(TOOL),)
+        chat, tools = assembly.chat, (ToolSpec.from_openai(TOOL),)
         context, spans, found = chat.open([user("Compute 2+3")], tools), [], []
         for turn in range(3):
             drawn = await served.engine.generate(

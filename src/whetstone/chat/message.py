@@ -53,6 +53,20 @@ class ToolSpec:
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
+    @classmethod
+    def from_openai(cls, declared: Any) -> ToolSpec:
+        """A declaration in the OpenAI shape, with or without `{"type": "function", "function": …}` around it, or as the
+        Model Context Protocol writes it (`inputSchema`).
+
+        Raises:
+            ValueError: It is none.
+        """
+        inner = declared.get("function", declared) if isinstance(declared, Mapping) else None
+        if not isinstance(inner, Mapping) or "name" not in inner:
+            raise ValueError('a tool is an object with "name", "description", "parameters"')
+        parameters = inner.get("parameters") or inner.get("inputSchema") or {"type": "object", "properties": {}}
+        return cls(str(inner["name"]), str(inner.get("description", "")), parameters)
+
     @property
     def properties(self) -> dict[str, Mapping[str, Any]]:
         """The schema of each parameter by name; one that is no mapping (`true`: anything) says nothing."""

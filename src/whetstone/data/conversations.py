@@ -18,7 +18,6 @@ from typing import Any
 from whetstone.chat import Message, ToolSpec
 from whetstone.data.rows import Row
 from whetstone.errors import did_you_mean
-from whetstone.tools.json_schema_tools import spec_of
 
 Chosen = Callable[[Message, int, Sequence[Message]], bool]
 """(a message of the assistant, its number among the assistant's, all messages) → whether it is learned from"""
@@ -91,7 +90,7 @@ def tools_of(row: Row, offered: tuple[ToolSpec, ...] = ()) -> tuple[ToolSpec, ..
         return offered
     try:
         declared = json.loads(declared) if isinstance(declared, str) else declared
-        return tuple(spec_of(tool) for tool in declared)
+        return tuple(ToolSpec.from_openai(tool) for tool in declared)
     except (ValueError, TypeError) as error:
         raise row.error(f"tools: {error}") from None
 

@@ -21,7 +21,7 @@ from whetstone.chat.message import ToolSpec
 from whetstone.errors import RecipeError, TaskError, ToolError
 from whetstone.plugins import find_part
 from whetstone.tools.index import in_memory
-from whetstone.tools.json_schema_tools import spec_of, tool_from_schema
+from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Episode
 from whetstone.tools.schema import Tool, tool_from_function
 from whetstone.tools.simulated import Answers, read_lines
@@ -159,7 +159,7 @@ def specs_in(file: str) -> list[ToolSpec]:
     found = []
     for number, row in enumerate(read_lines(file), 1):
         try:
-            found.append(spec_of(row))
+            found.append(ToolSpec.from_openai(row))
         except ValueError as error:
             raise TaskError(f"{file}:{number}: {error}") from None
     return found

@@ -67,16 +67,3 @@ def _plain_in(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {plain(str(key)): _plain_in(inner) for key, inner in value.items()}
     return [_plain_in(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def spec_of(declared: Mapping[str, Any]) -> ToolSpec:
-    """A declaration in the OpenAI shape, with or without `{"type": "function", "function": …}` around it.
-
-    Raises:
-        ValueError: It is none.
-    """
-    inner = declared.get("function", declared) if isinstance(declared, Mapping) else None
-    if not isinstance(inner, Mapping) or "name" not in inner:
-        raise ValueError('a tool is an object with "name", "description", "parameters"')
-    parameters = inner.get("parameters") or inner.get("inputSchema") or {"type": "object", "properties": {}}
-    return ToolSpec(str(inner["name"]), str(inner.get("description", "")), parameters)

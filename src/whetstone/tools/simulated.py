@@ -15,11 +15,12 @@ from typing import Any
 import httpx2
 import orjson
 
+from whetstone.chat import ToolSpec
 from whetstone.chat.message import Text
 from whetstone.errors import InfrastructureError, RecipeError, TaskError, explained
 from whetstone.network import Answer, asked, trusted
 from whetstone.tools.blame import blamed
-from whetstone.tools.json_schema_tools import spec_of, tool_from_schema
+from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
 
@@ -61,7 +62,7 @@ class Simulated:
         self.url, self.model, self.timeout_seconds = url, model, timeout_seconds
         rows = read_lines(file)
         try:
-            self.specs = [spec_of(row) for row in rows]
+            self.specs = [ToolSpec.from_openai(row) for row in rows]
         except ValueError as error:
             raise TaskError(f"{file}: {error}") from None
 

@@ -16,6 +16,12 @@ EVERY = pytest.mark.parametrize("name", sorted(ADVANTAGE_TRANSFORMS))
 APART = math.pi / 1000
 """No covariance of such columns lies on a bound that is so much off a round number, whatever its last bit."""
 OPTIONS = {
+    "balanced": {
+        "least": st.floats(0, 1),
+        "most": st.floats(1, 3),
+        "scale": st.floats(0.05, 1),
+        "weight_max": st.floats(1, 20),
+    },
     "behind_first_attempt": {},
     "clip_cov": {
         "low": st.sampled_from([-1 + APART, APART, 0.5 - APART]),
@@ -32,6 +38,11 @@ OPTIONS = {
 
 def silenced(advantages, places):
     return [0.0 if k in places else a for k, a in enumerate(advantages)]
+
+
+def balanced(c, least, most, scale, weight_max):
+    strict = [least + (most - least) * math.exp(-s / scale) for s in c["value_deviations"]]
+    return [min(math.exp(b * a), weight_max) for a, b in zip(c["advantages"], strict, strict=True)]
 
 
 def behind_first_attempt(c):
@@ -104,6 +115,7 @@ def modulated(draw, name):
     found["draws"] = drawn(st.floats(0, 1), tokens)
     found["sampler_logprobs"] = drawn(st.floats(-3, -0.01) | st.just(math.nan), tokens)
     found["replayed"] = drawn(st.sampled_from([0.0, 1.0]), len(found["group"]))
+    found["value_deviations"] = drawn(st.floats(0, 2), len(found["trajectory"]))
     found["entropies"] = drawn(st.sampled_from([0.0, 0.1, 0.5, 1.9, math.nan]), tokens)
     return found, {key: draw(option) for key, option in OPTIONS[name].items()}
 

@@ -43,7 +43,8 @@ VERY_FEW = settings(max_examples=min(10, settings.default.max_examples), deadlin
 
 TOKEN = dict.fromkeys(("token_values", "entropies", "old_logprobs", "reference_logprobs", "model_logprobs"), 0.0)
 TURN = dict.fromkeys((*CRITICS, *SLOW, "answer_beliefs", "progress", "process_rewards", "implicit", "calls"), 0.0)
-TURN |= {"state_keys": 0, "tags": 0, "matched": 1, "grounded": 0, "node": 0, "tokens": [TOKEN]}
+TURN |= {"state_keys": 0, "tags": 0, "matched": 1, "grounded": 0, "first_attempt": 0, "node": 0}
+TURN["tokens"] = [TOKEN]
 ALONE = {"group": 0, "turns": [TURN], "outcomes": 1.0, "hardness": 1.0, "greedy_rewards": 1.0, "roles": 0}
 ALONE |= {"action_rewards": 0.0, **{f"last_{n}": 0.0 for n in ("token_values", *CRITICS, *SLOW)}}
 """A trajectory of one turn with one token."""

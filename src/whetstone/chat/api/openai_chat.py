@@ -14,7 +14,6 @@ from typing import Any
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.chat.api.asked import Answer, Asked, Delta, RefusedError
-from whetstone.tools.json_schema_tools import spec_of
 
 _MOST_ANSWERS = 128
 _HARMLESS = frozenset({
@@ -114,7 +113,7 @@ def tools_of(given: Any) -> tuple[ToolSpec, ...]:
     found: list[ToolSpec] = []
     for number, tool in enumerate(given or ()):
         try:
-            spec = spec_of(tool)
+            spec = ToolSpec.from_openai(tool)
         except (ValueError, TypeError) as error:
             raise RefusedError(f"tools[{number}]: {error}", param=f"tools[{number}]") from None
         if spec.name in {other.name for other in found}:
