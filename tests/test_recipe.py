@@ -1,5 +1,7 @@
 """A recipe's mistakes are one line: file, line, key, the nearest right thing."""
 
+import re
+
 import pytest
 
 from tests_slow import mostly_slow
@@ -243,3 +245,16 @@ def test_a_change_no_file_could_say_is_refused(tmp_path, changes):
     with pytest.raises(RecipeError, match="half a letter") as caught:
         load_recipe(written(tmp_path, MINIMAL)).with_changes(changes)
     str(caught.value).encode()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("training=null", "training: renamed to reinforcement"),
+        ("rewrd=null", 'rewrd: no such key; did you mean "reward"?'),
+        ("reinforcement.stepz=null", 'reinforcement.stepz: no such key; did you mean "steps"?'),
+    ],
+)
+def test_what_is_taken_out_has_to_be_a_key(override, said):
+    with pytest.raises(RecipeError, match=re.escape(said)):
+        load_recipe("demo", [override])

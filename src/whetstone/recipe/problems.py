@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -43,6 +43,25 @@ def problem_of(error: ValidationError, model: type[BaseModel]) -> OptionError:
     elif problem["type"] == "model_type":
         said += f"; keys below it are {', '.join(_fields_at(model, problem['loc']))}"
     return OptionError(".".join(map(str, problem["loc"])), said)
+
+
+def unknown_nulls(
+    model: type[BaseModel], keys: Mapping[str, Any], above: tuple[str, ...] = ()
+) -> Iterator[OptionError]:
+    """Keys that are to be taken out and that no recipe has, each with what is wrong; what is open to any is passed
+    over."""
+    if model.model_config.get("extra") != "forbid":
+        return
+    for key, value in keys.items():
+        path = (*above, key)
+        field = model.model_fields.get(key)
+        if field is None and value is None:
+            new = RENAMED.get(".".join(path))
+            said = f"renamed to {new}" if new else f"no such key{did_you_mean(key, model.model_fields)}"
+            yield OptionError(".".join(path), said)
+        elif field is not None and isinstance(value, Mapping):
+            for below in models_in(field.annotation):
+                yield from unknown_nulls(below, value, path)
 
 
 def _fields_at(model: Any, path: Sequence[int | str]) -> list[str]:
