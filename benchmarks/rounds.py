@@ -9,7 +9,8 @@ priming    what reinforcement begins with: behaviours with wrong answers, right 
            (arXiv:2503.01307)
 smart      traces that call a tool where it is needed alone, against traces that always do (arXiv:2502.11435)
 
-`--only NAME` runs one of them; `--write FOLDER` puts the table into FOLDER/rounds.md and what it is made of into
+`--only NAME` runs one of them; `--folder FOLDER` keeps runs there and goes on with them, stages that contenders have in
+common are made once; `--write FOLDER` puts the table into FOLDER/rounds.md and what it is made of into
 FOLDER/rounds.json. `--tiny` runs everything at a size that says nothing, to see that it runs.
 """
 
@@ -31,6 +32,7 @@ from publishing import publish, with_publishing
 from warm_up import warmed_up
 from whetstone.assembly import assemble
 from whetstone.assembly.own_data import with_learning
+from whetstone.atomic_write import write_text
 from whetstone.chat import Message
 from whetstone.data.overlap import overlaps
 from whetstone.recipe import load_recipe, stages_of
@@ -334,11 +336,21 @@ def recipe_of(contender: Contender, seed: int, size: Size) -> Any:
     return load_recipe("demo", changes, stages=[dict(stage) for stage in contender.stages])
 
 
-def ran(contender: Contender, seed: int, size: Size, folder: Path) -> list[dict[str, Any]]:
-    """What the contender came to behind each stage, suite by suite."""
-    train(recipe_of(contender, seed, size), folder, progress=QUIET)
-    found, spent = [], 0.0
-    for place, stage in enumerate(sorted((folder / "stages").glob("*/metrics.jsonl")), start=1):
+def ran(contender: Contender, seed: int, size: Size, folder: Path, beside: Sequence[Path]) -> list[dict[str, Any]]:
+    """What the contender came to behind each stage, suite by suite; goes on where it stopped.
+
+    Args:
+        beside: Where stages that are the same may have been made already.
+    """
+    kept = folder / "rows.json"
+    if kept.is_file():
+        return list(json.loads(kept.read_text()))
+    begun = (folder / "recipe.yaml").is_file()
+    train(recipe_of(contender, seed, size), folder, resume=begun, progress=QUIET, reuse_from=beside)
+    found: list[dict[str, Any]] = []
+    spent = 0.0
+    made = json.loads((folder / "summary.json").read_text())["stages"]
+    for place, stage in enumerate((folder / each["folder"] / "metrics.jsonl" for each in made), start=1):
         rows = [json.loads(line) for line in stage.read_text().splitlines()]
         spent += sum(row.get("cost_per_step/sampled_tokens") or 0.0 for row in rows)
         for suite, changes in contender.suites.items():
@@ -346,11 +358,12 @@ def ran(contender: Contender, seed: int, size: Size, folder: Path) -> list[dict[
             found.append(
                 {
                     "bench": contender.bench, "contender": contender.name, "seed": seed, "place": place,
-                    "stage": stage.parent.name, "suite": suite, "success": came_to.success,
+                    "stage": made[place - 1]["name"], "suite": suite, "success": came_to.success,
                     "kinds": {kind: rate.success for kind, rate in came_to.kinds.items()},
                     "parts": dict(came_to.parts), "tool_calls": came_to.tool_calls, "sampled_tokens": spent,
                 }
             )  # fmt: skip
+    write_text(kept, json.dumps(found))
     return found
 
 
@@ -359,20 +372,24 @@ def main() -> None:
     parser = with_publishing(argparse.ArgumentParser(description=__doc__))
     parser.add_argument("--only", choices=sorted(BENCHES), action="append", help="one of them; may be given again")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where runs are kept; what is there is not run again")
     parser.add_argument("--tiny", action="store_true", help="at a size that says nothing")
     arguments = parser.parse_args()
     size, began = TINY if arguments.tiny else Size(), time.perf_counter()
     runs: list[dict[str, Any]] = []
     leaks: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as name:
+        root = arguments.folder or Path(name)
         for bench in arguments.only or BENCHES:
             for seed in range(arguments.seeds):
-                folder = Path(name) / f"{bench}-{seed}"
-                folder.mkdir()
+                folder = root / f"{bench}-{seed}"
+                folder.mkdir(parents=True, exist_ok=True)
+                beside: list[Path] = []
                 for number, contender in enumerate(BENCHES[bench](size, seed, folder)):
                     if bench == "tulu":
                         leaks[f"{contender.name}, seed {seed}"] = leaked(contender, seed, size)
-                    runs += ran(contender, seed, size, folder / f"run-{number}")
+                    runs += ran(contender, seed, size, folder / f"run-{number}", beside)
+                    beside.append(folder / f"run-{number}")
                     print(runs[-1], file=sys.stderr, flush=True)
     told = {"name": "rounds", "measured": {"runs": runs, "leaked": leaks}, **circumstances(began)}
     publish(told, table_of, arguments)

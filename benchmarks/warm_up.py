@@ -11,10 +11,12 @@ from whetstone.training import train
 
 
 def warmed_up(seed: int, folder: Path, *changes: str) -> Path:
-    """A checkpoint of the demo's policy behind its warm-up, from which methods are compared."""
+    """A checkpoint of the demo's policy behind its warm-up, from which methods are compared; goes on
+    where it stopped."""
     without = [f"{key}=null" for key in ("reinforcement", "rollout", "objective", "advantage", "ablations")]
     overrides = [f"seed={seed}", "evaluation.episodes=10", *without, *changes]
-    train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
+    begun = (folder / "recipe.yaml").is_file()
+    train(load_recipe("demo", overrides), folder, resume=begun, progress=Progress(quiet=True))
     checkpoint = latest_checkpoint(folder)
     assert checkpoint is not None
     return checkpoint
