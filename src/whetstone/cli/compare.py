@@ -82,7 +82,8 @@ def _budget_lines(told: Mapping[str, Any]) -> list[str]:
         shares = {unit: row["spent"][unit] / most for unit, most in told["budget"].items()}
         if shares and max(shares.values()) < 1:
             unit = max(shares, key=lambda unit: shares[unit])
-            found.append(f"{row['name']}: ended with {shares[unit]:.0%} of the budget ({unit}) spent (steps or until)")
+            spent = f"{shares[unit]:.0%} of the budget ({unit}) spent"
+            found.append(f"{row['name']}: ended with {spent} (reinforcement.steps, until)")
         elif shares and max(shares.values()) > 1.5:
             unit = max(shares, key=lambda unit: shares[unit])
             found.append(f"{row['name']}: spent {shares[unit]:.1f} times the budget ({unit}): one update takes more")
