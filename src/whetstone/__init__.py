@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 # Helpers of a product that wait awake without end take the cores of whoever else is busy: on a full machine products
 # and attention take two to three times as long. Those that sleep at once are woken for each of a small model's many
-# small products, which takes longer than the product. So they wait awake for some tens of microseconds, then sleep.
+# small products, which takes longer than the product. So they wait awake for a few microseconds, then sleep.
 # Read when PyTorch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 from whetstone import window  # as a module, which is what `whetstone.window` is
 
