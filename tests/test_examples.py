@@ -36,6 +36,13 @@ def test_an_example_trains(example, tmp_path, capsys):
     assert capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["own_agent"], indirect=True)
+def test_an_agent_that_knows_an_address_trains(example, tmp_path):
+    run = example.main(str(tmp_path / "run"), **SMALL)
+    assert run.after.episodes == 4
+
+
 @pytest.mark.parametrize("example", ["own_advantage"], indirect=True)
 def test_an_idea_is_tried_against_a_baseline(example, tmp_path):
     runs = example.main(str(tmp_path), **SMALL)

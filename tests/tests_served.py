@@ -1,6 +1,6 @@
 """A small policy behind the server, and the official client in front of it, without a socket."""
 
-import httpx
+import httpx2
 import openai
 
 from whetstone.assembly import assemble
@@ -34,7 +34,7 @@ class Served:
         self.app = application(self.server)
 
     def http(self, **options):
-        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://localhost", **options)
+        return httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app), base_url="http://localhost", **options)
 
     def client(self, path="", key="none", **options):
         return openai.AsyncOpenAI(
