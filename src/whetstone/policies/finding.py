@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 from whetstone.errors import PolicyError, did_you_mean
@@ -32,4 +33,6 @@ def found_model(path: Path | str, *, revision: str | None = None, trust_remote_c
         return fetched(name, revision, trust_remote_code=trust_remote_code)
     beside = [p.name for p in folder.parent.iterdir() if p.is_dir()] if folder.parent.is_dir() else []
     named = {*kept, *PUBLISHED} if len(folder.parts) == 1 else set()
-    raise PolicyError(f"{path}: no such model folder{did_you_mean(folder.name, {*beside, *named})}")
+    near = get_close_matches(folder.name, {*beside, *named}, n=1)
+    models = near or [p for p in beside if (folder.parent / p / "config.json").is_file()]
+    raise PolicyError(f"{path}: no such model folder{did_you_mean(folder.name, {*models, *named})}")
