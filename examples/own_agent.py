@@ -67,8 +67,7 @@ def main(run_dir: str = "runs/own-agent", **sections: Any) -> RunSummary:
         "ablations": None,
         "tasks": {"kinds": {"product": 1, "product_then_sum": 2, "sum_then_product": 2}},
         "environment": {"name": "agent", "function": agent, "max_turns": 6, "tools": None, "max_calls_per_turn": None},
-        "supervised": {"steps": 160},
-        "reinforcement": {"steps": 20, "tasks_per_step": 16},
+        "reinforcement": {"steps": 30, "tasks_per_step": 16},
         "evaluation": {"episodes": 200},
     }
     for name, section in sections.items():
