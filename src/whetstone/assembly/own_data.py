@@ -103,30 +103,25 @@ class StoredGroups:
         return Group(group.task, group.trajectories, draw)
 
 
-class StoredPairs:
-    """Of each group of a run the best and the worst episode, token for token, in a shuffled order.
+def pairs_of(groups: Sequence[Group], *, singles: bool) -> list[Group]:
+    """Of each group the best and the worst episode, token for token.
 
     Args:
         singles: Whether each episode stands for itself instead, good where it solved its task.
+
+    Raises:
+        DataError: No task has a better and a worse one.
     """
-
-    def __init__(self, groups: Sequence[Group], *, singles: bool, seed: int) -> None:
-        self._groups: list[Group] = []
-        for group in groups:
-            pair = best_and_worst(group)
-            if singles:
-                rated = ((each, float(each.solved)) for each in group.trajectories)
-                self._groups += [Group(group.task, (_worth(each, value),)) for each, value in rated]
-            elif pair is not None:
-                self._groups.append(Group(group.task, (_worth(pair[0], 1.0), _worth(pair[1], 0.0))))
-        if not self._groups:
-            raise DataError("no task of it has a better and a worse episode")
-        self._order = Shuffled(len(self._groups), seed=seed)
-
-    def group(self, draw: int) -> Group:
-        """The group of the n-th draw."""
-        group = self._groups[self._order[draw]]
-        return Group(group.task, group.trajectories, draw)
+    found: list[Group] = []
+    for group in groups:
+        pair = best_and_worst(group)
+        if singles:
+            found += [Group(group.task, (_worth(each, float(each.solved)),)) for each in group.trajectories]
+        elif pair is not None:
+            found.append(Group(group.task, (_worth(pair[0], 1.0), _worth(pair[1], 0.0))))
+    if not found:
+        raise DataError("no task of it has a better and a worse episode")
+    return found
 
 
 def _worth(trajectory: Trajectory, value: float) -> Trajectory:
@@ -171,7 +166,7 @@ def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
     return Texts(texts, assembly.chat, window=window, seed=assembly.resolved.recipe.seed)
 
 
-def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferences | StoredPairs:
+def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferences | StoredGroups:
     """The pairs, or rated singles, of a preference stage.
 
     Raises:
@@ -182,7 +177,8 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
     if is_stored(path):
         groups = _tasks_of(assembly, settings.data, "preference.data")
         try:
-            return StoredPairs(groups, singles=settings.objective.name == "kto", seed=resolved.recipe.seed)
+            pairs = pairs_of(groups, singles=settings.objective.name == "kto")
+            return StoredGroups(pairs, seed=resolved.recipe.seed)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
     _refuse_filters(resolved, settings.data, "preference.data")

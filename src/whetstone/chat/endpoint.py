@@ -7,13 +7,14 @@ asked again with growing pauses, and then it is a failure of infrastructure.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
-from whetstone.errors import InfrastructureError
+from whetstone.errors import InfrastructureError, RecipeError
 from whetstone.network import asked
 
 _BUSY = (408, 409, 425, 429, 500, 502, 503, 504)
@@ -36,6 +37,17 @@ class Completion:
     def text(self) -> str:
         """What it said in words."""
         return str(self.message.get("content") or "")
+
+
+def key_in(variable: str) -> str:
+    """The key an environment variable holds; none where no variable is named.
+
+    Raises:
+        RecipeError: It is not set.
+    """
+    if variable and variable not in os.environ:
+        raise RecipeError(f"key_variable: the environment variable {variable} is not set")
+    return os.environ[variable] if variable else ""
 
 
 class ChatEndpoint:

@@ -20,12 +20,13 @@ from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, USERS, is_game, played
 from whetstone.environments.catalogue import REWARD_OF
 from whetstone.environments.protocol import Checks
-from whetstone.environments.remote.guard import LOOPBACK, TOKEN
+from whetstone.environments.remote.guard import TOKEN
 from whetstone.environments.remote.server import Episodes, application
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract import Contract, check_contract
 from whetstone.extras import install_command
+from whetstone.network.loopback import LOOPBACK
 from whetstone.plain_json import to_json
 from whetstone.plugins import checked_options, find_part, has_all_of, made_of, named_part, options_of
 from whetstone.rewards import REWARDS, make_reward

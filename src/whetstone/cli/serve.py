@@ -13,13 +13,13 @@ from whetstone.cli.run_or_model import assembled
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
 from whetstone.extras import install_command
+from whetstone.network.loopback import LOOPBACK
 from whetstone.serving import Episodes, Keys, Server, Speaker, application, new_key
 from whetstone.serving.access import ROLES
 from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import encoded_trajectory
 
 _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @click.command()
@@ -64,7 +64,7 @@ def serve(
         click.echo(_made(keys, made, role, limits))
         return
     known = Keys.read(keys) if keys is not None else Keys()
-    if not len(known) and address not in _LOOPBACK:
+    if not len(known) and address not in LOOPBACK:
         raise RecipeError(f"--host {address}: beyond this machine keys are asked for: --keys FILE --new-key NAME")
     say_unread(overrides, (*LEARNING, *_OF_EPISODES), "what is said is neither judged nor learned from")
     bound = _bound(address, port)

@@ -24,9 +24,10 @@ from functools import partial
 from typing import Any
 
 from whetstone.chat.api import openai_chat
-from whetstone.chat.api.asked import Answer, Asked, Delta, RefusedError
+from whetstone.chat.api.asked import Answer, Asked, RefusedError
 from whetstone.errors import InfrastructureError, RecipeError, explained
 from whetstone.extras import install_command
+from whetstone.network.loopback import LOOPBACK, named
 from whetstone.serving.access import Key, Keys
 from whetstone.serving.episodes import Episodes
 from whetstone.serving.recording import Episode
@@ -34,7 +35,6 @@ from whetstone.serving.speaking import Speaker
 
 EPISODE, TASK = "x-whetstone-episode", "x-whetstone-task"
 """Headers."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1", "testserver")
 _LONGEST_NAME = 200
 
 
@@ -44,7 +44,6 @@ class Server:
     Args:
         name: Of the model, as clients call it; every other is refused.
         most_bytes: Of a request.
-        redact: What becomes of a conversation before it is stored; None: nothing.
     """
 
     def __init__(
@@ -60,11 +59,9 @@ class Server:
             RefusedError: Nobody's who may ask.
         """
         headers = {name.lower(): value for name, value in request.headers.items()}
-        if not len(self.keys):
-            host = headers.get("host", "")
-            named = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
-            if named not in LOOPBACK or "origin" in headers:  # a page in a browser could ask as somebody else
-                raise RefusedError("without keys this server answers to its own machine alone", status=403)
+        at_home = named(headers.get("host", "")) in LOOPBACK and "origin" not in headers
+        if not len(self.keys) and not at_home:  # a page in a browser could ask as somebody else
+            raise RefusedError("without keys this server answers to its own machine alone", status=403)
         return self.keys.of(headers)
 
     async def body_of(self, request: Any) -> Mapping[str, Any]:
@@ -89,11 +86,11 @@ class Server:
 
     def episode_of(self, request: Any, key: Key, asked: Asked) -> Episode:
         """The episode a request belongs to."""
-        named = request.path_params.get("episode") or request.headers.get(EPISODE, "")
+        name = request.path_params.get("episode") or request.headers.get(EPISODE, "")
         task = request.headers.get(TASK, "")
-        if max(len(named), len(task)) > _LONGEST_NAME or "/" in named + task:
+        if max(len(name), len(task)) > _LONGEST_NAME or "/" in name + task:
             raise RefusedError(f"names of episodes and tasks have up to {_LONGEST_NAME} signs and no stroke")
-        return self.episodes.of(key, asked.messages, asked.tools, named=named, task=task)
+        return self.episodes.of(key, asked.messages, asked.tools, named=name, task=task)
 
     def model_of(self, body: Mapping[str, Any]) -> str:
         """The model that is asked.
@@ -101,10 +98,10 @@ class Server:
         Raises:
             RefusedError: It is not this one.
         """
-        named = body.get("model")
-        if named != self.name:
+        asked = body.get("model")
+        if asked != self.name:
             raise RefusedError(
-                f"The model `{str(named)[:80]}` does not exist; there is `{self.name}`.",
+                f"The model `{str(asked)[:80]}` does not exist; there is `{self.name}`.",
                 status=404,
                 param="model",
                 code="model_not_found",
@@ -112,7 +109,7 @@ class Server:
         return self.name
 
     async def answered(
-        self, key: Key, asked: Asked, episode: Episode, show: tuple[Callable[[Delta], None] | None, ...] = ()
+        self, key: Key, asked: Asked, episode: Episode, show: tuple[Callable[[str], None] | None, ...] = ()
     ) -> list[Answer]:
         """The answers, counted and on record."""
         drawn = 0
@@ -222,10 +219,10 @@ async def _streamed(
     server: Server, key: Key, asked: Asked, episode: Episode, chunks: openai_chat.Chunks
 ) -> AsyncIterator[str]:
     """Events as they come; whoever stops listening stops the drawing."""
-    waiting: asyncio.Queue[tuple[int, Delta] | None] = asyncio.Queue()
+    waiting: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
 
-    def show(number: int, delta: Delta) -> None:
-        waiting.put_nowait((number, delta))
+    def show(number: int, text: str) -> None:
+        waiting.put_nowait((number, text))
 
     shows = tuple(partial(show, number) for number in range(asked.count))
     task = asyncio.ensure_future(server.answered(key, asked, episode, shows))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from whetstone.chat import Chat, Message, ToolCall, ToolSpec
-from whetstone.chat.api.asked import Answer, Asked, Delta, RefusedError, told
+from whetstone.chat.api.asked import Answer, Asked, RefusedError, told
 from whetstone.chat.message import Text
 from whetstone.errors import PolicyError, PromptTooLong
 from whetstone.inference import Engine, Generation, Sampling
@@ -20,7 +20,8 @@ from whetstone.seeding import derive_seed
 from whetstone.serving.recording import Episode, Place
 from whetstone.trajectory import Author, Tokens
 
-Show = Callable[[Delta], None]
+Show = Callable[[str], None]
+"""Told of each piece of text that may be shown."""
 _PIECES = (1, 2, 4, 8, 16)
 """Tokens asked for at a time where somebody watches: the first soon, later ones cheaply."""
 _SIGNS = ("<think>", "</think>")
@@ -214,7 +215,7 @@ class _Shown:
         if self._show is not None:
             safe = self._safe(text)
             if len(safe) > self._said:
-                self._show(Delta(safe[self._said :], len(tokens)))
+                self._show(safe[self._said :])
                 self._said = len(safe)
         if self._asked.one_call and not ended:
             read = self._chat.read(tokens, self._asked.tools, turn=0)

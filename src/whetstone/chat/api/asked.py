@@ -68,15 +68,6 @@ class Answer:
         return str(tokenizer.decode([self.ids[place]], skip_special_tokens=False))
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """Some more of an answer under way, to be shown at once."""
-
-    text: str
-    tokens: int
-    """How many were drawn so far."""
-
-
 def words(message: Message) -> list[object]:
     """What is compared of a message: clients add fields, drop empty ones, and write arguments with other spaces.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec
-from whetstone.chat.api.asked import Answer, Asked, Delta, RefusedError
+from whetstone.chat.api.asked import Answer, Asked, RefusedError
 
 _MOST_ANSWERS = 128
 _HARMLESS = frozenset({
@@ -268,10 +268,10 @@ class Chunks:
             self._shown[number] = ""
             yield self._event(number, {"role": "assistant", "content": ""})
 
-    def more(self, number: int, delta: Delta) -> str:
+    def more(self, number: int, text: str) -> str:
         """Some text of a choice."""
-        self._shown[number] += delta.text
-        return self._event(number, {"content": delta.text})
+        self._shown[number] += text
+        return self._event(number, {"content": text})
 
     def ended(self, answers: Sequence[Answer], tokenizer: Any) -> Iterator[str]:
         """What was held back of each choice, why it ended, what it took."""

@@ -11,9 +11,10 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from whetstone.network.loopback import LOOPBACK, named
+
 TOKEN = "WHETSTONE_TOKEN"
 """The variable of the environment in which server and client are told the token."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MOST_BYTES = 16 << 20
 
 
@@ -48,7 +49,7 @@ class Guard:
     def _refused(self, headers: dict[str, str]) -> tuple[int, str]:
         """(status, why); 0 where it may ask."""
         host = headers.get("host", "")
-        name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+        name = named(host)
         if not self.token and name not in LOOPBACK:
             return 403, f"this server is not {name[:80]!r}; it is asked as {', '.join(LOOPBACK)}"
         if "origin" in headers:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from whetstone.chat import ChatEndpoint
-from whetstone.errors import RecipeError
+from whetstone.chat.endpoint import key_in
 from whetstone.rewards.judges.asking import Kept, certain
 from whetstone.rewards.judges.protocol import Meter, Question
 
@@ -49,9 +48,7 @@ class EndpointJudge:
         completion_price: float = 0.0,
         forced: bool = True,
     ) -> None:
-        if key_variable and key_variable not in os.environ:
-            raise RecipeError(f"key_variable: the environment variable {key_variable} is not set")
-        key = os.environ.get(key_variable, "") if key_variable else ""
+        key = key_in(key_variable)
         self.endpoint = ChatEndpoint(url, model, key=key, seconds=seconds, tries=tries, concurrency=concurrency)
         self.temperature, self.tries, self.forced = temperature, tries, forced
         self.prices = (prompt_price, completion_price)

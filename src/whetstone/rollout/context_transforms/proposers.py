@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,8 @@ from random import Random
 from typing import Any
 
 from whetstone.chat import ChatEndpoint
-from whetstone.errors import InfrastructureError, RecipeError
+from whetstone.chat.endpoint import key_in
+from whetstone.errors import InfrastructureError
 
 Proposer = Callable[[Sequence[str], Sequence[str], Random], Sequence[str]]
 """(failures as text, the worst first; texts, the best first; chance) → texts."""
@@ -105,9 +105,7 @@ class AskedModel:
         seconds: float = 60.0,
         characters: int = 2000,
     ) -> None:
-        if key_variable and key_variable not in os.environ:
-            raise RecipeError(f"key_variable: the environment variable {key_variable} is not set")
-        self.endpoint = ChatEndpoint(url, model, key=os.environ.get(key_variable, ""), seconds=seconds)
+        self.endpoint = ChatEndpoint(url, model, key=key_in(key_variable), seconds=seconds)
         self.temperature, self.characters = temperature, characters
 
     def __call__(self, failures: Sequence[str], texts: Sequence[str], draw: Random) -> list[str]:
