@@ -33,7 +33,7 @@ from whetstone.policies import (
     save_policy,
     suitable_dtype,
 )
-from whetstone.recipe import OptimizerSettings, built_in_methods, built_in_recipes, load_recipe
+from whetstone.recipe import OptimizerSettings, built_in_methods, built_in_recipes, load_recipe, stages_of
 from whetstone.reporting import Progress
 from whetstone.training import train
 
@@ -279,7 +279,8 @@ def test_every_recipe_runs_two_steps_on_a_device(tmp_path, name, request):
     changes = [*in_miniature(name, request), "ablations=null", "evaluation.episodes=1", f"policy.device={DEVICE}"]
     try:
         recipe = load_recipe(name, [*changes, TEACHING])
-        assemble(recipe)
+        for one in [stage.resolved for stage in stages_of(recipe)] or [recipe]:
+            assemble(one)
     except RecipeError:  # it reads more of its reward than that it is 0 or 1
         recipe = load_recipe(name, changes)
     train(recipe, tmp_path, progress=Progress(quiet=True))
