@@ -84,14 +84,25 @@ def evidence(arguments: argparse.Namespace) -> dict[str, Any] | None:
         folder=arguments.runs or Path("runs") / "evidence" / path.stem,
         stored=json.loads(stored.read_text(encoding="utf-8")) if stored.is_file() else None,
         progress=Progress(quiet=arguments.json),
-        machine=f"{platform.machine()}, {platform.system()}, one thread",
+        machine=machine(),
     )
     if arguments.write:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        stored.write_text(as_text(told), encoding="utf-8")
-        stored.with_suffix(".md").write_text(page(told), encoding="utf-8")
-        write_verdicts()
+        keep(told)
     return told
+
+
+def machine() -> str:
+    """What it runs on, in words."""
+    return f"{platform.machine()}, {platform.system()}, one thread"
+
+
+def keep(told: Mapping[str, Any]) -> None:
+    """Put a result among those that are stored, and what it says of papers where `whetstone papers` reads it."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    stored = RESULTS / f"{told['name']}.json"
+    stored.write_text(as_text(told), encoding="utf-8")
+    stored.with_suffix(".md").write_text(page(told), encoding="utf-8")
+    write_verdicts()
 
 
 def write_verdicts() -> None:
@@ -119,27 +130,13 @@ def page(told: Mapping[str, Any]) -> str:
     lines = [
         f"# {told['question']}",
         "",
-        f"The same {told['tasks']} held-out tasks, greedy; the same warm-up for every contender of a seed;",
-        f"{budget} each. Whetstone {told['version']}, {told['date']}, {told['machine']}.",
-        f"`python benchmarks/evidence.py {told['name']}`",
+        f"The same {told['tasks']} held-out tasks, greedy; "
+        + ("the same warm-up for every contender of a seed;" * bool(budget)),
+        f"{budget} each. " * bool(budget) + f"Whetstone {told['version']}, {told['date']}, {told['machine']}.",
+        f"`python benchmarks/{told['script'] or 'evidence.py ' + told['name']}`",
         "",
-        "| contender | success by seed (%) | mean | gain | area | learning curve, 0 to 100 % | sampled tokens |",
-        "| --- | --- | --: | --: | --: | --- | --: |",
     ]
-    old = stale(told)
-    for each in told["contenders"]:
-        done = [run for run in each["runs"] if not run["failed"]]
-        name = each["name"] + (" (stale: of another version or recipe)" if each["name"] in old else "")
-        by_seed = " ".join("failed" if r["failed"] else f"{100 * r['measures']['success']:.0f}" for r in each["runs"])
-        if not done:
-            lines.append(f"| {name} | {by_seed} | – | – | – | – | – |")
-            continue
-        success = np.mean([run["measures"]["success"] for run in done])
-        gain = success - np.mean([run["before"] for run in done])
-        area = np.nanmean(np.array([run["measures"]["area under the curve"] for run in done], dtype=float))
-        tokens = np.mean([run["spent"]["sampled_tokens"] for run in done])
-        figures = f"{100 * success:.1f} | {100 * gain:+.1f} | {100 * area:.1f} | {curve(done)} | {tokens:,.0f}"
-        lines.append(f"| {name} | {by_seed} | {figures} |")
+    lines += of_script(told) if told["script"] else of_runs(told)
     lines += [
         "",
         "## Claims",
@@ -167,6 +164,48 @@ def page(told: Mapping[str, Any]) -> str:
         "at most.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def of_runs(told: Mapping[str, Any]) -> list[str]:
+    """The table of contenders that are recipes."""
+    lines = [
+        "| contender | success by seed (%) | mean | gain | area | learning curve, 0 to 100 % | sampled tokens |",
+        "| --- | --- | --: | --: | --: | --- | --: |",
+    ]
+    old = stale(told)
+    for each in told["contenders"]:
+        done = [run for run in each["runs"] if not run["failed"]]
+        name = each["name"] + (" (stale: of another version or recipe)" if each["name"] in old else "")
+        by_seed = " ".join("failed" if r["failed"] else f"{100 * r['measures']['success']:.0f}" for r in each["runs"])
+        if not done:
+            lines.append(f"| {name} | {by_seed} | – | – | – | – | – |")
+            continue
+        success = np.mean([run["measures"]["success"] for run in done])
+        gain = success - np.mean([run["before"] for run in done])
+        area = np.nanmean(np.array([run["measures"]["area under the curve"] for run in done], dtype=float))
+        tokens = np.mean([run["spent"]["sampled_tokens"] for run in done])
+        figures = f"{100 * success:.1f} | {100 * gain:+.1f} | {100 * area:.1f} | {curve(done)} | {tokens:,.0f}"
+        lines.append(f"| {name} | {by_seed} | {figures} |")
+    return lines
+
+
+def of_script(told: Mapping[str, Any]) -> list[str]:
+    """The table of contenders that a script made: every measure, over seeds."""
+    labels = list(
+        dict.fromkeys(label for each in told["contenders"] for run in each["runs"] for label in run["measures"])
+    )
+    lines = [
+        f"| contender | success by seed (%) | {' | '.join(labels)} |",
+        "| --- | --- |" + " --: |" * len(labels),
+    ]
+    for each in told["contenders"]:
+        by_seed = " ".join(f"{100 * run['measures']['success']:.0f}" for run in each["runs"])
+        cells = []
+        for label in labels:
+            known = [run["measures"][label] for run in each["runs"] if run["measures"].get(label) is not None]
+            cells.append(f"{np.mean(known):,.3g}" if known else "–")
+        lines.append(f"| {each['name']} | {by_seed} | {' | '.join(cells)} |")
+    return lines
 
 
 def curve(runs: Sequence[Mapping[str, Any]], points: int = 16) -> str:

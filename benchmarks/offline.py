@@ -4,14 +4,17 @@
 training on stored episodes alone, then behind reinforcement from there on, with and without stored episodes beside the
 fresh ones; and reinforcement from the same weights without any start. World: frozen-lake, or what `--recipe` names.
 
+`hybrid`: the same mixed record and the same offline stage, then one thing of stored data beside fresh ones at a time.
+
 `start`: on recorded pages of a text shop, a semi-online walk along the record (UI-S1) and worthwhile turns first
 offline, then online (DigiRL), against plain offline training, cloning of what succeeded, and reinforcement with no
 start, each with as many updates.
 
-Whatever was run in the folder is not run again. Prints tables, or one JSON object with `--json`; `--results FOLDER`
-writes both there. `--toy` is a run of seconds that shows that all of it works, and nothing else.
+Whatever was run in the folder is not run again. Claims are those of benchmarks/evidence/offline-TABLE.yaml; `--write`
+keeps the result among benchmarks/results/evidence. `--toy` is a run of seconds that shows that all of it works, and
+nothing else.
 
-Sources: D5RL, arXiv:2408.08441; UI-S1, arXiv:2509.11543; DigiRL, arXiv:2406.11896.
+Sources: D5RL, arXiv:2408.08441; UI-S1, arXiv:2509.11543; DigiRL, arXiv:2406.11896; of `hybrid`, docs/stages.md.
 """
 
 from __future__ import annotations
@@ -20,17 +23,16 @@ import argparse
 import asyncio
 import json
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from circumstances import circumstances
+from evidence import BENCHES, keep, machine, page
+from whetstone.analysis.evidence import read_bench, result_of, row_of
 from whetstone.assembly import assemble
 from whetstone.assembly.assembly import Assembly
-from whetstone.evaluation.comparing import paired, student
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.record.checkpoint import checkpoint_path, latest_checkpoint
 from whetstone.reporting import Progress, read_trajectories, write_trajectories
@@ -49,6 +51,15 @@ _STORED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
+class Came:
+    """What a stage came to."""
+
+    outcomes: Mapping[str, float]
+    """By held-out task, the share of episodes that solved it."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     """How much of everything."""
 
@@ -64,7 +75,13 @@ class Size:
     tasks_per_step: int
 
 
-SIZES = {"quality": Size(150, 0.25, 256, 60, 60, 16), "start": Size(120, 0.3, 256, 60, 60, 16)}
+SIZES = {
+    "quality": Size(150, 0.25, 256, 40, 40, 16),
+    "hybrid": Size(150, 0.25, 256, 40, 40, 16),
+    "start": Size(120, 0.3, 96, 30, 30, 8),
+}
+EPISODES = 200
+"""Of an evaluation."""
 TOY = Size(4, 0.5, 6, 2, 2, 2)
 
 
@@ -74,7 +91,7 @@ class Bench:
     def __init__(self, recipe: str, seed: int, folder: Path, size: Size, *, toy: bool) -> None:
         self.recipe, self.seed, self.size, self.toy = recipe, seed, size, toy
         self.folder = folder / f"{recipe}-seed-{seed}"
-        self.overrides = [f"seed={seed}", "ablations=null", *(_TOY if toy else [])]
+        self.overrides = [f"seed={seed}", "ablations=null", f"evaluation.episodes={EPISODES}", *(_TOY if toy else [])]
         began = max(1, round(size.poor * size.warm_up))
         changes = ["reinforcement=null", f"supervised.steps={size.warm_up}", f"supervised.checkpoint_every={began}"]
         changes += [f"supervised.keep_every={began}"]
@@ -102,15 +119,18 @@ class Bench:
             write_trajectories(path, [t for t in read if t.score is not None and (t.solved or self.toy or not solved)])
         return path
 
-    def run(self, name: str, stages: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-        """By stage, by task, the share of held-out episodes that were solved; nothing of stages another run made."""
+    def run(self, name: str, stages: Sequence[Mapping[str, Any]]) -> dict[str, Came]:
+        """What each stage came to on held-out episodes; nothing is made of stages another run made."""
         begun = self._begun(self.poor)
         resolved = load_recipe(self.recipe, [*begun, "supervised=null", "reinforcement=null"], stages=list(stages))
         self._train(resolved, name)
         found = {}
         for folder in sorted((self.folder / name / "stages").glob("[0-9]*")):
             told = [path for path in (folder / "trajectories").glob("evaluation-*") if "untrained" not in path.name]
-            found[folder.name.partition("-")[2]] = _solved(told[0])
+            outcomes = _solved(told[0])
+            found[folder.name.partition("-")[2]] = Came(
+                outcomes, {"success": fmean(outcomes.values())} | _sampled(folder)
+            )
         return found
 
     def online(self, **more: Any) -> dict[str, Any]:
@@ -166,24 +186,67 @@ def _solved(path: Path) -> dict[str, float]:
     return {task: fmean(each) for task, each in by_task.items()}
 
 
-Found = dict[str, dict[str, float]]
-"""By contender, by task, the share that was solved."""
+def _sampled(stage: Path, over: int = 5) -> dict[str, float]:
+    """Of a stage of reinforcement, the least success of its samples, in the mean of so many steps."""
+    rows = map(json.loads, (stage / "metrics.jsonl").read_text().splitlines())
+    seen = [row["episode/success"] for row in rows if row["stage"] == "reinforcement"]
+    means = [fmean(seen[k : k + over]) for k in range(max(1, len(seen) - over + 1))] if seen else []
+    return {"least success while sampling": min(means)} if means else {}
+
+
+Found = dict[str, Came]
+"""By contender."""
 
 
 def quality(bench: Bench) -> Found:
     """Data of three qualities: alone, and before reinforcement."""
-    data = {
+    found: Found = {"none, online": bench.run("none", [bench.online()])["reinforcement"]}
+    for name, path in qualities(bench).items():
+        plain = bench.run(name, [bench.offline(path), bench.online()])
+        found |= {f"{name}, offline": plain["offline"], f"{name}, online": plain["reinforcement"]}
+    return found
+
+
+def qualities(bench: Bench) -> dict[str, Path]:
+    """Stored episodes of the good policy that solved their tasks, of it and the poor one in turn, of the poor one."""
+    return {
         "expert": bench.stored("expert", [bench.good], solved=True),
         "mixed": bench.stored("mixed", [bench.good, bench.poor]),
         "poor": bench.stored("poor", [bench.poor]),
     }
-    found: Found = {"none, online": bench.run("none", [bench.online()])["reinforcement"]}
-    for name, path in data.items():
-        plain = bench.run(name, [bench.offline(path), bench.online()])
-        beside = bench.run(f"{name}-beside", [bench.offline(path), bench.online(stored={"data": str(path)})])
-        found |= {f"{name}, offline": plain["offline"], f"{name}, online": plain["reinforcement"]}
-        found[f"{name}, online beside stored"] = beside["reinforcement"]
-    return found
+
+
+def hybrid(bench: Bench) -> Found:
+    """One offline stage on mixed data, then online training with one thing more or less."""
+    data = bench.stored("mixed", [bench.good, bench.poor])
+    stored = {"data": str(data)}
+    offline = bench.offline(data)
+    judged = {"advantage": "turn_gae", "critic": {"warm_up": 2}}
+    sure = {"critic": {"ensemble": 4, "pessimism": "min"}}
+    smooth = {"smoothness": {"noise": 0.05, "policy": 0.1, "value": 0.1}}
+    weighed = {"objective": "policy_gradient", "critic": {"ensemble": 4, "pessimism": "deviation"}}
+    contenders: dict[str, list[dict[str, Any]]] = {
+        "online": [offline, bench.online()],
+        "stored beside fresh": [offline, bench.online(stored={**stored, "share": 0.5})],
+        "stored and fresh alternate": [offline, bench.online(stored={**stored, "use": "alternate"})],
+        "tasks by coverage": [
+            offline,
+            bench.online(stored={**stored, "share": 0.0}) | {"curriculum": {"name": "coverage", "size": 256}},
+        ],
+        "critic": [offline | judged, bench.online() | judged],
+        "critic reads stored": [offline | judged, bench.online(stored={**stored, "use": "critic"}) | judged],
+        "ensemble, smooth": [
+            {**offline, "offline": {**offline["offline"], **smooth}} | judged | sure,
+            bench.online(**smooth) | judged | sure,
+        ],
+        "one weight for all": [offline | judged | weighed, bench.online() | judged],
+        "a weight by state": [
+            offline | judged | weighed | {"advantage_transforms": ["balanced"]},
+            bench.online() | judged,
+        ],
+    }
+    named = {name: name.replace(", ", "-").replace(" ", "-") for name in contenders}
+    return {name: list(bench.run(named[name], stages).values())[-1] for name, stages in contenders.items()}
 
 
 def start(bench: Bench) -> Found:
@@ -215,51 +278,25 @@ def start(bench: Bench) -> Found:
 
 TABLES: dict[str, tuple[Callable[[Bench], Found], str]] = {
     "quality": (quality, "frozen-lake"),
+    "hybrid": (hybrid, "frozen-lake"),
     "start": (start, "web-shop"),
 }
 
 
 def measured(table: str, recipe: str, seeds: int, folder: Path, *, toy: bool) -> dict[str, Any]:
-    """What every contender came to, and every pair of them."""
+    """The result of a table, as `benchmarks/evidence.py` stores it."""
     rows, _ = TABLES[table]
-    size = TOY if toy else SIZES[table]
-    by_seed = [rows(Bench(recipe, seed, folder, size, toy=toy)) for seed in range(seeds)]
-    told = {}
-    for name in by_seed[0]:
-        success = [fmean(found[name].values()) for found in by_seed]
-        low, high, _ = student(success)
-        told[name] = {"success": success, "mean": fmean(success), "interval": [low, high]}
-    pairs = paired({name: {seed: found[name] for seed, found in enumerate(by_seed)} for name in by_seed[0]})
-    return {
-        "table": table,
-        "recipe": recipe,
-        "size": asdict(size),
-        "contenders": told,
-        "pairs": list(map(asdict, pairs)),
-    }
-
-
-def table_of(told: Mapping[str, Any]) -> str:
-    """As Markdown: each contender, and its difference from the first."""
-    first = next(iter(told["contenders"]))
-    against = {pair["other"]: pair for pair in told["pairs"] if pair["one"] == first}
-    seeds = len(told["contenders"][first]["success"])
-    lines = [
-        f"{told['recipe']}, {seeds} seeds; success on held-out tasks with its 95 % interval over seeds (Student's t)",
-        "",
-        f"| | success | less `{first}` | p (seeds, corrected) |",
-        "| --- | --- | --- | --- |",
-    ]
-    for name, row in told["contenders"].items():
-        low, high = row["interval"]
-        cell = f"| {name} | {row['mean']:.1%} [{low:.1%}, {high:.1%}] |"
-        pair = against.get(name)
-        if pair is None:
-            lines.append(f"{cell} | |")
-            continue
-        low, high = (0.0 - bound for bound in reversed(pair["interval"]))
-        lines.append(f"{cell} {0.0 - pair['difference']:+.1%} [{low:+.1%}, {high:+.1%}] | {pair['p_seeds']:.3f} |")
-    return "\n".join(lines) + "\n"
+    name = f"offline-{table}"
+    settings = read_bench(BENCHES / f"{name}.yaml")
+    by_name: dict[str, dict[int, dict[str, Any]]] = {}
+    tasks: list[str] = []
+    for seed in range(seeds):
+        found = rows(Bench(recipe, seed, folder, TOY if toy else SIZES[table], toy=toy))
+        tasks = sorted(set.intersection(*(set(came.outcomes) for came in found.values())))
+        for contender, came in found.items():
+            outcomes = [came.outcomes[task] for task in tasks]
+            by_name.setdefault(contender, {})[seed] = row_of(settings, contender, seed, came.measures, outcomes)
+    return result_of(name, settings, by_name, world=recipe, machine=machine(), budget={}, tasks=len(tasks))
 
 
 def main() -> None:
@@ -271,25 +308,15 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where runs are kept; what is there is not run again")
     parser.add_argument("--toy", action="store_true", help="seconds, to see that it works")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--results", type=Path, help="also write the JSON object and the table into this folder")
+    parser.add_argument("--write", action="store_true", help="keep the result among benchmarks/results/evidence")
     arguments = parser.parse_args()
-    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as passing:
         folder = arguments.folder or Path(passing)
         recipe = arguments.recipe or TABLES[arguments.table][1]
-        found = measured(arguments.table, recipe, arguments.seeds, folder, toy=arguments.toy)
-    told = {
-        "name": f"offline_{arguments.table}",
-        "measured": found,
-        "ratios": {},
-        "goal": "a start on stored episodes is worth more than none, and more the better they are",
-        "bound": "what the same updates come to online, with no start",
-        **circumstances(began),
-    }
-    if arguments.results:
-        (arguments.results / f"{told['name']}.json").write_text(json.dumps(told, indent=1) + "\n")
-        (arguments.results / f"{told['name']}.md").write_text(table_of(found))
-    print(json.dumps(told) if arguments.json else table_of(found))
+        told = measured(arguments.table, recipe, arguments.seeds, folder, toy=arguments.toy)
+    if arguments.write:
+        keep(told)
+    print(json.dumps(told) if arguments.json else page(told))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ priming    what reinforcement begins with: behaviours with wrong answers, right 
 smart      traces that call a tool where it is needed alone, against traces that always do (arXiv:2502.11435)
 
 `--only NAME` runs one of them; `--folder FOLDER` keeps runs there and goes on with them, stages that contenders have in
-common are made once; `--write FOLDER` puts the table into FOLDER/rounds.md and what it is made of into
-FOLDER/rounds.json. `--tiny` runs everything at a size that says nothing, to see that it runs.
+common are made once. Claims are those of benchmarks/evidence/rounds-NAME.yaml; `--write` keeps results among
+benchmarks/results/evidence. `--tiny` runs everything at a size that says nothing, to see that it runs.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import json
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from circumstances import circumstances
-from publishing import publish, with_publishing
+from evidence import BENCHES as CLAIMS
+from evidence import keep, machine, page
 from warm_up import warmed_up
+from whetstone.analysis.evidence import read_bench, result_of, row_of
 from whetstone.assembly import assemble
 from whetstone.assembly.own_data import with_learning
 from whetstone.atomic_write import write_text
 from whetstone.chat import Message
 from whetstone.data.overlap import overlaps
 from whetstone.recipe import load_recipe, stages_of
-from whetstone.reporting import Progress
+from whetstone.reporting import Progress, read_trajectories
 from whetstone.rollout import StepOutcome
 from whetstone.seeding import derive_random
 from whetstone.tasks.arithmetic import KINDS, Arithmetic
@@ -69,17 +69,17 @@ class Size:
     """How long all of it goes on."""
 
     warm_up: int = 360
-    steps: int = 60
+    steps: int = 40
     """Of reinforcement."""
     tasks: int = 12
     """Of an update."""
-    tokens: int = 150_000
+    tokens: int = 80_000
     """Sampled in a round of WebRL's."""
     short: int = 120
     """Steps of imitation from nothing."""
     rows: int = 2_000
     """Of files that are made."""
-    episodes: int = 300
+    episodes: int = 200
 
 
 TINY_CHANGES = [
@@ -214,7 +214,7 @@ def zhongjing(size: Size, seed: int, folder: Path) -> list[Contender]:
     read = {"pretraining": {"data": str(folder / "texts.txt"), "window": 64, **learned}}
     rest = [
         {"supervised": {"data": str(chats), **learned}},
-        {"preference": {"data": str(pairs), "steps": max(1, size.short // 4), "learning_rate": 1e-4}},
+        {"preference": {"data": str(pairs), "steps": size.short, "learning_rate": 3e-4}},
     ]
     return [
         Contender("zhongjing", "texts, dialogues, preferences", [read, *rest], world),
@@ -353,89 +353,66 @@ def ran(contender: Contender, seed: int, size: Size, folder: Path, beside: Seque
     for place, stage in enumerate((folder / each["folder"] / "metrics.jsonl" for each in made), start=1):
         rows = [json.loads(line) for line in stage.read_text().splitlines()]
         spent += sum(row.get("cost_per_step/sampled_tokens") or 0.0 for row in rows)
+        row: dict[str, Any] = {"stage": made[place - 1]["name"], "measures": {}, "outcomes": {}}
         for suite, changes in contender.suites.items():
-            came_to = evaluate(stage.parent, changes, episodes=size.episodes, progress=QUIET)
-            found.append(
-                {
-                    "bench": contender.bench, "contender": contender.name, "seed": seed, "place": place,
-                    "stage": made[place - 1]["name"], "suite": suite, "success": came_to.success,
-                    "kinds": {kind: rate.success for kind, rate in came_to.kinds.items()},
-                    "parts": dict(came_to.parts), "tool_calls": came_to.tool_calls, "sampled_tokens": spent,
-                }
-            )  # fmt: skip
+            kept_in = folder / "evaluated" / f"{place}-{suite.replace(' ', '-')}"
+            came_to = evaluate(stage.parent, changes, episodes=size.episodes, into=kept_in, progress=QUIET)
+            if not row["outcomes"]:  # the first suite is what success is about
+                row["measures"] = {"success": came_to.success, "tool calls": came_to.tool_calls, **came_to.parts}
+                row["measures"] |= {kind: rate.success for kind, rate in came_to.kinds.items()}
+                played = read_trajectories(kept_in / "trajectories.jsonl")
+                row["outcomes"] = {t.task_id: float(t.solved) for t in played if t.score is not None}
+            else:
+                row["measures"][suite] = came_to.success
+        row["measures"]["sampled tokens"] = spent
+        found.append(row)
     write_text(kept, json.dumps(found))
     return found
 
 
+def result(bench: str, seeds: int, size: Size, root: Path) -> dict[str, Any]:
+    """What is stored of one of them; what contenders are behind earlier stages are contenders of their own."""
+    settings = read_bench(CLAIMS / f"rounds-{bench}.yaml")
+    rows: dict[str, dict[int, dict[str, Any]]] = {}
+    tasks: list[str] = []
+    for seed in range(seeds):
+        folder = root / f"{bench}-{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        beside: list[Path] = []
+        came: dict[str, dict[str, Any]] = {}
+        for number, contender in enumerate(BENCHES[bench](size, seed, folder)):
+            stages = ran(contender, seed, size, folder / f"run-{number}", beside)
+            beside.append(folder / f"run-{number}")
+            if bench == "tulu":
+                stages[-1]["measures"]["tasks that leaked"] = leaked(contender, seed, size)
+            came |= {f"{contender.name}, behind {stage['stage']}": stage for stage in stages[:-1]}
+            came[contender.name] = stages[-1]
+            print(f"{bench}, seed {seed}: {contender.name}: {stages[-1]['measures']}", file=sys.stderr, flush=True)
+        tasks = sorted(set.intersection(*(set(stage["outcomes"]) for stage in came.values())))
+        for name in settings.contenders:
+            outcomes = [came[name]["outcomes"][task] for task in tasks]
+            rows.setdefault(name, {})[seed] = row_of(settings, name, seed, came[name]["measures"], outcomes)
+    of_bench = {"world": "demo", "machine": machine()}
+    return result_of(f"rounds-{bench}", settings, rows, **of_bench, budget={}, tasks=len(tasks))
+
+
 def main() -> None:
-    """Run them, print the table, and write it where asked."""
-    parser = with_publishing(argparse.ArgumentParser(description=__doc__))
+    """Run them, print tables, and keep them where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=sorted(BENCHES), action="append", help="one of them; may be given again")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where runs are kept; what is there is not run again")
     parser.add_argument("--tiny", action="store_true", help="at a size that says nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a bench")
+    parser.add_argument("--write", action="store_true", help="keep the results among benchmarks/results/evidence")
     arguments = parser.parse_args()
-    size, began = TINY if arguments.tiny else Size(), time.perf_counter()
-    runs: list[dict[str, Any]] = []
-    leaks: dict[str, int] = {}
-    with tempfile.TemporaryDirectory() as name:
-        root = arguments.folder or Path(name)
+    with tempfile.TemporaryDirectory() as passing:
+        root = arguments.folder or Path(passing)
         for bench in arguments.only or BENCHES:
-            for seed in range(arguments.seeds):
-                folder = root / f"{bench}-{seed}"
-                folder.mkdir(parents=True, exist_ok=True)
-                beside: list[Path] = []
-                for number, contender in enumerate(BENCHES[bench](size, seed, folder)):
-                    if bench == "tulu":
-                        leaks[f"{contender.name}, seed {seed}"] = leaked(contender, seed, size)
-                    runs += ran(contender, seed, size, folder / f"run-{number}", beside)
-                    beside.append(folder / f"run-{number}")
-                    print(runs[-1], file=sys.stderr, flush=True)
-    told = {"name": "rounds", "measured": {"runs": runs, "leaked": leaks}, **circumstances(began)}
-    publish(told, table_of, arguments)
-
-
-def table_of(told: dict[str, Any]) -> str:
-    """The table as a page."""
-    runs, leaks = told["measured"]["runs"], told["measured"]["leaked"]
-    lines = [
-        "# Orders of stages",
-        "",
-        "Success on held-out tasks behind each stage, greedy, seed by seed, in per cent; calls of tools an episode and",
-        "tokens sampled so far in the mean over seeds. `python benchmarks/rounds.py` says what each is.",
-        "",
-        "| order | contender | stage | suite | success | by kind | calls | sampled tokens |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    keys = list(dict.fromkeys((row["bench"], row["contender"], row["place"], row["suite"]) for row in runs))
-    for bench, contender, place, suite in keys:
-        mine = [
-            row
-            for row in runs
-            if (row["bench"], row["contender"], row["place"], row["suite"]) == (bench, contender, place, suite)
-        ]
-        success = " ".join(f"{100 * (row['success'] or 0):.0f}" for row in mine)
-        kinds = {kind for row in mine for kind in row["kinds"]}
-        by_kind = ", ".join(f"{kind} {_mean(row['kinds'].get(kind) for row in mine):.0f}" for kind in sorted(kinds))
-        calls = sum(row["tool_calls"] or 0 for row in mine) / len(mine)
-        tokens = sum(row["sampled_tokens"] for row in mine) / len(mine)
-        stage = mine[0]["stage"]
-        lines.append(
-            f"| {bench} | {contender} | {stage} | {suite} | {success} | {by_kind} | {calls:.2f} | {tokens:,.0f} |"
-        )
-    if leaks:
-        lines += [
-            "",
-            "Tasks of the evaluations among those the stages were given (runs of words, or whole prompts):",
-            "",
-        ]
-        lines += [f"- {name}: {count}" for name, count in leaks.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _mean(shares: Any) -> float:
-    known = [100 * share for share in shares if share is not None]
-    return sum(known) / len(known) if known else float("nan")
+            told = result(bench, arguments.seeds, TINY if arguments.tiny else Size(), root)
+            if arguments.write:
+                keep(told)
+            print(json.dumps(told) if arguments.json else page(told))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from whetstone.analysis.evidence import (
     assembled,
     claims_of,
     read_bench,
+    result_of,
+    row_of,
     run_bench,
     stale,
 )
@@ -223,3 +225,33 @@ def test_a_bench_trains_what_is_not_stored_shares_its_warm_up_and_tells_what_fai
     first["contenders"][0]["runs"][0]["version"] = "0.0.9"
     first["contenders"][2]["settings"] = "of a file that was changed since"
     assert stale(first) == ["grpo", "cold"]
+
+
+def test_a_bench_that_a_script_runs_is_judged_by_the_same_rules(tmp_path):
+    path = tmp_path / "order.yaml"
+    path.write_text("""
+question: Which?
+script: orders.py
+contenders: {first: {}, second: {}}
+claims:
+  - {paper: rloo, claim: c, better: first, than: second, switch: order,
+     measure: [success, {evaluation: calls, better: lower}]}
+""")
+    settings = read_bench(path)
+    with pytest.raises(RecipeError, match=r"order is run by another benchmark: python benchmarks/orders\.py"):
+        assembled("order", settings)
+    made = {
+        name: {
+            seed: row_of(settings, name, seed, {"success": success, "calls": calls + seed / 10}, [1.0, success])
+            for seed, success in enumerate(shares)
+        }
+        for name, shares, calls in (("first", [1.0, 1.0, 0.0], 1.0), ("second", [0.0, 1.0, 0.0], 3.0))
+    }
+    told = result_of("order", settings, made, world="demo", machine="m", budget={}, tasks=2)
+    (claim,) = told["claims"]
+    success, calls = claim["parts"]
+    assert [success["difference"], calls["difference"]] == pytest.approx([1 / 3, -2.0])
+    assert [success["holds"], calls["holds"]] == [False, True]
+    assert claim["verdict"] == IN_PART
+    assert told["contenders"][0]["runs"][2]["outcomes"] == "10"
+    assert stale(told) == []

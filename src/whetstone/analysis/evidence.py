@@ -95,14 +95,16 @@ class BenchSettings(Settings):
     """What a file of `benchmarks/evidence` says."""
 
     question: str
-    recipe: dict[str, Any]
+    script: str | None = None
+    """The benchmark that runs it, where stages and data are made by code; it says what each contender is."""
+    recipe: dict[str, Any] = Field(default_factory=dict)
     """Keys of a recipe, `extends` among them; its supervised stage is the warm-up that all contenders begin behind, but
     for those that take it out (`supervised: null`)."""
-    budget: BudgetSettings
+    budget: BudgetSettings = Field(default_factory=BudgetSettings)
     """What each contender's reinforcement may spend."""
     seeds: int = Field(5, ge=1)
     contenders: dict[str, dict[str, Any]]
-    """By name, keys laid over the recipe; `with` names methods."""
+    """By name, keys laid over the recipe; `with` names methods. Of a script, no keys."""
     claims: list[Claim] = Field(default_factory=list)
     not_tried: list[Untried] = Field(default_factory=list)
 
@@ -170,6 +172,8 @@ def assembled(name: str, settings: BenchSettings, *, only: Sequence[str] = ()) -
     Raises:
         WhetstoneError: A recipe is wrong, a contender cannot be made, or they are evaluated on other tasks.
     """
+    if settings.script is not None:
+        raise RecipeError(f"{name} is run by another benchmark: python benchmarks/{settings.script}")
     unknown = [each for each in only if each not in settings.contenders]
     if unknown:
         raise RecipeError(f"{name}: {_no_contender(unknown[0], settings)}")
@@ -232,28 +236,69 @@ def run_bench(
                 run = run_of(contender, seed, folder=folder, progress=progress, warm_up=bench.warm_up)
                 row = _row(run, key, bench, measures)
             of_contender[seed] = {**(row or {}), "settings": _settings_key(bench.settings, contender.name)}
-    changes = {name: keys for name, keys in bench.settings.contenders.items() if rows.get(name)}
+    world, tasks = str(bench.settings.recipe.get("extends", "")), len(bench.tasks)
+    return result_of(bench.name, bench.settings, rows, world=world, machine=machine, budget=bench.budget, tasks=tasks)
+
+
+def result_of(
+    name: str,
+    settings: BenchSettings,
+    rows: Mapping[str, Mapping[int, Mapping[str, Any]]],
+    *,
+    world: str,
+    machine: str,
+    budget: Mapping[str, float],
+    tasks: int,
+) -> dict[str, Any]:
+    """What is stored of a bench.
+
+    Args:
+        rows: By contender and seed, as `run_bench` and `row_of` make them.
+        world: The recipe it is laid over.
+        tasks: Held-out ones.
+    """
     told: dict[str, Any] = {
-        "name": bench.name,
-        "question": bench.settings.question,
-        "world": str(bench.settings.recipe.get("extends", "")),
+        "name": name,
+        "question": settings.question,
+        "world": world,
         "version": release(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": machine,
-        "budget": bench.budget,
-        "tasks": len(bench.tasks),
+        "script": settings.script,
+        "budget": dict(budget),
+        "tasks": tasks,
         "contenders": [
             {
-                "name": name,
+                "name": called,
                 "changes": keys,
-                "settings": _settings_key(bench.settings, name),
-                "runs": [rows[name][seed] for seed in sorted(rows[name])],
+                "settings": _settings_key(settings, called),
+                "runs": [rows[called][seed] for seed in sorted(rows[called])],
             }
-            for name, keys in changes.items()
+            for called, keys in settings.contenders.items()
+            if rows.get(called)
         ],
     }
-    untried = [each.model_dump() for each in bench.settings.not_tried]
-    return {**told, "claims": claims_of(bench.settings, told), "not_tried": untried}
+    untried = [each.model_dump() for each in settings.not_tried]
+    return {**told, "claims": claims_of(settings, told), "not_tried": untried}
+
+
+def row_of(
+    settings: BenchSettings, contender: str, seed: int, measures: Mapping[str, float | None], outcomes: Sequence[float]
+) -> dict[str, Any]:
+    """What is stored of a run that a script made.
+
+    Args:
+        measures: By label, `success` among them.
+        outcomes: Of the held-out tasks, in the same order for every contender.
+    """
+    return {
+        "seed": seed,
+        "version": release(),
+        "failed": None,
+        "measures": {label: None if value is None else _plain(value) for label, value in measures.items()},
+        "outcomes": "".join(map(_mark, outcomes)),
+        "settings": _settings_key(settings, contender),
+    }
 
 
 def _suffices(row: Mapping[str, Any] | None, key: str, measures: Mapping[str, Measure]) -> bool:
