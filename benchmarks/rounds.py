@@ -214,7 +214,14 @@ def zhongjing(size: Size, seed: int, folder: Path) -> list[Contender]:
     read = {"pretraining": {"data": str(folder / "texts.txt"), "window": 64, **learned}}
     rest = [
         {"supervised": {"data": str(chats), **learned}},
-        {"preference": {"data": str(pairs), "steps": size.short, "learning_rate": 3e-4}},
+        {
+            "preference": {
+                "data": str(pairs),
+                "steps": max(1, size.short // 2),
+                "learning_rate": 1e-3,
+                "objective": "orpo",
+            }
+        },
     ]
     return [
         Contender("zhongjing", "texts, dialogues, preferences", [read, *rest], world),

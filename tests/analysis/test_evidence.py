@@ -1,6 +1,8 @@
 """A bench's verdicts are a rule over what is stored of its runs, the same for all."""
 
 import json
+import math
+from pathlib import Path
 
 import pytest
 
@@ -166,6 +168,9 @@ def test_what_is_wrong_with_a_bench_is_one_line(changed, said, tmp_path):
 
 def test_measures_as_they_are_written():
     assert measure_from("area").label == "area under the curve"
+    part = measure_from({"evaluation": "parts.right"})
+    assert part.of(Path(), {"after": {"parts": {"right": 0.25}}}) == 0.25
+    assert math.isnan(part.of(Path(), {"after": {"parts": {}}}))
     found = measure_from({"metric": "update/gradient_norm", "over": "max", "better": "lower"})
     assert (found.label, found.lower_is_better) == ("update/gradient_norm (max)", True)
     with pytest.raises(RecipeError, match="a share of successes"):

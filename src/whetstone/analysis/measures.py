@@ -38,7 +38,7 @@ class Measure:
     kind: str
     """`success`, `area`, `tokens_to`, `evaluation` or `metric`."""
     key: str = ""
-    """Of the last evaluation, or of `metrics.jsonl`."""
+    """Of the last evaluation, dotted where it is of a mapping (`parts.correct`), or of `metrics.jsonl`."""
     target: float = 0.0
     """A share of successes, for `tokens_to`."""
     over: str = "mean"
@@ -64,7 +64,10 @@ class Measure:
         if self.kind == "success":
             return float(summary["after"]["success"])
         if self.kind == "evaluation":
-            return _number(summary["after"].get(self.key))
+            found: Any = summary["after"]
+            for name in self.key.split("."):
+                found = found.get(name) if isinstance(found, Mapping) else None
+            return _number(found)
         if self.kind == "metric":
             rows = [row for row in Journal(folder).read() if row["stage"] == "reinforcement"]
             values = [value for row in rows if not math.isnan(value := _number(row.get(self.key)))]
