@@ -57,7 +57,7 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from whetstone.record.run_directory import claimed, read_json, write_json
+from whetstone.record.run_directory import check_inputs, claimed, read_json, write_json
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
     Journal,
@@ -130,13 +130,15 @@ def train(
         summary = read_json(run_dir / "summary.json") if resume else None
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
             progress.say(f"{run_dir}: this run is finished; this is what it came to")
+        elif resume:
+            check_inputs(run_dir, resolved, say=progress.say)
         if summary is None:
             try:
                 if stages:
                     summary = _staged(resolved, stages, run_dir, progress, on_metrics, reuse_from)
                 else:
                     take_warm_up(resolved, run_dir, reuse_from, say=progress.say)
-                    take_first_evaluation(resolved, run_dir, reuse_from)
+                    take_first_evaluation(resolved, run_dir, reuse_from, say=progress.say)
                     run = _Run(resolved, run_dir, progress, on_metrics)
                     summary = run_to_end(run.play, ask_to_stop=run.ask_to_stop)
             except Interrupted as stop:
