@@ -120,6 +120,8 @@ def made(stages, run_dir, *also):
         (folder / "trajectories").mkdir()
         (folder / "checkpoints" / "step-000001" / "trainer").mkdir(parents=True)
         (folder / "checkpoints" / "step-000001" / "trainer" / "checksums.json").write_text("{}")
+        position = {"stage": "", "done": {"supervised": 1}, "version": 1}
+        (folder / "checkpoints" / "step-000001" / "trainer" / "position.json").write_text(json.dumps(position))
         for name in ("untrained", "after"):
             (folder / "evaluations" / f"{name}.json").write_text("{}")
             (folder / "trajectories" / f"evaluation-{name}.jsonl").write_text("")

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_KEYS = frozenset({"answers", "corpus", "data", "database", "file", "folder", "index", "path", "story", "url"})
+_KEYS = frozenset(
+    {"answers", "corpus", "data", "database", "file", "folder", "index", "memory", "path", "story", "url"}
+)
 """Options that name a file or folder, or list some, whatever part they are of."""
 _ELSEWHERE = frozenset({"folder", "index", "url"})
 """Those of them that hold nothing a run reads alone: what a program works in, what is made of something else."""

@@ -14,7 +14,7 @@ def _data() -> BeforeValidator:
     return BeforeValidator(lambda given: {"path": given} if isinstance(given, str) else given)
 
 
-def _several() -> BeforeValidator:
+def several() -> BeforeValidator:
     """One alone is a list of one."""
     return BeforeValidator(lambda given: given if isinstance(given, list | tuple) else [given])
 
@@ -202,7 +202,7 @@ class OfflineSettings(OptimizerSettings):
 class StoredMixtureSettings(Settings):
     """Stored episodes beside the fresh ones of reinforcement."""
 
-    data: Annotated[list[Annotated[DataSettings, _data()]], _several()] = Field(min_length=1)
+    data: Annotated[list[Annotated[DataSettings, _data()]], several()] = Field(min_length=1)
     """A run directory, or a file of trajectories as runs write them; or several, each a history of its own."""
     share: float = Field(0.5, ge=0, lt=1)
     """Of an update's groups, those that are stored: at 0.5 as many come beside the fresh ones (`tasks_per_step`) as

@@ -50,6 +50,8 @@ class Position:
     """Which groups are alive and which comes next, where the recipe alone decides that."""
     memory: dict[str, Any] | None = None
     """What the parts of a method remember."""
+    steps_before: int = 0
+    """Steps of the run whose memory its parts went on from, and of those before it."""
 
     @property
     def steps(self) -> int:
@@ -189,7 +191,7 @@ def load_checkpoint(path: Path, *, trust_remote_code: bool = False) -> tuple[Pol
         RunDirectoryError: Something in it is missing or damaged.
     """
     try:
-        position = Position(**json.loads((path / "trainer" / "position.json").read_text()))
+        position = position_of(path)
         optimizer = torch.load(path / "trainer" / "optimizer.pt", weights_only=True, map_location="cpu")
         kept = path / "trainer" / "critic.pt"
         critic = torch.load(kept, weights_only=True, map_location="cpu") if kept.is_file() else None
@@ -205,6 +207,21 @@ def load_checkpoint(path: Path, *, trust_remote_code: bool = False) -> tuple[Pol
         except (LookupError, TypeError, RuntimeError) as error:
             raise RunDirectoryError(f"{path}: its critic is none of this version's ({error})") from error
     return policy, optimizer, position
+
+
+def position_of(path: Path) -> Position:
+    """How far a run had come at a checkpoint.
+
+    Raises:
+        RunDirectoryError: It is missing or damaged.
+    """
+    try:
+        return Position(**json.loads((path / "trainer" / "position.json").read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise RunDirectoryError(
+            f"{path}: a damaged checkpoint ({said}); delete it to go on from the one before"
+        ) from error
 
 
 def prune_checkpoints(run_dir: Path, *, keep: set[Path], last: int, every: int | None = None) -> None:

@@ -20,7 +20,7 @@ from whetstone.atomic_write import new_folder, write_text
 from whetstone.errors import WhetstoneError
 from whetstone.recipe import Resolved
 from whetstone.record import checkpoint_path, latest_checkpoint, read_json, run_recipe
-from whetstone.record.checkpoint import damage
+from whetstone.record.checkpoint import damage, position_of
 from whetstone.record.inputs import inputs_of, of_keys
 from whetstone.record.run_directory import run_inputs
 
@@ -35,6 +35,8 @@ _SAMPLING = frozenset(
 _NOT_EVALUATED = ("seed", "supervised", "critic")
 _DECIDE_ALL = frozenset({*_DECIDE, "rollout"})
 _EVALUATED = _DECIDE_ALL - {*_NOT_EVALUATED, "policy"}
+_AT_EVALUATION = {"context_transforms", "stops", "rewrites", "environment_wrapper"}
+"""Parts of a method that are there then; see `Method.at_evaluation`."""
 _MADE = ("untrained", "supervised")
 
 
@@ -86,10 +88,16 @@ def take_first_evaluation(
         summary = read_json(other / "summary.json")
         if summary is None or began.parent != other / "checkpoints" or latest_checkpoint(other) != began:
             continue
-        alike = _evaluated(run_recipe(other)) == _evaluated(resolved)
+        alike = _evaluated(run_recipe(other)) == _evaluated(resolved) and _remembers_alike(began, resolved)
         if alike and _read_the_same(other, resolved, _EVALUATED, f"the last evaluation of {other}", say):
             copy_evaluation(other, list(summary["evaluations"])[-1], run_dir, "untrained")
             return
+
+
+def _remembers_alike(began: Path, resolved: Resolved) -> bool:
+    """Whether what stands beside the policy when it is evaluated knows what it knew then."""
+    known = {name.partition(".")[0] for name in position_of(began).memory or {}}
+    return str(began) in resolved.recipe.memory or not known & _AT_EVALUATION
 
 
 def _evaluated(resolved: Resolved) -> dict[str, Any]:

@@ -74,6 +74,7 @@ from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import share_spent
 from whetstone.training.ends import STEPS, end_of
 from whetstone.training.evaluating import evaluate
+from whetstone.training.handed_on import gone_on
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.made_already import copy_evaluation, take_first_evaluation, take_warm_up
 from whetstone.training.own_loop import run_to_end
@@ -216,7 +217,8 @@ class _Run:
                 lambda: assemble(self.learning, self._restored(), say=self.progress.say)
             )
             self._check_ablations()
-            self.assembly.method.load_state(self.position.memory or {})
+            method, self.position = gone_on(self.assembly.method, self.resolved, self.position, say=self.progress.say)
+            self.assembly = replace(self.assembly, method=method)
             await run_in_compute_thread(check_mixture, self.assembly)
             self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
             await self._publish(self.position.version)

@@ -28,6 +28,7 @@ from whetstone.record import latest_checkpoint, read_json, write_json
 from whetstone.record.inputs import inputs_of, together
 from whetstone.reporting import Progress
 from whetstone.training.final import final_policy
+from whetstone.training.handed_on import remembering
 from whetstone.training.made_already import copy_evaluation
 from whetstone.training.reward_model import MODEL, fit_reward_model
 
@@ -57,6 +58,8 @@ def run_stages(
     before: Path | None = None
     key = read = ""
     made: dict[str, Path] = {}
+    policies: list[Path] = []
+    """Of the stages so far, those that are runs."""
     told: list[dict[str, Any]] = []
     for stage in stages:
         key = _key(key, stage)
@@ -70,6 +73,8 @@ def run_stages(
             if read_json(folder / _MADE) != (made_of := {"key": key, "read": read}):
                 progress.say(f"stage {stage.name}  ({folder})")
                 resolved = _behind(stage, before, made, run_dir)
+                if not resolved.recipe.memory and (known := remembering(resolved, policies)):
+                    resolved = resolved.with_changes({"memory": known})
                 if stage.kind == REWARD_MODEL:
                     _score(resolved, folder, stage.name, progress)
                 else:
@@ -82,6 +87,7 @@ def run_stages(
             made[stage.name] = folder / MODEL
         else:
             before = made[stage.name] = folder
+            policies.append(folder)
     trained = [each for each in told if "evaluations" in each["summary"]]
     _shown(trained, run_dir)
     listed = [{"name": each["name"], "folder": str(each["inside"]), "reused": each["reused"]} for each in told]
