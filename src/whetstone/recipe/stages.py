@@ -20,7 +20,7 @@ from whetstone.seeding import derive_seed
 _PAIR = {"supervised", "reinforcement"}
 REWARD_MODEL = "reward_model"
 _UNUSED = "has no effect: no stage behind it could use its scores"
-_OWN = ("name", "adapters", "optional")
+_OWN = ("name", "adapters", "optional", "once")
 """Keys of a stage that are none of a recipe."""
 _TINY_RATE: float = OptimizerSettings.model_fields["learning_rate"].default
 
@@ -61,7 +61,9 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
     found: list[NamedStage] = []
     for turn in range(recipe.rounds):
         for number, stage in enumerate(given):
-            place = turn * len(given) + number
+            if turn and stage.get("once", False):
+                continue
+            place = len(found)
             one = _stage(resolved, stage, f"stages.{number}", place)
             if one.name in {other.name for other in found}:
                 raise resolved.error(f"stages.{number}.name", f'"{one.name}" is the name of two stages')
