@@ -87,6 +87,18 @@ def test_rounds_of_methods_have_their_stages_and_the_worlds_warm_up_once():
 
 
 @pytest.mark.slow
+def test_a_q_function_of_log_probs_learns_from_what_was_sampled_before_good_and_bad(tmp_path):
+    small = [*(key for key in PLAIN if not key.startswith("reinforcement")), "sampling.steps=2",
+             "sampling.tasks_per_step=4", "critic.warm_up=0"]  # fmt: skip
+    train(load_recipe("demo", small, with_="b-coder"), tmp_path / "run", progress=QUIET)
+    path = tmp_path / "run" / "stages" / "2-offline" / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == 60
+    assert all(row["update/skipped"] == 0 for row in rows)
+    assert sum(row["value/error"] for row in rows[-10:]) < sum(row["value/error"] for row in rows[:10])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["star", "expert-iteration"])
 def test_rounds_of_a_method_imitate_what_its_rounds_sampled_on_the_calculator(tmp_path, method):
     small = [*(key for key in PLAIN if not key.startswith("reinforcement")), "sampling.steps=1",

@@ -52,7 +52,9 @@ class StoredReader:
             if settings.relabel is not None:
                 relabel = found(self.resolved, f"{key}.relabel", "function", settings.relabel, {})
             tools = tools_shown(self.environment())
-            return stored_groups(path, self.chat, choice, learn_from=learn_from, relabel=relabel, tools=tools)
+            return stored_groups(
+                path, self.chat, choice, learn_from=learn_from, joined=settings.joined, relabel=relabel, tools=tools
+            )
         if settings.relabel is not None:
             raise self.resolved.error(f"{key}.relabel", f"has no effect: {path} is no run, whose contexts are known")
         return logged_groups(
@@ -60,6 +62,7 @@ class StoredReader:
             self.chat,
             choice,
             learn_from=learn_from,
+            joined=settings.joined,
             split=settings.split,
             reward=settings.reward,
             offered=tuple(tools_shown(self.environment())),

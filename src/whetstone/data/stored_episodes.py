@@ -18,6 +18,7 @@ from whetstone.chat import Chat, ToolSpec, user
 from whetstone.data.choosing import Choice, reward_of
 from whetstone.data.conversations import Chosen, conversation_of, everything
 from whetstone.data.demonstrations import same, written
+from whetstone.data.joining import with_joined
 from whetstone.data.logs import Logged, Piece, logged
 from whetstone.data.rows import rows_of
 from whetstone.errors import DataError, RunDirectoryError
@@ -41,6 +42,7 @@ def stored_groups(
     choice: Choice = _ALL,
     *,
     learn_from: Chosen = everything,
+    joined: int = 0,
     relabel: Relabel | None = None,
     tools: Sequence[ToolSpec] = (),
 ) -> list[Group]:
@@ -51,6 +53,7 @@ def stored_groups(
         chat: Whose tokenizer they must be of.
         choice: Which of them are taken.
         learn_from: Which turns of them are learned from; the others are read.
+        joined: At most so many new ones of each group, see `with_joined`.
         relabel: Says what episodes that did not solve their task did instead; they solved that.
         tools: On offer in them; for `relabel`.
 
@@ -61,7 +64,7 @@ def stored_groups(
     if relabel is not None:
         told = partial(_relabelled, relabel=relabel, chat=chat, tools=tools)
         groups = [replace(group, trajectories=tuple(map(told, group.trajectories))) for group in groups]
-    chosen = _chosen(path, groups, choice)
+    chosen = _chosen(path, [with_joined(group, joined) for group in groups], choice)
     _check_tokens(path, chat, [t for group in chosen for t in group.trajectories][:_TRIED])
     return _learned(path, chosen, learn_from)
 
@@ -72,6 +75,7 @@ def logged_groups(
     choice: Choice = _ALL,
     *,
     learn_from: Chosen = everything,
+    joined: int = 0,
     split: str = "train",
     reward: str | Sequence[str] | None = None,
     offered: tuple[ToolSpec, ...] = (),
@@ -83,6 +87,7 @@ def logged_groups(
         path: A file, as `rows_of` reads it.
         choice: Which of them are taken.
         learn_from: Which turns of them are learned from; the others are read.
+        joined: At most so many new ones of each group, see `with_joined`.
         split: Of a dataset that has several.
         reward: The column with the reward, or several that are added up; None: the usual ones.
         offered: Tools of rows that say nothing of tools.
@@ -105,7 +110,7 @@ def logged_groups(
             tasks.setdefault(episode.task, []).append(scored)
     groups = [Group(Task(task, ""), tuple(each), number) for number, (task, each) in enumerate(tasks.items())]
     left_out = {group.number: [t for t in group.trajectories if t.error is not None] for group in groups}
-    chosen = _learned(path, _chosen(path, groups, choice), learn_from)
+    chosen = _learned(path, _chosen(path, [with_joined(group, joined) for group in groups], choice), learn_from)
     return [replace(group, trajectories=(*group.trajectories, *left_out[group.number])) for group in chosen]
 
 

@@ -105,10 +105,23 @@ class DataSettings(Settings):
     """Of stored episodes, those alone that ended by themselves, every call well-formed and answered, without loops."""
     distinct: bool = False
     """Of stored episodes of one task that said and called the same, one alone."""
+    joined: int = Field(0, ge=0)
+    """Of stored episodes of one task, at most so many new ones, the beginning of one with the end of another where both
+    read the same; they are there to be chosen from, too."""
     balanced: bool = False
     """Whether each task is drawn as often as any other, however many episodes are stored of it."""
 
-    OF_EPISODES: ClassVar = ("reward", "min_reward", "best", "max_tokens", "clean", "distinct", "balanced", "relabel")
+    OF_EPISODES: ClassVar = (
+        "reward",
+        "min_reward",
+        "best",
+        "max_tokens",
+        "clean",
+        "distinct",
+        "joined",
+        "balanced",
+        "relabel",
+    )
     """Keys that say something of stored episodes alone."""
 
     @property
