@@ -141,6 +141,17 @@ def token_gae(batch):
     return whiten(found)
 
 
+def b_coder(batch):
+    found = []
+    for tr in batch:
+        tokens = [tok for turn in tr["turns"] for tok in turn["tokens"]]
+        worth = [tok["token_values"] + 0.05 * tok["old_logprobs"] for tok in tokens]
+        for k, reward in enumerate(token_rewards(tr)):
+            ahead = worth[k + 1] if k + 1 < len(worth) else tr["last_token_values"]
+            found.append(reward + ahead - worth[k])
+    return found
+
+
 def critics_minimum(tr):
     now = [min(turn["values"], turn["twin_values"]) for turn in tr["turns"]]
     return now, [*now[1:], min(tr["last_values"], tr["last_twin_values"])] if now else []

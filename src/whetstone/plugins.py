@@ -10,11 +10,13 @@ one is found before anything runs, and an option cannot exist that the part does
 
 from __future__ import annotations
 
+import filecmp
 import functools
 import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -162,13 +164,27 @@ def module_named(name: str) -> ModuleType:
     """The module of this name, in the folders that are searched, in the working directory, or installed.
 
     Raises:
-        ImportError: There is none.
+        ImportError: There is none, or one folder has another of this name than a second folder, or than what is loaded.
     """
     search_also(Path.cwd())  # the `whetstone` command does not put it there, as `python -m` would
+    _check_one(name)
     for folder in _searched:
         if folder not in sys.path:
             sys.path.insert(0, folder)
     return importlib.import_module(name)
+
+
+def _check_one(name: str) -> None:
+    """See that a name means one module: Python loads the first of a name, and gives it to all who ask afterwards."""
+    below = Path(*name.split("."))
+    places = (Path(folder) / file for folder in _searched for file in (below.with_suffix(".py"), below / "__init__.py"))
+    there = {place.resolve() for place in places if place.is_file()}
+    loaded = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+    if there and loaded.is_file():
+        there.add(loaded.resolve())
+    for one, other in pairwise(sorted(there)):
+        if not filecmp.cmp(one, other, shallow=False):
+            raise ImportError(f"{one} and {other} are two modules of one name, of which Python loads one; rename one")
 
 
 def searched() -> list[str]:

@@ -7,17 +7,21 @@ from dataclasses import replace
 import pytest
 
 from tests_conversations import computed, written
+from tests_episodes import TASK, call, in_order, played
 from whetstone.assembly import assemble
+from whetstone.assembly.own_data import StoredEpisodes, check_data, demonstrations_of
+from whetstone.chat import assistant
 from whetstone.data import Choice, conversation_of, conversation_rows, logged, logged_groups
 from whetstone.data import written as in_tokens
 from whetstone.data.choosing import is_clean
+from whetstone.data.conversations import LEARNED_FROM
 from whetstone.data.rows import Row
-from whetstone.data.stored_episodes import as_stored
-from whetstone.errors import DataError
+from whetstone.data.stored_episodes import as_stored, learned
+from whetstone.errors import DataError, RecipeError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
-from whetstone.trajectory import EndReason, OffPolicy
+from whetstone.trajectory import EndReason, Group, OffPolicy, Score
 
 TINY = "policy.tiny={vocabulary: 300, hidden: 8, layers: 1, heads: 2, intermediate: 8, context_length: 512}"
 
@@ -194,3 +198,57 @@ def test_a_log_is_learned_from(tmp_path, kind):
     summary = train(load_recipe("demo", own), tmp_path / "run", progress=Progress(quiet=True))
     assert kind in summary.seconds
     assert [json.loads(line)["step"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()] == [1, 2]
+
+
+def trained_turns(episode):
+    """Numbers of the turns with a token that is trained."""
+    return sorted({
+        turn
+        for segment in episode.segments()
+        for turn, mine in zip(segment.turns, segment.action_mask, strict=True)
+        if mine
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(("chosen", "turns"), [("all", [0, 1]), ("last", [1]), ("calls", [0]), ("answers", [1])])
+def test_which_turns_of_a_log_are_learned_from_is_said_as_of_a_conversation(tmp_path, made, chosen, turns):
+    path = written(tmp_path / "a.jsonl", [{"messages": computed(12, 34), "reward": 1.0}])
+    resolved = made.resolved.with_changes(
+        supervised={"data": {"path": str(path), "min_reward": 1, "learn_from": chosen}}
+    )
+    drawn = demonstrations_of(replace(made, resolved=resolved), resolved.recipe.supervised.data, "supervised.data")
+    assert trained_turns(drawn.episode(0)) == turns
+
+
+def test_turns_of_stored_episodes_that_are_not_learned_from_are_read_and_the_others_keep_their_log_probs():
+    whole = played(in_order(call("12*34"), assistant("408")))
+    last = learned(whole, LEARNED_FROM["last"])
+    assert trained_turns(whole) == [0, 1]
+    assert trained_turns(last) == [1]
+    assert [turn.action.ids for turn in last.turns] == [turn.action.ids for turn in whole.turns]
+    (again,) = as_stored(Group(TASK, (replace(last, score=Score(1.0)),)), "x").trajectories
+    assert again.off_policy is OffPolicy.STORED
+    (segment,) = again.segments()
+    assert {segment.tokens.logprobs[t] for t, mine in enumerate(segment.action_mask) if mine} == {-0.5}
+
+
+def test_stored_episodes_of_which_nothing_is_left_to_learn_are_refused_together_and_left_out_alone(tmp_path, made):
+    rows = [{"messages": [*computed(12, 34)[:1], {"role": "assistant", "content": "408"}], "reward": 1.0}]
+    path = written(tmp_path / "a.jsonl", rows)
+    with pytest.raises(DataError, match=r"a.jsonl: none of its turns is learned from \(learn_from\)"):
+        logged_groups(path, made.chat, learn_from=LEARNED_FROM["calls"])
+    path = written(tmp_path / "b.jsonl", [*rows, {"messages": computed(5, 6), "reward": 1.0}])
+    groups = logged_groups(path, made.chat, learn_from=LEARNED_FROM["calls"])
+    drawn = StoredEpisodes(groups, seed=0)
+    assert sorted((drawn.episode(k).error or "")[-12:] for k in range(2)) == ["", "(learn_from)"]
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "preference", "reward_model"])
+def test_where_whole_texts_are_learned_from_choosing_turns_is_refused(tmp_path, made, kind):
+    written(tmp_path / "a.jsonl", [{"text": "a", "prompt": "a", "chosen": "b", "rejected": "c"}])
+    given = {kind: {"data": {"path": str(tmp_path / "a.jsonl"), "learn_from": "last"}}}
+    without = [
+        f"{key}=null" for key in ("ablations", "supervised", "reinforcement", "rollout", "advantage", "objective")
+    ]
+    with pytest.raises(RecipeError, match=f"{kind}.data.learn_from: has no effect"):
+        check_data(made, load_recipe("demo", without, **given))

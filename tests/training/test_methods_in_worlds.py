@@ -28,6 +28,12 @@ REFUSED = {
     **{("memory-folding", world): "memory-folding adds fold_memory to environment.tools" for world in _OTHERS},
     **{("rubric-scaffolding", world): "has no private `rubric`, which the view shows" for world in _OTHERS},
     **{(name, "frozen-lake"): "reads the private `answer` of tasks; task" for name in ("score", "try-again")},
+    **{
+        (name, world): "none of its episodes solved its task, so there is nothing to imitate"
+        for name in ("expert-iteration", "star")
+        for world in WORLDS
+    },
+    ("star", "frozen-lake"): "has no answer (private `answer`) to hint at",
     ("cleaner", "frozen-lake"): "rollback takes calls back, which a world that remembers them",
     ("igpo", "frozen-lake"): '"frozen_lake" knows no gold answer (private `answer`)',
 }
@@ -57,7 +63,10 @@ def models(tmp_path_factory):
 @pytest.mark.parametrize("method", built_in_methods())
 def test_every_method_trains_in_every_world_or_is_refused_in_one_line(tmp_path, models, method, world):
     def trained():
-        found = load_recipe(world, [*CHANGES, f"policy.path={models / world}", f"with={method}"])
+        own = load_recipe(world, with_=method).recipe.own_stages
+        stage = next(kind for kind in ("reinforcement", "sampling") if kind in own)
+        changes = [change.replace("reinforcement.", f"{stage}.") for change in CHANGES]
+        found = load_recipe(world, [*changes, f"policy.path={models / world}", f"with={method}"])
         return train(found, tmp_path / "run", progress=Progress(quiet=True))
 
     said = REFUSED.get((method, world))

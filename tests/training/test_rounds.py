@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import math
 
 import pytest
 import torch
@@ -70,6 +71,53 @@ def test_a_recipe_of_one_stage_has_no_stage_before_it():
     one = load_recipe("demo", alone[:2] + alone[3:], supervised={"data": {"stage": "previous"}})
     with pytest.raises(RecipeError, match="there is no stage before it; put both into stages"):
         stages_of(one)
+
+
+def test_rounds_of_methods_have_their_stages_and_the_worlds_warm_up_once():
+    for method, best in (("star", 1), ("expert-iteration", 4)):
+        made = stages_of(load_recipe("demo", with_=method))
+        names = [stage.name for stage in made]
+        assert names == ["1-supervised", *(f"{2 + k}-{('sampling', 'imitation')[k % 2]}" for k in range(6))]
+        assert made[0].resolved.recipe.supervised.data is None
+        imitated = [stage.resolved.recipe.supervised.data for stage in made if stage.name.endswith("imitation")]
+        assert {each.best for each in imitated} == {best}
+        assert [stage.reads.get("supervised.data") for stage in made][2::2] == names[1::2]
+    without = stages_of(load_recipe("demo", ["supervised=null"], with_="star"))
+    assert [stage.kind for stage in without] == ["sampling", "supervised"] * 3
+    assert without[0].resolved.recipe.rollout.strategy.options == {"hints": "answer"}
+
+
+@pytest.mark.slow
+def test_a_q_function_of_log_probs_moves_the_policy_by_what_was_sampled_before(tmp_path):
+    small = [*(key for key in PLAIN if not key.startswith("reinforcement")), "sampling.steps=2",
+             "sampling.tasks_per_step=4", "critic.warm_up=0"]  # fmt: skip
+    train(load_recipe("demo", small, with_="b-coder"), tmp_path / "run", progress=QUIET)
+    path = tmp_path / "run" / "stages" / "2-offline" / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == 60
+    assert all(row["update/skipped"] == 0 for row in rows)
+    assert all(math.isfinite(row["value/error"]) for row in rows)
+    ends = [latest_checkpoint(tmp_path / "run" / "stages" / name) for name in ("1-sampling", "2-offline")]
+    one, other = (load_checkpoint(path)[0].model.state_dict() for path in ends)
+    assert not alike(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["star", "expert-iteration"])
+def test_rounds_of_a_method_imitate_what_its_rounds_sampled_on_the_calculator(tmp_path, method):
+    small = [*(key for key in PLAIN if not key.startswith("reinforcement")), "sampling.steps=1",
+             "sampling.tasks_per_step=4", "rounds=2"]  # fmt: skip
+    resolved = load_recipe("demo", small, with_=method)
+    summary = train(resolved, tmp_path / "run", progress=QUIET)
+    assert list(summary.evaluations) == ["untrained", "1-sampling", "2-imitation", "3-sampling", "4-imitation"]
+    for name in ("2-imitation", "4-imitation"):
+        path = tmp_path / "run" / "stages" / name / "metrics.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert len(rows) == 40
+        assert all(row["update/skipped"] == 0 for row in rows)
+    ends = [latest_checkpoint(tmp_path / "run" / "stages" / name) for name in ("1-sampling", "4-imitation")]
+    one, other = (load_checkpoint(path)[0].model.state_dict() for path in ends)
+    assert not alike(one, other)
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ from whetstone.recipe import (
     SupervisedSettings,
 )
 from whetstone.seeding import derive_seed
-from whetstone.trajectory import Group, Score, Trajectory
+from whetstone.trajectory import EndReason, Group, Score, Trajectory
 
 
 class StoredEpisodes:
@@ -75,6 +75,9 @@ class StoredEpisodes:
 def _shown(episode: Trajectory) -> Trajectory:
     """What is chosen from a log is what is to be imitated, whether or not somebody says that it solved anything."""
     score = episode.score
+    if score is not None and not episode.segments():
+        why = f"{episode.id}  none of its turns is learned from (learn_from)"
+        return replace(episode, score=None, ended=EndReason.ERROR, error=why)
     return episode if score is None else replace(episode, score=replace(score, success=True))
 
 
@@ -158,6 +161,7 @@ def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
     Raises:
         DataError: A row is wrong, or there is no text.
     """
+    _refuse_turns(assembly.resolved, settings.data, "pretraining.data", "every token of a text is learned from")
     path = Path(settings.data.path)
     texts = [text_of(row) for row in rows_of(path, split=settings.data.split)]
     if not any(map(str.strip, texts)):
@@ -217,6 +221,7 @@ def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[t
         DataError: A row is wrong, or there is none.
     """
     path, key = Path(settings.data.path), "reward_model.data"
+    _refuse_turns(assembly.resolved, settings.data, key, "an episode is scored whole")
     if is_stored(path):
         return [group.trajectories for group in _tasks_of(assembly, settings.data, key)]
     _refuse_filters(assembly.resolved, settings.data, key)
@@ -263,6 +268,12 @@ def check_mixture(assembly: Assembly) -> None:
 def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> None:
     for name in settings.chooses:
         raise resolved.error(f"{key}.{name}", f"has no effect: {settings.path} holds no stored episodes")
+    _refuse_turns(resolved, settings, key, "both answers of a pair are compared whole")
+
+
+def _refuse_turns(resolved: Resolved, settings: DataSettings, key: str, why: str) -> None:
+    if settings.learn_from != "all":
+        raise resolved.error(f"{key}.learn_from", f"has no effect: {why}")
 
 
 def with_learning(resolved: Resolved) -> Resolved:

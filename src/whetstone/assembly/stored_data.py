@@ -13,6 +13,7 @@ from pathlib import Path
 from whetstone.assembly.instantiate import found
 from whetstone.chat import Chat
 from whetstone.data import Choice, logged_groups, stored_groups
+from whetstone.data.conversations import LEARNED_FROM
 from whetstone.data.stored_episodes import is_stored
 from whetstone.environments import Environment
 from whetstone.environments.protocol import tools_shown
@@ -43,19 +44,25 @@ class StoredReader:
             RecipeError: A key has no effect on them.
         """
         path, choice = Path(settings.path), choice_of(settings)
+        learn_from = found(self.resolved, f"{key}.learn_from", "turn filter", settings.learn_from, LEARNED_FROM)
         if is_stored(path):
             if settings.reward is not None:
                 raise self.resolved.error(f"{key}.reward", f"has no effect: {path} holds the rewards its run gave")
             relabel = None
             if settings.relabel is not None:
                 relabel = found(self.resolved, f"{key}.relabel", "function", settings.relabel, {})
-            return stored_groups(path, self.chat, choice, relabel=relabel, tools=tools_shown(self.environment()))
+            tools = tools_shown(self.environment())
+            return stored_groups(
+                path, self.chat, choice, learn_from=learn_from, joined=settings.joined, relabel=relabel, tools=tools
+            )
         if settings.relabel is not None:
             raise self.resolved.error(f"{key}.relabel", f"has no effect: {path} is no run, whose contexts are known")
         return logged_groups(
             path,
             self.chat,
             choice,
+            learn_from=learn_from,
+            joined=settings.joined,
             split=settings.split,
             reward=settings.reward,
             offered=tuple(tools_shown(self.environment())),

@@ -45,7 +45,7 @@ class Choice:
     def _taken(self, group: Group) -> tuple[Trajectory, ...]:
         kept = [episode for episode in group.trajectories if self._suits(episode)]
         if self.distinct:
-            kept = list({_said(episode): episode for episode in reversed(kept)}.values())[::-1]
+            kept = list({said(episode): episode for episode in reversed(kept)}.values())[::-1]
         if self.best is not None:
             kept = sorted(kept, key=reward_of, reverse=True)[: self.best]
         return tuple(kept)
@@ -72,10 +72,10 @@ def is_clean(episode: Trajectory) -> bool:
         return False
     if any(call.outcome != "ok" for call in episode.calls):
         return False
-    return not _loops(_said(episode))
+    return not _loops(said(episode))
 
 
-def _said(episode: Trajectory) -> tuple[object, ...]:
+def said(episode: Trajectory) -> tuple[object, ...]:
     """What was said and called, turn by turn."""
     return tuple(
         (turn.message.text.strip(), tuple((call.name, call.arguments) for call in turn.message.tool_calls))
@@ -83,9 +83,9 @@ def _said(episode: Trajectory) -> tuple[object, ...]:
     )
 
 
-def _loops(said: Sequence[object]) -> bool:
+def _loops(turns: Sequence[object]) -> bool:
     running = 1
-    for before, now in pairwise(said):
+    for before, now in pairwise(turns):
         running = running + 1 if before == now else 1
         if running == _LOOPED:
             return True

@@ -16,14 +16,15 @@ from pathlib import Path
 
 from whetstone.chat import Chat, ToolSpec, user
 from whetstone.data.choosing import Choice, reward_of
-from whetstone.data.conversations import conversation_of
+from whetstone.data.conversations import Chosen, conversation_of, everything
 from whetstone.data.demonstrations import same, written
+from whetstone.data.joining import with_joined
 from whetstone.data.logs import Logged, Piece, logged
 from whetstone.data.rows import rows_of
 from whetstone.errors import DataError, RunDirectoryError
 from whetstone.record import RunRecord
 from whetstone.rollout.rereading import reread
-from whetstone.trajectory import Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory, Turn
+from whetstone.trajectory import TRAINABLE, Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory, Turn
 from whetstone.trajectory_json import decoded_trajectories
 
 _TRIED = 8
@@ -40,6 +41,8 @@ def stored_groups(
     chat: Chat,
     choice: Choice = _ALL,
     *,
+    learn_from: Chosen = everything,
+    joined: int = 0,
     relabel: Relabel | None = None,
     tools: Sequence[ToolSpec] = (),
 ) -> list[Group]:
@@ -49,6 +52,8 @@ def stored_groups(
         path: A run directory, or a file of trajectories as runs write them.
         chat: Whose tokenizer they must be of.
         choice: Which of them are taken.
+        learn_from: Which turns of them are learned from; the others are read.
+        joined: At most so many new ones of each group, see `with_joined`.
         relabel: Says what episodes that did not solve their task did instead; they solved that.
         tools: On offer in them; for `relabel`.
 
@@ -59,9 +64,9 @@ def stored_groups(
     if relabel is not None:
         told = partial(_relabelled, relabel=relabel, chat=chat, tools=tools)
         groups = [replace(group, trajectories=tuple(map(told, group.trajectories))) for group in groups]
-    chosen = _chosen(path, groups, choice)
+    chosen = _chosen(path, [with_joined(group, joined) for group in groups], choice)
     _check_tokens(path, chat, [t for group in chosen for t in group.trajectories][:_TRIED])
-    return chosen
+    return _learned(path, chosen, learn_from)
 
 
 def logged_groups(
@@ -69,6 +74,8 @@ def logged_groups(
     chat: Chat,
     choice: Choice = _ALL,
     *,
+    learn_from: Chosen = everything,
+    joined: int = 0,
     split: str = "train",
     reward: str | Sequence[str] | None = None,
     offered: tuple[ToolSpec, ...] = (),
@@ -79,6 +86,8 @@ def logged_groups(
     Args:
         path: A file, as `rows_of` reads it.
         choice: Which of them are taken.
+        learn_from: Which turns of them are learned from; the others are read.
+        joined: At most so many new ones of each group, see `with_joined`.
         split: Of a dataset that has several.
         reward: The column with the reward, or several that are added up; None: the usual ones.
         offered: Tools of rows that say nothing of tools.
@@ -101,7 +110,7 @@ def logged_groups(
             tasks.setdefault(episode.task, []).append(scored)
     groups = [Group(Task(task, ""), tuple(each), number) for number, (task, each) in enumerate(tasks.items())]
     left_out = {group.number: [t for t in group.trajectories if t.error is not None] for group in groups}
-    chosen = _chosen(path, groups, choice)
+    chosen = _learned(path, _chosen(path, [with_joined(group, joined) for group in groups], choice), learn_from)
     return [replace(group, trajectories=(*group.trajectories, *left_out[group.number])) for group in chosen]
 
 
@@ -113,6 +122,31 @@ def _chosen(path: Path, groups: Sequence[Group], choice: Choice) -> list[Group]:
         why = f"; the first that cannot be learned from: {failed}" if failed else ""
         raise DataError(f"{path}: holds no scored episodes{asked}{why}")
     return chosen
+
+
+def learned(episode: Trajectory, learn_from: Chosen) -> Trajectory:
+    """The episode with the turns that are not chosen as something to read: nobody's, without log-probs, in no loss.
+
+    Args:
+        learn_from: Given a turn's message, its number from 0, and all messages of the episode.
+    """
+    messages = episode.messages
+    turns = tuple(
+        turn
+        if learn_from(turn.message, number, messages)
+        else replace(turn, action=Tokens.written(turn.action.ids, Author.SPLICED))
+        for number, turn in enumerate(episode.turns)
+    )
+    return replace(episode, turns=turns)
+
+
+def _learned(path: Path, groups: Sequence[Group], learn_from: Chosen) -> list[Group]:
+    if learn_from is everything:
+        return list(groups)
+    found = [replace(g, trajectories=tuple(learned(t, learn_from) for t in g.trajectories)) for g in groups]
+    if not any(t.segments() for group in found for t in group.trajectories):
+        raise DataError(f"{path}: none of its turns is learned from (learn_from)")
+    return found
 
 
 def _read(episode: Logged, chat: Chat, offered: tuple[ToolSpec, ...], context_length: float) -> Trajectory:
@@ -193,7 +227,11 @@ def as_stored(group: Group, name: str, *, number: int = 0, off_policy: OffPolicy
 def _as_stored(
     trajectory: Trajectory, name: str, off_policy: OffPolicy | None, older: Mapping[int, Turn]
 ) -> Trajectory:
-    drawn = all(not math.isnan(logprob) for turn in trajectory.turns for logprob in turn.action.logprobs)
+    drawn = all(
+        author not in TRAINABLE or not math.isnan(logprob)
+        for turn in trajectory.turns
+        for author, logprob in zip(turn.action.authors, turn.action.logprobs, strict=True)
+    )
     if not drawn and off_policy in (OffPolicy.STORED, OffPolicy.TRUNCATED):
         raise DataError(
             f"{trajectory.id}: has no log-probs from when it was drawn, which off_policy: {off_policy} compares with; "

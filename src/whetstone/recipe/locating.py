@@ -7,12 +7,16 @@ So what is found is written down whole.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_KEYS = frozenset({"answers", "corpus", "database", "file", "folder", "index", "path", "story", "url"})
-"""Options that name a file or folder, whatever part they are of."""
+_KEYS = frozenset(
+    {"answers", "corpus", "data", "database", "file", "folder", "index", "memory", "path", "story", "url"}
+)
+"""Options that name a file or folder, or list some, whatever part they are of."""
+_ELSEWHERE = frozenset({"folder", "index", "url"})
+"""Those of them that hold nothing a run reads alone: what a program works in, what is made of something else."""
 _OF_FOLDERS = "frozen"
 """Mappings of this name hold folders by other names."""
 
@@ -33,6 +37,8 @@ def located(keys: Any, folder: Path | None) -> Any:
 def _value(key: str, value: Any, folder: Path | None) -> Any:
     if isinstance(value, str):
         return _found(value, folder) if key in _KEYS else value
+    if key in _KEYS and isinstance(value, list):
+        return [_value(key, each, folder) for each in value]
     if key == _OF_FOLDERS and isinstance(value, Mapping):
         return {name: _found(each, folder) if isinstance(each, str) else each for name, each in value.items()}
     return located(value, folder)
@@ -47,6 +53,24 @@ def _found(written: str, folder: Path | None) -> str:
             if there.exists():
                 return str(there)
     return written
+
+
+def files_named(keys: Any, dotted: str = "") -> Iterator[tuple[str, Path]]:
+    """(dotted key, path) of each file and folder that is named, whether or not it is there; of lists by number.
+
+    Args:
+        keys: Nested as in the file.
+        dotted: Where they stand.
+    """
+    if isinstance(keys, str):
+        *above, last = ["", *(part for part in dotted.split(".") if not part.isdecimal())]
+        named = last in _KEYS - _ELSEWHERE or above[-1] == _OF_FOLDERS
+        if named and keys and "://" not in keys:
+            yield dotted, Path(keys)
+        return
+    below = keys.items() if isinstance(keys, Mapping) else enumerate(keys) if isinstance(keys, list) else ()
+    for key, value in below:
+        yield from files_named(value, f"{dotted}.{key}".lstrip("."))
 
 
 def is_file(path: Path) -> bool:

@@ -22,6 +22,7 @@ from whetstone.recipe.stage_settings import (
     RewardModelSettings,
     SamplingSettings,
     SupervisedSettings,
+    several,
 )
 
 
@@ -264,6 +265,8 @@ _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5
 _IMITATION = 10
 """Imitation bears as many times the rate."""
 DEFAULT_ADVANTAGE = Part(name="group_relative")
+MEMORY_NEW = "new"
+"""Of `memory`: what remembers begins with nothing."""
 STAGE_KINDS = (
     "pretraining", "sampling", "supervised", "preference", "offline", "reward_model",
     "distillation",     "reinforcement",
@@ -336,6 +339,10 @@ class Recipe(Settings):
     """A scorer, for reinforcement behind it; null leaves it out."""
     distillation: DistillationSettings | None = None
     """What `teacher` makes of the policy's own episodes; null leaves it out."""
+    memory: Annotated[list[str], several()] = []
+    """Runs or checkpoints from whose memory parts that remember (lessons, stored successes, a curriculum) go on, where
+    this recipe has the same part, written alike; of several the later goes before. Of `stages` each goes on from those
+    before it unless this says otherwise; `new`: with nothing."""
     stages: list[dict[str, Any]] = []
     """Instead of these, stages in any number and order: each a mapping of one of them, and whatever other keys of
     the recipe are different in it. What the recipe itself says of a kind is what all stages of that kind have in

@@ -14,7 +14,7 @@ def _data() -> BeforeValidator:
     return BeforeValidator(lambda given: {"path": given} if isinstance(given, str) else given)
 
 
-def _several() -> BeforeValidator:
+def several() -> BeforeValidator:
     """One alone is a list of one."""
     return BeforeValidator(lambda given: given if isinstance(given, list | tuple) else [given])
 
@@ -105,10 +105,23 @@ class DataSettings(Settings):
     """Of stored episodes, those alone that ended by themselves, every call well-formed and answered, without loops."""
     distinct: bool = False
     """Of stored episodes of one task that said and called the same, one alone."""
+    joined: int = Field(0, ge=0)
+    """Of stored episodes of one task, at most so many new ones, the beginning of one with the end of another where both
+    read the same; they are there to be chosen from, too."""
     balanced: bool = False
     """Whether each task is drawn as often as any other, however many episodes are stored of it."""
 
-    OF_EPISODES: ClassVar = ("reward", "min_reward", "best", "max_tokens", "clean", "distinct", "balanced", "relabel")
+    OF_EPISODES: ClassVar = (
+        "reward",
+        "min_reward",
+        "best",
+        "max_tokens",
+        "clean",
+        "distinct",
+        "joined",
+        "balanced",
+        "relabel",
+    )
     """Keys that say something of stored episodes alone."""
 
     @property
@@ -202,7 +215,7 @@ class OfflineSettings(OptimizerSettings):
 class StoredMixtureSettings(Settings):
     """Stored episodes beside the fresh ones of reinforcement."""
 
-    data: Annotated[list[Annotated[DataSettings, _data()]], _several()] = Field(min_length=1)
+    data: Annotated[list[Annotated[DataSettings, _data()]], several()] = Field(min_length=1)
     """A run directory, or a file of trajectories as runs write them; or several, each a history of its own."""
     share: float = Field(0.5, ge=0, lt=1)
     """Of an update's groups, those that are stored: at 0.5 as many come beside the fresh ones (`tasks_per_step`) as

@@ -13,14 +13,14 @@ from typing import Any
 from whetstone.errors import did_you_mean
 from whetstone.recipe.checking import CREDIT_KEYS, SAMPLING_KEYS
 from whetstone.recipe.resolved import Resolved
-from whetstone.recipe.settings import SAMPLES, STAGE_KINDS, Recipe
+from whetstone.recipe.settings import MEMORY_NEW, SAMPLES, STAGE_KINDS, Recipe
 from whetstone.recipe.stage_settings import OptimizerSettings, data_of
 from whetstone.seeding import derive_seed
 
 _PAIR = {"supervised", "reinforcement"}
 REWARD_MODEL = "reward_model"
 _UNUSED = "has no effect: no stage behind it could use its scores"
-_OWN = ("name", "adapters", "optional")
+_OWN = ("name", "adapters", "optional", "once")
 """Keys of a stage that are none of a recipe."""
 _TINY_RATE: float = OptimizerSettings.model_fields["learning_rate"].default
 
@@ -61,7 +61,9 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
     found: list[NamedStage] = []
     for turn in range(recipe.rounds):
         for number, stage in enumerate(given):
-            place = turn * len(given) + number
+            if turn and stage.get("once", False):
+                continue
+            place = len(found)
             one = _stage(resolved, stage, f"stages.{number}", place)
             if one.name in {other.name for other in found}:
                 raise resolved.error(f"stages.{number}.name", f'"{one.name}" is the name of two stages')
@@ -132,6 +134,9 @@ def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -
     without |= dict.fromkeys(CREDIT_KEYS if kind not in ("reinforcement", "offline") else ())
     without |= {"process_model": None} if kind not in ("reinforcement", "offline") else {}
     without |= {"teacher": None} if kind not in ("reinforcement", "offline", "distillation") else {}
+    # what the whole goes on from is what its first stage does; later ones go on from those before them
+    if place and "memory" not in stage and resolved.recipe.memory != [MEMORY_NEW]:
+        without["memory"] = None
     sections = {name: value for name, value in stage.items() if name not in _OWN}
     if not sections[kind]:  # it stands in the recipe itself, or has its defaults
         del sections[kind]

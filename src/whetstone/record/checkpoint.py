@@ -30,7 +30,8 @@ from whetstone.errors import RunDirectoryError
 from whetstone.policies import Policy, clone_trainable, critic_from, load_policy, on_cpu, save_policy
 
 _NAME = re.compile(r"step-(\d{6,})")
-_CHECKSUMS = Path("trainer") / "checksums.json"
+CHECKSUMS = Path("trainer") / "checksums.json"
+"""In a checkpoint: the digest of each of its other files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Position:
     """Which groups are alive and which comes next, where the recipe alone decides that."""
     memory: dict[str, Any] | None = None
     """What the parts of a method remember."""
+    steps_before: int = 0
+    """Steps of the run whose memory its parts went on from, and of those before it."""
 
     @property
     def steps(self) -> int:
@@ -132,7 +135,7 @@ def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], po
         if policy.critic is not None:
             torch.save(policy.critic.saved(), folder / "trainer" / "critic.pt")
         (folder / "trainer" / "position.json").write_text(json.dumps(asdict(position), indent=1))
-        (folder / _CHECKSUMS).write_text(json.dumps(_checksums(folder), indent=1))
+        (folder / CHECKSUMS).write_text(json.dumps(_checksums(folder), indent=1))
     return path
 
 
@@ -150,7 +153,7 @@ def latest_checkpoint(
         say: Told of each damaged one.
         set_aside: Whether damaged ones are renamed, so that another can be saved in their place.
     """
-    for path in sorted(_checkpoints(run_dir), key=_number, reverse=True):
+    for path in reversed(checkpoints_in(run_dir)):
         amiss = damage(path)
         if amiss is None:
             return path
@@ -166,10 +169,10 @@ def latest_checkpoint(
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint's files, in a line; None where they are as they were written."""
     try:
-        told = json.loads((path / _CHECKSUMS).read_text())
+        told = json.loads((path / CHECKSUMS).read_text())
         found = _checksums(path)
     except (OSError, ValueError) as error:
-        return f"{_CHECKSUMS}: {type(error).__name__}"
+        return f"{CHECKSUMS}: {type(error).__name__}"
     for name, digest in told.items():
         if name not in found:
             return f"{name} is missing"
@@ -188,7 +191,7 @@ def load_checkpoint(path: Path, *, trust_remote_code: bool = False) -> tuple[Pol
         RunDirectoryError: Something in it is missing or damaged.
     """
     try:
-        position = Position(**json.loads((path / "trainer" / "position.json").read_text()))
+        position = position_of(path)
         optimizer = torch.load(path / "trainer" / "optimizer.pt", weights_only=True, map_location="cpu")
         kept = path / "trainer" / "critic.pt"
         critic = torch.load(kept, weights_only=True, map_location="cpu") if kept.is_file() else None
@@ -206,11 +209,33 @@ def load_checkpoint(path: Path, *, trust_remote_code: bool = False) -> tuple[Pol
     return policy, optimizer, position
 
 
+def position_of(path: Path) -> Position:
+    """How far a run had come at a checkpoint.
+
+    Raises:
+        RunDirectoryError: It is missing or damaged.
+    """
+    try:
+        return Position(**json.loads((path / "trainer" / "position.json").read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise RunDirectoryError(
+            f"{path}: a damaged checkpoint ({said}); delete it to go on from the one before"
+        ) from error
+
+
 def prune_checkpoints(run_dir: Path, *, keep: set[Path], last: int, every: int | None = None) -> None:
     """Delete all but the `last` checkpoints, those to `keep`, and those at multiples of `every` steps."""
-    for path in sorted(_checkpoints(run_dir), key=_number)[:-last]:
+    for path in checkpoints_in(run_dir)[:-last]:
         if path not in keep and not (every is not None and _number(path) % every == 0):
             shutil.rmtree(path)
+
+
+def checkpoints_in(run_dir: Path) -> list[Path]:
+    """The folders of a run's checkpoints, the earliest first; sound or not."""
+    folder = run_dir / "checkpoints"
+    there = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(there, key=_number)
 
 
 def _checksums(folder: Path) -> dict[str, str]:
@@ -218,15 +243,10 @@ def _checksums(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.is_file() and name != _CHECKSUMS:
+        if path.is_file() and name != CHECKSUMS:
             with open(path, "rb") as file:
                 found[str(name)] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
-
-
-def _checkpoints(run_dir: Path) -> list[Path]:
-    folder = run_dir / "checkpoints"
-    return [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
 
 
 def _number(path: Path) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,18 @@ from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.plain_json import to_json
 from whetstone.plugins import NO_NAME, lost_parts, search_also, searched
 from whetstone.recipe import Resolved, load_recipe
+from whetstone.record.inputs import changed_input, inputs_of
 
 _MODULES = "modules.json"
 """Folders in which modules of a recipe were looked for."""
+_INPUTS = "inputs.json"
+"""Digests of the files and folders it reads; see `inputs_of`."""
 _PLACES = frozenset({
     "policy.device", "teacher.device", "teacher.offload", "supervised.optimizer_offload",
     "reinforcement.optimizer_offload", "reinforcement.reference_device", "reinforcement.reference_offload",
 })  # fmt: skip
 """Keys that say where things lie: a run goes on elsewhere."""
-_FIRST = (".lock", "recipe.yaml", _MODULES)
+_FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS)
 
 
 @contextlib.contextmanager
@@ -53,6 +56,7 @@ def claimed(run_dir: Path, resolved: Resolved, *, resume: bool) -> Iterator[None
                     "metrics.jsonl",
                     "recipe.yaml",
                     _MODULES,
+                    _INPUTS,
                 ):  # refused before anything began: a better one may come
                     (run_dir / name).unlink(missing_ok=True)
             raise
@@ -77,6 +81,37 @@ def run_recipe(run_dir: Path) -> Resolved:
     for folder in folders:
         search_also(Path(folder))
     return load_recipe(path)
+
+
+def run_inputs(run_dir: Path) -> dict[str, str] | None:
+    """Digests of what a run reads, as of `inputs_of`; None where it was begun by a version that kept none.
+
+    Raises:
+        RunDirectoryError: They are damaged.
+    """
+    told = read_json(run_dir / _INPUTS)
+    if told is not None and not isinstance(told, dict):
+        raise RunDirectoryError(f"{run_dir / _INPUTS}: is no mapping of keys to digests")
+    return told
+
+
+def check_inputs(run_dir: Path, resolved: Resolved, *, say: Callable[[str], None]) -> None:
+    """See that a run goes on with what it began with.
+
+    Args:
+        say: Told where nobody knows what it began with.
+
+    Raises:
+        RunDirectoryError: A file or folder is another; the message says which.
+    """
+    before = run_inputs(run_dir)
+    if before is None:
+        say(f"{run_dir}: was begun by a version that kept no digests of its data; what they are now is kept")
+        write_json(run_dir / _INPUTS, inputs_of(resolved))
+        return
+    if (changed := changed_input(resolved, before)) is not None:
+        said = "is not what this run began with; bring that back, or choose another --run-dir"
+        raise RunDirectoryError(f"{run_dir}: {changed} {said}")
 
 
 def read_json(path: Path) -> Any:
@@ -104,13 +139,14 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
     recipe = run_dir / "recipe.yaml"
     if not recipe.is_file():
         # the partial ones are what a kill leaves of the very first writes
-        ours = (".lock", f".{recipe.name}.partial", _MODULES, f".{_MODULES}.partial")
+        ours = (".lock", *(name for each in (recipe.name, _MODULES, _INPUTS) for name in (each, f".{each}.partial")))
         others = [path.name for path in run_dir.iterdir() if path.name not in ours]
         if others:
             raise RunDirectoryError(
                 f"{run_dir}: is not empty and holds no run ({sorted(others)[0]} is in it); choose another"
             )
         write_json(run_dir / _MODULES, searched())
+        write_json(run_dir / _INPUTS, inputs_of(resolved))
         write_text(recipe, resolved.dump())
         return
     if not resume:

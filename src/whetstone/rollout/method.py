@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whetstone.contracts import fulfils
-from whetstone.rollout.optional import AtEvaluation, EvaluatedAs, Measures
+from whetstone.rollout.optional import AtEvaluation, EvaluatedAs, KeepsDrawn, Measures
 from whetstone.rollout.protocol import (
     Allocation,
     ContextTransform,
@@ -55,6 +55,8 @@ class Method:
     reward: Any = None
     """Where it learns on from how steps went; judging is the collector's."""
     overflow: Overflow = "drop"
+    steps_before: int = 0
+    """Steps that what its parts remember saw before the first of this run."""
 
     def parts(self) -> Iterator[tuple[str, Any]]:
         """(name, part) of each, in the order of a step."""
@@ -85,6 +87,7 @@ class Method:
 
     def observe(self, heard: StepOutcome) -> None:
         """Tell every part that remembers how a step went."""
+        heard = replace(heard, step=self.steps_before + heard.step)
         for _, part in self.parts():
             if isinstance(part, Stateful):
                 part.observe(heard)
@@ -98,6 +101,13 @@ class Method:
         for name, part in self.parts():
             if isinstance(part, Stateful) and name in state:
                 part.load_state(state[name])
+
+    def hand_on(self, state: Mapping[str, Any]) -> None:
+        """Begin with what parts of an earlier run remembered."""
+        self.load_state(state)
+        for name, part in self.parts():
+            if name in state and fulfils(part, KeepsDrawn):
+                part.forget_versions()
 
     def metrics(self) -> dict[str, float]:
         """What parts have to say of themselves, each under its name."""

@@ -84,6 +84,15 @@ class LearnsAgain(Protocol):
 
 
 @runtime_checkable
+class KeepsDrawn(Protocol):
+    """A part that remembers trajectories of the policy, and may go on in another run (`memory`)."""
+
+    def forget_versions(self) -> None:
+        """What was drawn so far was drawn by weights that have no number here: it is older than every version."""
+        ...
+
+
+@runtime_checkable
 class FrozenSeats(Protocol):
     """A strategy that puts other models into seats."""
 
@@ -109,7 +118,7 @@ class Sized(Protocol):
 
 OPTIONAL = (
     Stateful, Measures, ChecksSource, KeyedBy, AtEvaluation, EvaluatedAs, ByTiming, StatelessOnly, LearnsAgain,
-    FrozenSeats, ReadsEntropies, Sized, Seats, Provides,
+    KeepsDrawn, FrozenSeats, ReadsEntropies, Sized, Seats, Provides,
 )  # fmt: skip
 """What a strategy, a curriculum, or any part around them may have."""
 

@@ -1,4 +1,5 @@
-"""When is a warm-up made already, and an evaluation? When another run made it under all the keys that decide it.
+"""When is a warm-up made already, and an evaluation? When another run made it under all the keys that decide it,
+and the files and folders those name held the same.
 
 A warm-up is taken as a checkpoint of one's own: the run goes on as after a kill, which comes to the same weights as if
 it had made the warm-up itself.
@@ -19,7 +20,9 @@ from whetstone.atomic_write import new_folder, write_text
 from whetstone.errors import WhetstoneError
 from whetstone.recipe import Resolved
 from whetstone.record import checkpoint_path, latest_checkpoint, read_json, run_recipe
-from whetstone.record.checkpoint import damage
+from whetstone.record.checkpoint import damage, position_of
+from whetstone.record.inputs import inputs_of, of_keys
+from whetstone.record.run_directory import run_inputs
 
 _DECIDE = (
     "seed", "policy", "chat", "tasks", "environment", "reward", "engine", "learner", "supervised", "critic",
@@ -29,6 +32,11 @@ _SAMPLING = frozenset(
     {"strategy", "allocate", "start", "replay", "trajectory_filters", "dynamic_sampling", "group_size"}
 )
 """Of `rollout`, what neither a warm-up nor an evaluation reads."""
+_NOT_EVALUATED = ("seed", "supervised", "critic")
+_DECIDE_ALL = frozenset({*_DECIDE, "rollout"})
+_EVALUATED = _DECIDE_ALL - {*_NOT_EVALUATED, "policy"}
+_AT_EVALUATION = {"context_transforms", "stops", "rewrites", "environment_wrapper"}
+"""Parts of a method that are there then; see `Method.at_evaluation`."""
 _MADE = ("untrained", "supervised")
 
 
@@ -49,6 +57,7 @@ def take_warm_up(resolved: Resolved, run_dir: Path, reuse_from: Sequence[Path], 
             or not _is_there(other, made)
             or _decided_there(other) != wanted
             or damage(made) is not None
+            or not _read_the_same(other, resolved, _DECIDE_ALL, f"the warm-up of {other}", say)
         ):
             continue
         for name in _MADE:
@@ -63,9 +72,15 @@ def take_warm_up(resolved: Resolved, run_dir: Path, reuse_from: Sequence[Path], 
         return
 
 
-def take_first_evaluation(resolved: Resolved, run_dir: Path, reuse_from: Sequence[Path]) -> None:
+def take_first_evaluation(
+    resolved: Resolved, run_dir: Path, reuse_from: Sequence[Path], *, say: Callable[[str], None]
+) -> None:
     """Take what another run ended with as what this one begins with, where it begins with those weights and evaluates
-    them alike, up to the seed."""
+    them alike, up to the seed.
+
+    Args:
+        say: Told where it is not taken for want of digests.
+    """
     if resolved.recipe.policy.path is None or (run_dir / "evaluations").exists():
         return
     began = Path(resolved.recipe.policy.path)
@@ -73,14 +88,21 @@ def take_first_evaluation(resolved: Resolved, run_dir: Path, reuse_from: Sequenc
         summary = read_json(other / "summary.json")
         if summary is None or began.parent != other / "checkpoints" or latest_checkpoint(other) != began:
             continue
-        if _evaluated(run_recipe(other)) == _evaluated(resolved):
+        alike = _evaluated(run_recipe(other)) == _evaluated(resolved) and _remembers_alike(began, resolved)
+        if alike and _read_the_same(other, resolved, _EVALUATED, f"the last evaluation of {other}", say):
             copy_evaluation(other, list(summary["evaluations"])[-1], run_dir, "untrained")
             return
 
 
+def _remembers_alike(began: Path, resolved: Resolved) -> bool:
+    """Whether what stands beside the policy when it is evaluated knows what it knew then."""
+    known = {name.partition(".")[0] for name in position_of(began).memory or {}}
+    return str(began) in resolved.recipe.memory or not known & _AT_EVALUATION
+
+
 def _evaluated(resolved: Resolved) -> dict[str, Any]:
     """What an evaluation reads beside the weights."""
-    without = {"seed": None, "supervised": None, "critic": None, "policy": resolved.recipe.policy.dtype}
+    without = {**dict.fromkeys(_NOT_EVALUATED), "policy": resolved.recipe.policy.dtype}
     return {**_decided(resolved), **without}
 
 
@@ -98,6 +120,17 @@ def _evaluation(run_dir: Path, name: str) -> tuple[Path, Path]:
 def _is_there(other: Path, checkpoint: Path) -> bool:
     files = [file for name in _MADE for file in _evaluation(other, name)]
     return checkpoint.is_dir() and (other / "metrics.jsonl").is_file() and all(map(Path.is_file, files))
+
+
+def _read_the_same(
+    other: Path, resolved: Resolved, sections: frozenset[str], what: str, say: Callable[[str], None]
+) -> bool:
+    """Whether the files and folders that these sections name hold what they held for the other run."""
+    before = run_inputs(other)
+    if before is None:
+        say(f"{what} is not taken: a version made it that kept no digests of what it read")
+        return False
+    return of_keys(before, sections) == of_keys(inputs_of(resolved), sections)
 
 
 def _decided_there(other: Path) -> dict[str, Any] | None:

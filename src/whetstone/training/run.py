@@ -57,7 +57,7 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from whetstone.record.run_directory import claimed, read_json, write_json
+from whetstone.record.run_directory import check_inputs, claimed, read_json, write_json
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
     Journal,
@@ -74,6 +74,7 @@ from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import share_spent
 from whetstone.training.ends import STEPS, end_of
 from whetstone.training.evaluating import evaluate
+from whetstone.training.handed_on import gone_on
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.made_already import copy_evaluation, take_first_evaluation, take_warm_up
 from whetstone.training.own_loop import run_to_end
@@ -130,13 +131,15 @@ def train(
         summary = read_json(run_dir / "summary.json") if resume else None
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
             progress.say(f"{run_dir}: this run is finished; this is what it came to")
+        elif resume:
+            check_inputs(run_dir, resolved, say=progress.say)
         if summary is None:
             try:
                 if stages:
                     summary = _staged(resolved, stages, run_dir, progress, on_metrics, reuse_from)
                 else:
                     take_warm_up(resolved, run_dir, reuse_from, say=progress.say)
-                    take_first_evaluation(resolved, run_dir, reuse_from)
+                    take_first_evaluation(resolved, run_dir, reuse_from, say=progress.say)
                     run = _Run(resolved, run_dir, progress, on_metrics)
                     summary = run_to_end(run.play, ask_to_stop=run.ask_to_stop)
             except Interrupted as stop:
@@ -214,7 +217,8 @@ class _Run:
                 lambda: assemble(self.learning, self._restored(), say=self.progress.say)
             )
             self._check_ablations()
-            self.assembly.method.load_state(self.position.memory or {})
+            method, self.position = gone_on(self.assembly.method, self.resolved, self.position, say=self.progress.say)
+            self.assembly = replace(self.assembly, method=method)
             await run_in_compute_thread(check_mixture, self.assembly)
             self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
             await self._publish(self.position.version)

@@ -4,9 +4,10 @@
 
 Each is a run directory like any other: it is evaluated, resumed, reported, replayed by itself. So a kill costs no more
 than in a run of one stage, and a stage that another chain has made already, under the same recipe from the same
-weights, is taken from there.
+weights and the same data, is taken from there.
 
-Easy to get wrong: a stage that is taken from elsewhere must be the same to the last key, and so must all before it.
+Easy to get wrong: a stage that is taken from elsewhere must be the same to the last key and the last byte of what it
+read, and so must all before it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ from whetstone.policies import Policy, export_policy, merged
 from whetstone.recipe import NamedStage, Resolved
 from whetstone.recipe.stages import REWARD_MODEL
 from whetstone.record import latest_checkpoint, read_json, write_json
+from whetstone.record.inputs import inputs_of, together
 from whetstone.reporting import Progress
 from whetstone.training.final import final_policy
+from whetstone.training.handed_on import remembering
 from whetstone.training.made_already import copy_evaluation
 from whetstone.training.reward_model import MODEL, fit_reward_model
 
+_MADE = "stage.json"
+"""In the folder of a stage that is over: what decided it (`key`), and a digest of all that was read (`read`)."""
 Train = Callable[[Resolved, Path, Sequence[Path]], object]
 """(a recipe of one stage, its run directory, the stage before it) → nothing; the run is there"""
 
@@ -51,25 +56,30 @@ def run_stages(
         A summary of the whole, as of a run.
     """
     before: Path | None = None
-    key = ""
+    key = read = ""
     made: dict[str, Path] = {}
+    policies: list[Path] = []
+    """Of the stages so far, those that are runs."""
     told: list[dict[str, Any]] = []
     for stage in stages:
         key = _key(key, stage)
-        folder = _made_already(stage, key, also)
+        read = together({"before": read, **inputs_of(stage.resolved)})
+        folder = _made_already(stage, key, read, also, say=progress.say)
         reused = folder is not None
         if folder is not None:
             progress.say(f"stage {stage.name}: taken from {folder}")
         else:
             folder = run_dir / "stages" / stage.name
-            if (read_json(folder / "stage.json") or {}).get("key") != key:
+            if read_json(folder / _MADE) != (made_of := {"key": key, "read": read}):
                 progress.say(f"stage {stage.name}  ({folder})")
                 resolved = _behind(stage, before, made, run_dir)
+                if not resolved.recipe.memory and (known := remembering(resolved, policies)):
+                    resolved = resolved.with_changes({"memory": known})
                 if stage.kind == REWARD_MODEL:
                     _score(resolved, folder, stage.name, progress)
                 else:
                     train(resolved, folder, [before] if before is not None else [])
-                write_json(folder / "stage.json", {"key": key})
+                write_json(folder / _MADE, made_of)
         summary = read_json(folder / "summary.json")
         inside = folder.relative_to(run_dir) if folder.is_relative_to(run_dir) else folder.resolve()
         told.append({"name": stage.name, "folder": folder, "inside": inside, "reused": reused, "summary": summary})
@@ -77,6 +87,7 @@ def run_stages(
             made[stage.name] = folder / MODEL
         else:
             before = made[stage.name] = folder
+            policies.append(folder)
     trained = [each for each in told if "evaluations" in each["summary"]]
     _shown(trained, run_dir)
     listed = [{"name": each["name"], "folder": str(each["inside"]), "reused": each["reused"]} for each in told]
@@ -104,17 +115,24 @@ def _shown(told: Sequence[Mapping[str, Any]], run_dir: Path) -> None:
 
 
 def _key(before: str, stage: NamedStage) -> str:
-    """Names a stage by all that decides it: its recipe, and everything before it."""
+    """Names a stage by its recipe and those of all before it."""
     decided = stage.resolved.with_changes({"title": None, "paper": None}).dump()
     return hashlib.sha256(f"{before}\n{stage.new_adapters}\n{decided}".encode()).hexdigest()
 
 
-def _made_already(stage: NamedStage, key: str, also: Sequence[Path]) -> Path | None:
+def _made_already(
+    stage: NamedStage, key: str, read: str, also: Sequence[Path], *, say: Callable[[str], None]
+) -> Path | None:
     for other in also:
         for folder in sorted((other / "stages").glob("*")):
-            said = read_json(folder / "stage.json")
-            if said is not None and said.get("key") == key and (folder / "summary.json").is_file():
+            told = read_json(folder / _MADE) or {}
+            if told.get("key") != key or not (folder / "summary.json").is_file():
+                continue
+            if told.get("read") == read:
                 return folder
+            kept = "read" in told
+            why = "what it or a stage before it read is another" if kept else "a version made it that kept no digests"
+            say(f"stage {stage.name}: {folder} is not taken: {why}")
     return None
 
 

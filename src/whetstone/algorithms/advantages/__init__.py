@@ -2,6 +2,7 @@
 
 from whetstone.algorithms.advantages.archer import archer
 from whetstone.algorithms.advantages.arpo import arpo
+from whetstone.algorithms.advantages.b_coder import b_coder
 from whetstone.algorithms.advantages.batch_scaled import batch_scaled
 from whetstone.algorithms.advantages.difficulty_weighted import dgrpo, difficulty_weighted
 from whetstone.algorithms.advantages.flow_grpo import flow_grpo
@@ -37,16 +38,16 @@ from whetstone.algorithms.advantages.ui_s1 import ui_s1
 from whetstone.algorithms.advantages.whitened import whitened
 
 _ESTIMATORS = (
-    archer, arpo, batch_scaled, dgrpo, difficulty_weighted, digirl, dr_mas, flow_grpo, gigpo, gpg, group_relative,
-    hrpo, igpo, leave_one_out, mars, matchtir, mira, one_step, opo, oprl, pass_at_k, portool, reinforce_plus_plus,
-    reinforce_plus_plus_baseline, remax, rlvmr, role_normalised, spa, token_gae, toolpo, tree_ps, turn_gae, ui_s1,
-    webrl,
+    archer, arpo, b_coder, batch_scaled, dgrpo, difficulty_weighted, digirl, dr_mas, flow_grpo, gigpo, gpg,
+    group_relative, hrpo, igpo, leave_one_out, mars, matchtir, mira, one_step, opo, oprl, pass_at_k, portool,
+    reinforce_plus_plus, reinforce_plus_plus_baseline, remax, rlvmr, role_normalised, spa, token_gae, toolpo, tree_ps,
+    turn_gae, ui_s1, webrl,
 )  # fmt: skip
 ADVANTAGES = {estimator.__name__: estimator for estimator in _ESTIMATORS}
 
 __all__ = [
-    "ADVANTAGES", "SuccessCounts", "archer", "arpo", "batch_scaled", "dgrpo", "difficulty_weighted", "digirl",
-    "dr_mas", "flow_grpo", "gae", "gigpo", "gpg", "group_relative", "hrpo", "igpo", "implicit_rewards",
+    "ADVANTAGES", "SuccessCounts", "archer", "arpo", "b_coder", "batch_scaled", "dgrpo", "difficulty_weighted",
+    "digirl", "dr_mas", "flow_grpo", "gae", "gigpo", "gpg", "group_relative", "hrpo", "igpo", "implicit_rewards",
     "kept_share", "leave_one_out", "mars", "matchtir", "mira", "node_values", "one_step", "opo", "oprl",
     "pass_at_k", "portool", "potential_shaping", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax",
     "remembered", "rlvmr", "role_normalised", "sampling_weight", "similar_states", "spa", "token_gae", "toolpo",

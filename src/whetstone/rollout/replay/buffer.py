@@ -64,6 +64,16 @@ class Buffer:
             (trajectory,) = decoded_trajectories([line.encode()])
             self._rows.setdefault(key, []).append(Stored(trajectory, step))
 
+    def forget_versions(self) -> None:
+        """Everything in it is older than every version of this run."""
+        for rows in self._rows.values():
+            rows[:] = [replace(row, trajectory=_older(row.trajectory)) for row in rows]
+
+
+def _older(trajectory: Trajectory) -> Trajectory:
+    turns = (replace(t, action=replace(t.action, versions=(-1,) * len(t.action))) for t in trajectory.turns)
+    return replace(trajectory, turns=tuple(turns))
+
 
 def as_replayed(trajectory: Trajectory, name: str, off_policy: OffPolicy) -> Trajectory:
     """A stored trajectory as a group holds it: under a name of its own, and known for what it is."""

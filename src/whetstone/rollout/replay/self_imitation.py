@@ -135,6 +135,10 @@ class SelfImitation:
         self.baselines = deque(state["baselines"], maxlen=self.baselines.maxlen)
         self.passes = state["passes"]
 
+    def forget_versions(self) -> None:
+        """See `KeepsDrawn`."""
+        self.buffer.forget_versions()
+
     def metrics(self) -> dict[str, float]:
         """How many are stored, and how often they were learned from."""
         return {"stored": float(len(self.buffer)), "passes": float(self.passes)}

@@ -96,6 +96,10 @@ class SuccessReplay:
         self.steps = state["steps"]
         self.buffer.load_state(state["stored"])
 
+    def forget_versions(self) -> None:
+        """See `KeepsDrawn`."""
+        self.buffer.forget_versions()
+
     def metrics(self) -> dict[str, float]:
         """How many are stored."""
         return {"stored": float(len(self.buffer))}

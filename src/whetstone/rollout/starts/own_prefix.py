@@ -67,3 +67,7 @@ class OwnPrefix:
     def load_state(self, state: Mapping[str, Any], /) -> None:
         """See `Stateful`."""
         self.buffer.load_state(state["stored"])
+
+    def forget_versions(self) -> None:
+        """See `KeepsDrawn`."""
+        self.buffer.forget_versions()

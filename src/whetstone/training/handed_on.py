@@ -1,0 +1,85 @@
+"""What do parts of a method that remember begin with? With nothing, or with what the same part of an earlier run knew.
+
+    lessons, stored successes, what a bandit has seen …: in the checkpoint of the stage before → the stage behind it
+
+Easy to get wrong: what is remembered has dates. So the steps that parts are told of go on counting where those of the
+earlier run ended, and its policy versions, which mean nothing here, are taken off what was drawn under them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from whetstone.errors import RunDirectoryError
+from whetstone.recipe import Part, Recipe, Resolved
+from whetstone.recipe.settings import MEMORY_NEW
+from whetstone.record import latest_checkpoint, run_recipe
+from whetstone.record.checkpoint import Position, position_of
+from whetstone.rollout import Method
+
+_BESIDE_ROLLOUT = ("curriculum", "reward")
+
+
+def gone_on(
+    method: Method, resolved: Resolved, position: Position, *, say: Callable[[str], None]
+) -> tuple[Method, Position]:
+    """(the method, the position) of a run whose parts know what they knew at its last checkpoint; in front of its first
+    step what those of the runs knew that `memory` of the recipe names, of several the later before the earlier.
+
+    Args:
+        say: Told which part goes on from where.
+
+    Raises:
+        RecipeError: What it names remembers nothing that a part of this recipe could go on from.
+        RunDirectoryError: There is no checkpoint that can be read.
+    """
+    if position.done:
+        method.load_state(position.memory or {})
+        return replace(method, steps_before=position.steps_before), position
+    memory: dict[str, Any] = {}
+    steps = 0
+    for number, written in enumerate(resolved.recipe.memory):
+        if written == MEMORY_NEW:
+            continue
+        path = Path(written)
+        checkpoint = path if (path / "trainer").is_dir() else latest_checkpoint(path)
+        if checkpoint is None:
+            raise RunDirectoryError(f"{path}: no checkpoint that can be read")
+        there = position_of(checkpoint)
+        same = _the_same(checkpoint, there, resolved.recipe)
+        if not same:
+            said = f"{path} remembers nothing that a part of this recipe, written alike, could go on from"
+            raise resolved.error(f"memory.{number}", said)
+        say(f"{', '.join(same)}: goes on from what {checkpoint} remembers")
+        memory |= {name: (there.memory or {})[name] for name in same}
+        steps = max(steps, there.steps_before + there.steps)
+    method.hand_on(memory)
+    return replace(method, steps_before=steps), replace(position, steps_before=steps)
+
+
+def remembering(resolved: Resolved, before: Sequence[Path]) -> list[str]:
+    """Of each part of a recipe, the last of these runs that holds the same: their checkpoints, the earliest first."""
+    found: dict[str, Path] = {}
+    checkpoints = [path for path in map(latest_checkpoint, before) if path is not None]
+    for checkpoint in checkpoints:
+        found |= dict.fromkeys(_the_same(checkpoint, position_of(checkpoint), resolved.recipe), checkpoint)
+    return [str(checkpoint) for checkpoint in checkpoints if checkpoint in found.values()]
+
+
+def _the_same(checkpoint: Path, position: Position, recipe: Recipe) -> list[str]:
+    """Names of the parts that a checkpoint remembers and this recipe has, written alike."""
+    if not position.memory:
+        return []
+    there = run_recipe(checkpoint.parent.parent).recipe
+    alike = ((name, _part(there, name), _part(recipe, name)) for name in position.memory)
+    return [name for name, one, other in alike if one is not None and one == other]
+
+
+def _part(recipe: Recipe, name: str) -> Part | None:
+    """The part that a method knows by this name."""
+    key, _, own = name.partition(".")
+    part = getattr(recipe if key in _BESIDE_ROLLOUT else recipe.rollout, key, None)
+    return next((each for each in part if each.name == own), None) if isinstance(part, list) else part

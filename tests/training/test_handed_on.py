@@ -1,0 +1,143 @@
+"""What a method remembers goes on in the next stage, dates and all, and a kill takes nothing of it."""
+
+import itertools
+import json
+from random import Random
+
+import pytest
+import torch
+
+from tests_episodes import group
+from tests_small import StopAfter, Stopped
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe, stages_of
+from whetstone.record.checkpoint import Position, checkpoint_path, latest_checkpoint, position_of
+from whetstone.reporting import Progress
+from whetstone.rollout import Method, StepOutcome
+from whetstone.rollout.context_transforms.lessons import Lessons
+from whetstone.rollout.replay.success_replay import SuccessReplay
+from whetstone.training import final_policy, train
+from whetstone.training.handed_on import gone_on, remembering
+from whetstone.trajectory_json import decoded_trajectories
+
+TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 384}"
+PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=2",
+         "rollout.group_size=3", "rollout.max_new_tokens=6", "reward=tests_small:odd"]  # fmt: skip
+REMEMBERS = {"rollout": {"context_transforms": [{"name": "lessons", "most": 4}], "replay": ["success_replay"]}}
+
+
+def remembered(run_dir, recipe, memory, *, steps=5, before=0):
+    """A run that ended, as far as its memory goes."""
+    path = checkpoint_path(run_dir, steps)
+    (path / "trainer").mkdir(parents=True)
+    position = {"stage": "reinforcement", "done": {"reinforcement": steps}, "version": steps, "memory": memory}
+    (path / "trainer" / "position.json").write_text(json.dumps(position | {"steps_before": before}))
+    (path / "trainer" / "checksums.json").write_text("{}")
+    (run_dir / "recipe.yaml").write_text(recipe.dump())
+    return path
+
+
+def with_lessons(**more):
+    return load_recipe("demo", ["ablations=null"], **REMEMBERS, **more)
+
+
+def test_the_same_part_goes_on_and_one_that_is_written_otherwise_begins_anew(tmp_path):
+    path = remembered(tmp_path / "run", with_lessons(), {"context_transforms.lessons": {"library": ["add"]}})
+    said = []
+    method, position = gone_on(
+        Method(context_transforms={"lessons": Lessons(most=4)}), with_lessons(memory=str(path)), Position("", {}, 0),
+        say=said.append,
+    )  # fmt: skip
+    assert method.state() == {"context_transforms.lessons": {"library": ["add"]}}
+    assert position.steps_before == method.steps_before == 5
+    assert said == [f"context_transforms.lessons: goes on from what {path} remembers"]
+    assert remembering(with_lessons(), [tmp_path / "run"]) == [str(path)]
+    other = load_recipe("demo", ["ablations=null"], rollout={"context_transforms": [{"name": "lessons", "most": 2}]})
+    assert remembering(other, [tmp_path / "run"]) == []
+    with pytest.raises(RecipeError, match=r"memory.0: .* remembers nothing that a part of this recipe, written alike"):
+        gone_on(Method(), other.with_changes(memory=[str(path)]), Position("", {}, 0), say=said.append)
+
+
+def test_each_part_goes_on_from_the_last_run_that_had_it(tmp_path):
+    lessons = {"context_transforms.lessons": {"library": ["add"]}}
+    replay = {"replay.success_replay": {"steps": 2, "stored": []}}
+    first = remembered(tmp_path / "a", with_lessons(), lessons, steps=3)
+    remembered(tmp_path / "b", with_lessons(), replay, steps=1)
+    last = remembered(tmp_path / "c", with_lessons(), replay, steps=2, before=4)
+    runs = [tmp_path / name for name in "abc"]
+    assert remembering(with_lessons(), runs) == [str(first), str(last)]
+    parts = Method(context_transforms={"lessons": Lessons()}, replay={"success_replay": SuccessReplay()})
+    resolved = with_lessons(memory=remembering(with_lessons(), runs))
+    method, position = gone_on(parts, resolved, Position("", {}, 0), say=lambda line: None)
+    assert method.state() == lessons | replay
+    assert position.steps_before == 6  # of the longest there was: 4 + 2
+
+
+def test_dates_go_on_counting_and_versions_of_another_run_are_forgotten():
+    replay = SuccessReplay(admit=0.0, oldest=3)
+    first = Method(replay={"success_replay": replay})
+    drawn = group(1.0)
+    first.observe(StepOutcome(5, (drawn,), {}, Random(0)))
+    (before,) = replay.buffer.of(drawn.task.id)
+    assert {version for turn in before.trajectory.turns for version in turn.action.versions} != {-1}
+    again = SuccessReplay(admit=0.0, oldest=3)
+    second = Method(replay={"success_replay": again}, steps_before=5)
+    second.hand_on(json.loads(json.dumps(first.state())))
+    (stored,) = again.buffer.of(drawn.task.id)
+    assert stored.step == 5
+    assert {version for turn in stored.trajectory.turns for version in turn.action.versions} == {-1}
+    second.observe(StepOutcome(3, (), {}, Random(0)))  # the eighth of all: 8 - 3 = 5 is still good
+    assert again.buffer.of(drawn.task.id, since=again.steps - again.oldest)
+    second.observe(StepOutcome(4, (), {}, Random(0)))
+    assert not again.buffer.of(drawn.task.id, since=again.steps - again.oldest)
+
+
+def test_a_stage_may_begin_with_nothing_and_what_the_whole_goes_on_from_is_the_first_stages():
+    stages = [{"reinforcement": {}}, {"reinforcement": {}}, {"reinforcement": {}, "memory": "new"}]
+    made = stages_of(load_recipe("demo", PLAIN, stages=stages, memory="runs/before", **REMEMBERS))
+    assert [stage.resolved.recipe.memory for stage in made] == [["runs/before"], [], ["new"]]
+
+
+def told(position):
+    """What is remembered, but for how long each episode took."""
+    stored = [
+        (task, step, [turn.action for t in decoded_trajectories([line.encode()]) for turn in t.turns])
+        for task, step, line in position.memory["replay.success_replay"]["stored"]
+    ]
+    return repr(stored), position.memory["context_transforms.lessons"], position.steps_before
+
+
+@pytest.mark.slow
+def test_rounds_remember_and_a_chain_killed_anywhere_remembers_the_same(tmp_path):
+    stages = [
+        {"reinforcement": {"steps": 2, "tasks_per_step": 2, "checkpoint_every": 1}},
+        {"supervised": {"data": {"stage": "previous", "best": 1}, "steps": 1, "batch_size": 2}},
+    ]
+    resolved = load_recipe("demo", PLAIN, stages=stages, rounds=2, **REMEMBERS)
+    train(resolved, tmp_path / "whole", progress=Progress(quiet=True))
+    ends = [
+        position_of(latest_checkpoint(tmp_path / "whole" / "stages" / name))
+        for name in ("1-reinforcement", "3-reinforcement")
+    ]
+    first, last = (end.memory["context_transforms.lessons"]["library"] for end in ends)
+    assert first
+    assert last[: len(first)] == first or len(last) == 4
+    assert ends[1].steps_before == 2
+    stored = [end.memory["replay.success_replay"]["stored"] for end in ends]
+    assert {tuple(row[:2]) for row in stored[0]} <= {tuple(row[:2]) for row in stored[1]}
+    killed = 0
+    for steps in itertools.chain((1, 2, 1), itertools.repeat(99)):
+        try:
+            train(resolved, tmp_path / "killed", resume=True, progress=StopAfter(steps))
+        except Stopped:
+            killed += 1
+            continue
+        break
+    assert killed >= 3
+    one, other = (
+        position_of(latest_checkpoint(tmp_path / name / "stages" / "3-reinforcement")) for name in ("whole", "killed")
+    )
+    assert told(one) == told(other)
+    same = (final_policy(tmp_path / name).model.state_dict() for name in ("whole", "killed"))
+    whole, again = same
+    assert all(torch.equal(value, again[name]) for name, value in whole.items())
