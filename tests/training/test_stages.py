@@ -83,6 +83,8 @@ def test_rounds_go_through_all_stages_again(data):
         ([{"tasks": {}}], "stages.0: holds no stage; each is one of pretraining"),
         ([{"preference": {"data": "x"}, "name": "a"}, {"preference": {"data": "y"}, "adapters": "new"}], "adapters"),
         ([{"preference": {"data": "x", "batch": 3}}], "batch"),
+        ([{"preference": {"data": "x"}, "objective": "orpo"}], r"stages.0.objective.*no effect.*preference\.objective"),
+        ([{"supervised": {}, "advantage": "gigpo"}], "stages.0.advantage.*no effect: a stage of supervised"),
     ],
 )
 def test_stages_that_cannot_be_are_refused(stages, said):

@@ -18,6 +18,8 @@ from whetstone.recipe.stage_settings import OptimizerSettings, data_of
 from whetstone.seeding import derive_seed
 
 _PAIR = {"supervised", "reinforcement"}
+_OWN_OBJECTIVE = ("preference", "objective")
+"""A stage that has under its own name what others have beside it."""
 REWARD_MODEL = "reward_model"
 _UNUSED = "has no effect: no stage behind it could use its scores"
 _OWN = ("name", "adapters", "optional", "once")
@@ -138,6 +140,10 @@ def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -
     if place and "memory" not in stage and resolved.recipe.memory != [MEMORY_NEW]:
         without["memory"] = None
     sections = {name: value for name, value in stage.items() if name not in _OWN}
+    for name in sections if kind not in ("reinforcement", "offline") else ():
+        if name in CREDIT_KEYS:
+            other = f"; {kind}.{name} is another key" if (kind, name) == _OWN_OBJECTIVE else ""
+            raise resolved.error(f"{key}.{name}", f"has no effect: a stage of {kind} gives no credit{other}")
     if not sections[kind]:  # it stands in the recipe itself, or has its defaults
         del sections[kind]
         without |= {} if resolved.keys.get(kind) is not None else {kind: {}}
