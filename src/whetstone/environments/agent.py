@@ -1,6 +1,6 @@
 """An agent of somebody else's as an environment: it runs, asks its model at an address, and this policy answers.
 
-    reset   the agent starts, with OPENAI_BASE_URL and ANTHROPIC_BASE_URL of this episode; its first request is the opening
+    reset   the agent starts, with OPENAI_BASE_URL of this episode (or Anthropic's); its first request is the opening
     step    the action is the answer to its request; its next request is the observation, its end the episode's
 
 So its conversation is an episode like any other: sampled, trained, forked, compared. Not a line of the agent knows of

@@ -315,7 +315,7 @@ class Events:
         return _event("content_block_stop", index=self._place - 1)
 
 
-def _event(name: str, **told: Any) -> str:
+def _event(name: str, /, **told: Any) -> str:
     return event({"type": name, **told}, name)
 
 

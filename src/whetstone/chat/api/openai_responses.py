@@ -332,7 +332,7 @@ class Events:
         where = {"item_id": f"msg_{self._id}", "output_index": place, "content_index": 0}
         return self._event("response.output_text.delta", **where, delta=text, logprobs=[])
 
-    def _event(self, name: str, **told: Any) -> str:
+    def _event(self, name: str, /, **told: Any) -> str:
         self._number += 1
         return event({"type": name, "sequence_number": self._number - 1, **told}, name)
 
