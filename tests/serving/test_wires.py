@@ -11,6 +11,7 @@ from whetstone.chat import Message, Text, ToolCall
 from whetstone.chat.api.anthropic_messages import input_of
 from whetstone.chat.api.asked import RefusedError
 from whetstone.chat.api.stored_responses import StoredResponses
+from whetstone.inference.protocol import EngineAbilities
 from whetstone.serving import Keys
 from whetstone.serving.access import Key, hashed_key
 
@@ -397,6 +398,22 @@ def test_an_answer_held_to_a_schema_follows_it_and_is_recorded_as_it_was_drawn(a
         drawn = [p for p, author in zip(action.logprobs, action.authors, strict=True) if author == "policy"]
         assert 0 < len(drawn) < len(action)
         assert all(p <= 0 for p in drawn)
+
+
+def test_an_engine_that_cannot_hold_to_a_schema_or_name_others_says_so(assembly):
+    class Server(Scripted):
+        def __init__(self, *lines):
+            super().__init__(assembly, *lines)
+            self.abilities = EngineAbilities(constraints=False, top_logprobs=False)
+
+    async def work(served):
+        client, asked = served.client(), {"model": "tiny", "messages": HI}
+        with pytest.raises(openai.BadRequestError, match="this engine draws answers as the model says them"):
+            await client.chat.completions.create(**asked, response_format={"type": "json_object"})
+        with pytest.raises(openai.BadRequestError, match="of drawn tokens alone this engine tells log-probs"):
+            await client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
+
+    played(assembly, work, engine=Server())
 
 
 @pytest.mark.parametrize("schema", [{"type": "nothing"}, {"$ref": "#/nowhere"}, {"type": "object", "not": {}}])
