@@ -2,12 +2,21 @@
 
 import json
 
+import anthropic
 import openai
 
 from whetstone.tools import Toolset
 from whetstone.tools.arithmetic import pocket_calculator
 
 TOOLS = [spec.to_openai() for spec in Toolset([pocket_calculator]).specs]
+
+
+def answered(arguments: dict) -> str:
+    """What the tool says."""
+    try:
+        return pocket_calculator(**arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 async def calculating(task: str, base_url: str, api_key: str) -> str:
@@ -21,10 +30,7 @@ async def calculating(task: str, base_url: str, api_key: str) -> str:
             if not said.tool_calls:
                 return said.content
             for call in said.tool_calls:
-                try:
-                    result = pocket_calculator(**json.loads(call.function.arguments))
-                except Exception as error:
-                    result = f"{type(error).__name__}: {error}"
+                result = answered(json.loads(call.function.arguments))
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     return "out of turns"
 
@@ -48,3 +54,41 @@ async def failing(task: str, base_url: str, api_key: str) -> None:
     async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
         await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": task}])
     raise ValueError("the agent's own")
+
+
+async def by_responses(task: str, base_url: str, api_key: str) -> str:
+    """The loop of `calculating` over the Responses API, which remembers what was said."""
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    heard, before = task, openai.omit
+    async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+        for _ in range(4):
+            told = await client.responses.create(model="policy", input=heard, tools=tools, previous_response_id=before)
+            calls = [item for item in told.output if item.type == "function_call"]
+            if not calls:
+                return told.output_text
+            results = [(call.call_id, answered(json.loads(call.arguments))) for call in calls]
+            heard = [{"type": "function_call_output", "call_id": id, "output": result} for id, result in results]
+            before = told.id
+    return "out of turns"
+
+
+async def by_messages(task: str, anthropic_base_url: str, api_key: str) -> str:
+    """The same over Anthropic's API, streamed."""
+    tools = [
+        {"name": f["name"], "description": f["description"], "input_schema": f["parameters"]}
+        for f in (tool["function"] for tool in TOOLS)
+    ]
+    messages = [{"role": "user", "content": task}]
+    async with anthropic.AsyncAnthropic(base_url=anthropic_base_url, api_key=api_key) as client:
+        for _ in range(4):
+            asked = client.messages.stream(model="policy", messages=messages, tools=tools, max_tokens=100)
+            async with asked as stream:
+                told = await stream.get_final_message()
+            messages.append({"role": "assistant", "content": [block.to_dict() for block in told.content]})
+            calls = [block for block in told.content if block.type == "tool_use"]
+            if not calls:
+                return "".join(block.text for block in told.content)
+            results = [(call.id, answered(call.input)) for call in calls]
+            given = [{"type": "tool_result", "tool_use_id": id, "content": result} for id, result in results]
+            messages.append({"role": "user", "content": given})
+    return "out of turns"

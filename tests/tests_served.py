@@ -1,9 +1,16 @@
 """A small policy behind the server, and the official client in front of it, without a socket."""
 
+import asyncio
+import json
+
+import anthropic
 import httpx2
 import openai
 
 from whetstone.assembly import assemble
+from whetstone.chat import Message, ToolCall
+from whetstone.inference import Generation
+from whetstone.inference.protocol import EngineAbilities
 from whetstone.recipe import load_recipe
 from whetstone.serving import Episodes, Keys, Server, Speaker, application
 
@@ -16,6 +23,8 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
     },
 }
+
+HI = [{"role": "user", "content": "Compute 2+3"}]
 
 
 def made(*overrides):
@@ -41,5 +50,61 @@ class Served:
             api_key=key, base_url=f"http://localhost{path}/v1", max_retries=0, http_client=self.http(), **options
         )
 
+    def anthropic(self, path="", key="none", **options):
+        return anthropic.AsyncAnthropic(
+            api_key=key, base_url=f"http://localhost{path}", max_retries=0, http_client=self.http(), **options
+        )
+
     async def close(self):
         await self.engine.close()
+
+
+def played(assembly, work, **options):
+    async def run():
+        served = Served(assembly, **options)
+        try:
+            return await work(served)
+        finally:
+            await served.close()
+
+    return asyncio.run(run())
+
+
+class Scripted:
+    """An engine that says what it is told to, whoever asks."""
+
+    def __init__(self, assembly, *lines):
+        self.chat, self.lines, self.version, self.abilities, self.prompts = (
+            assembly.chat,
+            list(lines),
+            7,
+            EngineAbilities(),
+            [],
+        )
+        self.going = {}
+
+    async def generate(self, prompt, sampling, *, episode, drawn=()):
+        if episode not in self.going:
+            self.prompts.append((tuple(prompt), tuple(drawn)))
+            line = self.lines.pop(0)
+            self.going[episode] = list(
+                self.chat.write(line, ()) if isinstance(line, Message) else self.chat.encode(line)
+            )
+        rest = self.going[episode]
+        ids, self.going[episode] = rest[: sampling.max_new_tokens], rest[sampling.max_new_tokens :]
+        done = not self.going[episode] and ids[-1] in sampling.stop_ids
+        nothing = (0.0,) * len(ids)
+        await asyncio.sleep(0)
+        return Generation(
+            tuple(ids), (-0.5,) * len(ids), nothing, (7,) * len(ids), "stop" if done else "length", 0.0, nothing
+        )
+
+    def forget(self, episode):
+        self.going.pop(episode, None)
+
+    async def close(self):
+        pass
+
+
+def called(name="add", **arguments):
+    return Message("assistant", (), (ToolCall(name, json.dumps(arguments), "call_0_0"),))

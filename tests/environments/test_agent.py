@@ -51,9 +51,10 @@ def played(assembly, *, expert=True, seed=3):
     return asyncio.run(run())
 
 
+@pytest.mark.parametrize("agent", ["calculating", "by_responses", "by_messages"])
 @pytest.mark.parametrize("expert", [False, True])
-def test_a_foreign_agents_episode_has_the_tokens_of_the_same_loop_at_home(expert):
-    home, away = played(native(), expert=expert), played(made("calculating", max_turns=4), expert=expert)
+def test_a_foreign_agents_episode_has_the_tokens_of_the_same_loop_at_home(agent, expert):
+    home, away = played(native(), expert=expert), played(made(agent, max_turns=4), expert=expert)
     assert [turn.action.ids for turn in away.turns] == [turn.action.ids for turn in home.turns]
     assert [turn.context.ids for turn in away.turns] == [turn.context.ids for turn in home.turns]
     if not expert:

@@ -134,3 +134,32 @@ def test_a_token_is_where_the_sum_of_all_before_it_exceeds_its_number_however_ma
     expected = torch.searchsorted(sums, thresholds.unsqueeze(1), right=True).squeeze(1)
     assert tokens.tolist() == expected.tolist()
     assert (probabilities.gather(1, tokens.unsqueeze(1)) > 0).all()
+
+
+def test_what_is_not_allowed_is_not_drawn_and_the_log_prob_is_that_among_the_rest():
+    """Of logits 0, 1, 2, 3 the first and third stay: e²/(1 + e²) for the third."""
+    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0]]).repeat(200, 1)
+    rows = [Sampling(1, seed=i) for i in range(200)]
+    found = draw(logits, rows, [0] * 200, [np.array([True, False, True])] * 200)  # beyond its end nothing may
+    assert set(found.tokens.tolist()) == {0, 2}
+    likely = math.exp(2) / (1 + math.exp(2))
+    for token, logprob in zip(found.tokens.tolist(), found.logprobs.tolist(), strict=True):
+        assert logprob == pytest.approx(math.log(likely if token == 2 else 1 - likely), abs=1e-5)
+    alone = draw(logits[:1], rows[:1], [0], [np.array([False, True, False, False])])
+    assert (alone.tokens.tolist(), alone.logprobs.tolist()) == ([1], [0.0])
+
+
+def test_a_piece_is_drawn_as_the_same_place_of_the_whole_is():
+    logits = torch.zeros(1, 50)
+    whole = [draw(logits, [Sampling(9, seed=5)], [place]).tokens.item() for place in range(6)]
+    pieces = [draw(logits, [Sampling(9, seed=5, place=4)], [place]).tokens.item() for place in range(2)]
+    assert pieces == whole[4:]
+    assert len(set(whole)) > 1
+
+
+def test_the_likeliest_are_named_in_their_order_whatever_was_drawn():
+    logits = torch.tensor([[0.0, 3.0, 1.0, 2.0], [0.0, 3.0, 1.0, 2.0]])
+    named, none = draw(logits, [Sampling(1, temperature=0.5, top_logprobs=2), Sampling(1)], [0, 0]).tops
+    assert list(named) == [1, 3]
+    assert list(named.values()) == pytest.approx(torch.log_softmax(logits[0], -1)[[1, 3]].tolist())
+    assert none == {}

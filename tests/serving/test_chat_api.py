@@ -1,79 +1,23 @@
 """What the official client of OpenAI is told by a policy, and what is on record of it."""
 
-import asyncio
 import json
 import math
 
 import openai
 import pytest
 
-from tests_served import TOOL, Served, made
-from whetstone.chat import Message, ToolCall, ToolSpec, tool_result, user
-from whetstone.inference import Generation, Sampling
-from whetstone.inference.protocol import EngineAbilities
+from tests_served import HI, TOOL, Scripted, called, made, played
+from whetstone.chat import Message, ToolSpec, tool_result, user
+from whetstone.inference import Sampling
 from whetstone.seeding import derive_seed
 from whetstone.serving import Keys
 from whetstone.serving.access import Key, hashed_key
 from whetstone.trajectory import Author
 
-HI = [{"role": "user", "content": "Compute 2+3"}]
-
 
 @pytest.fixture(scope="module")
 def assembly():
     return made()
-
-
-def played(assembly, work, **options):
-    async def run():
-        served = Served(assembly, **options)
-        try:
-            return await work(served)
-        finally:
-            await served.close()
-
-    return asyncio.run(run())
-
-
-class Scripted:
-    """An engine that says what it is told to, whoever asks."""
-
-    def __init__(self, assembly, *lines):
-
-        self.chat, self.lines, self.version, self.abilities, self.prompts = (
-            assembly.chat,
-            list(lines),
-            7,
-            EngineAbilities(),
-            [],
-        )
-        self.going = {}
-
-    async def generate(self, prompt, sampling, *, episode, drawn=()):
-        if episode not in self.going:
-            self.prompts.append((tuple(prompt), tuple(drawn)))
-            line = self.lines.pop(0)
-            self.going[episode] = list(
-                self.chat.write(line, ()) if isinstance(line, Message) else self.chat.encode(line)
-            )
-        rest = self.going[episode]
-        ids, self.going[episode] = rest[: sampling.max_new_tokens], rest[sampling.max_new_tokens :]
-        done = not self.going[episode] and ids[-1] in sampling.stop_ids
-        nothing = (0.0,) * len(ids)
-        await asyncio.sleep(0)
-        return Generation(
-            tuple(ids), (-0.5,) * len(ids), nothing, (7,) * len(ids), "stop" if done else "length", 0.0, nothing
-        )
-
-    def forget(self, episode):
-        self.going.pop(episode, None)
-
-    async def close(self):
-        pass
-
-
-def called(name="add", **arguments):
-    return Message("assistant", (), (ToolCall(name, json.dumps(arguments), "call_0_0"),))
 
 
 def test_tokens_of_an_agents_episode_are_those_of_the_native_loop(assembly):
@@ -265,8 +209,23 @@ def test_a_stop_ends_the_answer_in_front_of_it(assembly):
         ({"messages": [{"role": "user", "content": "long " * 2000}]}, "maximum context length is 768 tokens"),
         ({"tools": [TOOL, TOOL]}, 'there is a tool "add" already'),
         ({"tool_choice": "required"}, "tool_choice: required, and there are no tools"),
-        ({"top_logprobs": 5}, "of drawn tokens alone log-probs are known"),
-        ({"response_format": {"type": "json_object"}}, "answers are drawn as the model says them"),
+        ({"top_logprobs": 5}, "top_logprobs: only with logprobs: true"),
+        ({"response_format": {"type": "xml"}}, "no type xml; there are text, json_object, json_schema"),
+        ({"response_format": {"type": "json_object"}, "tools": [TOOL]}, "not beside tools"),
+        ({"logit_bias": {"100000": 1}}, "logit_bias: no token 100000; there are"),
+        (
+            {
+                "messages": [
+                    *HI,
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}],
+                    },
+                    *HI,
+                ]
+            },
+            "messages[1]: the call c has no result behind it",
+        ),
         ({"max_tokens": "many"}, "max_tokens: 1 or more, got many"),
         ({"messages": "hello"}, "messages: a list of messages"),
     ],

@@ -25,7 +25,7 @@ from whetstone.chat.dialect import CALLED, TOOL, Prober, Rewritten, Speech, in_p
 from whetstone.chat.marks import is_in, mark_for, marked, marks
 from whetstone.chat.message import Image, Message, Text, ToolCall, ToolSpec, system
 from whetstone.chat.protocol import ToolCallFormat
-from whetstone.chat.rendering import Variable, name_of, rendered
+from whetstone.chat.rendering import Variable, in_words, name_of, rendered
 from whetstone.errors import PolicyError
 
 Spoken = tuple[dict[str, Any] | Speech, ...]
@@ -389,7 +389,7 @@ class Chat:
         """
         safe = [replace(message, content=(Text(self._safe(_in_text(message))),)) for message in messages]
         if not self.dialect.writes_calls:  # earlier calls are what the model said
-            safe = [replace(m, content=(Text(self.format.write(m, tools)),)) if m.tool_calls else m for m in safe]
+            safe = [replace(m, content=(Text(in_words(self.format, m, tools)),)) if m.tool_calls else m for m in safe]
         if not self.dialect.shows_answers:
             return tuple({"role": m.role, "content": m.text} for m in self.format.results(safe))
         shown: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What does a tokenizer's own chat template show of a conversation? One function, with failures in a line.
+"""What does a tokenizer's own chat template show of a conversation? Failures are told in a line.
 
 Easy to get wrong: a tokenizer may have several templates. That for tools is taken, where there is one.
 """
@@ -11,6 +11,8 @@ from typing import Any
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from whetstone.chat.dialect import Shown
+from whetstone.chat.message import Message, ToolSpec
+from whetstone.chat.protocol import ToolCallFormat
 from whetstone.chat.template import OWN_NAMES, compiled
 from whetstone.errors import PolicyError, did_you_mean
 
@@ -69,3 +71,11 @@ def name_of(tokenizer: Any) -> str:
 
 def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
+
+
+def in_words(format: ToolCallFormat, message: Message, tools: Sequence[ToolSpec]) -> str:
+    """A turn with its calls as the format writes them; what it cannot write, as it was said."""
+    try:
+        return format.write(message, tools)
+    except (ValueError, RecursionError):
+        return "\n".join([message.text, *(f"{call.name}({call.arguments})" for call in message.tool_calls)]).strip()

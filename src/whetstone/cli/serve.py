@@ -1,4 +1,4 @@
-"""`whetstone serve`: a policy behind OpenAI's API, with every call on record."""
+"""`whetstone serve`: a policy behind OpenAI's APIs and Anthropic's, with every call on record."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def serve(
 ) -> None:
     """Serve RUN_OR_MODEL, a run at its last checkpoint or a model as `policy.path` names it, until stopped.
 
-    Agents are given `base_url=http://HOST:PORT/v1`. With --record what they say is kept token by token, and
-    `POST /v1/episodes/ID/reward` says what it was worth.
+    Agents are given `base_url=http://HOST:PORT/v1`, those of Anthropic's client the same without `/v1`. With
+    --record what they say is kept token by token, and `POST /v1/episodes/ID/reward` says what it was worth.
     """
     if made is not None:
         limits = {"requests_a_minute": requests_a_minute, "tokens_a_minute": tokens_a_minute, "at_once": at_once}

@@ -1,6 +1,6 @@
 """An agent of somebody else's as an environment: it runs, asks its model at an address, and this policy answers.
 
-    reset   the agent starts, with OPENAI_BASE_URL of this episode; its first request is the opening
+    reset   the agent starts, with OPENAI_BASE_URL of this episode (or Anthropic's); its first request is the opening
     step    the action is the answer to its request; its next request is the observation, its end the episode's
 
 So its conversation is an episode like any other: sampled, trained, forked, compared. Not a line of the agent knows of
@@ -23,11 +23,17 @@ import socket
 import uuid
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from whetstone.chat import Message, ToolSpec
-from whetstone.chat.api import openai_chat
 from whetstone.chat.api.asked import Answer, Asked, RefusedError, told, words
+from whetstone.chat.api.fields import flag, read_body
+from whetstone.chat.api.openai_completions import COMPLETIONS
+from whetstone.chat.api.openai_responses import RESPONSES
+from whetstone.chat.api.protocol import Wire
+from whetstone.chat.api.routes import ROUTES, models_listed, wire_of
+from whetstone.chat.api.stored_responses import StoredResponses
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.errors import EpisodeError, RecipeError
 from whetstone.extras import install_command
@@ -46,10 +52,11 @@ class Agent:
 
     Args:
         command: What to run, with `{task}` for the task's prompt and `{id}` for its name; or
-        function: `package.module:name`, called with what of `task`, `id`, `base_url`, `api_key` and `model` it has
-            parameters for; async, or plain in a thread of its own.
+        function: `package.module:name`, called with what of `task`, `id`, `base_url`, `anthropic_base_url`, `api_key`
+            and `model` it has parameters for; async, or plain in a thread of its own.
         folder: Where a command runs; empty: here.
-        variables: Of a command's environment, beside `OPENAI_BASE_URL`, `OPENAI_API_KEY` and `OPENAI_MODEL`.
+        variables: Of a command's environment, beside `OPENAI_BASE_URL`, `OPENAI_API_KEY` and `OPENAI_MODEL`, and the
+            same of `ANTHROPIC`.
         crash: What becomes of an episode whose agent ends with an error: `outcome`: it ended, and the reward judges
             what was said; `error`: nothing can be said of it.
 
@@ -135,6 +142,7 @@ class Agent:
         """See `Environment`."""
         if self._door is not None:
             self._door.agents.pop(self._id, None)
+            self._door.responses.forget(self._id)
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -167,6 +175,7 @@ class Agent:
             await self._run_command(task, url)
             return
         given = {"task": task.prompt, "id": task.id, "base_url": url, "api_key": _KEY, "model": _MODEL}
+        given["anthropic_base_url"] = url.removesuffix("/v1")  # its client adds that itself
         function: Any = self._function
         taken = inspect.signature(function).parameters
         every = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
@@ -189,6 +198,8 @@ class Agent:
     async def _run_command(self, task: Task, url: str) -> None:
         argv = [part.replace("{task}", task.prompt).replace("{id}", task.id) for part in self._command]
         own = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": _KEY, "OPENAI_MODEL": _MODEL}
+        # its client adds /v1 itself, and takes whichever of the two names of a key it knows
+        own |= {"ANTHROPIC_BASE_URL": url.removesuffix("/v1"), "ANTHROPIC_API_KEY": _KEY, "ANTHROPIC_MODEL": _MODEL}
         try:
             self._process = process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -243,8 +254,8 @@ class _Door:
 
     _of: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Awaitable[_Door]]] = weakref.WeakKeyDictionary()
 
-    def __init__(self, url: str, agents: dict[str, Agent]) -> None:
-        self.url, self.agents = url, agents
+    def __init__(self, url: str, agents: dict[str, Agent], responses: StoredResponses) -> None:
+        self.url, self.agents, self.responses = url, agents, responses
         self.serving: asyncio.Future[None] | None = None
 
     @classmethod
@@ -262,7 +273,10 @@ class _Door:
         except ImportError:
             raise RecipeError(f"environment agent needs starlette and uvicorn: {install_command('serve')}") from None
         agents: dict[str, Agent] = {}
-        config = uvicorn.Config(_application(agents), log_level="critical", lifespan="off", timeout_keep_alive=60)
+        responses = StoredResponses()
+        config = uvicorn.Config(
+            _application(agents, responses), log_level="critical", lifespan="off", timeout_keep_alive=60
+        )
         server = uvicorn.Server(config)
         server.capture_signals = contextlib.nullcontext  # the run's own
         opened, begin = asyncio.Event(), server.startup
@@ -273,14 +287,15 @@ class _Door:
 
         server.startup = startup
         bound = socket.create_server(("127.0.0.1", 0), backlog=2048)
-        door = cls(f"http://127.0.0.1:{bound.getsockname()[1]}", agents)
+        door = cls(f"http://127.0.0.1:{bound.getsockname()[1]}", agents, responses)
         door.serving = asyncio.ensure_future(server.serve(sockets=[bound]))
         await opened.wait()
         return door
 
 
-def _application(agents: Mapping[str, Agent]) -> Any:
+def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
     from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -291,44 +306,66 @@ def _application(agents: Mapping[str, Agent]) -> Any:
             raise RefusedError("the episode is over", status=409, code="episode_over")
         return agent
 
-    async def body_of(request: Request) -> Mapping[str, Any]:
-        try:
-            body = await request.json()
-        except (ValueError, RecursionError):
-            raise RefusedError("We could not parse the JSON body of your request.") from None
-        if not isinstance(body, Mapping):
-            raise RefusedError("the body of a request is a JSON object")
-        return body
+    async def answer(wire: Wire, request: Request) -> Response:
+        agent, owner, body = agent_of(request), request.path_params["id"], read_body(await request.body())
+        if wire is COMPLETIONS:
+            raise RefusedError("in training an agent speaks in messages: /v1/chat/completions, or another of the APIs")
+        if wire is RESPONSES:
+            body = stored.resolved(owner, body)
+        asked, is_streamed = wire.asked(body), flag(body, "stream")
+        _refuse_untold(asked)
+        answers = [await agent.ask(asked)]
+        id, model = f"{wire.id}{uuid.uuid4().hex}", str(body.get("model") or _MODEL)
+        told = wire.whole(id, model, answers, body, None)
+        if wire is RESPONSES:
+            stored.keep(owner, body, told)
+        if not is_streamed:
+            return JSONResponse(told)
+        stream = wire.stream(id, model, body, None)
+        return Response("".join((*stream.opened(1, 0), *stream.ended(answers))), media_type="text/event-stream")
 
-    async def chat(request: Request) -> Response:
-        agent, body = agent_of(request), await body_of(request)
-        asked = openai_chat.asked_of({**body, "logprobs": None, "top_logprobs": None})
-        if asked.count > 1:
-            raise RefusedError("n: in training one answer is drawn; the recipe says how many episodes", param="n")
-        answer = await agent.ask(asked)
-        id, model = f"chatcmpl-{uuid.uuid4().hex}", str(body.get("model") or _MODEL)
-        if not body.get("stream"):
-            return JSONResponse(openai_chat.completion(id, model, [answer], {}, None))
-        chunks = openai_chat.Chunks(id, model, {"stream_options": body.get("stream_options")})
-        return Response("".join((*chunks.opened(1), *chunks.ended([answer], None))), media_type="text/event-stream")
+    async def counted(request: Request) -> Response:
+        raise RefusedError("in training nobody counts tokens before an answer is drawn", status=404, code="not_found")
 
     async def models(request: Request) -> JSONResponse:
-        one = {"id": _MODEL, "object": "model", "created": 0, "owned_by": "whetstone"}
-        return JSONResponse({"object": "list", "data": [one]})
+        return JSONResponse(models_listed(_MODEL))
 
     async def reward(request: Request) -> JSONResponse:
         agent = agent_of(request)
-        agent.pay(await body_of(request))
+        agent.pay(read_body(await request.body()))
         return JSONResponse({"id": request.path_params["id"], **agent.final})
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
-        if not isinstance(error, RefusedError):
+        if isinstance(error, HTTPException):
+            error = RefusedError(str(error.detail), status=error.status_code)
+        elif not isinstance(error, RefusedError):
             error = RefusedError(f"{type(error).__name__}: the server failed", status=500)
-        return JSONResponse(openai_chat.error_of(error), status_code=error.status)
+        return JSONResponse(wire_of(request.url.path, request.headers).error(error), status_code=error.status)
 
-    routes = [
-        Route("/episodes/{id}/v1/chat/completions", chat, methods=["POST"]),
-        Route("/episodes/{id}/v1/models", models),
-        Route("/episodes/{id}/v1/reward", reward, methods=["POST"]),
+    base = "/episodes/{id}/v1"
+    routes = [Route(f"{base}/{path}", partial(answer, wire), methods=["POST"]) for path, wire in ROUTES.items()]
+    routes += [
+        Route(f"{base}/messages/count_tokens", counted, methods=["POST"]),
+        Route(f"{base}/models", models),
+        Route(f"{base}/reward", reward, methods=["POST"]),
     ]
-    return Starlette(routes=routes, exception_handlers={RefusedError: refused, Exception: refused})
+    kinds = (RefusedError, HTTPException, Exception)
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, refused))
+
+
+def _refuse_untold(asked: Asked) -> None:
+    """What is asked for that no recipe can give.
+
+    Raises:
+        RefusedError: There is such.
+    """
+    if asked.count > 1:
+        raise RefusedError("n: in training one answer is drawn; the recipe says how many episodes", param="n")
+    if asked.schema is not None:
+        raise RefusedError(
+            "response_format: in training answers are drawn as the model says them; ask for it in a message",
+            param="response_format",
+            code="unsupported_parameter",
+        )
+    if asked.top_logprobs:
+        raise RefusedError("top_logprobs: in training log-probs are the learner's affair", param="top_logprobs")

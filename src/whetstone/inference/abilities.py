@@ -14,6 +14,8 @@ _NEEDS = {
     "logit_bias": "a bias on logits",
     "seeds": "draws that a seed decides",
     "scores": "log-probs of given tokens",
+    "constraints": "draws among allowed tokens alone",
+    "top_logprobs": "log-probs of the likeliest tokens beside those drawn",
 }
 
 

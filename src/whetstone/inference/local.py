@@ -426,16 +426,14 @@ class LocalEngine:
         samplings = [request.sampling for request in requests if request.sampling is not None]
         if not self._draws_where_it_computes:
             logits = logits.cpu()
-        drawn = draw(logits, samplings, [len(request.logprobs) for request in requests])
-        sound = torch.isfinite(logits.amax(-1))  # NaN and infinity come through the maximum
-        columns = (drawn.tokens, drawn.logprobs, drawn.model_logprobs, drawn.entropies, sound)
-        for request, token, logprob, model_logprob, entropy, is_sound in zip(
-            requests, *(column.tolist() for column in columns), strict=True
-        ):
+        places, allowed = [len(request.logprobs) for request in requests], [request.allowed for request in requests]
+        drawn = draw(logits, samplings, places, allowed)
+        sound = torch.isfinite(logits.amax(-1)).tolist()  # NaN and infinity come through the maximum
+        for request, token, is_sound in zip(requests, drawn.rows(), sound, strict=True):
             if not is_sound:
                 self._spoil(request)
                 continue
-            request.add(token, logprob, model_logprob, entropy, self.version, context_length=self.context_length)
+            request.add(token, self.version, context_length=self.context_length)
             if request.finish != "stop" and request.sampling is not None and request.sampling.stop_strings:
                 assert self._detokenize is not None
                 request.stop_at_strings(self._detokenize)

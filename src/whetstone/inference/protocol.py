@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 Weights: TypeAlias = "Mapping[str, Tensor]"
@@ -24,12 +25,24 @@ InFlight = Literal["drain", "continue", "recompute"]
 """
 
 
+class Constraint(Protocol):
+    """What may be drawn next, given what was. It belongs to one generation, and is asked once a token."""
+
+    def allowed(self, drawn: Sequence[int]) -> np.ndarray:
+        """[V] whether each token may follow; tokens beyond its end may not.
+
+        Args:
+            drawn: All that was drawn before, forced tokens among it.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the next tokens are drawn.
 
-    Bias is added first, then the temperature divides, then `top_k`, `top_p` and `min_p` each see what the one
-    before left, and what remains is scaled to sum to 1.
+    What a constraint forbids goes first; bias is added, then the temperature divides, then `top_k`, `top_p` and `min_p`
+    each see what the one before left, and what remains is scaled to sum to 1.
 
     Raises:
         ValueError: A value outside its range, or an empty stop string.
@@ -54,6 +67,13 @@ class Sampling:
     """So does text that comes to hold one of these; the token that completes it is the last returned."""
     seed: int = 0
     """With the position of a token it decides the draw; nothing else does."""
+    place: int = 0
+    """The position of the first token drawn: an answer asked for in pieces, each behind the one before, is then drawn
+    as it is at once."""
+    constraint: Constraint | None = None
+    """Which tokens may be drawn at all; None: any."""
+    top_logprobs: int = 0
+    """How many of the likeliest tokens are named at each place."""
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -93,6 +113,9 @@ class Generation:
     model_logprobs: tuple[float, ...] = ()
     """[T] natural log-prob of each under the *model's* distribution: temperature 1, no bias, no cuts; NaN where the
     engine does not give it."""
+    tops: tuple[Mapping[int, float], ...] = ()
+    """[T] the likeliest tokens at each place with their log-probs under the model's distribution, the likeliest first;
+    empty where `Sampling.top_logprobs` is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +181,10 @@ class EngineAbilities:
     """Draws that depend on `Sampling.seed` alone; without it the same seed draws other tokens each time."""
     scores: bool = True
     """`Engine.score`."""
+    constraints: bool = True
+    """`Sampling.constraint`."""
+    top_logprobs: bool = True
+    """`Sampling.top_logprobs`."""
 
 
 class ReadsText(Protocol):

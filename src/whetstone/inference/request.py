@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from whetstone.inference.protocol import Generation, Sampling, Scores, Spans
 from whetstone.inference.rows import Row
+from whetstone.inference.sampling import DrawnToken
 
 
 def as_keys(ids: Sequence[int], drawn: Spans) -> list[int]:
@@ -47,6 +50,7 @@ class Request:
     logprobs: list[float] = field(default_factory=list)
     model_logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
+    tops: list[Mapping[int, float]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     finish: Literal["stop", "length", "abort"] | None = None
     error: Exception | None = None
@@ -55,6 +59,12 @@ class Request:
     def tokens(self) -> list[int]:
         """What was drawn so far."""
         return self.ids[self.start :]
+
+    @property
+    def allowed(self) -> np.ndarray | None:
+        """[V] what may be drawn next; None: anything."""
+        constraint = self.sampling.constraint if self.sampling is not None else None
+        return None if constraint is None else constraint.allowed(self.tokens)
 
     @property
     def ended(self) -> bool:
@@ -85,18 +95,18 @@ class Request:
             self.logprobs.clear()
             self.entropies.clear()
 
-    def add(
-        self, token: int, logprob: float, model_logprob: float, entropy: float, version: int, *, context_length: int
-    ) -> None:
+    def add(self, drawn: DrawnToken, version: int, *, context_length: int) -> None:
         """Append a drawn token and see whether it is the last."""
         assert self.sampling is not None
-        self.ids.append(token)
-        self.keys.append(~token)
-        self.logprobs.append(logprob)
-        self.model_logprobs.append(model_logprob)
-        self.entropies.append(entropy)
+        self.ids.append(drawn.token)
+        self.keys.append(~drawn.token)
+        self.logprobs.append(drawn.logprob)
+        self.model_logprobs.append(drawn.model_logprob)
+        self.entropies.append(drawn.entropy)
         self.versions.append(version)
-        if token in self.sampling.stop_ids:
+        if self.sampling.top_logprobs:
+            self.tops.append(drawn.top)
+        if drawn.token in self.sampling.stop_ids:
             self.finish = "stop"
         elif len(self.logprobs) >= self.sampling.max_new_tokens or len(self.ids) >= context_length:
             self.finish = "length"
@@ -122,4 +132,5 @@ class Request:
             finish=self.finish or "abort",
             queue_seconds=self.queue_seconds,
             model_logprobs=tuple(self.model_logprobs),
+            tops=tuple(self.tops),
         )

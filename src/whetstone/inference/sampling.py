@@ -6,7 +6,7 @@ on the order of arrival. Here the draw for place `t` is a hash of (seed, t), so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,24 +30,51 @@ class Drawn:
     """[B] under the model's, at temperature 1 without bias or cuts."""
     entropies: Tensor
     """[B] nats, of the sampling distribution; of the model's at temperature 0."""
+    tops: Sequence[Mapping[int, float]]
+    """[B] the likeliest tokens with their log-probs under the model's; empty where none were asked for."""
+
+    def rows(self) -> Iterator[DrawnToken]:
+        """One after the other, as numbers."""
+        columns = (self.tokens, self.logprobs, self.model_logprobs, self.entropies)
+        for row in zip(*(column.tolist() for column in columns), self.tops, strict=True):
+            yield DrawnToken(*row)
 
 
-def draw(logits: Tensor, samplings: Sequence[Sampling], places: Sequence[int]) -> Drawn:
+@dataclass(frozen=True, slots=True)
+class DrawnToken:
+    """One row of what was drawn; see `Drawn`."""
+
+    token: int
+    logprob: float
+    model_logprob: float
+    entropy: float
+    top: Mapping[int, float]
+
+
+def draw(
+    logits: Tensor,
+    samplings: Sequence[Sampling],
+    places: Sequence[int],
+    allowed: Sequence[np.ndarray | None] = (),
+) -> Drawn:
     """Draw one token a row by inverting the cumulative distribution.
 
     Args:
         logits: [B, V].
         samplings: [B] how each row is drawn. At temperature 0 the likeliest token is taken, the first of equals.
         places: [B] which token of its request each draw is, from 0.
+        allowed: [B] what each row's constraint says, None: anything; empty where no row has one.
     """
     logits = logits.float()
     model = torch.log_softmax(logits, dim=-1)
-    if all(s.temperature == 1 and _plain(s) for s in samplings):
+    masked = any(mask is not None for mask in allowed)
+    if not masked and all(s.temperature == 1 and _plain(s) for s in samplings):
         greedy, distribution = None, model
     else:
         temperatures = torch.tensor([s.temperature for s in samplings], device=logits.device)
         greedy = temperatures == 0
-        scaled = logits if not any(s.logit_bias for s in samplings) else _biased(logits, samplings)
+        scaled = _masked(logits, allowed) if masked else logits
+        scaled = scaled if not any(s.logit_bias for s in samplings) else _biased(scaled, samplings)
         scaled = scaled / torch.where(greedy, 1.0, temperatures).unsqueeze(1)
         cut = [i for i, s in enumerate(samplings) if s.top_k or s.top_p < 1 or s.min_p > 0]
         if cut:  # row by row in the batch's own memory: sorting is dear, and few ask for it
@@ -56,9 +83,9 @@ def draw(logits: Tensor, samplings: Sequence[Sampling], places: Sequence[int]) -
         distribution = torch.log_softmax(scaled, dim=-1)
     probabilities = distribution.exp()
     entropies = -(probabilities * distribution.clamp_min(-1e4)).sum(-1)
-    numbers = uniforms(np.array([s.seed for s in samplings], dtype=np.uint64), np.array(places, dtype=np.uint64)).to(
-        logits.device
-    )
+    at = [place + s.place for place, s in zip(places, samplings, strict=True)]
+    seeds = np.array([s.seed for s in samplings], dtype=np.uint64)
+    numbers = uniforms(seeds, np.array(at, dtype=np.uint64)).to(logits.device)
     tokens = _inverted(probabilities, numbers)
     likeliest = distribution.argmax(-1) if greedy is not None else tokens
     if greedy is not None:
@@ -70,7 +97,7 @@ def draw(logits: Tensor, samplings: Sequence[Sampling], places: Sequence[int]) -
     chosen = distribution.gather(1, tokens.unsqueeze(1)).squeeze(1)
     if greedy is not None:  # all probability is on the likeliest; another can only have been forced
         chosen = torch.where(greedy, torch.where(tokens == likeliest, 0.0, -torch.inf), chosen)
-    return Drawn(tokens, chosen, model.gather(1, tokens.unsqueeze(1)).squeeze(1), entropies)
+    return Drawn(tokens, chosen, model.gather(1, tokens.unsqueeze(1)).squeeze(1), entropies, _tops(model, samplings))
 
 
 def _inverted(probabilities: Tensor, numbers: Tensor) -> Tensor:
@@ -111,6 +138,25 @@ def uniforms(seeds: np.ndarray, places: np.ndarray) -> Tensor:
 
 def _plain(sampling: Sampling) -> bool:
     return not (sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0 or sampling.logit_bias)
+
+
+def _masked(logits: Tensor, allowed: Sequence[np.ndarray | None]) -> Tensor:
+    masked = logits.clone()
+    for row, mask in enumerate(allowed):
+        if mask is not None:
+            known = torch.zeros(logits.shape[1], dtype=torch.bool)
+            known[: len(mask)] = torch.from_numpy(mask[: logits.shape[1]])
+            masked[row, ~known.to(logits.device)] = -torch.inf
+    return masked
+
+
+def _tops(model: Tensor, samplings: Sequence[Sampling]) -> list[Mapping[int, float]]:
+    found: list[Mapping[int, float]] = [{}] * len(samplings)
+    for row, sampling in enumerate(samplings):
+        if sampling.top_logprobs:
+            values, ids = model[row].topk(min(sampling.top_logprobs, model.shape[1]))
+            found[row] = dict(zip(ids.tolist(), values.tolist(), strict=True))
+    return found
 
 
 def _biased(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:

@@ -81,7 +81,9 @@ class ServedEngine(ABC):
 
     server: str
     """What kind of server it is, for messages."""
-    abilities = EngineAbilities(entropies=False, model_logprobs=False, forced_tokens=False, seeds=False)
+    abilities = EngineAbilities(
+        entropies=False, model_logprobs=False, forced_tokens=False, seeds=False, constraints=False, top_logprobs=False
+    )
 
     def __init__(
         self,

@@ -35,7 +35,13 @@ class SGLangEngine(ServedEngine):
     server = "SGLang"
     of_the_draw_by = "start it without SGLANG_RETURN_ORIGINAL_LOGPROB"
     abilities = EngineAbilities(
-        entropies=False, model_logprobs=False, forced_tokens=False, logit_bias=False, seeds=False
+        entropies=False,
+        model_logprobs=False,
+        forced_tokens=False,
+        logit_bias=False,
+        seeds=False,
+        constraints=False,
+        top_logprobs=False,
     )
 
     def _command(self, python: str, model: str, port: int, options: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,9 @@
 """A model behind the APIs that agents speak, with every call on record.
 
-    POST   /v1/chat/completions                 OpenAI's chat API, streamed or whole
+    POST   /v1/chat/completions · /v1/responses · /v1/completions      OpenAI's APIs, streamed or whole
+    POST   /v1/messages · /v1/messages/count_tokens                    Anthropic's
     GET    /v1/models · /health
+    GET, DELETE /v1/responses/{id}               one of the last, kept in memory
     GET    /v1/episodes · /v1/episodes/{id}      what is under way
     POST   /v1/episodes/{id}/reward              {"reward": 1.0}: the episode is over and worth that
     DELETE /v1/episodes/{id}                     forget it
@@ -16,16 +18,20 @@ told in the shape the client's library reads.
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
-from whetstone.chat.api import openai_chat
+from whetstone.chat.api.anthropic_messages import counted_of
 from whetstone.chat.api.asked import Answer, Asked, RefusedError
-from whetstone.errors import InfrastructureError, RecipeError, explained
+from whetstone.chat.api.fields import flag, read_body
+from whetstone.chat.api.openai_responses import RESPONSES
+from whetstone.chat.api.protocol import Stream, Wire
+from whetstone.chat.api.routes import ROUTES, model_listed, models_listed, wire_of
+from whetstone.chat.api.stored_responses import StoredResponses
+from whetstone.errors import EngineError, InfrastructureError, RecipeError, explained
 from whetstone.extras import install_command
 from whetstone.network.loopback import LOOPBACK, named
 from whetstone.serving.access import Key, Keys
@@ -51,6 +57,7 @@ class Server:
     ) -> None:
         self.speaker, self.episodes, self.name = speaker, episodes, name
         self.keys, self.most_bytes = keys if keys is not None else Keys(), most_bytes
+        self.responses = StoredResponses()
 
     def key_of(self, request: Any) -> Key:
         """Whose request it is.
@@ -76,13 +83,7 @@ class Server:
             if size > self.most_bytes:
                 raise RefusedError(f"more than {self.most_bytes} bytes", status=413)
             pieces.append(piece)
-        try:
-            body = json.loads(b"".join(pieces))
-        except (ValueError, RecursionError):
-            raise RefusedError("We could not parse the JSON body of your request.") from None
-        if not isinstance(body, dict):
-            raise RefusedError("the body of a request is a JSON object")
-        return body
+        return read_body(b"".join(pieces))
 
     def episode_of(self, request: Any, key: Key, asked: Asked) -> Episode:
         """The episode a request belongs to."""
@@ -90,7 +91,7 @@ class Server:
         task = request.headers.get(TASK, "")
         if max(len(name), len(task)) > _LONGEST_NAME or "/" in name + task:
             raise RefusedError(f"names of episodes and tasks have up to {_LONGEST_NAME} signs and no stroke")
-        return self.episodes.of(key, asked.messages, asked.tools, named=name, task=task)
+        return self.episodes.of(key, asked, named=name, task=task)
 
     def model_of(self, body: Mapping[str, Any]) -> str:
         """The model that is asked.
@@ -109,18 +110,25 @@ class Server:
         return self.name
 
     async def answered(
-        self, key: Key, asked: Asked, episode: Episode, show: tuple[Callable[[str], None] | None, ...] = ()
+        self,
+        key: Key,
+        asked: Asked,
+        episode: Episode,
+        show: tuple[Callable[[str], None] | None, ...] = (),
+        begun: Callable[[int], None] | None = None,
     ) -> list[Answer]:
         """The answers, counted and on record."""
         drawn = 0
         key.begin()
         try:
             try:
-                answers = await self.speaker.answers(asked, episode, show)
+                answers = await self.speaker.answers(asked, episode, show, begun)
             except* RefusedError as group:
                 raise group.exceptions[0] from None
             except* InfrastructureError as group:
                 raise RefusedError(explained(group.exceptions[0]), status=503, code="engine_down") from None
+            except* EngineError as group:  # it does not draw like that
+                raise RefusedError(explained(group.exceptions[0])) from None
             drawn = sum(len(answer.ids) for answer in answers)
             self.episodes.heard(episode)
             return answers
@@ -148,26 +156,46 @@ def application(server: Server) -> Any:
 
     async def models(request: Request) -> JSONResponse:
         server.key_of(request)
-        one = {"id": server.name, "object": "model", "created": 0, "owned_by": "whetstone"}
         if "model" in request.path_params:
-            server.model_of({"model": request.path_params["model"]})
-            return JSONResponse(one)
-        return JSONResponse({"object": "list", "data": [one]})
+            return JSONResponse(model_listed(server.model_of({"model": request.path_params["model"]})))
+        return JSONResponse(models_listed(server.name))
 
-    async def chat(request: Request) -> Any:
+    async def answer(wire: Wire, request: Request) -> Any:
         key, body = server.key_of(request), await server.body_of(request)
         model = server.model_of(body)
-        asked = openai_chat.asked_of(body)
+        if wire is RESPONSES:
+            body = server.responses.resolved(key.name, body)
+        asked, is_streamed = wire.asked(body), flag(body, "stream")
         episode = server.episode_of(request, key, asked)
-        id = f"chatcmpl-{uuid.uuid4().hex}"
-        headers = {EPISODE: episode.id, "x-request-id": id}
-        if body.get("stream"):
-            events = _streamed(server, key, asked, episode, openai_chat.Chunks(id, model, body))
+        id = f"{wire.id}{uuid.uuid4().hex}"
+        headers = {EPISODE: episode.id, "x-request-id": id, "request-id": id}
+        tokenizer = server.speaker.chat.tokenizer
+
+        def told_of(answers: list[Answer]) -> dict[str, Any]:
+            told = wire.whole(id, model, answers, body, tokenizer)
+            if wire is RESPONSES:
+                server.responses.keep(key.name, body, told)
+            return told
+
+        if is_streamed:
+            events = _streamed(server, key, asked, episode, wire.stream(id, model, body, tokenizer), told_of)
             first = await anext(events)  # what is refused has a status of its own
             return StreamingResponse(_after(first, events), media_type="text/event-stream", headers=headers)
         answers = await _unless_gone(request, server.answered(key, asked, episode))
-        told = openai_chat.completion(id, model, answers, body, server.speaker.chat.tokenizer)
-        return JSONResponse(told, headers=headers)
+        return JSONResponse(told_of(answers), headers=headers)
+
+    async def counted(request: Request) -> JSONResponse:
+        server.key_of(request)
+        body = await server.body_of(request)
+        server.model_of(body)
+        return JSONResponse({"input_tokens": server.speaker.count(counted_of(body))})
+
+    async def response(request: Request) -> JSONResponse:
+        key, id = server.key_of(request), request.path_params["id"]
+        if request.method == "DELETE":
+            server.responses.delete(key.name, id)
+            return JSONResponse({"id": id, "object": "response", "deleted": True})
+        return JSONResponse(server.responses.told(key.name, id))
 
     async def under_way(request: Request) -> JSONResponse:
         key = server.key_of(request)
@@ -189,7 +217,8 @@ def application(server: Server) -> Any:
             error = RefusedError(str(error.detail), status=error.status_code)
         elif not isinstance(error, RefusedError):
             error = RefusedError(f"{type(error).__name__}: the server failed", status=500)
-        return JSONResponse(openai_chat.error_of(error), status_code=error.status)
+        wire = wire_of(request.url.path, request.headers)
+        return JSONResponse(wire.error(error), status_code=error.status)
 
     @asynccontextmanager
     async def lifetime(app: Any) -> AsyncIterator[None]:
@@ -200,8 +229,11 @@ def application(server: Server) -> Any:
 
     routes = [Route("/health", health)]
     for prefix in ("", "/episodes/{episode}"):
+        for path, wire in ROUTES.items():
+            routes.append(Route(f"{prefix}/v1/{path}", partial(answer, wire), methods=["POST"]))
         routes += [
-            Route(f"{prefix}/v1/chat/completions", chat, methods=["POST"]),
+            Route(f"{prefix}/v1/messages/count_tokens", counted, methods=["POST"]),
+            Route(f"{prefix}/v1/responses/{{id}}", response, methods=["GET", "DELETE"]),
             Route(f"{prefix}/v1/models", models),
             Route(f"{prefix}/v1/models/{{model:path}}", models),
         ]
@@ -216,16 +248,26 @@ def application(server: Server) -> Any:
 
 
 async def _streamed(
-    server: Server, key: Key, asked: Asked, episode: Episode, chunks: openai_chat.Chunks
+    server: Server,
+    key: Key,
+    asked: Asked,
+    episode: Episode,
+    stream: Stream,
+    kept: Callable[[list[Answer]], object],
 ) -> AsyncIterator[str]:
     """Events as they come; whoever stops listening stops the drawing."""
     waiting: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
+    prompt_tokens = 0
 
     def show(number: int, text: str) -> None:
         waiting.put_nowait((number, text))
 
+    def begun(tokens: int) -> None:
+        nonlocal prompt_tokens
+        prompt_tokens = tokens
+
     shows = tuple(partial(show, number) for number in range(asked.count))
-    task = asyncio.ensure_future(server.answered(key, asked, episode, shows))
+    task = asyncio.ensure_future(server.answered(key, asked, episode, shows, begun))
     task.add_done_callback(lambda _: waiting.put_nowait(None))
     opened = False
     try:
@@ -235,17 +277,18 @@ async def _streamed(
                 await task
             if not opened:
                 opened = True
-                for line in chunks.opened(asked.count):
-                    yield line
+                yield "".join(stream.opened(asked.count, prompt_tokens))
             if more is None:
                 break
-            yield chunks.more(*more)
+            for line in stream.more(*more):
+                yield line
         try:
             answers = task.result()
         except RefusedError as error:  # the status is sent already
-            yield openai_chat.event(openai_chat.error_of(error))
+            yield stream.failed(error)
             return
-        for line in chunks.ended(answers, server.speaker.chat.tokenizer):
+        kept(answers)
+        for line in stream.ended(answers):
             yield line
     finally:
         task.cancel()

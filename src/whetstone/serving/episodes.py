@@ -10,11 +10,10 @@ import math
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from whetstone.chat import Message, ToolSpec
-from whetstone.chat.api.asked import RefusedError
+from whetstone.chat.api.asked import Asked, RefusedError
 from whetstone.serving.access import Key
 from whetstone.serving.recording import Episode, begins_with
 from whetstone.trajectory import Trajectory
@@ -49,9 +48,7 @@ class Episodes:
         """Those under way, the one asked last at the end."""
         return iter(list(self._open.values()))
 
-    def of(
-        self, key: Key, messages: Sequence[Message], tools: Sequence[ToolSpec], *, named: str = "", task: str = ""
-    ) -> Episode:
+    def of(self, key: Key, asked: Asked, *, named: str = "", task: str = "") -> Episode:
         """The episode a request belongs to: the one it names, else one in which its beginning was said, else a new one.
 
         Raises:
@@ -64,13 +61,20 @@ class Episodes:
             episode = self._open.get(named) or self._begun(named, key, task)
             self._own(key, episode)
         else:
-            digest = begins_with(messages, tools)
-            known = [each for each in self._last.get(digest or "", ()) if not each.closed and each.owner == key.name]
-            known.sort(key=lambda each: sum(said.followed for said in each.said if said.digest == digest))
-            episode = known[0] if known else self._begun(uuid.uuid4().hex, key, task)
+            episode = self._known(key, asked) or self._begun(uuid.uuid4().hex, key, task)
         episode.asked = time.monotonic()
         self._open.move_to_end(episode.id)
         return episode
+
+    def _known(self, key: Key, asked: Asked) -> Episode | None:
+        """One of the key's in which the beginning of what is asked was said, rather one nobody has gone on from."""
+        if asked.prompt is not None:
+            own = [each for each in reversed(self._open.values()) if each.owner == key.name]
+            return next((each for each in own if each.prompted_before(asked.prompt) is not None), None)
+        digest = begins_with(asked.messages, asked.tools)
+        known = [each for each in self._last.get(digest or "", ()) if not each.closed and each.owner == key.name]
+        known.sort(key=lambda each: sum(said.followed for said in each.said if said.digest == digest))
+        return known[0] if known else None
 
     def heard(self, episode: Episode) -> None:
         """An answer was added to it."""

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from whetstone.chat import Chat, Context, Message, ToolSpec
+from whetstone.chat import Chat, Context, Message, ToolSpec, user
 from whetstone.chat.api.asked import words
 from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
 
@@ -34,6 +34,8 @@ class Said:
     """The action as a message, thinking included."""
     digest: str = ""
     """Of the whole conversation up to and with it, as the client knows it."""
+    text: str | None = None
+    """Of all its tokens, where it goes on from a prompt; None in a conversation."""
     followed: int = 0
     """How often somebody went on from it."""
 
@@ -75,14 +77,43 @@ class Episode:
         before.followed += 1
         return Place(before, heard, chat.extend(before.context, before.action.ids, heard), digests[-1])
 
-    def add(self, place: Place, action: Tokens, message: Message, told: Message) -> Said:
+    def prompted(self, chat: Chat, prompt: str | tuple[int, ...]) -> Place:
+        """Where what goes on from a prompt is drawn: behind the tokens drawn before, where it begins with them."""
+        before = self.prompted_before(prompt)
+        if before is None:
+            new = chat.encode(prompt) if isinstance(prompt, str) else prompt
+            known: tuple[int, ...] = ()
+        else:
+            before.followed += 1
+            known = (*before.context.ids, *before.action.ids)
+            new = chat.encode(prompt[len(before.text or "") :]) if isinstance(prompt, str) else prompt[len(known) :]
+        heard = prompt[len(before.text or "") :] if before is not None and isinstance(prompt, str) else prompt
+        text = heard if isinstance(heard, str) else str(chat.tokenizer.decode(new, skip_special_tokens=False))
+        context = Context((*known, *new), new, before is None, ())
+        return Place(before, (user(text),), context, hashlib.sha256(_canonical(prompt)).hexdigest())
+
+    def prompted_before(self, prompt: str | tuple[int, ...]) -> Said | None:
+        """The longest of what was said that a prompt begins with, word for word."""
+        best, length = None, -1
+        for said in self.said:
+            if said.text is None:
+                continue
+            whole = said.text if isinstance(prompt, str) else (*said.context.ids, *said.action.ids)
+            if prompt[: len(whole)] != whole or len(whole) < length:
+                continue
+            if best is None or len(whole) > length or said.followed < best.followed:
+                best, length = said, len(whole)
+        return best
+
+    def add(self, place: Place, action: Tokens, message: Message, told: Message, text: str | None = None) -> Said:
         """Keep an answer.
 
         Args:
             message: With its thinking.
             told: As the client is told, and will say again.
+            text: See `Said.text`.
         """
-        said = Said(place.before, place.heard, place.context, action, message, _next(place.digest, told))
+        said = Said(place.before, place.heard, place.context, action, message, _next(place.digest, told), text)
         self.said.append(said)
         return said
 

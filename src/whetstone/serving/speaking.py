@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
-from whetstone.chat import Chat, Message, ToolCall, ToolSpec
+from whetstone.chat import Chat, Message, ToolCall, ToolSpec, assistant
 from whetstone.chat.api.asked import Answer, Asked, RefusedError, told
 from whetstone.chat.message import Text
 from whetstone.errors import PolicyError, PromptTooLong
 from whetstone.inference import Engine, Generation, Sampling
 from whetstone.seeding import derive_seed
 from whetstone.serving.recording import Episode, Place
+from whetstone.serving.schemas import Schemas
 from whetstone.trajectory import Author, Tokens
 
 Show = Callable[[str], None]
 """Told of each piece of text that may be shown."""
+Begun = Callable[[int], None]
+"""Told how many tokens an answer is drawn behind."""
 _PIECES = (1, 2, 4, 8, 16)
 """Tokens asked for at a time where somebody watches: the first soon, later ones cheaply."""
 _SIGNS = ("<think>", "</think>")
@@ -38,20 +42,23 @@ class Speaker:
     def __init__(self, engine: Engine, chat: Chat, *, context_length: int, seed: int = 0) -> None:
         self.engine, self.chat, self.context_length = engine, chat, context_length
         self._seed, self._asked = seed, 0
+        self._schemas = Schemas(chat.tokenizer, chat.stop_ids)
 
-    async def answers(self, asked: Asked, episode: Episode, show: Sequence[Show | None] = ()) -> list[Answer]:
+    async def answers(
+        self, asked: Asked, episode: Episode, show: Sequence[Show | None] = (), begun: Begun | None = None
+    ) -> list[Answer]:
         """So many answers as are asked for, each recorded.
 
         Args:
             show: Told of each while it is drawn.
+            begun: Told how many tokens they are drawn behind.
 
         Raises:
             RefusedError: It cannot be answered; the message says why.
         """
-        try:
-            place = episode.place(self.chat, asked.messages, asked.tools)
-        except PolicyError as error:
-            raise RefusedError(str(error), param="messages") from None
+        place = self._place(asked, episode)
+        if begun is not None:
+            begun(len(place.context.ids))
         self._asked += 1
         seed = asked.seed if asked.seed is not None else derive_seed(self._seed, "request", self._asked)
         watching = list(show) or [None] * asked.count
@@ -59,36 +66,107 @@ class Speaker:
         drawing = [self._answer(asked, episode, place, own, each) for own, each in zip(seeds, watching, strict=True)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in drawing]
-        return [self._kept(asked, episode, place, task.result()) for task in tasks]
+        return [self._kept(asked, episode, place, *task.result()) for task in tasks]
 
-    async def _answer(self, asked: Asked, episode: Episode, place: Place, seed: int, show: Show | None) -> Generation:
-        room = self.context_length - len(place.context.ids)
-        if room < 1:
+    def count(self, asked: Asked) -> int:
+        """How many tokens these messages take, said anew.
+
+        Raises:
+            RefusedError: They cannot be shown to the model.
+        """
+        try:
+            return len(self.chat.open(asked.messages, asked.tools).ids)
+        except PolicyError as error:
+            raise RefusedError(str(error), param="messages") from None
+
+    def _place(self, asked: Asked, episode: Episode) -> Place:
+        self._refuse(asked)
+        try:
+            if asked.prompt is None:
+                place = episode.place(self.chat, asked.messages, asked.tools)
+            else:
+                place = episode.prompted(self.chat, asked.prompt)
+        except PolicyError as error:
+            raise RefusedError(str(error), param="messages") from None
+        taken = len(place.context.ids)
+        if taken >= self.context_length:
             raise RefusedError(
-                f"This model's maximum context length is {self.context_length} tokens; the messages take "
-                f"{len(place.context.ids)}.",
+                f"This model's maximum context length is {self.context_length} tokens; the messages take {taken}.",
                 param="messages",
                 code="context_length_exceeded",
             )
+        if not taken:
+            raise RefusedError("prompt: there is not a token in it", param="prompt")
+        if asked.schema is not None and _in_thought(self.chat, place):
+            raise RefusedError(
+                "response_format: this model begins with a thought, which is no JSON; its template may have a "
+                "variable that leaves it out (chat.variables)",
+                param="response_format",
+            )
+        return place
+
+    def _refuse(self, asked: Asked) -> None:
+        """See that this engine, and this tokenizer, can give what is asked."""
+        known = len(self.chat.tokenizer)
+        prompt = asked.prompt if isinstance(asked.prompt, tuple) else ()
+        for name, ids in (("logit_bias", tuple(asked.logit_bias)), ("prompt", prompt)):
+            if wrong := [token for token in ids if not 0 <= token < known]:
+                raise RefusedError(f"{name}: no token {str(wrong[0])[:40]}; there are {known}, from 0", param=name)
+        if sum(math.isinf(value) for value in asked.logit_bias.values()) >= known:
+            raise RefusedError("logit_bias: it forbids every token", param="logit_bias")
+        abilities = self.engine.abilities
+        if asked.logit_bias and not abilities.logit_bias:
+            raise RefusedError("logit_bias: this engine draws without", param="logit_bias")
+        if asked.top_logprobs and not abilities.top_logprobs:
+            raise RefusedError(
+                "top_logprobs: of drawn tokens alone this engine tells log-probs (logprobs: true)", param="top_logprobs"
+            )
+        if asked.schema is None:
+            return
+        if not abilities.constraints:
+            raise RefusedError(
+                "response_format: this engine draws answers as the model says them; ask for it in a message",
+                param="response_format",
+                code="unsupported_parameter",
+            )
+        if asked.tools:
+            raise RefusedError(
+                "response_format: not beside tools, whose calls are in no schema; tool_choice: none",
+                param="response_format",
+            )
+
+    async def _answer(
+        self, asked: Asked, episode: Episode, place: Place, seed: int, show: Show | None
+    ) -> tuple[Generation, list[bool]]:
+        """(what was drawn, whether each token of it was forced)"""
+        room = self.context_length - len(place.context.ids)
         most = room if asked.max_tokens is None else min(room, asked.max_tokens)
-        forced = self._forced(asked)
+        begins = self._forced(asked)
+        constraint = None
+        if asked.schema is not None:
+            constraint = await asyncio.to_thread(self._schemas.constraint, asked.schema)
+        forced = [True] * len(begins)
         drawn: Generation | None = None
         named = f"{episode.id}/{id(place)}/{seed}"
         pieces = iter(_PIECES)
         size = _PIECES[0]
-        shown = _Shown(self.chat, asked, show)
+        shown = _Shown(self.chat, asked, show, hidden=_in_thought(self.chat, place))
         try:
             while drawn is None or (drawn.finish == "length" and len(drawn.tokens) < most):
                 size = next(pieces, size)
                 before = drawn.tokens if drawn is not None else ()
                 left = most - len(before)
                 watched = show is not None or asked.one_call
-                count = min(max(size, len(forced)), left) if watched else left
-                sampling = self._sampling(asked, count, seed, forced if not before else ())
+                count = min(max(size, len(begins)), left) if watched else left
+                sampling = self._sampling(asked, count, seed, begins if not before else ())
+                sampling = replace(sampling, place=len(before), constraint=constraint)
                 start = len(place.context.ids)
                 # one past the last: it was drawn, and is fed by itself as all before it
                 spans = (*episode.spans(place), *(((start, start + len(before) + 1),) if before else ()))
                 more = await self.engine.generate((*place.context.ids, *before), sampling, episode=named, drawn=spans)
+                if constraint is not None:
+                    forced += constraint.forced[: len(more.tokens)]
+                    constraint = constraint.next_piece(more.tokens)
                 drawn = more if drawn is None else _joined(drawn, more)
                 if shown.over(drawn):
                     drawn = replace(drawn, finish="stop")
@@ -96,40 +174,44 @@ class Speaker:
             raise RefusedError(str(error), param="messages", code="context_length_exceeded") from None
         finally:
             self.engine.forget(named)
-        return drawn
+        return drawn, [*forced, *[False] * len(drawn.tokens)][: len(drawn.tokens)]
 
-    def _kept(self, asked: Asked, episode: Episode, place: Place, drawn: Generation) -> Answer:
-        forced = len(self._forced(asked))
-        action = Tokens.joined([
-            Tokens.written(drawn.tokens[:forced], Author.SPLICED),
-            Tokens.sampled(
-                drawn.tokens[forced:],
-                logprobs=drawn.logprobs[forced:],
-                versions=drawn.versions[forced:],
-                entropies=drawn.entropies[forced:],
-            ),
-        ])  # fmt: skip
-        turn = _turn(place)
-        raw = self.chat.read(drawn.tokens, asked.tools, turn=turn)
-        thought, said = told(raw)
-        said = _stopped(said, asked.stop)
-        finish = "tool_calls" if said.tool_calls else "stop" if drawn.finish == "stop" else "length"
-        episode.add(place, action, raw, said)
+    def _kept(self, asked: Asked, episode: Episode, place: Place, drawn: Generation, forced: Sequence[bool]) -> Answer:
+        action = Tokens.joined(_tokens(drawn, forced))
         known = drawn.model_logprobs or (math.nan,) * len(drawn.tokens)
         logprobs = tuple(b if math.isnan(a) else a for a, b in zip(known, action.logprobs, strict=True))
-        return Answer(said, thought, action.ids, logprobs, finish, len(place.context.ids))
+        ended = "stop" if drawn.finish == "stop" else "length"
+        if asked.prompt is not None:
+            raw, thought = assistant(self._text(drawn.tokens)), ""
+            said, stop = _stopped(raw, asked.stop)
+            text = str(self.chat.tokenizer.decode((*place.context.ids, *action.ids), skip_special_tokens=False))
+            episode.add(place, action, raw, said, text)
+        else:
+            raw = self.chat.read(drawn.tokens, asked.tools, turn=_turn(place))
+            thought, said = told(raw)
+            said, stop = _stopped(said, asked.stop)
+            episode.add(place, action, raw, said)
+        finish = "tool_calls" if said.tool_calls else ended
+        return Answer(said, thought, action.ids, logprobs, finish, len(place.context.ids), stop, drawn.tops)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        """Of an answer, without the token that ended it."""
+        ended = bool(tokens) and tokens[-1] in self.chat.stop_ids
+        return str(self.chat.tokenizer.decode(tokens[:-1] if ended else tokens, skip_special_tokens=False))
 
     def _sampling(self, asked: Asked, count: int, seed: int, forced: tuple[int, ...]) -> Sampling:
         try:
             return Sampling(
                 count,
                 temperature=asked.temperature,
+                top_k=asked.top_k,
                 top_p=asked.top_p,
                 logit_bias=asked.logit_bias,
                 forced=forced,
                 stop_ids=self.chat.stop_ids,
                 stop_strings=asked.stop,
                 seed=seed,
+                top_logprobs=asked.top_logprobs,
             )
         except ValueError as error:
             raise RefusedError(str(error)) from None
@@ -139,10 +221,6 @@ class Speaker:
         if asked.must_call is None:
             return ()
         named = [tool for tool in asked.tools if asked.must_call in ("", tool.name)]
-        if not named:
-            raise RefusedError(
-                f'tool_choice names "{asked.must_call}", which is not among the tools', param="tool_choice"
-            )
         if not self.engine.abilities.forced_tokens and asked.temperature != 1:
             raise RefusedError("this engine forces a call at temperature 1 alone", param="tool_choice")
         return self.chat.encode(_beginning(self.chat, named))
@@ -176,7 +254,31 @@ def _joined(first: Generation, second: Generation) -> Generation:
         versions=first.versions + second.versions,
         queue_seconds=first.queue_seconds,
         model_logprobs=first.model_logprobs + second.model_logprobs,
+        tops=first.tops + second.tops,
     )
+
+
+def _tokens(drawn: Generation, forced: Sequence[bool]) -> Iterator[Tokens]:
+    """What was drawn in runs of forced tokens, which have no log-prob, and sampled ones, which do."""
+    start = 0
+    for is_forced, run in groupby(forced):
+        end = start + len(list(run))
+        if is_forced:
+            yield Tokens.written(drawn.tokens[start:end], Author.SPLICED)
+        else:
+            yield Tokens.sampled(
+                drawn.tokens[start:end],
+                logprobs=drawn.logprobs[start:end],
+                versions=drawn.versions[start:end],
+                entropies=drawn.entropies[start:end],
+            )
+        start = end
+
+
+def _in_thought(chat: Chat, place: Place) -> bool:
+    """Whether the model is asked in a thought that its template has begun."""
+    opening, shown = chat.dialect.thought_signs[0], place.context.shown
+    return bool(shown and opening) and shown[-1].rstrip().endswith(opening)
 
 
 def _turn(place: Place) -> int:
@@ -189,22 +291,23 @@ def _turn(place: Place) -> int:
     return count
 
 
-def _stopped(message: Message, stops: Sequence[str]) -> Message:
-    """Without the text that ended it, and what a token said behind it."""
+def _stopped(message: Message, stops: Sequence[str]) -> tuple[Message, str]:
+    """(the message without the text that ended it, and what a token said behind it; that text)"""
     text = message.text
-    ends = [at for stop in stops if (at := text.find(stop)) >= 0]
+    ends = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     if not ends:
-        return message
-    said = text[: min(ends)]
-    return replace(message, content=(Text(said),) if said else ())
+        return message, ""
+    at, stop = min(ends)
+    said = text[:at]
+    return replace(message, content=(Text(said),) if said else ()), stop
 
 
 class _Shown:
     """What of an answer under way may be shown."""
 
-    def __init__(self, chat: Chat, asked: Asked, show: Show | None) -> None:
-        self._chat, self._asked, self._show = chat, asked, show
-        self._held = (*chat.format.markers, *_SIGNS, *asked.stop)
+    def __init__(self, chat: Chat, asked: Asked, show: Show | None, *, hidden: bool) -> None:
+        self._chat, self._asked, self._show = chat, asked, None if hidden else show
+        self._held = (*(() if asked.prompt is not None else (*chat.format.markers, *_SIGNS)), *asked.stop)
         self._said = 0
 
     def over(self, drawn: Generation) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,6 +46,14 @@ class Asked:
     one_call: bool = False
     """Whether a turn is over behind its first call."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    top_k: int = 0
+    """Only the likeliest so many are drawn from; 0: all."""
+    top_logprobs: int = 0
+    """How many of the likeliest tokens are to be named at each place."""
+    schema: Mapping[str, Any] | None = None
+    """What the answer has to be JSON of; None: anything."""
+    prompt: str | tuple[int, ...] | None = None
+    """What is gone on from instead of messages, as it stands: a text, or ids of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +71,25 @@ class Answer:
     finish: str = "stop"
     """`stop`, `length` or `tool_calls`."""
     prompt_tokens: int = 0
+    stopped_by: str = ""
+    """The text of `Asked.stop` that ended it; empty where none did."""
+    tops: tuple[Mapping[int, float], ...] = ()
+    """[T] the likeliest tokens at each place with their log-probs under the model, the likeliest first; empty where
+    nobody asked."""
 
     def piece(self, tokenizer: Any, place: int) -> str:
         """The text of one token."""
-        return str(tokenizer.decode([self.ids[place]], skip_special_tokens=False))
+        return piece_of(tokenizer, self.ids[place])
+
+
+def piece_of(tokenizer: Any, token: int) -> str:
+    """The text of a token by itself."""
+    return str(tokenizer.decode([token], skip_special_tokens=False))
+
+
+def json_number(logprob: float) -> float:
+    """A log-prob as JSON can write it; what was forbidden, or is not known, has the number OpenAI's APIs use."""
+    return -9999.0 if math.isnan(logprob) else max(logprob, -9999.0)
 
 
 def words(message: Message) -> list[object]:

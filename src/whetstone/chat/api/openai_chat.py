@@ -7,15 +7,18 @@ name, what changes nothing is let through.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec
-from whetstone.chat.api.asked import Answer, Asked, RefusedError
+from whetstone.chat.api import fields
+from whetstone.chat.api.asked import Answer, Asked, RefusedError, json_number, piece_of
+from whetstone.chat.api.fields import in_order, listed, mapped, refuse_unknown, shortened, tool_of
+from whetstone.chat.api.protocol import Wire
 
-_MOST_ANSWERS = 128
+MOST_NAMED = 20
+"""Likeliest tokens that are named at a place."""
 _HARMLESS = frozenset({
     "metadata", "model", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
     "stream", "stream_options", "user", "verbosity", "reasoning_effort", "modalities", "prompt_cache_retention",
@@ -41,31 +44,27 @@ def asked_of(body: Mapping[str, Any]) -> Asked:
     Raises:
         RefusedError: It is none, or asks for what cannot be given.
     """
-    for name in sorted(set(body) - _READ - _HARMLESS):
-        if body[name] is not None:
-            raise RefusedError(f"{name}: {_WHY.get(name, 'not known here')}", param=name, code="unsupported_parameter")
-    tools = tools_of(body.get("tools"))
-    must, tools = _choice(body.get("tool_choice"), tools)
-    _refuse_format(body.get("response_format"))
-    for name in ("frequency_penalty", "presence_penalty"):
-        if body.get(name):
-            raise RefusedError(f"{name}: drawn tokens would have no log-probs to train on", param=name)
-    if body.get("top_logprobs"):
-        raise RefusedError(
-            "top_logprobs: of drawn tokens alone log-probs are known (logprobs: true)", param="top_logprobs"
-        )
+    refuse_unknown(body, _READ | _HARMLESS, _WHY)
+    tools = fields.tools_of([_tool(tool, number) for number, tool in enumerate(listed(body.get("tools"), "tools"))])
+    must, tools = choice_of(body.get("tool_choice"), tools)
+    fields.refuse_penalties(body)
+    named = fields.whole(body, "top_logprobs", least=0, most=MOST_NAMED) or 0
+    if named and not fields.flag(body, "logprobs"):
+        raise RefusedError("top_logprobs: only with logprobs: true", param="top_logprobs")
     return Asked(
         messages_of(body.get("messages")),
         tools,
-        _whole(body, "max_completion_tokens", "max_tokens"),
-        _real(body, "temperature", 1.0, 0, 2),
-        _real(body, "top_p", 1.0, 0, 1),
-        stops_of(body.get("stop")),
-        _seed(body.get("seed")),
-        _count(body.get("n")),
+        fields.whole(body, "max_completion_tokens", "max_tokens"),
+        fields.temperature(body),
+        fields.top_p(body),
+        fields.stops_of(body.get("stop")),
+        fields.seed(body.get("seed")),
+        fields.count(body),
         must,
-        body.get("parallel_tool_calls") is False,
-        _bias(body.get("logit_bias")),
+        not fields.flag(body, "parallel_tool_calls", default=True),
+        fields.bias(body.get("logit_bias")),
+        top_logprobs=named,
+        schema=format_of(body.get("response_format"), "response_format", "json_schema"),
     )
 
 
@@ -89,41 +88,24 @@ def messages_of(given: Any) -> tuple[Message, ...]:
             found.append(Message.from_openai(said))
         except ValueError as error:
             raise RefusedError(f"{where}: {error}", param=where) from None
-    if found[-1].role == "assistant":
-        raise RefusedError(
-            "messages: the last one is the assistant's; what it begins with is not drawn", param="messages"
-        )
-    waiting: set[str] = set()
-    for number, message in enumerate(found):
-        if message.role == "tool" and message.tool_call_id not in waiting:
-            raise RefusedError(
-                f"messages[{number}]: a result of a call that does not stand before it ({message.tool_call_id})",
-                param=f"messages[{number}].tool_call_id",
-            )
-        waiting |= {call.id for call in message.tool_calls}
-    return tuple(found)
+    return in_order(found, [f"messages[{number}]" for number in range(len(found))])
 
 
-def tools_of(given: Any) -> tuple[ToolSpec, ...]:
-    """The tools of a request.
+def _tool(given: Any, number: int) -> ToolSpec:
+    where = f"tools[{number}]"
+    tool = mapped(given, where)
+    if tool.get("type", "function") != "function":
+        raise RefusedError(f"{where}: of type {shortened(tool['type'])}; there is: function", param=where)
+    inner = mapped(tool.get("function", tool), where)
+    return tool_of(where, inner.get("name"), inner.get("description"), inner.get("parameters"))
+
+
+def choice_of(given: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | None, tuple[ToolSpec, ...]]:
+    """(the tool that has to be called: a name, or empty for any; the tools that are shown)
 
     Raises:
-        RefusedError: One is none, or two have the same name.
+        RefusedError: It is no choice, or one among tools that are not there.
     """
-    found: list[ToolSpec] = []
-    for number, tool in enumerate(given or ()):
-        try:
-            spec = ToolSpec.from_openai(tool)
-        except (ValueError, TypeError) as error:
-            raise RefusedError(f"tools[{number}]: {error}", param=f"tools[{number}]") from None
-        if spec.name in {other.name for other in found}:
-            raise RefusedError(f'tools[{number}]: there is a tool "{spec.name}" already', param=f"tools[{number}]")
-        found.append(spec)
-    return tuple(found)
-
-
-def _choice(given: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | None, tuple[ToolSpec, ...]]:
-    """(the tool that has to be called, the tools that are shown)"""
     if given in (None, "auto"):
         return None, tools
     if given == "none":
@@ -132,75 +114,46 @@ def _choice(given: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | None, tuple[
         if not tools:
             raise RefusedError("tool_choice: required, and there are no tools", param="tool_choice")
         return "", tools
-    name = given.get("function", given).get("name") if isinstance(given, Mapping) else None
+    inner = given.get("function", given) if isinstance(given, Mapping) else None
+    name = inner.get("name") if isinstance(inner, Mapping) else None
     if not isinstance(name, str):
         raise RefusedError('tool_choice: "none", "auto", "required", or a function by name', param="tool_choice")
-    return name, tools
+    return named_choice(name, tools), tools
 
 
-def _refuse_format(given: Any) -> None:
-    kind = given.get("type", "text") if isinstance(given, Mapping) else given
-    if kind not in (None, "text"):
-        raise RefusedError(
-            f"response_format: {str(kind)[:40]}: answers are drawn as the model says them; ask for it in a message",
-            param="response_format",
-            code="unsupported_parameter",
-        )
+def named_choice(name: str, tools: Sequence[ToolSpec]) -> str:
+    """The name of a tool that has to be called.
+
+    Raises:
+        RefusedError: There is none of this name.
+    """
+    if name not in {tool.name for tool in tools}:
+        raise RefusedError(f'tool_choice names "{shortened(name)}", which is not among the tools', param="tool_choice")
+    return name
 
 
-def stops_of(given: Any) -> tuple[str, ...]:
-    """The stop strings of a request."""
-    stops = (given,) if isinstance(given, str) else tuple(given or ())
-    if not all(isinstance(stop, str) and stop for stop in stops) or len(stops) > 16:
-        raise RefusedError("stop: a text, or up to 16 of them, none of them empty", param="stop")
-    return stops
+def format_of(given: Any, name: str, inside: str) -> Mapping[str, Any] | None:
+    """The JSON schema an answer has to follow; None: it may be anything.
 
+    Args:
+        name: The field, for what is refused.
+        inside: The key under which a schema and its name stand; empty: they stand in the format itself.
 
-def _whole(body: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = body.get(name)
-        if value is not None:
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise RefusedError(f"{name}: 1 or more, got {str(value)[:40]}", param=name)
-            return value
-    return None
-
-
-def _real(body: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
-    value = body.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high or math.isnan(value):
-        raise RefusedError(f"{name}: from {low:g} to {high:g}, got {str(value)[:40]}", param=name)
-    return float(value)
-
-
-def _seed(value: Any) -> int | None:
-    if value is None:
+    Raises:
+        RefusedError: It is no format.
+    """
+    kind = mapped(given, name).get("type", "text") if given is not None else "text"
+    if kind == "text":
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
-        raise RefusedError("seed: a whole number of 64 bits", param="seed")
-    return value % 2**63
-
-
-def _count(value: Any) -> int:
-    if value is None:
-        return 1
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_ANSWERS:
-        raise RefusedError(f"n: from 1 to {_MOST_ANSWERS}, got {str(value)[:40]}", param="n")
-    return value
-
-
-def _bias(given: Any) -> dict[int, float]:
-    if not given:
-        return {}
-    try:
-        found = {int(token): float(value) for token, value in given.items()}
-    except (AttributeError, TypeError, ValueError):
-        raise RefusedError("logit_bias: an object of token ids and numbers", param="logit_bias") from None
-    if not all(abs(value) <= 100 for value in found.values()):
-        raise RefusedError("logit_bias: from -100 to 100", param="logit_bias")
-    return {token: -math.inf if value <= -100 else value for token, value in found.items()}
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind == "json_schema":
+        holder = mapped(given.get(inside), f"{name}.{inside}") if inside else given
+        schema = holder.get("schema")
+        if isinstance(schema, Mapping):
+            return schema
+        raise RefusedError(f"{name}: a json_schema without a schema", param=name)
+    raise RefusedError(f"{name}: no type {shortened(kind)}; there are text, json_object, json_schema", param=name)
 
 
 def completion(
@@ -211,7 +164,7 @@ def completion(
         {
             "index": number,
             "message": said(answer),
-            "logprobs": _logprobs(answer, tokenizer) if body.get("logprobs") else None,
+            "logprobs": _logprobs(answer, tokenizer) if body.get("logprobs") and answer.ids else None,
             "finish_reason": answer.finish,
         }
         for number, answer in enumerate(answers)
@@ -238,42 +191,47 @@ def usage(answers: Sequence[Answer]) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
 
 
+def logprobs_of(answer: Answer, tokenizer: Any) -> list[dict[str, Any]]:
+    """Of each token its text, its log-prob, and the likeliest in its place where they were asked for."""
+    found = []
+    for place, token in enumerate(answer.ids):
+        tops = answer.tops[place] if answer.tops else {}
+        likeliest = [_named(tokenizer, each, logprob) for each, logprob in tops.items()]
+        found.append({**_named(tokenizer, token, answer.logprobs[place]), "top_logprobs": likeliest})
+    return found
+
+
+def _named(tokenizer: Any, token: int, logprob: float) -> dict[str, Any]:
+    text = piece_of(tokenizer, token)
+    return {"token": text, "logprob": json_number(logprob), "bytes": list(text.encode())}
+
+
 def _logprobs(answer: Answer, tokenizer: Any) -> dict[str, Any]:
-    content = []
-    for place in range(len(answer.ids)):
-        text = answer.piece(tokenizer, place)
-        logprob = answer.logprobs[place]
-        content.append({
-            "token": text,
-            "logprob": max(logprob, -9999.0) if not math.isnan(logprob) else -9999.0,
-            "bytes": list(text.encode()),
-            "top_logprobs": [],
-        })  # fmt: skip
-    return {"content": content, "refusal": None}
+    return {"content": logprobs_of(answer, tokenizer), "refusal": None}
 
 
 class Chunks:
     """A stream of `chat.completion.chunk` events, as lines of text."""
 
-    def __init__(self, id: str, model: str, body: Mapping[str, Any]) -> None:
+    def __init__(self, id: str, model: str, body: Mapping[str, Any], tokenizer: Any) -> None:
         options = body.get("stream_options") or {}
         self._usage = bool(isinstance(options, Mapping) and options.get("include_usage"))
         self._head = {"id": id, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
-        self._body = body
+        self._logprobs, self._tokenizer = bool(body.get("logprobs")), tokenizer
         self._shown: dict[int, str] = {}
 
-    def opened(self, count: int) -> Iterator[str]:
+    def opened(self, count: int, prompt_tokens: int) -> Iterator[str]:
         """The roles of all choices."""
         for number in range(count):
             self._shown[number] = ""
             yield self._event(number, {"role": "assistant", "content": ""})
 
-    def more(self, number: int, text: str) -> str:
+    def more(self, number: int, text: str) -> Iterator[str]:
         """Some text of a choice."""
         self._shown[number] += text
-        return self._event(number, {"content": text})
+        yield self._event(number, {"content": text})
 
-    def ended(self, answers: Sequence[Answer], tokenizer: Any) -> Iterator[str]:
+    def ended(self, answers: Sequence[Answer]) -> Iterator[str]:
         """What was held back of each choice, why it ended, what it took."""
         for number, answer in enumerate(answers):
             text, shown = answer.message.text, self._shown[number]
@@ -283,22 +241,28 @@ class Chunks:
                 yield self._event(number, {"content": text[len(shown) :]})
             for place, call in enumerate(answer.message.tool_calls):
                 function = {"name": call.name, "arguments": call.arguments}
-                told = {"index": place, "id": call.id, "type": "function", "function": function}
-                yield self._event(number, {"tool_calls": [told]})
-            more = {"logprobs": _logprobs(answer, tokenizer)} if self._body.get("logprobs") else {}
+                called = {"index": place, "id": call.id, "type": "function", "function": function}
+                yield self._event(number, {"tool_calls": [called]})
+            told = self._logprobs and bool(answer.ids)
+            more = {"logprobs": _logprobs(answer, self._tokenizer)} if told else {}
             yield self._event(number, {}, finish_reason=answer.finish, **more)
         if self._usage:
             yield event({**self._head, "choices": [], "usage": usage(answers)})
         yield "data: [DONE]\n\n"
+
+    def failed(self, error: RefusedError) -> str:
+        """What went wrong."""
+        return event(error_of(error))
 
     def _event(self, number: int, delta: Mapping[str, Any], **more: Any) -> str:
         choice = {"index": number, "delta": dict(delta), "logprobs": None, "finish_reason": None, **more}
         return event({**self._head, "choices": [choice], **({"usage": None} if self._usage else {})})
 
 
-def event(told: Mapping[str, Any]) -> str:
-    """A server-sent event."""
-    return f"data: {json.dumps(told, ensure_ascii=False)}\n\n"
+def event(told: Mapping[str, Any], name: str = "") -> str:
+    """A server-sent event, with a name where the API has names."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(told, ensure_ascii=False)}\n\n"
 
 
 def error_of(error: RefusedError) -> dict[str, Any]:
@@ -306,3 +270,6 @@ def error_of(error: RefusedError) -> dict[str, Any]:
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
     kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
+
+
+CHAT = Wire("chatcmpl-", asked_of, completion, Chunks, error_of)

@@ -1,0 +1,232 @@
+"""How is a field of a request read? The same checks for every dialect, each refusal a line with the field's name."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from whetstone.chat import Message, ToolSpec
+from whetstone.chat.api.asked import RefusedError
+
+_MOST_ANSWERS = 128
+_MOST_STOPS = 16
+
+
+def read_body(written: bytes) -> Mapping[str, Any]:
+    """The object a request holds.
+
+    Raises:
+        RefusedError: It is none; or it holds a number that is none, or half a letter, which nothing can write again.
+    """
+
+    try:
+        body = strict_json(written)
+        if b"\\u" in written:
+            json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise RefusedError("We could not parse the JSON body of your request.") from None
+    return mapped(body, "the body of a request")
+
+
+def strict_json(written: str | bytes) -> Any:
+    """What JSON says, all its numbers finite.
+
+    Raises:
+        ValueError: It is none.
+        RecursionError: It is nested too deeply.
+    """
+
+    def finite(number: str) -> float:
+        value = float(number)
+        if not math.isfinite(value):
+            raise ValueError(f"{number} is no number of JSON")
+        return value
+
+    return json.loads(written, parse_constant=finite, parse_float=finite)
+
+
+def refuse_unknown(body: Mapping[str, Any], known: Collection[str], why: Mapping[str, str]) -> None:
+    """See that every field is one somebody acts on; null is as if it were not there.
+
+    Args:
+        why: What is said of some that are refused; of any other, that it is not known.
+
+    Raises:
+        RefusedError: One is not.
+    """
+    for name in sorted(set(body) - set(known)):
+        if body[name] is not None:
+            raise RefusedError(f"{name}: {why.get(name, 'not known here')}", param=name, code="unsupported_parameter")
+
+
+def listed(given: Any, name: str) -> list[Any]:
+    """A list; none where nothing is given."""
+    if given is None:
+        return []
+    if not isinstance(given, list):
+        raise RefusedError(f"{name}: a list, got {shortened(given)}", param=name)
+    return given
+
+
+def mapped(given: Any, where: str) -> Mapping[str, Any]:
+    """An object."""
+    if not isinstance(given, Mapping):
+        raise RefusedError(f"{where}: an object, got {shortened(given)}", param=where)
+    return given
+
+
+def text_of(given: Any, where: str) -> str:
+    """A text."""
+    if not isinstance(given, str):
+        raise RefusedError(f"{where}: a text, got {shortened(given)}", param=where)
+    return given
+
+
+def flag(body: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    """True or false."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise RefusedError(f"{name}: true or false, got {shortened(value)}", param=name)
+    return default if value is None else value
+
+
+def tools_of(found: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+    """Tools, no two of the same name."""
+    names: set[str] = set()
+    for number, spec in enumerate(found):
+        if spec.name in names:
+            raise RefusedError(f'tools[{number}]: there is a tool "{spec.name}" already', param=f"tools[{number}]")
+        names.add(spec.name)
+    return tuple(found)
+
+
+def tool_of(where: str, name: Any, description: Any, parameters: Any) -> ToolSpec:
+    """A tool by its parts; without a schema it takes nothing."""
+    if parameters is not None:
+        mapped(parameters, f"{where}: its schema")
+    told = "" if description is None else text_of(description, f"{where}.description")
+    return ToolSpec(text_of(name, f"{where}.name"), told, parameters or {"type": "object", "properties": {}})
+
+
+def in_order(messages: Sequence[Message], places: Sequence[str]) -> tuple[Message, ...]:
+    """Messages a model can be asked with.
+
+    Args:
+        places: Where each stands in the request.
+
+    Raises:
+        RefusedError: There are none, the last is the model's own, a result has no call before it, or a call no result.
+    """
+    if not messages:
+        raise RefusedError("messages: there is nothing to answer", param="messages")
+    if messages[-1].role == "assistant" and not messages[-1].tool_calls:
+        raise RefusedError(
+            "messages: the last one is the assistant's; what it begins with is not drawn", param=places[-1]
+        )
+    called: set[str | None] = set()
+    waiting: dict[str, str] = {}
+    for message, place in zip(messages, places, strict=True):
+        if message.role == "tool":
+            if message.tool_call_id not in called:
+                raise RefusedError(
+                    f"{place}: a result of a call that does not stand before it ({shortened(message.tool_call_id)})",
+                    param=place,
+                )
+            waiting.pop(str(message.tool_call_id), None)
+            continue
+        _refuse_waiting(waiting)
+        waiting = {call.id: place for call in message.tool_calls}
+        called |= set(waiting)
+    _refuse_waiting(waiting)
+    return tuple(messages)
+
+
+def _refuse_waiting(waiting: Mapping[str, str]) -> None:
+    for id, place in waiting.items():
+        raise RefusedError(f"{place}: the call {shortened(id)} has no result behind it", param=place)
+
+
+def stops_of(given: Any, name: str = "stop") -> tuple[str, ...]:
+    """Texts at which an answer ends."""
+    stops = [given] if isinstance(given, str) else listed(given, name)
+    if not all(isinstance(stop, str) and stop for stop in stops) or len(stops) > _MOST_STOPS:
+        raise RefusedError(f"{name}: a text, or up to {_MOST_STOPS} of them, none of them empty", param=name)
+    return tuple(stops)
+
+
+def whole(body: Mapping[str, Any], *names: str, least: int = 1, most: int | None = None) -> int | None:
+    """The first of these fields that is there, a whole number."""
+    for name in names:
+        value = body.get(name)
+        if value is not None:
+            fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+            if not fits or (most is not None and value > most):
+                range = f"{least} or more" if most is None else f"from {least} to {most}"
+                raise RefusedError(f"{name}: {range}, got {shortened(value)}", param=name)
+            return int(value)
+    return None
+
+
+def real(body: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
+    """A number of a range."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise RefusedError(f"{name}: from {low:g} to {high:g}, got {shortened(value)}", param=name)
+    return float(value)
+
+
+def temperature(body: Mapping[str, Any], high: float = 2) -> float:
+    """What logits are divided by; what is too small to divide by takes the likeliest token, as 0 does."""
+    given = real(body, "temperature", 1.0, 0, high)
+    return given if given >= 1e-4 else 0.0
+
+
+def top_p(body: Mapping[str, Any]) -> float:
+    """The share of probability that is drawn from; 0 takes the likeliest token, as the least share does."""
+    return max(real(body, "top_p", 1.0, 0, 1), 1e-9)
+
+
+def seed(value: Any) -> int | None:
+    """A seed, of any sign."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
+        raise RefusedError("seed: a whole number of 64 bits", param="seed")
+    return value % 2**63
+
+
+def count(body: Mapping[str, Any]) -> int:
+    """How many answers are asked for."""
+    return whole(body, "n", most=_MOST_ANSWERS) or 1
+
+
+def bias(given: Any) -> dict[int, float]:
+    """Token id → what is added to its logit; -100 forbids it."""
+    if not given:
+        return {}
+    try:
+        found = {int(token): float(value) for token, value in given.items()}
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        raise RefusedError("logit_bias: an object of token ids and numbers", param="logit_bias") from None
+    if not all(abs(value) <= 100 for value in found.values()):
+        raise RefusedError("logit_bias: from -100 to 100", param="logit_bias")
+    return {token: -math.inf if value <= -100 else value for token, value in found.items()}
+
+
+def refuse_penalties(body: Mapping[str, Any]) -> None:
+    """See that nothing changes with what was drawn before."""
+    for name in ("frequency_penalty", "presence_penalty"):
+        if real(body, name, 0.0, -2, 2):
+            raise RefusedError(f"{name}: drawn tokens would have no log-probs to train on", param=name)
+
+
+def shortened(value: Any) -> str:
+    """A value for a line of text."""
+    try:
+        return str(value)[:40]
+    except ValueError:  # a number of thousands of digits
+        return "a number too long to write"
