@@ -14,6 +14,7 @@ from whetstone.recipe.parts import Part, Settings, listed, mode_alone, named
 from whetstone.recipe.problems import problem_of
 from whetstone.recipe.stage_settings import (
     DistillationSettings,
+    LiveSettings,
     OfflineSettings,
     OptimizerSettings,
     PreferenceSettings,
@@ -336,6 +337,8 @@ class Recipe(Settings):
     """A scorer, for reinforcement behind it; null leaves it out."""
     distillation: DistillationSettings | None = None
     """What `teacher` makes of the policy's own episodes; null leaves it out."""
+    live: LiveSettings | None = None
+    """How a policy learns while it is served, by `whetstone live`; no stage of a run. See `docs/agents.md`."""
     stages: list[dict[str, Any]] = []
     """Instead of these, stages in any number and order: each a mapping of one of them, and whatever other keys of
     the recipe are different in it. What the recipe itself says of a kind is what all stages of that kind have in

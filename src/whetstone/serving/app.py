@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -122,14 +122,17 @@ class Server:
             except* InfrastructureError as group:
                 raise RefusedError(explained(group.exceptions[0]), status=503, code="engine_down") from None
             drawn = sum(len(answer.ids) for answer in answers)
-            self.episodes.heard(episode)
+            await self.episodes.heard(episode)
             return answers
         finally:
             key.end(drawn)
 
 
-def application(server: Server) -> Any:
+def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
     """The server, for any ASGI runner.
+
+    Args:
+        also: More routes of Starlette.
 
     Raises:
         RecipeError: Starlette is not installed.
@@ -211,6 +214,7 @@ def application(server: Server) -> Any:
         Route("/v1/episodes/{id}/reward", reward, methods=["POST"]),
         Route("/v1/episodes/{id}", delete, methods=["DELETE"]),
     ]
+    routes += also
     kinds = (RefusedError, HTTPException, Exception)
     return Starlette(routes=routes, lifespan=lifetime, exception_handlers=dict.fromkeys(kinds, refused))
 
