@@ -1,4 +1,4 @@
-"""How does a policy learn from whoever uses it? What follows an answer says how good it was, and what would have helped.
+"""How does a policy learn from whoever uses it? What follows an answer says how good it was, and what helps.
 
 answer → what follows → scorer → judged turn, on disk → update, in the journal → weights swap in
 """

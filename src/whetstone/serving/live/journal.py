@@ -3,7 +3,7 @@
     {"turn": 7, "episode": "a"}                                   it may be learned from
     {"update": 3, "version": 4, "turns": [7, 8], "replayed": [2]} the third step, made of these
     {"back": 4, "version": 5, "to": 2}                            the fourth: the weights of step 2 again
-    {"void": 5}                                                   the update of step 5 failed; weights stayed as they were
+    {"void": 5}                                                   the update of step 5 failed; weights stayed
     {"evaluated": 2, "success": 0.8}
     {"decided": "a", "approved": true} · {"deleted": "a"} · {"paused": true}
     {"unlearn": "a"} · {"begin": 9}                               all steps are forgotten; versions go on from 9

@@ -355,7 +355,7 @@ class Live:
         await self._publish()
         self._record(step, {"live/rolled_back_to": float(to)})
         self.say(
-            f"{why}: the weights of step {to} are back; what was learned since counts as learned from, and is void"
+            f"{why}: the weights of step {to} are back; what was learned since is void, and not learned again"
         )
 
     async def _begin_anew(self, without: str) -> None:
