@@ -1,20 +1,14 @@
 """A policy that learns while it is served, and a user who talks to it, without a socket."""
 
 import asyncio
-import contextlib
 import hashlib
 
 import httpx2
 import openai
 
 from tests_served import TINY
-from whetstone.assembly import assemble
 from whetstone.recipe import load_recipe
-from whetstone.serving import Episodes, Keys, Server, Speaker, application
-from whetstone.serving.live.learning import Live
-from whetstone.serving.live.routes import live_routes
-from whetstone.serving.live.scorers import by_rules
-from whetstone.serving.live.weights import as_reinforcement, settings_of
+from whetstone.serving.live import LiveService
 
 PLAIN = ["ablations=null", "chat.format=hermes", "supervised=null", "evaluation.interval_steps=1",
          "evaluation.interval_episodes=3", "rollout.max_new_tokens=4"]  # fmt: skip
@@ -24,32 +18,12 @@ def live_recipe(*overrides, policy=TINY):
     return load_recipe("demo", [*PLAIN, policy, "live.turns_per_update=2", "live.learning_rate=1e-2", *overrides])
 
 
-class LiveServed:
-    """The server of a recipe whose policy learns; `async with` is from its start to its end."""
+class LiveServed(LiveService):
+    """What a recipe serves and learns; `async with` is from its start to its end."""
 
-    def __init__(self, folder, resolved, *, scorer=by_rules, keys=None):
+    def __init__(self, folder, resolved, **options):
         self.lines = []
-        self.assembly = assemble(as_reinforcement(resolved))
-        self.engine = self.assembly.engine()
-        settings = settings_of(resolved)
-        self.live = Live(self.assembly, self.engine, scorer, folder, settings=settings, say=self.lines.append)
-        self.episodes = Episodes(watcher=self.live)
-        speaker = Speaker(self.engine, self.assembly.chat, context_length=self.assembly.policy.context_length)
-        self.server = Server(speaker, self.episodes, name="tiny", keys=keys or Keys())
-        self.app = application(self.server, also=live_routes(self.server, self.live))
-
-    async def __aenter__(self):
-        await self.live.begin()
-        self.learning = asyncio.ensure_future(self.live.run())
-        return self
-
-    async def __aexit__(self, *failure):
-        self.learning.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.learning
-        if not any(failure):
-            await self.live.close()
-        await self.engine.close()
+        super().__init__(resolved, folder, name="tiny", say=self.lines.append, **options)
 
     def http(self, **options):
         return httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app), base_url="http://localhost", **options)
@@ -66,9 +40,10 @@ class LiveServed:
 
     async def settled(self):
         """All that is due is learned."""
-        while self.live._is_due() or self.live._alone.locked():
-            assert not self.learning.done(), self.learning.exception()
-            await asyncio.sleep(0.01)
+        settled = asyncio.ensure_future(self.live.settled())
+        await asyncio.wait([settled, self.learning], return_when=asyncio.FIRST_COMPLETED)
+        if self.learning.done():
+            self.learning.result()
 
     def weights(self):
         """What they are, in a word."""

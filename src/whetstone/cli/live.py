@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
-from whetstone.assembly import assemble
-from whetstone.assembly.instantiate import function_of
 from whetstone.cli.serve import bound_to
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RecipeError, RunDirectoryError
@@ -20,11 +18,8 @@ from whetstone.network.loopback import LOOPBACK
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.record import latest_checkpoint, run_recipe
 from whetstone.record.run_directory import claimed
-from whetstone.serving import Episodes, Keys, Server, Speaker, application
-from whetstone.serving.live.learning import Live
-from whetstone.serving.live.routes import live_routes
-from whetstone.serving.live.scorers import SCORERS
-from whetstone.serving.live.weights import as_reinforcement, settings_of
+from whetstone.serving import Keys
+from whetstone.serving.live.service import LiveService
 
 
 @click.command()
@@ -104,32 +99,15 @@ async def _live(
     def say(line: str) -> None:
         click.echo(line, err=True)
 
-    settings, parts = settings_of(resolved), as_reinforcement(resolved)
-    scorer = function_of(resolved, "live.scorer", settings.scorer, SCORERS, kind="scorer")
-    assembly = await run_in_compute_thread(lambda: assemble(parts, say=say))
-    engine = assembly.engine(heard=say)
-    learning = Live(assembly, engine, scorer, folder, settings=settings, say=say)
-    try:
-        await learning.begin()
+    made = partial(LiveService, resolved, folder, name=name, keys=keys, idle_seconds=idle_seconds, say=say)
+    async with await run_in_compute_thread(made) as service:
         if paused:
-            learning.pause(True)
-        episodes = Episodes(idle_seconds=idle_seconds, watcher=learning)
-        speaker = Speaker(
-            engine, assembly.chat, context_length=assembly.policy.context_length, seed=resolved.recipe.seed
-        )
-        server = Server(speaker, episodes, name=name, keys=keys)
-        served = application(server, also=live_routes(server, learning))
+            service.live.pause(True)
         host, port = bound.getsockname()[:2]
         click.echo(f"{name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1, learning in {folder}")
-        asked = uvicorn.Server(uvicorn.Config(served, log_level="warning"))
-        tasks = [asyncio.ensure_future(asked.serve(sockets=[bound])), asyncio.ensure_future(learning.run())]
-        serving, learned = tasks
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        asked = uvicorn.Server(uvicorn.Config(service.app, log_level="warning"))
+        serving = asyncio.ensure_future(asked.serve(sockets=[bound]))
+        assert service.learning is not None
+        await asyncio.wait([serving, service.learning], return_when=asyncio.FIRST_COMPLETED)
         asked.should_exit = True  # whichever ended, the other does not go on without it
         await serving
-        learned.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await learned
-    finally:
-        await learning.close()
-        await engine.close()

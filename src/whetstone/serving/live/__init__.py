@@ -10,7 +10,8 @@ from whetstone.window import window
 if TYPE_CHECKING:
     from whetstone.serving.live.learning import Live
     from whetstone.serving.live.scorers import SCORERS, Followed, Judgement, by_rules
+    from whetstone.serving.live.service import LiveService
 
 __getattr__, __dir__ = window(__name__)
 
-__all__ = ["SCORERS", "Followed", "Judgement", "Live", "by_rules"]
+__all__ = ["SCORERS", "Followed", "Judgement", "Live", "LiveService", "by_rules"]

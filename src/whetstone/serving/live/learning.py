@@ -67,7 +67,7 @@ class Live:
         self._next = max(self.turns.next, self.journal.next_turn)
         self._alone = asyncio.Lock()
         """Held by whoever changes weights."""
-        self._changed = asyncio.Event()
+        self._changed, self._rested = asyncio.Event(), asyncio.Event()
         self._failed_scorings = 0
         self._without_word = 0
 
@@ -145,7 +145,7 @@ class Live:
         """Let a turn be learned from, if it may."""
         if self.journal.decided.get(episode, not self.settings.approve):
             self.journal.add({"turn": number, "episode": episode})
-            self._changed.set()
+            self._wake()
 
     # ------------------------------------------------------------ what an administrator may do
 
@@ -153,7 +153,7 @@ class Live:
         """Learn nothing until told otherwise, also when started again; answers go on, and what follows is judged."""
         if paused != self.journal.paused:
             self.journal.add({"paused": paused})
-        self._changed.set()
+        self._wake()
 
     def decide(self, episode: str, *, approved: bool) -> None:
         """Let an episode be learned from, what is still to come of it included, or never.
@@ -183,7 +183,7 @@ class Live:
             self.journal.add({"unlearn": episode})
             await self._begin_anew(episode)
             self.say(f'unlearned "{episode[:80]}": {before} updates are forgotten, and made again without it')
-        self._changed.set()
+        self._wake()
         return len(self.journal.waiting) // self.settings.turns_per_update
 
     def told(self) -> dict[str, Any]:
@@ -266,6 +266,10 @@ class Live:
             self._admit(self.turns.episode_of(number), number)
         await self._publish()
 
+    async def settled(self) -> None:
+        """Wait until all is learned that can be without more turns."""
+        await self._rested.wait()
+
     async def run(self) -> None:
         """Learn whenever there is enough to learn from, until cancelled.
 
@@ -281,7 +285,13 @@ class Live:
                     if self._is_due():
                         await self._update()
                         await self._look()
+            if not self._changed.is_set():
+                self._rested.set()
             await self._changed.wait()
+
+    def _wake(self) -> None:
+        self._rested.clear()
+        self._changed.set()
 
     async def close(self) -> None:
         """What was learned is saved, once an update under way is made."""
@@ -354,9 +364,7 @@ class Live:
         await run_in_compute_thread(self.weights.bring, to)
         await self._publish()
         self._record(step, {"live/rolled_back_to": float(to)})
-        self.say(
-            f"{why}: the weights of step {to} are back; what was learned since is void, and not learned again"
-        )
+        self.say(f"{why}: the weights of step {to} are back; what was learned since is void, and not learned again")
 
     async def _begin_anew(self, without: str) -> None:
         await self.weights.written()
