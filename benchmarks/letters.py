@@ -1,4 +1,4 @@
-"""A world in which a user has tastes nobody told the policy: it guesses a letter, and is corrected or thanked.
+"""A world in which a user has a taste nobody told the policy: it guesses a letter, and is corrected or thanked.
 
 The policy begins as one that answers each question by chance, and that follows a correction it can read. So what a
 correction says is in its reach, and what the user wants is not, until it is learned.
@@ -30,10 +30,9 @@ def correction(letter: str) -> str:
     return f"No, {letter}."
 
 
-def tastes(seed: int) -> dict[str, str]:
-    """What a user wants, question by question."""
-    draw = random.Random(seed)
-    return {question: draw.choice(LETTERS) for question in QUESTIONS}
+def taste(seed: int) -> str:
+    """The letter a user wants, whatever he asks."""
+    return random.Random(seed).choice(LETTERS)
 
 
 def guessing_policy(folder: Path, *, seed: int = 0, steps: int = 160) -> Path:
@@ -79,14 +78,14 @@ async def talk(app: Any, number: int, question: str, wanted: str, *, seed: int) 
         return right
 
 
-def live_recipe(checkpoint: Path, tasks: Path, wanted: Mapping[str, str], live: Mapping[str, Any]) -> Resolved:
+def live_recipe(checkpoint: Path, tasks: Path, wanted: str, live: Mapping[str, Any]) -> Resolved:
     """A recipe of live learning from that policy; held-out tasks ask what the user wants.
 
     Args:
         tasks: A file that is written.
         live: The keys of its section.
     """
-    _write(tasks, ({"prompt": question, "answer": letter} for question, letter in wanted.items()))
+    _write(tasks, ({"prompt": question, "answer": wanted} for question in QUESTIONS))
     keys = _keys(tasks, 0) | {"policy": {"path": str(checkpoint)}, "live": {"learning_rate": 1e-3, **live}}
     return load_recipe(keys)
 

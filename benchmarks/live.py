@@ -1,6 +1,6 @@
 """After how many interactions need a user not correct the policy any more, and what do hints and rewards each do?
 
-A policy that guesses one of four letters is asked four questions in turn by a user with tastes of his own, who says
+A policy that guesses one of four letters is asked four questions in turn by a user with a taste of his own, who says
 "Thanks!" or "No, Q." (`letters.py`). It learns while it serves: from hints and rewards, from rewards alone, from hints
 alone. Three users; each interaction is an episode of two requests through the official client.
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
-from letters import QUESTIONS, guessing_policy, live_recipe, talk, tastes
+from letters import QUESTIONS, guessing_policy, live_recipe, talk, taste
 from publishing import publish, with_publishing
 from whetstone.serving.live.service import LiveService
 
@@ -33,7 +33,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
 
 async def talked(checkpoint: Path, folder: Path, contender: str, *, seed: int, interactions: int) -> list[bool]:
     """Whether the first answer of each interaction was right, in order."""
-    wanted = tastes(seed)
+    wanted = taste(seed)
     live = {"turns_per_update": 4, "reference_kl": 0.02, **CONTENDERS[contender]}
     recipe = live_recipe(checkpoint, folder.with_suffix(".jsonl"), wanted, live)
     found = []
@@ -41,7 +41,7 @@ async def talked(checkpoint: Path, folder: Path, contender: str, *, seed: int, i
         for number in range(interactions):
             question = QUESTIONS[number % len(QUESTIONS)]
             seeded = 1000 * seed + 2 * number
-            found.append(await talk(service.app, number, question, wanted[question], seed=seeded))
+            found.append(await talk(service.app, number, question, wanted, seed=seeded))
             await service.live.settled()  # so that timing decides nothing
     return found
 
@@ -50,7 +50,7 @@ def main() -> None:
     """Run them, print the table, and write it where asked."""
     parser = with_publishing(argparse.ArgumentParser(description=__doc__))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--interactions", type=int, default=96)
+    parser.add_argument("--interactions", type=int, default=64)
     parser.add_argument("--block", type=int, default=16, help="interactions a share is told of")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-live"), help="where runs are kept")
     arguments = parser.parse_args()

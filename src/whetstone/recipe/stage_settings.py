@@ -376,7 +376,7 @@ class LiveSettings(OptimizerSettings):
     """What an answer's reward counts for; 0: rewards teach nothing."""
     hint_weight: float = Field(1.0, ge=0)
     """What it counts for how much likelier the policy itself, reading the hint, finds each token it said; 0: hints
-    teach nothing, and that pass is left out. With `teacher: {path: …}` another model reads the hint."""
+    teach nothing, and that pass is left out."""
     reference_kl: float = Field(0.0, ge=0)
     """Weight of the divergence from the weights it began with."""
     approve: bool = False

@@ -37,8 +37,15 @@ def settings_of(resolved: Resolved) -> LiveSettings:
 
 def as_reinforcement(resolved: Resolved) -> Resolved:
     """A recipe as the parts of live learning are made: one of reinforcement alone, from groups of one that nobody
-    samples, whose reward is their advantage."""
+    samples, whose reward is their advantage.
+
+    Raises:
+        RecipeError: Another model is to teach.
+    """
     live = settings_of(resolved)
+    if live.hint_weight > 0 and resolved.recipe.teacher is not None and resolved.recipe.teacher.path is not None:
+        said = "in live learning the policy itself reads the hints; leave it out, or set live.hint_weight: 0"
+        raise resolved.error("teacher.path", said)
     wanted = {name: getattr(live, name) for name in OptimizerSettings.model_fields if name in live.model_fields_set}
     wanted |= {"steps": live.steps, "warmup_fraction": live.warmup_fraction, "reference_kl": live.reference_kl}
     # weights of its own, so that what is served is drawn whole while others are trained
@@ -50,8 +57,7 @@ def as_reinforcement(resolved: Resolved) -> Resolved:
     changes |= {"reinforcement": made, "advantage": {"name": "group_relative", "singleton": "raw"}}
     if live.hint_weight > 0:
         distilled = {"name": "distilled", "teacher_weight": live.hint_weight, "reward_weight": 1.0}
-        path = resolved.recipe.teacher.path if resolved.recipe.teacher is not None else None
-        changes |= {"objective": distilled, "teacher": {"path": path, "hint": "whetstone.serving.live.turns:hint_of"}}
+        changes |= {"objective": distilled, "teacher": {"hint": "whetstone.serving.live.turns:hint_of"}}
     else:
         changes |= {"objective": {"name": "clipped"}, "teacher": None}
     return resolved.with_changes(changes)
