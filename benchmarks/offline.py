@@ -80,6 +80,8 @@ SIZES = {
     "hybrid": Size(150, 0.25, 256, 40, 40, 16),
     "start": Size(120, 0.3, 96, 30, 30, 8),
 }
+LEARNED = {"optimizer": "muon", "learning_rate": 1e-3, "micro_batch_tokens": 4096}
+"""Of every stage, as the recipes have it; a policy from a folder has the rate of a pretrained one by default."""
 EPISODES = 200
 """Of an evaluation."""
 TOY = Size(4, 0.5, 6, 2, 2, 2)
@@ -135,12 +137,13 @@ class Bench:
 
     def online(self, **more: Any) -> dict[str, Any]:
         """A stage of reinforcement."""
-        return {"reinforcement": {"steps": self.size.online, "tasks_per_step": self.size.tasks_per_step, **more}}
+        settings = {"steps": self.size.online, "tasks_per_step": self.size.tasks_per_step, **LEARNED}
+        return {"reinforcement": {**settings, **more}}
 
     def offline(self, data: Path, steps: int | None = None) -> dict[str, Any]:
         """A stage on stored episodes."""
         steps = self.size.offline if steps is None else steps
-        settings = {"data": str(data), "steps": steps, "tasks_per_step": self.size.tasks_per_step}
+        settings = {"data": str(data), "steps": steps, "tasks_per_step": self.size.tasks_per_step, **LEARNED}
         return {"offline": settings, "objective": "advantage_weighted"}
 
     def _begun(self, checkpoint: Path) -> list[str]:
@@ -264,7 +267,9 @@ def start(bench: Bench) -> Found:
     surprising = {"rollout": {"trajectory_filters": [{"name": "surprising", "quantile": 0.8}]}}
     begun, online = bench.offline(record, updates // 2), bench.online(**half)
     again = {"name": "online", **online}
-    cloned = {"supervised": {"data": str(record), "steps": updates, "batch_size": size.tasks_per_step}}
+    # as many episodes an update as the others have
+    rows = size.tasks_per_step * 8
+    cloned = {"supervised": {"data": str(record), "steps": updates, "batch_size": rows, **LEARNED}}
     contenders: dict[str, tuple[str, list[dict[str, Any]]]] = {
         "no start, online": ("none", [bench.online(steps=updates)]),
         "offline": ("offline", [bench.offline(record, updates)]),

@@ -73,9 +73,9 @@ from whetstone.rollout import (
 )  # fmt: skip
 from whetstone.rollout.optional import FrozenSeats, ReadsEntropies, provided
 from whetstone.rollout.protocol import Stateful
-from whetstone.rollout.rereading import WithHint
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tasks.protocol import Skips
+from whetstone.trajectory import Task, Trajectory
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
 _ANY_LENGTH = 1 << 40
@@ -111,8 +111,8 @@ class Assembly:
     """Columns the recipe adds to ours."""
     stored_reader: StoredReader
     """Reads the stored episodes that `data` names."""
-    teacher_reads: WithHint | None
-    """What the teacher reads beside the policy; None: nothing."""
+    teacher_reads: Callable[[Trajectory, Task], Trajectory] | None
+    """An episode as the teacher reads it, the same actions in other contexts; None: as the policy did."""
 
     def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
         """An engine that draws from the policy in training.

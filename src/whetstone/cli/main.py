@@ -27,6 +27,7 @@ COMMANDS = {
     "evaluate": ("evaluate:evaluate", "Evaluate a run, or a recipe's policy as it stands."),
     "export": ("export:export", "Write a trained policy as a folder for other tools."),
     "import": ("import_recipe:import_recipe", "Translate a configuration of TRL or verl."),
+    "live": ("live:live", "Serve a policy that learns from what follows its answers."),
     "logs": ("logs:logs", "Compare logs of Inspect and lm-evaluation-harness."),
     "mcp": ("mcp:mcp", "Serve tools by the Model Context Protocol."),
     "models": ("models:models", "List, fetch or convert pretrained models."),

@@ -67,8 +67,7 @@ def serve(
     if not len(known) and address not in LOOPBACK:
         raise RecipeError(f"--host {address}: beyond this machine keys are asked for: --keys FILE --new-key NAME")
     say_unread(overrides, (*LEARNING, *_OF_EPISODES), "what is said is neither judged nor learned from")
-    bound = _bound(address, port)
-    with bound:
+    with bound_to(address, port) as bound:
         asyncio.run(_serve(run_or_model, overrides, bound, name, record, known, idle_seconds, seed))
 
 
@@ -78,7 +77,12 @@ def _made(keys: Path | None, name: str, role: str, limits: dict[str, int | None]
     return new_key(keys, name, role, **limits)
 
 
-def _bound(address: str, port: int) -> socket.socket:
+def bound_to(address: str, port: int) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        RecipeError: It cannot.
+    """
     try:
         return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
     except OSError as error:

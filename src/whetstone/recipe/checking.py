@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from whetstone.recipe.settings import SAMPLES, STAGE_KINDS, Recipe
-from whetstone.recipe.stage_settings import OptimizerSettings, RewardModelSettings, SamplingSettings, data_of
+from whetstone.recipe.stage_settings import (
+    LiveSettings,
+    OptimizerSettings,
+    RewardModelSettings,
+    SamplingSettings,
+    data_of,
+)
 
 
 def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -17,6 +23,8 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if (recipe.policy.path is None) == (recipe.policy.tiny is None):
         yield "policy", "set either path (a model folder) or tiny (a model built from nothing)"
     yield from _stages(recipe)
+    if recipe.live is not None:
+        yield from _live(recipe.live)
     tiny = recipe.policy.tiny
     if tiny is not None and tiny.hidden % tiny.heads:
         yield "policy.tiny.heads", f"must divide hidden ({tiny.hidden}), got {tiny.heads}"
@@ -81,13 +89,20 @@ def _until(stage: str, settings: OptimizerSettings) -> Iterator[tuple[str, str]]
         yield f"{stage}.until", said
 
 
+def _live(live: LiveSettings) -> Iterator[tuple[str, str]]:
+    if live.reward_weight == 0 and live.hint_weight == 0:
+        yield "live.hint_weight", "neither rewards nor hints teach anything: set it or live.reward_weight above 0"
+    if live.warmup_fraction + live.decay_fraction > 1:
+        yield "live.decay_fraction", f"with warmup_fraction {live.warmup_fraction:g} it exceeds the whole stage"
+
+
 def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
     own = recipe.own_stages
     for kind, settings in own.items():
         data = data_of(settings)
         if data is not None and bool(data.path) == bool(data.stage):
             yield f"{kind}.data", "set either path (a file, or a run) or stage (one before it whose episodes are taken)"
-    if not own and not recipe.stages:
+    if not own and not recipe.stages and recipe.live is None:
         yield "reinforcement", "neither supervised nor reinforcement is set, so there is nothing to do"
     apart = [kind for kind in own if recipe.stages and not any(kind in stage for stage in recipe.stages)]
     if apart:
@@ -161,6 +176,13 @@ def _some_learn_otherwise(recipe: Recipe) -> Iterator[tuple[str, str]]:
     for name in RewardModelSettings.model_fields if recipe.reward_model is not None else ():
         if name not in RewardModelSettings.__annotations__:
             yield f"reward_model.{name}", "its line is fitted whole, in one piece"
+
+
+def _live_goes_on(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.live is not None:
+        yield "live.until", "learning goes on as long as the policy is served"
+        if recipe.live.decay_fraction == 0:
+            yield "live.decay", "live.decay_fraction is 0, so the learning rate does not fall"
 
 
 def _clip_needs_minibatches(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -267,6 +289,7 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _decay_needs_a_share,
     _until_needs_a_plateau,
     _some_learn_otherwise,
+    _live_goes_on,
     _clip_needs_minibatches,
     _trust_needs_a_folder,
     _revision_needs_the_hub,

@@ -14,6 +14,7 @@ from whetstone.recipe.parts import Part, Settings, listed, mode_alone, named
 from whetstone.recipe.problems import problem_of
 from whetstone.recipe.stage_settings import (
     DistillationSettings,
+    LiveSettings,
     OfflineSettings,
     OptimizerSettings,
     PreferenceSettings,
@@ -343,6 +344,8 @@ class Recipe(Settings):
     """Runs or checkpoints from whose memory parts that remember (lessons, stored successes, a curriculum) go on, where
     this recipe has the same part, written alike; of several the later goes before. Of `stages` each goes on from those
     before it unless this says otherwise; `new`: with nothing."""
+    live: LiveSettings | None = None
+    """How a policy learns while it is served, by `whetstone live`; no stage of a run. See `docs/agents.md`."""
     stages: list[dict[str, Any]] = []
     """Instead of these, stages in any number and order: each a mapping of one of them, and whatever other keys of
     the recipe are different in it. What the recipe itself says of a kind is what all stages of that kind have in

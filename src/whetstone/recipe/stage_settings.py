@@ -362,6 +362,45 @@ class BudgetSettings(Settings):
     """Of steps, evaluations before and after not among them."""
 
 
+class GuardSettings(Settings):
+    """An evaluation on held-out tasks now and then, and the way back; as many as `evaluation.interval_episodes`."""
+
+    every: int = Field(10, ge=1)
+    """Updates between two evaluations."""
+    drop: float = Field(0.1, gt=0, le=1)
+    """By how much success may fall below the best there was; beyond that the weights that had it come back."""
+
+
+class LiveSettings(OptimizerSettings):
+    """What a policy learns while it is served (`whetstone live`): from what follows each of its answers."""
+
+    steps: int = Field(10**6, ge=1)
+    """The most updates that are made; what is served then stays as it is."""
+    warmup_fraction: float = Field(0.0, ge=0, le=1)
+    """Of `steps`, as of other stages."""
+    scorer: Annotated[Part, named("by_rules")] = Part(name="by_rules")
+    """What says of an answer, by what followed it, how good it was, and what would have helped: `by_rules`, or
+    `package.module:function` of what followed (`Followed`) → `Judgement`."""
+    turns_per_update: int = Field(8, ge=1)
+    """Judged answers that make an update."""
+    replay: int = Field(0, ge=0)
+    """Earlier answers that are learned from again beside them, drawn by chance; fewer where there are fewer."""
+    reward_weight: float = Field(1.0, ge=0)
+    """What an answer's reward counts for; 0: rewards teach nothing."""
+    hint_weight: float = Field(1.0, ge=0)
+    """What it counts for how much likelier the policy itself, reading the hint, finds each token it said; 0: hints
+    teach nothing, and that pass is left out."""
+    reference_kl: float = Field(0.0, ge=0)
+    """Weight of the divergence from the weights it began with."""
+    approve: bool = False
+    """Whether nothing is learned from an episode before somebody approved it."""
+    in_flight: Literal["drain", "continue", "recompute"] = "recompute"
+    """What becomes of answers under way when weights change, as of reinforcement."""
+    guard: GuardSettings | None = None
+    """Go back where success on held-out tasks falls; null: nobody looks."""
+    checkpoint_every: int = Field(10, ge=1)
+
+
 class EntropySettings(Settings):
     """A bonus for the entropy of next-token distributions."""
 

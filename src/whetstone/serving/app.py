@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -130,14 +130,17 @@ class Server:
             except* EngineError as group:  # it does not draw like that
                 raise RefusedError(explained(group.exceptions[0])) from None
             drawn = sum(len(answer.ids) for answer in answers)
-            self.episodes.heard(episode)
+            await self.episodes.heard(episode)
             return answers
         finally:
             key.end(drawn)
 
 
-def application(server: Server) -> Any:
+def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
     """The server, for any ASGI runner.
+
+    Args:
+        also: More routes of Starlette.
 
     Raises:
         RecipeError: Starlette is not installed.
@@ -243,6 +246,7 @@ def application(server: Server) -> Any:
         Route("/v1/episodes/{id}/reward", reward, methods=["POST"]),
         Route("/v1/episodes/{id}", delete, methods=["DELETE"]),
     ]
+    routes += also
     kinds = (RefusedError, HTTPException, Exception)
     return Starlette(routes=routes, lifespan=lifetime, exception_handlers=dict.fromkeys(kinds, refused))
 

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from whetstone.chat.api.asked import Asked, RefusedError
 from whetstone.serving.access import Key
@@ -22,18 +22,45 @@ _REMEMBERED = 4096
 """Ids of episodes that are over, to say so to whoever asks for them."""
 
 
+class Watcher(Protocol):
+    """Is told what becomes of episodes, with all that was drawn in them."""
+
+    async def went_on(self, episode: Episode) -> None:
+        """An answer was added, behind what followed the one before it."""
+        ...
+
+    def ended(self, episode: Episode) -> None:
+        """One is over."""
+        ...
+
+    def forget(self, id: str) -> None:
+        """One is to be forgotten.
+
+        Raises:
+            RefusedError: It cannot be any more.
+        """
+        ...
+
+
 class Episodes:
     """Those of a server.
 
     Args:
         over: Takes each trajectory when its episode is over.
+        watcher: Told what becomes of each.
         most: Episodes under way at once; the one nobody asked for the longest is over when there are more.
         idle_seconds: After which one nobody asks is over, without a reward if it had none.
     """
 
     def __init__(
-        self, over: Callable[[Trajectory], None] | None = None, *, most: int = 4096, idle_seconds: float = 3600.0
+        self,
+        over: Callable[[Trajectory], None] | None = None,
+        *,
+        most: int = 4096,
+        idle_seconds: float = 3600.0,
+        watcher: Watcher | None = None,
     ) -> None:
+        self.watcher = watcher
         self._over, self._most, self._idle = over, most, idle_seconds
         self._open: OrderedDict[str, Episode] = OrderedDict()
         self._ended: OrderedDict[str, str] = OrderedDict()
@@ -76,9 +103,11 @@ class Episodes:
         known.sort(key=lambda each: sum(said.followed for said in each.said if said.digest == digest))
         return known[0] if known else None
 
-    def heard(self, episode: Episode) -> None:
+    async def heard(self, episode: Episode) -> None:
         """An answer was added to it."""
         self._last.setdefault(episode.said[-1].digest, []).append(episode)
+        if self.watcher is not None:
+            await self.watcher.went_on(episode)
 
     def get(self, key: Key, id: str) -> Episode:
         """One that is under way.
@@ -135,12 +164,16 @@ class Episodes:
         while len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
         self._let_go(episode)
+        if episode.said and self.watcher is not None:
+            self.watcher.ended(episode)
         if episode.said and self._over is not None:
             self._over(episode.trajectory())
 
     def delete(self, key: Key, id: str) -> None:
         """Forget an episode under way; it is handed to nobody."""
         episode = self.get(key, id)
+        if self.watcher is not None:
+            self.watcher.forget(id)
         episode.said.clear()
         self.end(episode)
 

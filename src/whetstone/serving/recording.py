@@ -65,6 +65,8 @@ class Episode:
     reward: float | None = None
     turn_rewards: dict[int, float] = field(default_factory=dict)
     """By the number of the answer."""
+    judged: set[int] = field(default_factory=set)
+    """Numbers of answers something was made of already, by whoever learns from what follows them."""
     closed: bool = False
 
     def place(self, chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Place:

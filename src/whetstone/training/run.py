@@ -127,6 +127,8 @@ def train(
         progress.say(f"{run_dir}: no run is there to go on with; one is started")
     resolved = pinned(resolved, run_dir, resume=resume)
     stages = stages_of(resolved)
+    if not stages and not resolved.recipe.own_stages:
+        raise resolved.error("live", "has no stage beside it to train; `whetstone live` learns while it serves")
     with claimed(run_dir, resolved, resume=resume):
         summary = read_json(run_dir / "summary.json") if resume else None
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):

@@ -1,0 +1,113 @@
+"""`whetstone live`: a policy that learns from whoever talks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from whetstone.cli.serve import bound_to
+from whetstone.compute_thread import run_in_compute_thread
+from whetstone.errors import RecipeError, RunDirectoryError
+from whetstone.extras import install_command
+from whetstone.network.loopback import LOOPBACK
+from whetstone.recipe import Resolved, load_recipe
+from whetstone.record import latest_checkpoint, run_recipe
+from whetstone.record.run_directory import claimed
+from whetstone.serving import Keys
+from whetstone.serving.live.service import LiveService
+
+
+@click.command()
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False),
+              help="Where it is kept, and gone on with [runs/RECIPE-live].")  # fmt: skip
+@click.option("--host", "address", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
+@click.option("--name", help="What clients call the model; the recipe's name unless said.")
+@click.option("--keys", type=click.Path(path_type=Path),
+              help="A file of keys, as of `whetstone serve`; without it this machine alone may ask.")  # fmt: skip
+@click.option("--paused", is_flag=True, help="Begin without learning, until POST /v1/live/resume.")
+@click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
+              help="After which an episode nobody asks in is over.")  # fmt: skip
+def live(
+    recipe: str,
+    overrides: tuple[str, ...],
+    run_dir: Path | None,
+    address: str,
+    port: int,
+    name: str | None,
+    keys: Path | None,
+    paused: bool,
+    idle_seconds: float,
+) -> None:
+    """Serve the policy of RECIPE, or of a run at its last checkpoint, and let it learn from what follows its answers.
+
+    A correction, the same question again, a tool's error: each lowers the answer before it, and what was said is the
+    hint by which the policy teaches itself. Stopped or killed and called again it goes on.
+
+    \b
+    whetstone live runs/demo
+    whetstone live runs/demo live.turns_per_update=4 live.reference_kl=0.05
+    whetstone live runs/demo 'live.guard={every: 5, drop: 0.1}' live.approve=true
+    whetstone live shop.yaml live.scorer=my_package.scoring:scorer --paused
+    curl localhost:8000/v1/live                          # what is learned from next, and why
+    curl -X POST localhost:8000/v1/live/episodes/ID/unlearn
+    """
+    known = Keys.read(keys) if keys is not None else Keys()
+    if not len(known) and address not in LOOPBACK:
+        raise RecipeError(f"--host {address}: beyond this machine keys are asked for: --keys FILE (whetstone serve)")
+    resolved = _resolved(recipe, overrides)
+    folder = run_dir or Path("runs") / f"{resolved.name}-live"
+    if (folder / "recipe.yaml").is_file() and not (folder / "live").is_dir():
+        raise RunDirectoryError(f"{folder}: holds a run of `whetstone train`; choose another --run-dir")
+    with bound_to(address, port) as bound, claimed(folder, resolved, resume=True):
+        asyncio.run(_live(resolved, folder, bound, name or resolved.name, known, paused, idle_seconds))
+
+
+def _resolved(recipe: str, overrides: tuple[str, ...]) -> Resolved:
+    run = Path(recipe)
+    if not (run / "recipe.yaml").is_file():
+        return load_recipe(recipe, overrides)
+    checkpoint = latest_checkpoint(run)
+    if checkpoint is None:
+        raise RunDirectoryError(f"{run}: no checkpoint that can be read")
+    begins = {"policy.path": str(checkpoint.resolve()), "policy.tiny": None, "policy.revision": None}
+    resolved = replace(run_recipe(run).with_changes(begins), name=run.resolve().name)
+    return resolved.with_overrides(overrides) if overrides else resolved
+
+
+async def _live(
+    resolved: Resolved,
+    folder: Path,
+    bound: socket.socket,
+    name: str,
+    keys: Keys,
+    paused: bool,
+    idle_seconds: float,
+) -> None:
+    try:
+        import uvicorn
+    except ImportError:
+        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    made = partial(LiveService, resolved, folder, name=name, keys=keys, idle_seconds=idle_seconds, say=say)
+    async with await run_in_compute_thread(made) as service:
+        if paused:
+            service.live.pause(True)
+        host, port = bound.getsockname()[:2]
+        click.echo(f"{name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1, learning in {folder}")
+        asked = uvicorn.Server(uvicorn.Config(service.app, log_level="warning"))
+        serving = asyncio.ensure_future(asked.serve(sockets=[bound]))
+        assert service.learning is not None
+        await asyncio.wait([serving, service.learning], return_when=asyncio.FIRST_COMPLETED)
+        asked.should_exit = True  # whichever ended, the other does not go on without it
+        await serving

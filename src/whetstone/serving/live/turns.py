@@ -1,0 +1,223 @@
+"""What is kept of a judged answer? Its tokens, what the policy read, what it reads with the hint, and what was said.
+
+One file an episode, so that to delete an episode is to delete a file.
+
+Easy to get wrong: the hinted context is made where the answer was drawn, from the same tokens. Rendered later from
+text it would be another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from whetstone.atomic_write import saving
+from whetstone.chat import Chat, Context, Message
+from whetstone.data.stored_episodes import as_stored
+from whetstone.errors import RunDirectoryError
+from whetstone.rollout.context_transforms.note import appended
+from whetstone.serving.live.scorers import Followed, Judgement
+from whetstone.serving.recording import Episode, Said
+from whetstone.trajectory import Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory, Turn
+from whetstone.trajectory_json import encoded_trajectory, read_trajectory
+
+_HINT, _HINTED = "hint", "hinted"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedTurn:
+    """An answer somebody said something of."""
+
+    number: int
+    """Its place among all that were judged."""
+    episode: str
+    answer: int
+    """Its number in the episode."""
+    judgement: Judgement
+    trajectory: Trajectory
+    """Of this one turn, behind the whole context it was drawn in."""
+    hinted: tuple[int, ...] = ()
+    """[T] the context with the hint in it; empty where there is none."""
+
+    def group(self, *, reward_weight: float) -> Group:
+        """As an update learns from it: its reward is its advantage, its task holds what the teacher reads."""
+        value = reward_weight * self.judgement.reward
+        trajectory = replace(self.trajectory, score=Score(value, success=self.judgement.reward > 0))
+        task = Task(trajectory.task_id, "", {_HINT: self.judgement.hint, _HINTED: self.hinted})
+        # clients draw as they like, so what the sampler said is no probability of the policy's
+        return as_stored(Group(task, (trajectory,)), "", number=self.number, off_policy=OffPolicy.RECOMPUTE)
+
+    def told(self) -> dict[str, Any]:
+        """As it is told of over HTTP."""
+        (turn,) = self.trajectory.turns
+        return {
+            "number": self.number,
+            "episode": self.episode,
+            "answer": self.answer,
+            "asked": [message.to_openai() for message in self.trajectory.opening],
+            "said": turn.message.to_openai(),
+            "followed_by": [message.to_openai() for message in turn.observation],
+            "reward": self.judgement.reward,
+            "hint": self.judgement.hint,
+            "why": self.judgement.why,
+            "versions": sorted({version for version in turn.action.versions if version >= 0}),
+        }
+
+
+def hint_of(task: Task, trajectory: Trajectory) -> str:
+    """What would have helped, in words; empty: nothing."""
+    return str(task.private[_HINT])
+
+
+def hint_read(trajectory: Trajectory, task: Task) -> Trajectory:
+    """The turn as a teacher reads it: behind the context with the hint, where there is one."""
+    hinted = task.private.get(_HINTED)
+    if not hinted:
+        return trajectory
+    (turn,) = trajectory.turns
+    return replace(trajectory, turns=(replace(turn, context=Tokens.written(hinted, Author.ENVIRONMENT)),))
+
+
+def followed_of(said: Said, following: Sequence[Message]) -> Followed:
+    """An answer with the whole conversation before it."""
+    asked: list[Message] = [*said.heard]
+    before = said.before
+    while before is not None:
+        asked = [*before.heard, before.message, *asked]
+        before = before.before
+    return Followed(tuple(asked), said.message, tuple(following))
+
+
+def judged_turn(
+    episode: Episode, said: Said, followed: Followed, judgement: Judgement, *, number: int, chat: Chat, room: int
+) -> JudgedTurn:
+    """An answer as it is kept.
+
+    Args:
+        room: Tokens the model can have in view; a hint that leaves none for the answer is left out, and `why` says so.
+    """
+    hinted: tuple[int, ...] = ()
+    if judgement.hint:
+        hinted = _with_hint(said, judgement.hint, chat).ids
+        if len(hinted) + len(said.action) > room:
+            hinted, judgement = (), replace(judgement, hint="", why=f"{judgement.why}; no room for its hint")
+    turn = Turn(
+        context=Tokens.written(said.context.ids, Author.ENVIRONMENT),
+        action=said.action,
+        message=said.message,
+        observation=followed.following,
+        opens_segment=True,
+    )
+    name = f"{episode.task or episode.id}/live-{number}"
+    trajectory = Trajectory(name, name, followed.asked, (turn,), EndReason.TERMINATED)
+    answer = next(place for place, each in enumerate(episode.said) if each is said)
+    return JudgedTurn(number, episode.id, answer, judgement, trajectory, hinted)
+
+
+def _with_hint(said: Said, hint: str, chat: Chat) -> Context:
+    """The context of an answer, the hint behind what was said last."""
+    heard = appended(said.heard, hint)
+    if said.before is None:
+        return chat.open(heard, said.context.tools)
+    return chat.extend(said.before.context, said.before.action.ids, heard)
+
+
+class TurnStore:
+    """The judged turns of a run, a file an episode.
+
+    Args:
+        folder: Made where it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with saving(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.episodes: dict[str, list[int]] = {}
+        """By episode, the numbers of its turns."""
+        self._of: dict[int, str] = {}
+        for path in sorted(folder.glob("*.jsonl")):
+            _mend(path)
+            for turn in self._read(path):
+                self._know(turn)
+
+    @property
+    def next(self) -> int:
+        """The number of the next turn, as far as what is there tells."""
+        return max(self._of, default=-1) + 1
+
+    def __contains__(self, number: int) -> bool:
+        """Whether a turn is there."""
+        return number in self._of
+
+    def episode_of(self, number: int) -> str:
+        """Which episode a turn is of."""
+        return self._of[number]
+
+    def add(self, turn: JudgedTurn) -> None:
+        """Keep one, on the disk when this returns.
+
+        Raises:
+            SaveError: It could not be written.
+        """
+        judgement = turn.judgement
+        head = orjson.dumps({
+            "number": turn.number, "episode": turn.episode, "answer": turn.answer, "reward": judgement.reward,
+            "hint": judgement.hint, "why": judgement.why, "hinted": turn.hinted,
+        })  # fmt: skip
+        path = self._path(turn.episode)
+        with saving(path), open(path, "ab") as file:
+            file.write(head[:-1] + b',"trajectory":' + encoded_trajectory(turn.trajectory) + b"}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._know(turn)
+
+    def turns(self, numbers: Sequence[int]) -> list[JudgedTurn]:
+        """Those of these numbers, in their order."""
+        found: dict[int, JudgedTurn] = {}
+        for episode in dict.fromkeys(self._of[number] for number in numbers):
+            found |= {turn.number: turn for turn in self._read(self._path(episode))}
+        return [found[number] for number in numbers]
+
+    def delete(self, episode: str) -> None:
+        """All turns of an episode are gone, from the disk too."""
+        for number in self.episodes.pop(episode, ()):
+            del self._of[number]
+        path = self._path(episode)
+        with saving(path):
+            path.unlink(missing_ok=True)
+
+    def _know(self, turn: JudgedTurn) -> None:
+        self.episodes.setdefault(turn.episode, []).append(turn.number)
+        self._of[turn.number] = turn.episode
+
+    def _path(self, episode: str) -> Path:
+        return self.folder / f"{hashlib.sha256(episode.encode()).hexdigest()[:32]}.jsonl"
+
+    def _read(self, path: Path) -> Iterator[JudgedTurn]:
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            try:
+                yield _turn(orjson.loads(line))
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise RunDirectoryError(f"{path}:{number}: no judged turn: {str(error)[:120]}") from None
+
+
+def _turn(row: Mapping[str, Any]) -> JudgedTurn:
+    judgement = Judgement(row["reward"], row["hint"], row["why"])
+    trajectory = read_trajectory(row["trajectory"], {})
+    return JudgedTurn(row["number"], row["episode"], row["answer"], judgement, trajectory, tuple(row["hinted"]))
+
+
+def _mend(path: Path) -> None:
+    """Half a line at the end is what a kill left of one nobody was told of."""
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with saving(path), open(path, "r+b") as file:
+            file.truncate(whole)
