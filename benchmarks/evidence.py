@@ -127,12 +127,14 @@ def as_text(told: Mapping[str, Any]) -> str:
 def page(told: Mapping[str, Any]) -> str:
     """A result for people."""
     budget = ", ".join(f"{most:,.0f} {unit.replace('_', ' ')}" for unit, most in told["budget"].items())
+    same = f"The same {told['tasks']}"
     lines = [
         f"# {told['question']}",
         "",
-        f"The same {told['tasks']} held-out tasks, greedy; "
-        + ("the same warm-up for every contender of a seed;" * bool(budget)),
-        f"{budget} each. " * bool(budget) + f"Whetstone {told['version']}, {told['date']}, {told['machine']}.",
+        f"{same} held-out tasks, greedy; the same warm-up for every contender of a seed;\n{budget} each."
+        if budget
+        else f"{same} tasks or interactions for every contender; the script says how long each learns.",
+        f"Whetstone {told['version']}, {told['date']}, {told['machine']}.",
         f"`python benchmarks/{told['script'] or 'evidence.py ' + told['name']}`",
         "",
     ]

@@ -4,7 +4,8 @@ A policy that guesses one of four letters is asked four questions in turn by a u
 "Thanks!" or "No, Q." (`letters.py`). It learns while it serves: from hints and rewards, from rewards alone, from hints
 alone. Three users; each interaction is an episode of two requests through the official client.
 
-Runs that were made are kept in `--folder` and not made again. `--write FOLDER` puts the table into FOLDER/live.md.
+Runs that were made are kept in `--folder` and not made again. Claims are those of benchmarks/evidence/live.yaml;
+`--write` keeps the result among benchmarks/results/evidence.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ import json
 import shutil
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from circumstances import circumstances
+from evidence import BENCHES, keep, machine, page
 from letters import QUESTIONS, guessing_policy, live_recipe, talk, taste
-from publishing import publish, with_publishing
+from whetstone.analysis.evidence import read_bench, result_of, row_of
 from whetstone.serving.live.service import LiveService
 
 CONTENDERS: dict[str, dict[str, Any]] = {
@@ -47,15 +47,17 @@ async def talked(checkpoint: Path, folder: Path, contender: str, *, seed: int, i
 
 
 def main() -> None:
-    """Run them, print the table, and write it where asked."""
-    parser = with_publishing(argparse.ArgumentParser(description=__doc__))
+    """Run them, print the table, and keep it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--interactions", type=int, default=64)
     parser.add_argument("--block", type=int, default=16, help="interactions a share is told of")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-live"), help="where runs are kept")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--write", action="store_true", help="keep the result among benchmarks/results/evidence")
     arguments = parser.parse_args()
-    began = time.perf_counter()
-    rows: list[dict[str, Any]] = []
+    settings, block = read_bench(BENCHES / "live.yaml"), arguments.block
+    rows: dict[str, dict[int, dict[str, Any]]] = {}
     checkpoint = guessing_policy(arguments.folder / "guessing")
     for seed in range(arguments.seeds):
         for contender in CONTENDERS:
@@ -65,42 +67,21 @@ def main() -> None:
                 shutil.rmtree(folder, ignore_errors=True)  # half of a run that was stopped
                 work = talked(checkpoint, folder, contender, seed=seed, interactions=arguments.interactions)
                 made.write_text(json.dumps(asyncio.run(work)))
-            right = json.loads(made.read_text())
-            rows.append({"seed": seed, "contender": contender, "right": right})
-            print(contender, seed, shares(right, arguments.block), file=sys.stderr, flush=True)
-    budget = {key: getattr(arguments, key) for key in ("seeds", "interactions", "block")}
-    told = {"name": "live", "measured": {"runs": rows, "budget": budget}, **circumstances(began)}
-    publish(told, table_of, arguments)
-
-
-def shares(right: list[bool], block: int) -> list[float]:
-    """The share of right first answers in each block of interactions."""
-    return [statistics.fmean(right[start : start + block]) for start in range(0, len(right), block)]
-
-
-def table_of(told: dict[str, Any]) -> str:
-    """The table as a page."""
-    budget, rows = told["measured"]["budget"], told["measured"]["runs"]
-    block = budget["block"]
-    heads = [f"{start + 1}–{start + block}" for start in range(0, budget["interactions"], block)]
-    lines = [
-        "# Learning while serving",
-        "",
-        "The share of first answers the user need not correct, in blocks of interactions: the mean over "
-        f"{budget['seeds']} users,",
-        "and each of them in brackets. The policy begins by guessing one of four letters, answer by answer. Four",
-        "judged answers make an update. `make bench NAME=live`.",
-        "",
-        f"| learns from | {' | '.join(heads)} |",
-        f"| --- |{' --- |' * len(heads)}",
-    ]
-    for contender in CONTENDERS:
-        each = [shares(row["right"], block) for row in rows if row["contender"] == contender]
-        cells = []
-        for of in zip(*each, strict=True):
-            cells.append(f"{100 * statistics.fmean(of):.0f} % ({' '.join(f'{100 * share:.0f}' for share in of)})")
-        lines.append(f"| {contender} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            right = [float(each) for each in json.loads(made.read_text())]
+            measures = {"success": statistics.fmean(right[-block:]), "all interactions": statistics.fmean(right)}
+            for start in range(0, len(right), block):
+                measures[f"{start + 1} to {start + block}"] = statistics.fmean(right[start : start + block])
+            rows.setdefault(contender, {})[seed] = row_of(settings, contender, seed, measures, right[-block:])
+            if contender == next(iter(CONTENDERS)):
+                first = right[:block]
+                rows.setdefault("before", {})[seed] = row_of(
+                    settings, "before", seed, {"success": statistics.fmean(first)}, first
+                )
+            print(contender, seed, measures, file=sys.stderr, flush=True)
+    told = result_of("live", settings, rows, world="demo", machine=machine(), budget={}, tasks=block)
+    if arguments.write:
+        keep(told)
+    print(json.dumps(told) if arguments.json else page(told))
 
 
 if __name__ == "__main__":
