@@ -78,7 +78,7 @@ class Size:
 SIZES = {
     "quality": Size(150, 0.25, 256, 40, 40, 16),
     "hybrid": Size(150, 0.25, 256, 40, 40, 16),
-    "start": Size(120, 0.3, 96, 30, 30, 8),
+    "start": Size(120, 0.3, 96, 20, 20, 4),
 }
 LEARNED = {"optimizer": "muon", "learning_rate": 1e-3, "micro_batch_tokens": 4096}
 """Of every stage, as the recipes have it; a policy from a folder has the rate of a pretrained one by default."""
