@@ -163,7 +163,7 @@ def page(told: Mapping[str, Any]) -> str:
         "**held**: for every part, the 95 % interval over seeds of the paired difference lies on the claimed side of",
         "0; **held in part**: that of some part does, or the mean does with p < 0.05 of a permutation test over tasks,",
         "after Holm; **not held at this scale**: else. A failed run is never left out: with one a claim holds in part",
-        "at most.",
+        "at most. Of a single seed nothing is said.",
     ]
     return "\n".join(lines) + "\n"
 

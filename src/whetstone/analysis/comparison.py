@@ -42,6 +42,7 @@ from whetstone.training.run import train
 
 _OF_THE_METHOD = (CreditError, FaultBudgetError, MismatchError, NonFiniteError, PromptTooLong, QuotaError)
 """What a method can bring upon itself, unlike a full disk or a wrong recipe."""
+_EMPTY = re.compile(r"^\w+: \[\]\n", re.MULTILINE)
 _NAMED = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
@@ -304,8 +305,9 @@ def _checkpoint_of(warm_up: Resolved, runs: Path, seed: int, progress: Progress)
 
 
 def key_of(resolved: Resolved) -> str:
-    """Names a run by all that decides it: recipe, version, and the code and weights it names."""
-    written = resolved.dump()
+    """Names a run by all that decides it: recipe, version, and the code and weights it names. Keys that are empty are
+    left out, so that a key that came later makes no older result another's."""
+    written = _EMPTY.sub("", resolved.dump())
     found = hashlib.sha256(written.encode())
     found.update(release().encode())
     for module in sorted(set(_NAMED.findall(written))):

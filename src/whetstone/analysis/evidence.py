@@ -360,7 +360,8 @@ def claims_of(settings: BenchSettings, told: Mapping[str, Any]) -> list[dict[str
     A part of a claim (one measure against one contender) **holds** where the 95 % interval over seeds of the paired
     difference lies on the claimed side of 0, or of −`within`. It holds *in part* where the mean is on that side and the
     permutation test over tasks, corrected after Holm within the bench, has p < 0.05. A claim holds where all its parts
-    do and no run of it failed; in part where any does in either way; else it does not hold at this scale.
+    do and no run of it failed; in part where any does in either way; else it does not hold at this scale. With a single
+    seed nothing is said.
 
     Args:
         told: A result, or as much of it as `contenders`.
@@ -397,6 +398,8 @@ def claims_of(settings: BenchSettings, told: Mapping[str, Any]) -> list[dict[str
         told_of["verdict"] = _verdict(told_of["parts"], len(claim.others) * len(claim.measures), bool(failed))
         if not told_of["parts"]:
             told_of["why"] = f"every run failed: {next(iter(failed.values()))}" if failed else "not run yet"
+        elif told_of["verdict"] == NOT_TRIED:
+            told_of["why"] = "one seed so far"
     return found
 
 
@@ -437,7 +440,7 @@ def _part(
 
 
 def _verdict(parts: Sequence[Mapping[str, Any]], expected: int, failed: bool) -> str:
-    if not parts:
+    if not parts or min(part["seeds"] for part in parts) < 2:  # one seed is an anecdote
         return NOT_TRIED
     if len(parts) == expected and all(part["holds"] for part in parts) and not failed:
         return HELD

@@ -174,7 +174,7 @@ def verdicts_of(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for told in sorted(results, key=lambda told: str(told["name"]))
         for claim in told["claims"]
-        if claim["parts"]
+        if claim["verdict"] != NOT_TRIED
     ]
 
 
