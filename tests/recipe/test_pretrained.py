@@ -2,7 +2,10 @@
 
 import pytest
 
+from tests_small import SMALL
+from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
+from whetstone.policies import save_policy
 from whetstone.recipe import load_recipe
 
 
@@ -35,6 +38,22 @@ def test_a_rate_nobody_set_follows_the_policy_and_a_run_writes_it_down(tmp_path)
     written = load_recipe(tmp_path / "recipe.yaml").recipe
     assert written == recipe.recipe
     assert written.reinforcement.model_fields_set >= {"learning_rate"}
+
+
+def test_a_rate_by_which_a_small_policy_hardly_moves_is_said(tmp_path):
+    small = assemble(load_recipe("demo", [*SMALL, "ablations=null"])).policy
+    save_policy(small, tmp_path)
+    begun = ["ablations=null", "supervised=null", "policy.tiny=null", f"policy.path={tmp_path}"]
+
+    def said(*more):
+        lines = []
+        assemble(load_recipe("demo", [*begun, *more]), say=lines.append)
+        return [line for line in lines if "hardly moves" in line]
+
+    assert said() == []  # the recipe's own rate
+    (line,) = said("reinforcement={steps: 2}", "reinforcement.learning_rate=1e-6")
+    assert line.startswith("reinforcement.learning_rate: 1e-06 suits pretrained models")
+    assert f"this one has {small.parameters:,}" in line
 
 
 @pytest.mark.parametrize("cut", ["top_k=5", "top_p=0.9", "min_p=0.1"])

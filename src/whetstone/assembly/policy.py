@@ -40,6 +40,9 @@ _TOKENIZER_EPISODES = 300
 _TOKENIZER_TASKS = 2000
 """Training tasks whose texts a tiny model's tokenizer is trained on."""
 
+_SMALL, _HARDLY = 10_000_000, 1e-4
+"""Policies of fewer parameters learn next to nothing at rates below; a folder's defaults are a pretrained model's."""
+
 
 def policy_of(
     resolved: Resolved,
@@ -72,6 +75,12 @@ def policy_of(
         say(_computed(recipe.policy, policy))
     for key in without_effect(resolved, device):
         say(f"{key} has no effect: it is computed on the CPU")
+    for kind, stage in recipe.own_stages.items() if recipe.policy.path is not None else ():
+        if kind != "sampling" and policy.parameters < _SMALL and 0 < stage.learning_rate < _HARDLY:
+            said = (
+                f"{kind}.learning_rate: {stage.learning_rate:g} suits pretrained models of millions of parameters"
+            )
+            say(f"{said}; this one has {policy.parameters:,}, and hardly moves by it")
     return policy, format
 
 
