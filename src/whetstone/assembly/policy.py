@@ -77,9 +77,7 @@ def policy_of(
         say(f"{key} has no effect: it is computed on the CPU")
     for kind, stage in recipe.own_stages.items() if recipe.policy.path is not None else ():
         if kind != "sampling" and policy.parameters < _SMALL and 0 < stage.learning_rate < _HARDLY:
-            said = (
-                f"{kind}.learning_rate: {stage.learning_rate:g} suits pretrained models of millions of parameters"
-            )
+            said = f"{kind}.learning_rate: {stage.learning_rate:g} suits pretrained models of millions of parameters"
             say(f"{said}; this one has {policy.parameters:,}, and hardly moves by it")
     return policy, format
 
