@@ -31,6 +31,7 @@ SMALL = [
 def in_miniature(name, request):
     """`SMALL`, and what a built-in recipe needs beside it; the test is skipped where that is not there."""
     recipe, extra = load_recipe(name).recipe, []
+    own = recipe.own_stages
     if recipe.policy.path is not None:  # it is not small, and not there
         extra = ["policy.path=null", "policy.lora=null"]
     if recipe.tasks.source == "gsm8k":
@@ -40,7 +41,10 @@ def in_miniature(name, request):
             pytest.skip(f"{need.name} is not installed: {need.command}")
     if getattr(recipe.reinforcement, "minibatches", 1) > 2:
         extra += ["reinforcement.tasks_per_step=4"]  # each update has a group of its own
-    return [*SMALL, *extra]
+    stage = next(kind for kind in ("reinforcement", "sampling") if kind in own)
+    if any("sampling" in str(below.get("supervised", "")) for below in recipe.stages):  # it imitates what was solved
+        extra += [TEACHING]
+    return [*(change.replace("reinforcement.", f"{stage}.") for change in SMALL), *extra]
 
 
 TEACHING = "reward=tests_small:parity"
