@@ -9,7 +9,7 @@ import torch
 from tests_small import TEACHING, StopAfter, Stopped
 from whetstone.analysis.replay import Replay
 from whetstone.analysis.why import Explainer
-from whetstone.errors import DataError, RecipeError
+from whetstone.errors import DataError, RecipeError, RunDirectoryError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import final_policy, train
@@ -113,7 +113,7 @@ def test_stored_episodes_that_changed_between_a_kill_and_its_resume_are_refused(
     )
     stored_run.rename(tmp_path / "gone")
     (tmp_path / "other").rename(stored_run)
-    with pytest.raises(DataError, match="are not those this run began with"):
+    with pytest.raises(RunDirectoryError, match=r"reinforcement\.stored\.data\S+ is not what this run began"):
         train(resolved, tmp_path / "run", resume=True, progress=QUIET)
 
 
