@@ -62,10 +62,9 @@ def imports(path):
     return found
 
 
-def none_of(violations):
-    """Fails with every violation on a line of its own."""
-    lines = [f"{path.relative_to(ROOT)}:{line}: {what}" for path, line, what in violations]
-    assert not lines, "\n" + "\n".join(lines)
+def told(violations):
+    """Every violation, on a line of its own."""
+    return "\n".join(f"{path.relative_to(ROOT)}:{line}: {what}" for path, line, what in violations)
 
 
 def test_there_are_files_to_look_at():
@@ -76,11 +75,13 @@ def test_there_are_files_to_look_at():
 
 
 def test_no_import_is_relative():
-    none_of((path, line, module) for path in FILES for line, module, _ in imports(path) if module.startswith("."))
+    assert not told(
+        (path, line, module) for path in FILES for line, module, _ in imports(path) if module.startswith(".")
+    )
 
 
 def test_imports_point_with_the_flow_of_data():
-    none_of(against_the_flow())
+    assert not told(against_the_flow())
 
 
 def against_the_flow():
@@ -104,7 +105,7 @@ def against_the_flow():
 
 
 def test_algorithms_know_nothing_but_tensors_and_trajectories():
-    none_of(
+    assert not told(
         (path, line, f"algorithms import {module}")
         for path in ALGORITHMS
         for line, module, _ in imports(path)
@@ -113,7 +114,7 @@ def test_algorithms_know_nothing_but_tensors_and_trajectories():
 
 
 def test_what_runs_inside_the_sandbox_needs_nothing_of_ours():
-    none_of(
+    assert not told(
         (path, line, f"{module} is not there inside")
         for path in GUEST
         for line, module, _ in imports(path)
@@ -124,7 +125,7 @@ def test_what_runs_inside_the_sandbox_needs_nothing_of_ours():
 
 
 def test_no_import_hides_inside_a_function():
-    none_of(
+    assert not told(
         (path, line, f"imports {module} inside a function")
         for path in FILES
         for line, module, inside in imports(path)
@@ -134,7 +135,7 @@ def test_no_import_hides_inside_a_function():
 
 def test_a_seam_imports_nothing_heavy():
     heavy = {"transformers", "tokenizers", "scipy", "matplotlib"}
-    none_of(
+    assert not told(
         (path, line, f"a seam imports {module}")
         for path in SEAMS
         for line, module, _ in imports(path)
@@ -143,7 +144,7 @@ def test_a_seam_imports_nothing_heavy():
 
 
 def test_every_algorithm_cites_its_source_and_has_a_test_of_its_name():
-    none_of(unproven_algorithms())
+    assert not told(unproven_algorithms())
 
 
 def unproven_algorithms():
@@ -162,7 +163,7 @@ def unproven_algorithms():
 
 
 def test_every_file_opens_with_what_it_is_and_public_things_have_docstrings():
-    none_of(undescribed())
+    assert not told(undescribed())
 
 
 def undescribed():
@@ -179,8 +180,8 @@ def undescribed():
 
 def test_no_file_is_a_drawer_and_none_is_too_long():
     drawers = {"utils", "common", "helpers", "misc", "legacy"}
-    none_of((path, 1, f"{path.stem} names no idea") for path in FILES if path.stem in drawers)
-    none_of(
+    assert not told((path, 1, f"{path.stem} names no idea") for path in FILES if path.stem in drawers)
+    assert not told(
         (path, 501, "too long: a second name is waiting to be found")
         for path in FILES
         if len(path.read_text().splitlines()) > 500
@@ -188,7 +189,7 @@ def test_no_file_is_a_drawer_and_none_is_too_long():
 
 
 def test_shop_windows_offer_what_they_name():
-    none_of(missing_in_windows())
+    assert not told(missing_in_windows())
 
 
 def missing_in_windows():
@@ -240,7 +241,7 @@ FOREIGN = {
 
 
 def test_what_a_part_may_have_is_a_protocol_and_no_name_in_quotes():
-    none_of(names_in_quotes())
+    assert not told(names_in_quotes())
 
 
 def names_in_quotes():

@@ -42,7 +42,7 @@ def in_miniature(name, request):
     if getattr(recipe.reinforcement, "minibatches", 1) > 2:
         extra += ["reinforcement.tasks_per_step=4"]  # each update has a group of its own
     stage = next(kind for kind in ("reinforcement", "sampling") if kind in own)
-    if any("sampling" in str(below.get("supervised", "")) for below in recipe.stages):  # it imitates what was solved
+    if any((below.get("supervised") or {}).get("data") for below in recipe.stages):  # it imitates what was solved
         extra += [TEACHING]
     return [*(change.replace("reinforcement.", f"{stage}.") for change in SMALL), *extra]
 

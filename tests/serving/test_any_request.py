@@ -76,13 +76,14 @@ def sent(served, path, body):
     return asyncio.run(work())
 
 
-def refused_or_answered(served, path, body, stream):
+def fault_of(served, path, body, stream):
+    """What is wrong with the answer to a request; empty: it is answered, or refused in the API's own shape."""
     whole = {"model": "tiny", **GOOD[path], **({"stream": True} if stream else {}), **body}
     answer = sent(served, path, whole)
-    assert answer.status_code < 500, answer.text
-    if answer.status_code >= 400:
-        error = answer.json()["error"]
-        assert set(error) == ({"type", "message"} if "messages" in path else {"message", "type", "param", "code"})
+    if answer.status_code < 400:
+        return ""
+    shape = {"type", "message"} if "messages" in path else {"message", "type", "param", "code"}
+    return "" if answer.status_code < 500 and set(answer.json()["error"]) == shape else answer.text
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -94,7 +95,7 @@ def refused_or_answered(served, path, body, stream):
 @example(body={"messages": UNREADABLE}, stream=False)
 @given(body=BODIES, stream=st.booleans())
 def test_no_request_makes_the_server_fail(served, path, body, stream):
-    refused_or_answered(served, path, body, stream)
+    assert fault_of(served, path, body, stream) == ""
 
 
 @pytest.mark.slow
@@ -102,7 +103,7 @@ def test_no_request_makes_the_server_fail(served, path, body, stream):
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(body=BODIES, stream=st.booleans())
 def test_no_request_of_many_makes_the_server_fail(served, path, body, stream):
-    refused_or_answered(served, path, body, stream)
+    assert fault_of(served, path, body, stream) == ""
 
 
 @pytest.mark.parametrize("path", PATHS)

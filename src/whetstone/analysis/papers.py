@@ -128,7 +128,7 @@ def read_papers(document: Mapping[str, Mapping[str, Any]], verdicts: Sequence[Ma
 
 
 def _waiting(benches: Sequence[str]) -> str | None:
-    return f"a bench tries it ({', '.join(benches)}) and has no stored result yet" if benches else None
+    return f"a bench tries it ({', '.join(benches)}) and has no result of two seeds yet" if benches else None
 
 
 def paper_called(said: str) -> Paper:

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import click
 
-from whetstone.cli.serve import bound_to
+from whetstone.cli.serve import bound_to, keys_for, runner, served_at
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.errors import RecipeError, RunDirectoryError
-from whetstone.extras import install_command
-from whetstone.network.loopback import LOOPBACK
+from whetstone.errors import RunDirectoryError
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.record import latest_checkpoint, run_recipe
 from whetstone.record.run_directory import claimed
@@ -59,9 +57,7 @@ def live(
     curl localhost:8000/v1/live                          # what is learned from next, and why
     curl -X POST localhost:8000/v1/live/episodes/ID/unlearn
     """
-    known = Keys.read(keys) if keys is not None else Keys()
-    if not len(known) and address not in LOOPBACK:
-        raise RecipeError(f"--host {address}: beyond this machine keys are asked for: --keys FILE (whetstone serve)")
+    known = keys_for(address, keys)
     resolved = _resolved(recipe, overrides)
     folder = run_dir or Path("runs") / f"{resolved.name}-live"
     if (folder / "recipe.yaml").is_file() and not (folder / "live").is_dir():
@@ -91,11 +87,6 @@ async def _live(
     paused: bool,
     idle_seconds: float,
 ) -> None:
-    try:
-        import uvicorn
-    except ImportError:
-        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
-
     def say(line: str) -> None:
         click.echo(line, err=True)
 
@@ -103,9 +94,8 @@ async def _live(
     async with await run_in_compute_thread(made) as service:
         if paused:
             service.live.pause(True)
-        host, port = bound.getsockname()[:2]
-        click.echo(f"{name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1, learning in {folder}")
-        asked = uvicorn.Server(uvicorn.Config(service.app, log_level="warning"))
+        asked = runner(service.app)
+        click.echo(f"{name} at {served_at(bound)}, learning in {folder}")
         serving = asyncio.ensure_future(asked.serve(sockets=[bound]))
         assert service.learning is not None
         await asyncio.wait([serving, service.learning], return_when=asyncio.FIRST_COMPLETED)

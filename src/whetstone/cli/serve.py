@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -63,9 +64,7 @@ def serve(
         limits = {"requests_a_minute": requests_a_minute, "tokens_a_minute": tokens_a_minute, "at_once": at_once}
         click.echo(_made(keys, made, role, limits))
         return
-    known = Keys.read(keys) if keys is not None else Keys()
-    if not len(known) and address not in LOOPBACK:
-        raise RecipeError(f"--host {address}: beyond this machine keys are asked for: --keys FILE --new-key NAME")
+    known = keys_for(address, keys)
     say_unread(overrides, (*LEARNING, *_OF_EPISODES), "what is said is neither judged nor learned from")
     with bound_to(address, port) as bound:
         asyncio.run(_serve(run_or_model, overrides, bound, name, record, known, idle_seconds, seed))
@@ -75,6 +74,39 @@ def _made(keys: Path | None, name: str, role: str, limits: dict[str, int | None]
     if keys is None:
         raise RecipeError("--new-key: into which file? (--keys FILE)")
     return new_key(keys, name, role, **limits)
+
+
+def keys_for(address: str, file: Path | None) -> Keys:
+    """Who may ask there.
+
+    Raises:
+        RecipeError: The address is beyond this machine, and there are no keys.
+    """
+    known = Keys.read(file) if file is not None else Keys()
+    if not len(known) and address not in LOOPBACK:
+        raise RecipeError(
+            f"--host {address}: beyond this machine keys are asked for: --keys FILE (whetstone serve --new-key NAME)"
+        )
+    return known
+
+
+def served_at(bound: socket.socket) -> str:
+    """What agents are given as `base_url`."""
+    host, port = bound.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+
+def runner(app: Any) -> Any:
+    """What serves an application.
+
+    Raises:
+        RecipeError: It is not installed.
+    """
+    try:
+        import uvicorn
+    except ImportError:
+        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
+    return uvicorn.Server(uvicorn.Config(app, log_level="warning"))
 
 
 def bound_to(address: str, port: int) -> socket.socket:
@@ -99,10 +131,6 @@ async def _serve(
     idle_seconds: float,
     seed: int,
 ) -> None:
-    try:
-        import uvicorn
-    except ImportError:
-        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
     assembly = assembled(run_or_model, overrides, None)
     engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
     named = name or Path(run_or_model).name
@@ -111,9 +139,9 @@ async def _serve(
         episodes = Episodes(writer, idle_seconds=idle_seconds)
         speaker = Speaker(engine, assembly.chat, context_length=assembly.policy.context_length, seed=seed)
         served = application(Server(speaker, episodes, name=named, keys=keys))
-        host, port = bound.getsockname()[:2]
-        click.echo(f"{named} at http://{f'[{host}]' if ':' in host else host}:{port}/v1")
-        await uvicorn.Server(uvicorn.Config(served, log_level="warning")).serve(sockets=[bound])
+        server = runner(served)
+        click.echo(f"{named} at {served_at(bound)}")
+        await server.serve(sockets=[bound])
     finally:
         if writer is not None:
             click.echo(f"{record}: {writer.count} episodes")
