@@ -3,12 +3,15 @@
 import importlib
 import inspect
 import json
+import re
 import runpy
 from pathlib import Path
 
+import pytest
 from docstring_parser import parse
 
 from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, CORRECTIONS, CREDIT_FILTERS, OBJECTIVES, SHAPING
+from whetstone.analysis.papers import papers
 from whetstone.chat import FORMATS
 from whetstone.rewards import REWARDS
 from whetstone.rewards.judges import JUDGES
@@ -97,3 +100,31 @@ def test_what_is_compatible_is_what_was_measured(tmp_path, monkeypatch):
     assert "with versions that were not recorded" in other
     for name in ("templates", "bfcl", "tau2"):
         assert f"Not measured: `python benchmarks/{name}.py`" in other
+
+
+def anchors_of(page):
+    """Headings as links write them."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page):
+    text = re.sub(r"```.*?```|`[^`\n]*`(?!\])", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        aim = (page.parent / path).resolve() if path else page
+        assert aim.exists(), link
+        if anchor:
+            assert anchor in anchors_of(aim), link
+
+
+def test_every_decision_is_a_heading_of_the_page_of_design():
+    decided = {paper.decision for paper in papers().values() if paper.decision is not None}
+    assert decided <= anchors_of(ROOT / "docs" / "design.md")
+    assert len(decided) == 9
