@@ -13,6 +13,9 @@ from docstring_parser import parse
 from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, CORRECTIONS, CREDIT_FILTERS, OBJECTIVES, SHAPING
 from whetstone.analysis.papers import papers
 from whetstone.chat import FORMATS
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe
+from whetstone.recipe.reading import built_in_methods
 from whetstone.rewards import REWARDS
 from whetstone.rewards.judges import JUDGES
 from whetstone.rollout import SEARCHES
@@ -128,3 +131,18 @@ def test_every_decision_is_a_heading_of_the_page_of_design():
     decided = {paper.decision for paper in papers().values() if paper.decision is not None}
     assert decided <= anchors_of(ROOT / "docs" / "design.md")
     assert len(decided) == 9
+
+
+KEY = re.compile(r"`((?:reinforcement|rollout|environment|evaluation|policy|chat|critic)\.[a-z_.]+)")
+
+
+def test_the_page_of_reading_a_run_names_keys_metrics_and_methods_that_exist():
+    text = (ROOT / "docs" / "reading-a-run.md").read_text()
+    for key in KEY.findall(text):
+        with pytest.raises(RecipeError) as refused:  # a mapping is no value of any of these keys
+            load_recipe("demo", [f"{key}={{nothing: of, this: kind}}"])
+        assert "no such key" not in str(refused.value) or "nothing" in str(refused.value), str(refused.value)
+    assert set(re.findall(r"`with=([a-z0-9-]+)", text)) <= set(built_in_methods())
+    written = " ".join(path.read_text() for path in (ROOT / "src" / "whetstone").rglob("*.py"))
+    for area, name in re.findall(r"`([a-z]+)/([a-z_]+)`", text):
+        assert f"{area}/{name}" in written or f'"{area}/' in written, f"{area}/{name}"
