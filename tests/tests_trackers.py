@@ -94,3 +94,10 @@ class Yours:
     def _add(self, row):
         with open(self.path, "a") as file:
             file.write(json.dumps(row) + "\n")
+
+
+class Mute:
+    """No tracker: nothing can be told to it."""
+
+    def start(self, run):
+        return None

@@ -58,7 +58,7 @@ METRICS = _rows({
         ("episode/invalid", "episodes", "Episodes without a score: what failed was not the agent."),
         ("episode/invalid_fraction", "share", "Episodes without a score."),
         ("episode/retried", "episodes", "Episodes so far that were played again after something failed."),
-        ("end_reason/REASON", "share", "Episodes that ended so: `terminated`, `truncated`, `timeout`, `error` and others."),
+        ("end_reason/REASON", "share", "Episodes that ended by `terminated`, `truncated`, `timeout` or another way."),
         ("group/without_tokens", "groups", "Groups without one sampled token."),
         ("group/filtered", "groups",
          "Groups that were sampled for the step and did not count (`rollout.dynamic_sampling`)."),

@@ -1,5 +1,6 @@
 """What was told to Trackio is what its own reader finds in the database."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from whetstone.extras import install_command
 
 pytest.importorskip("trackio", reason=install_command("trackio"))
 TOLD = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 sys.path[:0] = [%r]
 from tests_trackers import SUMMARY, evaluation, feed_of, write_run
@@ -27,11 +28,12 @@ for step in (1, 2):
 feed.close(None)
 """
 KILLED = """
+write_run(folder, reinforcement=2)
 feed = feed_of(folder, trackio=Trackio())
 feed.follow(folder)
 feed.row({"stage": "reinforcement", "step": 3, "reward/mean": 0.3})
 while "step 3" not in (folder / "trackers" / "trackio.told").read_text():
-    pass
+    time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)  # it is told, and may not be in the database yet
 """
 AGAIN = """
@@ -65,8 +67,6 @@ def test_steps_are_read_back_once_each_after_a_kill_and_nothing_is_printed(tmp_p
         done = run(code)
         assert done.stdout == ""
         assert done.returncode == (-9 if code is KILLED else 0), done.stderr
-    import json
-
     found = json.loads(run(READ).stdout)
     rewards = [(row["step"], row["reward/mean"]) for row in found["logs"] if "reward/mean" in row]
     assert rewards == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
