@@ -32,9 +32,10 @@ def panel(metrics, *, width=100, steps=8, total=20, line=""):
         shown.watch(lambda: line)
         for step in range(1, steps + 1):
             shown.advance({name: of(step) for name, of in metrics.items()})
-        written.truncate(0)
+        alone = io.StringIO()
+        dashboard.console = Console(file=alone, width=width, force_terminal=True, color_system=None)
         dashboard.console.print(dashboard.panel())
-        return written.getvalue()
+        return alone.getvalue()
 
 
 def test_a_sparkline_has_the_least_at_the_bottom_and_the_most_on_top():
@@ -137,7 +138,7 @@ def test_in_a_terminal_it_is_drawn_resized_and_gone_after_ctrl_c(tmp_path):
     terminal.until("reward")
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.seen).splitlines()
     assert max(len(line) for line in lines[-6:]) <= 50
-    os.write(terminal.ours, b"\x03")
+    terminal.process.send_signal(signal.SIGINT)  # as the terminal does at Ctrl-C
     assert terminal.end() == 130
     assert "\x1b[?25h" in terminal.seen  # the cursor is back
     assert "--resume" in terminal.seen

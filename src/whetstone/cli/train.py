@@ -8,16 +8,20 @@ from pathlib import Path
 import click
 
 from whetstone import training
+from whetstone.cli import completing
 from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Dashboard, Progress, shows_a_dashboard
 
 
 @click.command()
-@click.argument("recipe")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("recipe", shell_complete=completing.recipes)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the run is kept [runs/RECIPE]."
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    shell_complete=completing.run_folders,
+    help="Where the run is kept [runs/RECIPE].",
 )
 @click.option("--resume", is_flag=True, help="Go on with the run in the run directory from its last checkpoint.")
 @click.option("--plain", "plain_lines", is_flag=True, help="Print lines, also where the terminal could show a panel.")
