@@ -28,7 +28,8 @@ OPTIONAL = {
     "peft", "gguf", "accelerate", "bitsandbytes", "duckdb", "mcp", "mcp_types", "psycopg", "tantivy", "usearch",
     "gymnasium", "minigrid",
     "textworld", "scienceworld", "textarena", "pyspiel", "open_spiel", "reasoning_gym", "jericho", "datasets",
-    "pyarrow", "starlette", "uvicorn", "llguidance", "websockets", "verifiers",
+    "pyarrow", "starlette", "uvicorn", "llguidance", "websockets", "verifiers", "tensorboard",
+    "wandb", "mlflow", "trackio",
 }  # fmt: skip
 """Packages of extras, and of an environment of their own: they may be imported inside a function."""
 

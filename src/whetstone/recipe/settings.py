@@ -375,5 +375,8 @@ class Recipe(Settings):
     process_model: ProcessModelSettings | None = None
     """A model of turns, where `advantage` asks for implicit rewards."""
     evaluation: EvaluationSettings = EvaluationSettings()
+    trackers: Annotated[list[Annotated[Part, named()]], listed()] = []
+    """Who else is told the numbers of the run: `tensorboard`, `wandb`, `mlflow`, `trackio`, or `package.module:Class`;
+    see `docs/trackers.md`. They decide nothing, and a run may go on with others."""
     ablations: dict[str, dict[str, Any]] = {}
     """By name, the keys that differ; each is trained and evaluated after the run itself, and reported beside it."""
