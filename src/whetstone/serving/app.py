@@ -9,7 +9,8 @@
     DELETE /v1/episodes/{id}                     forget it
 
 An episode is named by the header `x-whetstone-episode` or by the path `/episodes/{id}/v1/…`, which a client that only
-knows `base_url` can have; where neither is there, by what was said before. `x-whetstone-task` says which task it is of.
+knows `base_url` can have; where neither is there, by what was said before. `x-whetstone-task` says which task it is of,
+`x-whetstone-seed` that it is drawn as the native loop draws the episode of this seed.
 
 Easy to get wrong: who hangs up in the middle of an answer must not leave it being drawn; and whatever goes wrong is
 told in the shape the client's library reads.
@@ -39,7 +40,7 @@ from whetstone.serving.episodes import Episodes
 from whetstone.serving.recording import Episode
 from whetstone.serving.speaking import Speaker
 
-EPISODE, TASK = "x-whetstone-episode", "x-whetstone-task"
+EPISODE, TASK, SEED = "x-whetstone-episode", "x-whetstone-task", "x-whetstone-seed"
 """Headers."""
 _LONGEST_NAME = 200
 
@@ -89,9 +90,12 @@ class Server:
         """The episode a request belongs to."""
         name = request.path_params.get("episode") or request.headers.get(EPISODE, "")
         task = request.headers.get(TASK, "")
-        if max(len(name), len(task)) > _LONGEST_NAME or "/" in name + task:
-            raise RefusedError(f"names of episodes and tasks have up to {_LONGEST_NAME} signs and no stroke")
-        return self.episodes.of(key, asked, named=name, task=task)
+        if max(len(name), len(task)) > _LONGEST_NAME or "/" in name:
+            raise RefusedError(f"names have up to {_LONGEST_NAME} signs, those of episodes no stroke")
+        given = request.headers.get(SEED, "")
+        if given and not (given.isascii() and given.isdigit() and len(given) < 20 and int(given) < 2**63):
+            raise RefusedError(f"{SEED}: a whole number from 0 to 2**63 - 1, got {given[:40]}", param=SEED)
+        return self.episodes.of(key, asked, named=name, task=task, seed=int(given) if given else None)
 
     def model_of(self, body: Mapping[str, Any]) -> str:
         """The model that is asked.

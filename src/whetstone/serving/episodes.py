@@ -75,8 +75,11 @@ class Episodes:
         """Those under way, the one asked last at the end."""
         return iter(list(self._open.values()))
 
-    def of(self, key: Key, asked: Asked, *, named: str = "", task: str = "") -> Episode:
+    def of(self, key: Key, asked: Asked, *, named: str = "", task: str = "", seed: int | None = None) -> Episode:
         """The episode a request belongs to: the one it names, else one in which its beginning was said, else a new one.
+
+        Args:
+            seed: See `Episode.seed`.
 
         Raises:
             RefusedError: It names one that is over, or another's.
@@ -90,6 +93,7 @@ class Episodes:
         else:
             episode = self._known(key, asked) or self._begun(uuid.uuid4().hex, key, task)
         episode.asked = time.monotonic()
+        episode.seed = seed if seed is not None else episode.seed
         self._open.move_to_end(episode.id)
         return episode
 

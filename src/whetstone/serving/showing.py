@@ -22,11 +22,13 @@ class Shown:
     Args:
         show: None: nobody watches; it may be over all the same, behind the first call.
         hidden: Whether it begins in a thought.
+        calls: What a call begins with, where that is no sign of the format.
     """
 
-    def __init__(self, chat: Chat, asked: Asked, show: Show | None, *, hidden: bool) -> None:
+    def __init__(self, chat: Chat, asked: Asked, show: Show | None, *, hidden: bool, calls: str = "") -> None:
         self._chat, self._asked, self._show = chat, asked, None if hidden else show
-        self._held = (*(() if asked.prompt is not None else (*chat.format.markers, *_SIGNS)), *asked.stop)
+        signs = () if asked.prompt is not None else (*chat.format.markers, *_SIGNS)
+        self._held = (*signs, *asked.stop, *((calls,) if calls and asked.tools else ()))
         self._longest = max(map(len, self._held), default=0)
         self._text, self._said = "", 0
         self._from, self._to = 0, 0
@@ -34,6 +36,11 @@ class Shown:
         self._checked = 0
         self.ends: int | None = None
         """How many tokens there are where the first call is over and one alone may be made."""
+
+    @property
+    def shown(self) -> str:
+        """What the client was shown."""
+        return self._text[: self._said]
 
     def heard(self, tokens: Sequence[int]) -> bool:
         """See `Heard`."""

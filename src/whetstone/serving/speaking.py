@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import groupby
 
 from whetstone.chat import Chat, Message, ToolCall, ToolSpec, assistant
@@ -55,14 +56,29 @@ class Speaker:
         place = self._place(asked, episode)
         if begun is not None:
             begun(len(place.context.ids))
-        self._asked += 1
-        seed = asked.seed if asked.seed is not None else derive_seed(self._seed, "request", self._asked)
+        seed = asked.seed if asked.seed is not None else self._own_seed(episode)
         watching = list(show) or [None] * asked.count
         seeds = [seed if number == 0 else derive_seed(seed, "choice", number) for number in range(asked.count)]
         drawing = [self._answer(asked, episode, place, own, each) for own, each in zip(seeds, watching, strict=True)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in drawing]
         return [self._kept(asked, episode, place, *task.result()) for task in tasks]
+
+    @cached_property
+    def _calls_begin(self) -> str:
+        """What every call begins with, up to the name of its tool."""
+        tool = ToolSpec("some_tool", "", {"type": "object", "properties": {}})
+        try:
+            return _beginning(self.chat, [tool]).partition(tool.name)[0].strip()
+        except RefusedError:
+            return ""
+
+    def _own_seed(self, episode: Episode) -> int:
+        """Of a request that names none: the one of this turn in the native loop, where the episode has a seed."""
+        if episode.seed is not None:
+            return derive_seed(episode.seed, "turn", len(episode.said))
+        self._asked += 1
+        return derive_seed(self._seed, "request", self._asked)
 
     def count(self, asked: Asked) -> int:
         """How many tokens these messages take, said anew.
@@ -133,8 +149,8 @@ class Speaker:
 
     async def _answer(
         self, asked: Asked, episode: Episode, place: Place, seed: int, show: Show | None
-    ) -> tuple[Generation, list[bool]]:
-        """(what was drawn, whether each token of it was forced)"""
+    ) -> tuple[Generation, list[bool], str]:
+        """(what was drawn, whether each token of it was forced, what was shown of it)"""
         room = self.context_length - len(place.context.ids)
         most = room if asked.max_tokens is None else min(room, asked.max_tokens)
         begins = self._forced(asked)
@@ -143,7 +159,7 @@ class Speaker:
             constraint = await asyncio.to_thread(self._schemas.constraint, asked.schema)
         sampling = self._sampling(asked, most, seed, begins, constraint)
         named = f"{episode.id}/{id(place)}/{seed}"
-        shown = Shown(self.chat, asked, show, hidden=_in_thought(self.chat, place))
+        shown = Shown(self.chat, asked, show, hidden=_in_thought(self.chat, place), calls=self._calls_begin)
         heard = shown.heard if show is not None or asked.one_call else None
         spans = episode.spans(place)
         try:
@@ -155,9 +171,11 @@ class Speaker:
         if shown.over(drawn.tokens):
             drawn = _cut(drawn, shown.ends)
         forced = [True] * len(begins) if constraint is None else constraint.forced
-        return drawn, [*forced, *[False] * len(drawn.tokens)][: len(drawn.tokens)]
+        return drawn, [*forced, *[False] * len(drawn.tokens)][: len(drawn.tokens)], shown.shown
 
-    def _kept(self, asked: Asked, episode: Episode, place: Place, drawn: Generation, forced: Sequence[bool]) -> Answer:
+    def _kept(
+        self, asked: Asked, episode: Episode, place: Place, drawn: Generation, forced: Sequence[bool], shown: str
+    ) -> Answer:
         action = Tokens.joined(_tokens(drawn, forced))
         known = drawn.model_logprobs or (math.nan,) * len(drawn.tokens)
         logprobs = tuple(b if math.isnan(a) else a for a, b in zip(known, action.logprobs, strict=True))
@@ -171,6 +189,8 @@ class Speaker:
             raw = self.chat.read(drawn.tokens, asked.tools, turn=_turn(place))
             thought, said = told(raw)
             said, stop = _stopped(said, asked.stop)
+            if not said.text.startswith(shown):  # what looked like words turned out to be a call: they stay said
+                said = replace(said, content=(Text(shown),))
             episode.add(place, action, raw, said)
         finish = "tool_calls" if said.tool_calls else ended
         return Answer(said, thought, action.ids, logprobs, finish, len(place.context.ids), stop, drawn.tops)
