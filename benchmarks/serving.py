@@ -28,10 +28,11 @@ from circumstances import circumstances
 from concurrency import resident_bytes
 from whetstone.assembly import Assembly, assemble
 from whetstone.chat import user
-from whetstone.cli.serve import bound_to, runner
+from whetstone.cli.serve import bound_to
 from whetstone.inference import Engine, Sampling
 from whetstone.recipe import load_recipe
 from whetstone.serving import Episodes, Server, Speaker, application
+from whetstone.serving.connections import runner
 
 RESULTS = Path(__file__).parent / "results"
 GOAL = 0.9
