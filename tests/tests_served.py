@@ -81,26 +81,23 @@ class Scripted:
             EngineAbilities(),
             [],
         )
-        self.going = {}
 
-    async def generate(self, prompt, sampling, *, episode, drawn=()):
-        if episode not in self.going:
-            self.prompts.append((tuple(prompt), tuple(drawn)))
-            line = self.lines.pop(0)
-            self.going[episode] = list(
-                self.chat.write(line, ()) if isinstance(line, Message) else self.chat.encode(line)
-            )
-        rest = self.going[episode]
-        ids, self.going[episode] = rest[: sampling.max_new_tokens], rest[sampling.max_new_tokens :]
-        done = not self.going[episode] and ids[-1] in sampling.stop_ids
+    async def generate(self, prompt, sampling, *, episode, drawn=(), heard=None):
+        self.prompts.append((tuple(prompt), tuple(drawn)))
+        line = self.lines.pop(0)
+        ids = list(self.chat.write(line, ()) if isinstance(line, Message) else self.chat.encode(line))
+        ids = ids[: sampling.max_new_tokens]
+        finish = "stop" if ids[-1] in sampling.stop_ids else "length"
+        for count in range(1, len(ids) if heard is not None else 0):
+            await asyncio.sleep(0)
+            if heard(ids[:count]):
+                ids, finish = ids[:count], "abort"
+                break
         nothing = (0.0,) * len(ids)
-        await asyncio.sleep(0)
-        return Generation(
-            tuple(ids), (-0.5,) * len(ids), nothing, (7,) * len(ids), "stop" if done else "length", 0.0, nothing
-        )
+        return Generation(tuple(ids), (-0.5,) * len(ids), nothing, (7,) * len(ids), finish, 0.0, nothing)
 
     def forget(self, episode):
-        self.going.pop(episode, None)
+        pass
 
     async def close(self):
         pass

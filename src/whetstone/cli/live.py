@@ -10,13 +10,14 @@ from pathlib import Path
 
 import click
 
-from whetstone.cli.serve import bound_to, keys_for, runner, served_at
+from whetstone.cli.serve import bound_to, keys_for, served_at
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.record import latest_checkpoint, run_recipe
 from whetstone.record.run_directory import claimed
 from whetstone.serving import Keys
+from whetstone.serving.connections import runner
 from whetstone.serving.live.service import LiveService
 
 

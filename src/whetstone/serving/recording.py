@@ -62,6 +62,8 @@ class Episode:
     """In the order in which they were asked for."""
     asked: float = 0.0
     """When it was last asked."""
+    seed: int | None = None
+    """Of its draws, as of an episode of the native loop; None: each request has its own."""
     reward: float | None = None
     turn_rewards: dict[int, float] = field(default_factory=dict)
     """By the number of the answer."""
