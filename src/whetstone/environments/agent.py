@@ -218,8 +218,13 @@ class Agent:
         async with contextlib.AsyncExitStack() as stack:
             if self._sandbox:
                 base = f"http://127.0.0.1:{enclosed.PORT}/episodes/{self._id}"
-                there = {"folder": self._folder, "limits": self._limits, "also_readable": self._readable}
-                inside = await enclosed.start(argv, variables={**_told(base), **self._variables}, **there)
+                inside = await enclosed.start(
+                    argv,
+                    folder=self._folder,
+                    variables={**_told(base), **self._variables},
+                    limits=self._limits,
+                    also_readable=self._readable,
+                )
                 process = inside.process
                 stack.callback(_end, process)
                 stack.callback((await self._door.stand_behind(inside.door)).close)

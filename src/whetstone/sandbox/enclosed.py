@@ -105,11 +105,10 @@ async def start(
 
 
 async def _door(ours: socket.socket) -> socket.socket:
-    ready = asyncio.get_running_loop().create_future()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(ours, lambda: ready.done() or ready.set_result(None))
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(ours, ready.set)
     try:
-        await ready
+        await ready.wait()
     finally:
         loop.remove_reader(ours)
     _, files, _, _ = socket.recv_fds(ours, PACKET_BYTES, 1)
