@@ -44,6 +44,7 @@ from whetstone.environments.remote.client import Remote, RemoteTasks
 from whetstone.environments.remote.nemo_gym import NemoGym, NemoGymTasks
 from whetstone.environments.remote.openenv import OpenEnv
 from whetstone.environments.remote.verifiers import Verifiers, VerifiersTasks
+from whetstone.environments.remote.verifiers_harness import VerifiersHarness
 from whetstone.environments.tau2 import (
     AirlineDesk,
     AirlineTasks,
@@ -154,6 +155,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "openenv": OpenEnv,
     "remote": Remote,
     "verifiers": Verifiers,
+    "verifiers_harness": VerifiersHarness,
     # tools over a world of the task's
     "airline": tau2_of(AirlineDesk),
     "apis": world_of(Services, user=Requests),
