@@ -66,8 +66,9 @@ class Server:
             RefusedError: Nobody's who may ask.
         """
         headers = {name.lower(): value for name, value in request.headers.items()}
-        at_home = named(headers.get("host", "")) in LOOPBACK and "origin" not in headers
-        if not len(self.keys) and not at_home:  # a page in a browser could ask as somebody else
+        host = headers.get("host", "")
+        own = headers.get("origin") in (None, f"http://{host}")  # any other page in a browser could ask as its user
+        if not len(self.keys) and not (named(host) in LOOPBACK and own):
             raise RefusedError("without keys this server answers to its own machine alone", status=403)
         return self.keys.of(headers)
 

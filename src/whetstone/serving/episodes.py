@@ -33,6 +33,18 @@ class Watcher(Protocol):
         """One is over."""
         ...
 
+    def taken_over(self, episode: Episode, number: int) -> None:
+        """A person said something in the place of this answer."""
+        ...
+
+    def rated(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
+        """A person says what this answer was worth, and in words what would have helped.
+
+        Raises:
+            RefusedError: Something was made of it already.
+        """
+        ...
+
     def forget(self, id: str) -> None:
         """One is to be forgotten.
 
@@ -154,6 +166,24 @@ class Episodes:
             self.end(episode)
         return episode
 
+    def taken_over(self, episode: Episode, number: int) -> None:
+        """A person said something in the place of an answer: who goes on from his words is in this episode."""
+        person = episode.said[number].replaced
+        assert person is not None
+        self._last.setdefault(person.digest, []).append(episode)
+        if self.watcher is not None:
+            self.watcher.taken_over(episode, number)
+
+    def rated(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
+        """A person says what an answer was worth: its reward, whatever else is said of it.
+
+        Raises:
+            RefusedError: It was learned from already.
+        """
+        if self.watcher is not None:
+            self.watcher.rated(episode, number, rating, note, by)
+        episode.turn_rewards[number] = rating
+
     def end(self, episode: Episode) -> None:
         """It is over; what was said in it is handed on."""
         if episode.closed:
@@ -167,7 +197,8 @@ class Episodes:
         if episode.said and self.watcher is not None:
             self.watcher.ended(episode)
         if episode.said and self._over is not None:
-            self._over(episode.trajectory())
+            for trajectory in (episode.trajectory(), *episode.replaced()):
+                self._over(trajectory)
 
     def delete(self, key: Key, id: str) -> None:
         """Forget an episode under way; it is handed to nobody."""

@@ -1,0 +1,50 @@
+"""What does a turn of live learning count for? What somebody said of it; of a pair, what DPO's gradient says.
+
+Easy to get wrong: the pair's weight is that of the weights before the update. With one update of each batch, as live
+learning makes, it is the gradient exactly.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from whetstone.algorithms.levels import PerToken, PerTrajectory
+from whetstone.ranges import Positive
+
+
+def paired(
+    rewards: PerTrajectory,
+    group: PerTrajectory,
+    old_logprobs: PerToken,
+    reference_logprobs: PerToken,
+    token_trajectory: PerToken,
+    *,
+    beta: Positive = 0.1,
+) -> PerTrajectory:
+    """A turn alone its reward; of two turns in one place what DPO's gradient weighs each of their tokens by, over β.
+
+        Δ = (Σℓ_w − Σref_w) − (Σℓ_l − Σref_l);   A_w = w σ(−β Δ),   A_l = −A_w,   w half of what their rewards differ by
+
+    At Δ = 0 that is ±½; the further apart they are already, the less.
+
+    Args:
+        rewards: [N]
+        group: [N] which place a turn stands in.
+        old_logprobs: [K] of each token before the update.
+        reference_logprobs: [K] under the policy it began with.
+        token_trajectory: [K] which turn a token is of.
+        beta: β.
+
+    Source: the gradient of Rafailov et al. 2023, arXiv:2305.18290, eq. 7.
+    """
+    found = rewards.double().clone()
+    ratios = torch.zeros_like(found).index_add(0, token_trajectory, (old_logprobs - reference_logprobs).double())
+    for place in group.unique():
+        members = torch.nonzero(group == place).flatten()
+        if len(members) != 2:
+            continue
+        better, worse = members[rewards[members].argsort(descending=True)].tolist()
+        apart = torch.sigmoid(-beta * (ratios[better] - ratios[worse]))
+        weight = 0.5 * (rewards[better] - rewards[worse]).double()
+        found[better], found[worse] = weight * apart, -weight * apart
+    return found
