@@ -1,13 +1,13 @@
 """What do a person's interventions teach a policy that is served? Corrections in mid-episode, and the signal alone.
 
 A policy that guesses one of four letters is asked three questions in a row, each of which wants a letter of its own; an
-episode goes on only behind a right answer, and is worth 1 where all three are right. A scripted expert watches and takes
-over most wrong answers, now and then wrongly: he overlooks one in ten, replaces one right answer in twenty, and names a
-letter by chance one time in ten. Success is the share of right answers of the policy by itself, afterwards.
+episode goes on only behind a right answer, and is worth 1 where all three are right. A scripted expert watches and
+takes over most wrong answers, now and then wrongly: he overlooks one in ten, replaces one right answer in twenty, and
+names a letter by chance one time in ten. Success is the share of right answers of the policy alone, afterwards.
 
     corrections        his words are imitated, as data nobody sampled, and the episode's reward pays the policy's own
     preferences        his words are to be likelier than the policy's, and the episode's reward pays
-    interventions      that he took over is −1 for the answer; nothing else is paid, and his words are not learned
+    interventions      an answer he took over is worth −1, any other 0; nothing else is paid, his words are not learned
     without learning   he corrects, the episode's reward pays, and his words are not learned
     rewards alone      nobody corrects, the episode's reward pays
 
@@ -104,6 +104,8 @@ async def learned(checkpoint: Path, folder: Path, contender: str, *, seed: int, 
             async with Talk(service, f"e{number}", seed=10_000 * (seed + 1) + 10 * number) as talk:
                 for question, letter in zip(CHAIN, wanted, strict=True):
                     said = await talk.asked(question)
+                    if corrects:
+                        await talk.post(f"/v1/episodes/e{number}/watch", {"by": "expert"})
                     doubts = draw.random() < (MEDDLES if said == letter else 1 - OVERLOOKS)
                     shown = draw.choice(LETTERS) if draw.random() < ERRS else letter
                     if corrects and doubts and shown != said:
@@ -114,6 +116,8 @@ async def learned(checkpoint: Path, folder: Path, contender: str, *, seed: int, 
                         break
                 if pays:
                     await talk.post(f"/v1/episodes/e{number}/reward", {"reward": float(right)})
+                else:
+                    service.episodes.close()
             takes.append(took)
             await service.live.settled()  # so that timing decides nothing
         service.live.pause(True)
@@ -148,7 +152,7 @@ def main() -> None:
     """Run them, print the table, and keep it where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--episodes", type=int, default=64)
+    parser.add_argument("--episodes", type=int, default=96)
     parser.add_argument("--only", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS), metavar="CONTENDER")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-people"), help="where runs are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from whetstone.chat import Chat, Context, Message, ToolSpec, user
-from whetstone.chat.api.asked import words
+from whetstone.chat.api.asked import told, words
 from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
 
 
@@ -75,6 +75,8 @@ class Episode:
     """By the number of the answer."""
     judged: set[int] = field(default_factory=set)
     """Numbers of answers something was made of already, by whoever learns from what follows them."""
+    watched: str = ""
+    """The person who looks at each answer and lets it stand or takes it over; empty: nobody does."""
     closed: bool = False
 
     def place(self, chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Place:
@@ -138,7 +140,8 @@ class Episode:
             at: Seconds since 1970.
         """
         own = self.said[number]
-        said = self.add(Place(own.before, own.heard, own.context, own.behind), action, message, message)
+        place = Place(own.before, own.heard, own.context, own.behind)
+        said = self.add(place, action, message, told(message)[1])
         said.by, said.at = by, at
         own.replaced = said
         return said

@@ -12,6 +12,21 @@ from whetstone.algorithms.levels import PerToken, PerTrajectory
 from whetstone.ranges import Positive
 
 
+def centred(rewards: PerTrajectory) -> PerTrajectory:
+    """How much better than the turns beside it a turn was. That one was let stand says something only beside those that
+    were not: an intervention is −1, and anything else 0.
+
+        A_i = r_i − mean(r)      over the turns of an update, replayed ones among them
+
+    Args:
+        rewards: [N]
+
+    Source: the reward of Luo et al. 2023 (RLIF), arXiv:2311.12996, which learns values from it; by analogy the mean of
+        an update stands for them.
+    """
+    return rewards - rewards.mean()
+
+
 def paired(
     rewards: PerTrajectory,
     group: PerTrajectory,

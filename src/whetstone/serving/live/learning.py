@@ -86,9 +86,13 @@ class Live:
         """Answers nobody said anything of get what the episode, or they themselves, were paid."""
         for number, said in enumerate(episode.said):
             paid = episode.turn_rewards.get(number, episode.reward)
-            if paid is not None and number not in episode.judged:
+            if number in episode.judged:
+                continue
+            if paid is not None:
                 episode.judged.add(number)
                 self._keep(episode, said, said, Judgement(paid, "", "paid by the client"))
+            else:
+                self._let_stand(episode, number)
 
     def taken_over(self, episode: Episode, number: int) -> None:
         """A person said something in the place of an answer; `live.intervention` says what is learned from it."""
@@ -130,7 +134,7 @@ class Live:
         number = next(place for place, each in enumerate(episode.said) if each is said)
         if number in episode.judged:
             return
-        episode.judged.add(number)
+        episode.judged.add(number)  # nobody else judges it meanwhile
         try:
             found = self._scorer(followed_of(said, then.heard))
             judgement = await found if inspect.isawaitable(found) else found
@@ -141,6 +145,7 @@ class Live:
             return
         if not judgement.teaches:
             episode.judged.discard(number)  # what is said or paid later may teach
+            self._let_stand(episode, number)
         paid = episode.turn_rewards.get(number)
         if paid is not None:
             episode.judged.add(number)
@@ -148,6 +153,17 @@ class Live:
         if episode.closed and not episode.said:  # forgotten meanwhile
             return
         self._keep(episode, said, then, judgement)
+
+    def _let_stand(self, episode: Episode, number: int) -> None:
+        """Where interventions are the reward, an answer that whoever watches let stand is worth 0: more than −1."""
+        if self.settings.intervention != "reward" or not episode.watched or number in episode.judged:
+            return
+        episode.judged.add(number)
+        said = episode.said[number]
+        judgement = Judgement(0.0, "", f"{episode.watched} let it stand")
+        chat, room = self.assembly.chat, self.assembly.policy.context_length
+        followed = followed_of(said, ())
+        self._add(judged_turn(episode, said, followed, judgement, number=self._next, chat=chat, room=room))
 
     def _keep(self, episode: Episode, said: Said, then: Said, judgement: Judgement) -> None:
         following = () if then is said else then.heard

@@ -3,6 +3,7 @@
     GET    /                                      the page, and its style and script under /page/
     GET    /v1/episodes/{id}/conversation         what was said in an episode, both answers where one was taken over
     POST   /v1/episodes/{id}/take-over            {"message": {"content": …, "tool_calls": […]}, "answer": 0, "by": …}
+    POST   /v1/episodes/{id}/watch                {"by": …}: answers that are not taken over were let stand
     POST   /v1/episodes/{id}/rate                 {"answer": 0, "rating": 1, "note": …, "by": …}
     POST   /v1/people/seats                       {"about": …, "seconds": 600}: a seat for whoever tests an agent
     POST   /v1/people/seats/{id}/turns            {"turn": 0, "messages": […]}: its words are waited for
@@ -26,6 +27,7 @@ from typing import Any
 
 from whetstone.chat import Message
 from whetstone.chat.api.asked import RefusedError
+from whetstone.chat.api.asked import told as as_told
 from whetstone.errors import RecipeError
 from whetstone.extras import install_command
 from whetstone.serving.access import Key
@@ -93,6 +95,12 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         server.episodes.taken_over(episode, number)
         answer = next(place for place, each in enumerate(episode.said) if each is person)
         return JSONResponse({"object": "intervention", "answer": answer, "message": person.message.to_openai()})
+
+    async def watch(request: Request) -> JSONResponse:
+        key, _, by = await asked_of(request)
+        episode = server.episodes.get(key, request.path_params["id"])
+        episode.watched = by
+        return JSONResponse({"object": "watch", "episode": episode.id, "by": by})
 
     async def rate(request: Request) -> JSONResponse:
         key, body, by = await asked_of(request)
@@ -170,6 +178,7 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         Route("/page/{name}", page),
         Route("/v1/episodes/{id}/conversation", said),
         Route("/v1/episodes/{id}/take-over", take, methods=["POST"]),
+        Route("/v1/episodes/{id}/watch", watch, methods=["POST"]),
         Route("/v1/episodes/{id}/rate", rate, methods=["POST"]),
         Route("/v1/people/seats", seats, methods=["GET", "POST"]),
         Route("/v1/people/claim", claim, methods=["POST"]),
@@ -191,7 +200,8 @@ def _conversation(episode: Episode, queue: PeopleQueue) -> dict[str, Any]:
             "answer": numbers[id(said)],
             "behind": numbers[id(said.before)] if said.before is not None else None,
             "heard": [message.to_openai() for message in said.heard],
-            "message": said.message.to_openai(),
+            "message": as_told(said.message)[1].to_openai(),
+            "thought": as_told(said.message)[0],
             "by": said.by,
             "replaced_by": numbers[id(said.replaced)] if said.replaced is not None else None,
             "may_take_over": not said.by and said.replaced is None and not said.followed and said.text is None,
@@ -200,6 +210,7 @@ def _conversation(episode: Episode, queue: PeopleQueue) -> dict[str, Any]:
     last = episode.said[-1] if episode.said else None
     tools = [tool.to_openai() for tool in last.context.tools] if last is not None else []
     whole = [*conversation(last), last.message] if last is not None else []
+    whole = [as_told(message)[1] if message.role == "assistant" else message for message in whole]
     return {
         "id": episode.id, "object": "conversation", "closed": episode.closed, "tools": tools,
         "messages": [message.to_openai() for message in whole], "answers": [told(said) for said in episode.said],
