@@ -54,7 +54,7 @@ def paired(
     """
     found = rewards.double().clone()
     ratios = torch.zeros_like(found).index_add(0, token_trajectory, (old_logprobs - reference_logprobs).double())
-    for place in group.unique():
+    for place in torch.unique(group):
         members = torch.nonzero(group == place).flatten()
         if len(members) != 2:
             continue

@@ -150,19 +150,20 @@ class PeopleQueue:
         return seat
 
     async def words(self, id: str, turn: int, *, wait: float = 0.0) -> Mapping[str, Any] | None:
-        """What was said in a turn, waiting so many seconds at most; None: nothing yet.
+        """What was said in a turn, waiting so many seconds at most; None: nothing yet, or the seat is over.
 
         Raises:
-            RefusedError: There is no such seat or turn, or it is over without.
+            RefusedError: There is no such seat or turn.
         """
         until = time.monotonic() + wait
         while True:
             changed, seat = self._changed, self.get(id)
             if 0 <= turn < len(seat.said):
                 return seat.said[turn]
-            self._refuse_over(seat)
             if turn != seat.asked - 1:
                 raise RefusedError(f"turn {turn}: was not asked for", status=404, param="turn")
+            if seat.over:
+                return None
             left = min(until - time.monotonic(), max(0.0, seat.due - self._clock()) + 0.01)
             if time.monotonic() >= until:
                 return None

@@ -152,7 +152,7 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         except ValueError:
             raise RefusedError("wait: a number of seconds is asked for", param="wait") from None
         said = await queue.words(found.id, request.path_params["turn"], wait=wait if math.isfinite(wait) else 0.0)
-        return JSONResponse({"object": "words", "said": said})
+        return JSONResponse({"object": "words", "said": said, "over": found.over})
 
     async def claim(request: Request) -> JSONResponse:
         _, _, by = await asked_of(request)
