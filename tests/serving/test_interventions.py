@@ -1,15 +1,19 @@
 """A person says something in the policy's place: in which tokens it stands, what is kept beside it, what is learned."""
 
 import asyncio
+import json
 import math
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from tests_live import LiveServed, live_recipe
 from tests_served import TOOL, made, played
 from whetstone.algorithms.objectives.preference import dpo
 from whetstone.chat import assistant, user
+from whetstone.cli.why import why
+from whetstone.record.run_directory import claimed
 from whetstone.serving import Key, Keys
 from whetstone.serving.access import hashed_key
 from whetstone.serving.live.credit import centred, paired
@@ -280,3 +284,40 @@ def test_who_may_not_pay_may_not_take_over_and_a_person_is_called_as_his_key(tmp
         return [turn.intervention.by for turn in served.live.turns.turns([0, 1])]
 
     assert in_live(tmp_path, work, "live.turns_per_update=50", keys=keys) == ["reward", "admin"]
+
+
+@pytest.mark.parametrize(
+    ("learned_as", "told"),
+    [
+        (
+            "demonstration",
+            ["Ada: 'It is B.': 5 tokens trained: imitated", "policy: {own}: {n} tokens not trained: kept"],
+        ),
+        (
+            "preference",
+            ["Ada: 'It is B.': 5 tokens trained: the better", "policy: {own}: {n} tokens trained: the worse"],
+        ),
+        (
+            "reward",
+            ["policy: {own}: {n} tokens trained: by the intervention, -1", "Ada: 'It is B.': 5 tokens not trained"],
+        ),
+    ],
+)
+def test_why_says_which_tokens_of_the_two_are_trained(tmp_path, learned_as, told):
+    async def work(served):
+        await taken_over(served.http(), "e1")
+        own = served.episodes.get(Key("", "", "admin"), "e1").said[0]
+        return own.message.text, len(own.action), len(served.assembly.chat.write(assistant("It is B."), ()))
+
+    overrides = (f"live.intervention={learned_as}", "live.turns_per_update=50")
+    with claimed(tmp_path, live_recipe(*overrides), resume=True):
+        own, n, count = in_live(tmp_path, work, *overrides)
+    shown = CliRunner().invoke(why, [str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert "Ada took over" in " ".join(shown.output.split())
+    of_episode = CliRunner().invoke(why, [str(tmp_path), "e1"]).output
+    for line in told:
+        line = line.replace("5 tokens", f"{count} tokens").format(own=repr(own[:60]), n=n)
+        assert line in of_episode, of_episode
+    (turn,) = json.loads(CliRunner().invoke(why, [str(tmp_path), "--json"]).output)["turns"]
+    assert (turn["by"], turn["learned_as"], turn["state"], turn["update"]) == ("Ada", learned_as, "waits", None)

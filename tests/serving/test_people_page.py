@@ -49,7 +49,9 @@ def test_a_person_talks_takes_over_with_the_keyboard_and_rates(tmp_path):
         assert episode.said[1].by == "Ada"
         await page.write("#words", "And then?")
         await page.key("Enter", 13)
-        await page.until("document.querySelectorAll('li.assistant').length === 3")
+        await page.until(
+            "document.querySelectorAll('li.assistant').length === 3 && !document.querySelector('.drawing')"
+        )
         assert episode.said[2].before is episode.said[1]
         await page.click("👎")
         await page.until("document.querySelector('.note')?.textContent.includes('Ada')")

@@ -177,17 +177,20 @@ class TurnStore:
 
     Args:
         folder: Made where it is not there.
+        mend: Whether what a kill left of a line is taken off; False where somebody may be writing to it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, mend: bool = True) -> None:
         self.folder = folder
-        with saving(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        if mend:
+            with saving(folder):
+                folder.mkdir(parents=True, exist_ok=True)
         self.episodes: dict[str, list[int]] = {}
         """By episode, the numbers of its turns."""
         self._of: dict[int, str] = {}
         for path in sorted(folder.glob("*.jsonl")):
-            _mend(path)
+            if mend:
+                _mend(path)
             for turn in self._read(path):
                 self._know(turn)
 
@@ -248,7 +251,8 @@ class TurnStore:
         return self.folder / f"{hashlib.sha256(episode.encode()).hexdigest()[:32]}.jsonl"
 
     def _read(self, path: Path) -> Iterator[JudgedTurn]:
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        content = path.read_bytes()
+        for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
             try:
                 yield _turn(orjson.loads(line))
             except (ValueError, KeyError, TypeError, IndexError) as error:
