@@ -54,7 +54,7 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    async def until(self, script, seconds=20.0):
+    async def until(self, script, seconds=90.0):
         """Wait until an expression is true, and return it."""
         for _ in range(int(seconds / 0.05)):
             if found := await self.run(script):
@@ -63,8 +63,9 @@ class Page:
         raise AssertionError(f"never true: {script}; the page says: {await self.run('document.body.innerText')}")
 
     async def click(self, text, within="document"):
-        """Press the last button of this text."""
-        found = f"[...{within}.querySelectorAll('button')].findLast(b => b.textContent.trim().startsWith({text!r}))"
+        """Press the last button of this text, whatever number stands behind it."""
+        same = f"b => b.textContent.trim().replace(/ [0-9]+$/, '') === {text!r}"
+        found = f"[...{within}.querySelectorAll('button')].findLast({same})"
         await self.until(f"Boolean({found}) && !{found}.disabled")
         await self.run(f"{found}.click()")
 

@@ -53,7 +53,7 @@ def test_a_person_talks_takes_over_with_the_keyboard_and_rates(tmp_path):
             "document.querySelectorAll('li.assistant').length === 3 && !document.querySelector('.drawing')"
         )
         assert episode.said[2].before is episode.said[1]
-        await page.click("👎")
+        await page.click("Bad")
         await page.until("document.querySelector('.note')?.textContent.includes('Ada')")
         kept = [(turn.answer, turn.judgement.reward) for turn in served.live.turns.turns([0, 1])]
         assert kept == [(0, 1.0), (2, -1.0)]
@@ -128,9 +128,9 @@ def test_the_page_asks_nothing_of_the_network_and_has_no_script_or_style_inside(
     async def run():
         async with LiveServed(tmp_path, live_recipe()) as served:
             for path, kind in (
-                ("/", "text/html"),
-                ("/page/people.js", "text/javascript"),
-                ("/page/people.css", "text/css"),
+                ("/", "html"),
+                ("/page/people.js", "javascript"),
+                ("/page/people.css", "css"),
             ):
                 answer = await served.http().get(path)
                 assert answer.headers["content-type"] == f"text/{kind}; charset=utf-8"

@@ -101,7 +101,7 @@ function conversationShown(told, refresh) {
 function toolbar(told, answer, refresh) {
   const notes = told.notes.filter((note) => note.answer === answer.answer);
   const box = make("div", {}, ...notes.map((note) => {
-    const sign = note.rating === null ? "" : note.rating > 0 ? "👍 " : note.rating < 0 ? "👎 " : `${note.rating} `;
+    const sign = note.rating === null ? "" : note.rating > 0 ? "good " : note.rating < 0 ? "bad " : `${note.rating} `;
     return make("div", { className: "note", textContent: `${sign}${note.note} — ${note.by}` });
   }));
   if (told.closed || answer.by || answer.replaced_by !== null) return box;
@@ -112,8 +112,8 @@ function toolbar(told, answer, refresh) {
   };
   const rated = notes.some((note) => note.rating !== null);
   const row = make("div", { className: "row" },
-    button("👍", rate(1), { ariaLabel: "Good answer", disabled: rated }),
-    button("👎", rate(-1), { ariaLabel: "Bad answer", disabled: rated }),
+    button("Good", rate(1), { disabled: rated }),
+    button("Bad", rate(-1), { disabled: rated }),
     button("Note", () => noteEditor(box, told, answer, rated, refresh)));
   if (answer.may_take_over) row.append(button("Take over", () => takeOverEditor(box, told, answer, refresh)));
   box.append(row);
