@@ -7,7 +7,7 @@ names a letter by chance one time in ten. Success is the share of right answers 
 
     corrections        his words are imitated, as data nobody sampled, and the episode's reward pays the policy's own
     preferences        his words are to be likelier than the policy's, and the episode's reward pays
-    interventions      an answer he took over is worth −1, any other 0; nothing else is paid, his words are not learned
+    interventions      an answer he took over is worth −1, any other and his own words 0; nothing else is paid
     without learning   he corrects, the episode's reward pays, and his words are not learned
     rewards alone      nobody corrects, the episode's reward pays
 
@@ -94,7 +94,7 @@ async def learned(checkpoint: Path, folder: Path, contender: str, *, seed: int, 
     over."""
     wanted, draw = wanted_of(seed), random.Random(f"expert/{seed}")
     learned_as, corrects, pays = CONTENDERS[contender]
-    live = {"turns_per_update": 4, "replay": 4, "reference_kl": 0.02, "hint_weight": 0.0, "intervention": learned_as}
+    live = {"turns_per_update": 4, "replay": 4, "reference_kl": 0.1, "hint_weight": 0.0, "intervention": learned_as}
     recipe = live_recipe(checkpoint, folder.with_suffix(".jsonl"), wanted[0], live)
     takes: list[int] = []
     async with LiveService(recipe, folder, name="letters") as service:

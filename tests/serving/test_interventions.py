@@ -140,14 +140,15 @@ def test_the_recipe_says_what_is_learned_from_a_person_who_took_over(tmp_path, l
             found.append((learned.message.text, turn.judgement.reward, set(learned.action.authors), turn.told()))
         wanted = [(own if text is None else text, *rest) for text, *rest in kept]
         assert [each[:3] for each in found] == [each[:3] for each in wanted]
-        assert [len(turn.group(reward_weight=1.0).trajectories) for turn in turns] == (
-            [2] if learned_as == "preference" else [1] * len(kept)
+        scores = [[each.score.value for each in turn.group(reward_weight=1.0).trajectories] for turn in turns]
+        assert scores == {"demonstration": [[1.0]], "preference": [[1.0, -1.0]], "reward": [[-1.0, 0.0]]}.get(
+            learned_as, []
         )
 
     in_live(tmp_path, work, f"live.intervention={learned_as}", "live.turns_per_update=50")
 
 
-@pytest.mark.parametrize("learned_as", ["demonstration", "preference"])
+@pytest.mark.parametrize("learned_as", ["demonstration", "preference", "reward"])
 def test_a_persons_words_get_likelier_and_what_was_learned_can_be_unlearned(tmp_path, learned_as):
     overrides = (f"live.intervention={learned_as}", "live.turns_per_update=1", "live.hint_weight=0")
 
@@ -299,7 +300,10 @@ def test_who_may_not_pay_may_not_take_over_and_a_person_is_called_as_his_key(tmp
         ),
         (
             "reward",
-            ["policy: {own}: {n} tokens trained: by the intervention, -1", "Ada: 'It is B.': 5 tokens not trained"],
+            [
+                "policy: {own}: {n} tokens trained: by the intervention, -1",
+                "Ada: 'It is B.': 5 tokens trained: worth 0",
+            ],
         ),
     ],
 )
@@ -321,3 +325,79 @@ def test_why_says_which_tokens_of_the_two_are_trained(tmp_path, learned_as, told
         assert line in of_episode, of_episode
     (turn,) = json.loads(CliRunner().invoke(why, [str(tmp_path), "--json"]).output)["turns"]
     assert (turn["by"], turn["learned_as"], turn["state"], turn["update"]) == ("Ada", learned_as, "waits", None)
+
+
+async def next_seat(http):
+    """The next seat that waits, claimed."""
+    while True:
+        seat = (await post(http, "/v1/people/claim", by="Ada"))[1]["seat"]
+        if seat is not None:
+            return seat
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_agent_whose_answers_are_held_hears_what_a_person_says_instead(tmp_path, stream):
+    async def work(served):
+        http = served.http()
+        assert (await post(http, "/v1/episodes/e/watch", by="Ada", seconds=60))[0] == 200
+
+        async def agent():
+            told = await served.client("e").chat.completions.create(
+                model="tiny", messages=[ASKED], max_tokens=4, seed=0, stream=stream
+            )
+            if not stream:
+                return told.choices[0].message.content
+            return "".join([piece.choices[0].delta.content or "" async for piece in told])
+
+        async def person():
+            seat = await next_seat(http)
+            assert (seat["kind"], seat["messages"][0]["content"]) == ("policy", ASKED["content"])
+            of = f"/v1/people/seats/{seat['id']}/say"
+            assert (await post(http, of, by="Ada", message={"content": ""}))[0] == 400
+            assert (await post(http, of, by="Bo", accept=True))[0] == 409
+            status, told = await post(http, of, by="Ada", message={"content": "It is B."})
+            assert (status, told["over"]) == (200, "said to be over")
+            return seat["messages"][-1]["content"]
+
+        heard, draft = await asyncio.gather(agent(), person())
+        (episode,) = served.episodes
+        assert heard == "It is B." == episode.said[1].message.text
+        assert draft == episode.said[0].message.text
+        await asked(http, "other", [ASKED])  # not held
+
+    in_live(tmp_path, work, "live.turns_per_update=50")
+
+
+def test_a_held_answer_goes_out_as_it_is_where_it_is_let_stand_or_nobody_comes(tmp_path):
+    async def work(served):
+        http = served.http()
+        await post(http, "/v1/episodes/stands/watch", by="Ada", seconds=60)
+
+        async def accepts():
+            seat = await next_seat(http)
+            await post(http, f"/v1/people/seats/{seat['id']}/say", by="Ada", accept=True)
+
+        told, _ = await asyncio.gather(asked(http, "stands", [ASKED]), accepts())
+        await post(http, "/v1/episodes/late/watch", by="Ada", seconds=0.05)
+        late = await asked(http, "late", [ASKED])
+        assert told == late
+        assert [len(episode.said) for episode in served.episodes] == [1, 1]
+        served.episodes.close()
+        kept = [(turn.episode, turn.judgement.why) for turn in served.live.turns.turns(range(served.live.turns.next))]
+        assert kept == [("stands", "Ada let it stand")]
+        assert [seat.over for seat in served.people.seats.values()] == ["said to be over", "deadline"]
+
+    in_live(tmp_path, work, "live.intervention=reward", "live.turns_per_update=50")
+
+
+def test_an_agent_that_hangs_up_leaves_no_answer_waiting(tmp_path):
+    async def work(served):
+        await post(served.http(), "/v1/episodes/e/watch", by="Ada", seconds=60)
+        asking = asyncio.ensure_future(asked(served.http(), "e", [ASKED]))
+        await next_seat(served.http())
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert [seat.over for seat in served.people.seats.values()] == ["the agent went on"]
+
+    in_live(tmp_path, work, "live.turns_per_update=50")

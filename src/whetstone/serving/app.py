@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -58,6 +58,8 @@ class Server:
         self.speaker, self.episodes, self.name = speaker, episodes, name
         self.keys, self.most_bytes = keys if keys is not None else Keys(), most_bytes
         self.responses = StoredResponses()
+        self.hold: Callable[[Episode, int, Answer], Awaitable[Answer]] | None = None
+        """Where people look at answers before they go out: (episode, number of the answer, answer) → what goes out."""
 
     def key_of(self, request: Any) -> Key:
         """Whose request it is.
@@ -120,10 +122,13 @@ class Server:
     ) -> list[Answer]:
         """The answers, counted and on record."""
         drawn = 0
+        plain = asked.count == 1 and asked.prompt is None and asked.schema is None
+        hold = self.hold if plain and episode.hold_seconds > 0 else None
         key.begin()
         try:
             try:
-                answers = await self.speaker.answers(asked, episode, show, begun)
+                answers = await self.speaker.answers(asked, episode, show if hold is None else (), begun)
+                number = len(episode.said) - 1
             except* RefusedError as group:
                 raise group.exceptions[0] from None
             except* InfrastructureError as group:
@@ -132,6 +137,11 @@ class Server:
                 raise RefusedError(explained(group.exceptions[0])) from None
             drawn = sum(len(answer.ids) for answer in answers)
             await self.episodes.heard(episode)
+            if hold is not None:
+                answers = [await hold(episode, number, answers[0])]
+                for one in show:
+                    if one is not None:
+                        one(answers[0].message.text)
             return answers
         finally:
             key.end(drawn)

@@ -105,6 +105,16 @@ class Episodes:
         self._open.move_to_end(episode.id)
         return episode
 
+    def named(self, key: Key, id: str) -> Episode:
+        """One under way, or a new one of this name.
+
+        Raises:
+            RefusedError: It is over, or another's.
+        """
+        if id in self._open or self._ended.get(id) is not None:
+            return self.get(key, id)
+        return self._begun(id, key, "")
+
     def _known(self, key: Key, asked: Asked) -> Episode | None:
         """One of the key's in which the beginning of what is asked was said, rather one nobody has gone on from."""
         if asked.prompt is not None:

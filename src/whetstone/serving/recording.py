@@ -77,6 +77,10 @@ class Episode:
     """Numbers of answers something was made of already, by whoever learns from what follows them."""
     watched: str = ""
     """The person who looks at each answer and lets it stand or takes it over; empty: nobody does."""
+    hold_seconds: float = 0.0
+    """How long each answer waits for a person before it goes out."""
+    unseen: set[int] = field(default_factory=set)
+    """Numbers of answers for which nobody came in that time."""
     closed: bool = False
 
     def place(self, chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Place:

@@ -14,7 +14,7 @@ from whetstone.ranges import Positive
 
 def centred(rewards: PerTrajectory) -> PerTrajectory:
     """How much better than the turns beside it a turn was. That one was let stand says something only beside those that
-    were not: an intervention is −1, and anything else 0.
+    were not: what a person took over is −1, and anything else, his own words among it, 0.
 
         A_i = r_i − mean(r)      over the turns of an update, replayed ones among them
 

@@ -100,8 +100,10 @@ def _tokens(turn: JudgedTurn) -> Sequence[TokensTold]:
         hinted = ", and by the hint" if turn.hinted else ""
         return [_of(turn.trajectory, "policy", f"by its reward {reward:+g}{hinted}")]
     if over.learned_as == "reward":
-        kept = "kept beside it: that he took over is the reward, his words are not learned"
-        return [_of(turn.trajectory, "policy", f"by the intervention, {reward:+g}"), _of(over.other, over.by, "", kept)]
+        return [
+            _of(turn.trajectory, "policy", f"by the intervention, {reward:+g}"),
+            _of(over.other, over.by, "worth 0, which is more than the mean: data without log-probs of a sampler"),
+        ]
     if over.learned_as == "preference":
         return [
             _of(turn.trajectory, over.by, "the better of a pair, without log-probs of a sampler"),

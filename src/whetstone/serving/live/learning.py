@@ -156,7 +156,9 @@ class Live:
 
     def _let_stand(self, episode: Episode, number: int) -> None:
         """Where interventions are the reward, an answer that whoever watches let stand is worth 0: more than −1."""
-        if self.settings.intervention != "reward" or not episode.watched or number in episode.judged:
+        if self.settings.intervention != "reward" or not episode.watched:
+            return
+        if number in episode.judged or number in episode.unseen:
             return
         episode.judged.add(number)
         said = episode.said[number]

@@ -36,7 +36,7 @@ class Intervention:
 
     learned_as: str
     """`demonstration`: his words are imitated; `preference`: they are to be likelier than the policy's; `reward`: the
-    policy's are paid."""
+    policy's are worth −1, and his 0."""
     by: str
     at: float
     """Seconds since 1970."""
@@ -73,13 +73,15 @@ class JudgedTurn:
     """Where a person took over; then `trajectory` is what is learned from, of the two."""
 
     def group(self, *, reward_weight: float, intervention_weight: float = 1.0) -> Group:
-        """As an update learns from it: its reward is its advantage, its task holds what the teacher reads. A preference
-        is a group of two, the person's words first."""
+        """As an update learns from it: its reward is its advantage, its task holds what the teacher reads. Where both
+        answers of an intervention are learned from, it is a group of two."""
         over = self.intervention
         value = (reward_weight if over is None else intervention_weight) * self.judgement.reward
         members = [replace(self.trajectory, score=Score(value, success=self.judgement.reward > 0))]
         if over is not None and over.learned_as == "preference":
             members.append(replace(over.other, score=Score(-value, success=False)))
+        elif over is not None and over.learned_as == "reward":
+            members.append(replace(over.other, score=Score(0.0, success=True)))
         task = Task(self.trajectory.task_id, "", {_HINT: self.judgement.hint, _HINTED: self.hinted})
         # clients draw as they like, so what the sampler said is no probability of the policy's
         return as_stored(Group(task, tuple(members)), "", number=self.number, off_policy=OffPolicy.RECOMPUTE)

@@ -98,6 +98,9 @@ class PeopleQueue:
         self._changed = asyncio.Event()
         for row in self._read():
             self._see(row)
+        for seat in self.seats.values():
+            if seat.kind == "policy" and not seat.over:  # whoever waited for it was cut off
+                self._add({"over": seat.id, "why": "the server ended", "at": clock()})
 
     def open(self, *, about: str, seconds: float, kind: str = "user", owner: str = "") -> Seat:
         """A seat; words are waited for once they are asked for.
@@ -201,7 +204,7 @@ class PeopleQueue:
         Raises:
             RefusedError: He does not hold it.
         """
-        seat = self._held(id, by)
+        seat = self.held(id, by)
         self._add({"released": id, "by": by, "why": "given back", "at": self._clock()})
         return seat
 
@@ -214,7 +217,7 @@ class PeopleQueue:
         Raises:
             RefusedError: He does not hold it, or nothing is waited for.
         """
-        seat = self._held(id, by)
+        seat = self.held(id, by)
         if not seat.waits:
             raise RefusedError("nothing is waited for; the agent has yet to answer", status=409, code="not_asked")
         self._add({"said": id, "by": by, "message": dict(message), "ended": ended, "at": self._clock()})
@@ -240,7 +243,12 @@ class PeopleQueue:
         left = [row for row in self._read() if all(row.get(name) != episode for name in names)]
         write_text(self.path, "".join(json.dumps(row) + "\n" for row in left))
 
-    def _held(self, id: str, by: str) -> Seat:
+    def held(self, id: str, by: str) -> Seat:
+        """A seat that this person has claimed.
+
+        Raises:
+            RefusedError: He has not, or it is over.
+        """
         seat = self.get(id)
         self._refuse_over(seat)
         if seat.by != by:

@@ -3,7 +3,8 @@
     GET    /                                      the page, and its style and script under /page/
     GET    /v1/episodes/{id}/conversation         what was said in an episode, both answers where one was taken over
     POST   /v1/episodes/{id}/take-over            {"message": {"content": …, "tool_calls": […]}, "answer": 0, "by": …}
-    POST   /v1/episodes/{id}/watch                {"by": …}: answers that are not taken over were let stand
+    POST   /v1/episodes/{id}/watch                {"by": …, "seconds": 60}: answers that are not taken over were let
+                                                  stand; with seconds, each waits so long before it goes out
     POST   /v1/episodes/{id}/rate                 {"answer": 0, "rating": 1, "note": …, "by": …}
     POST   /v1/people/seats                       {"about": …, "seconds": 600}: a seat for whoever tests an agent
     POST   /v1/people/seats/{id}/turns            {"turn": 0, "messages": […]}: its words are waited for
@@ -11,7 +12,8 @@
     DELETE /v1/people/seats/{id}
     GET    /v1/people/seats                       all that wait or are under way
     POST   /v1/people/claim                       {"by": …}: one that waits · /v1/people/seats/{id}/claim: that one
-    POST   /v1/people/seats/{id}/release · /say   {"by": …, "content": …, "ended": false}
+    POST   /v1/people/seats/{id}/release · /say   {"by": …, "content": …, "ended": false}; of an answer that is held
+                                                  {"accept": true} or {"message": …}
 
 Keys need the role `reward` to speak, to rate and to take over; a seat is made by any, and asked by its own.
 
@@ -33,6 +35,7 @@ from whetstone.extras import install_command
 from whetstone.serving.access import Key
 from whetstone.serving.app import Server
 from whetstone.serving.interventions import message_from, take_over
+from whetstone.serving.people.holding import Holding, shown_to_people
 from whetstone.serving.people.queue import PeopleQueue, Seat
 from whetstone.serving.recording import Episode, Said, conversation
 
@@ -62,6 +65,9 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         from starlette.routing import Route
     except ImportError:
         raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
+
+    holding = Holding(server, queue)
+    server.hold = holding.held
 
     async def asked_of(request: Request, role: str = "reward") -> tuple[Key, Mapping[str, Any], str]:
         """(whose request it is, what it holds, who the person is)"""
@@ -97,10 +103,13 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         return JSONResponse({"object": "intervention", "answer": answer, "message": person.message.to_openai()})
 
     async def watch(request: Request) -> JSONResponse:
-        key, _, by = await asked_of(request)
-        episode = server.episodes.get(key, request.path_params["id"])
-        episode.watched = by
-        return JSONResponse({"object": "watch", "episode": episode.id, "by": by})
+        key, body, by = await asked_of(request)
+        seconds = _number(body, "seconds") or 0.0
+        if not 0 <= seconds <= 3600:
+            raise RefusedError("seconds: an answer waits for an hour at most; 0: not at all", param="seconds")
+        episode = server.episodes.named(key, request.path_params["id"])
+        episode.watched, episode.hold_seconds = by, seconds
+        return JSONResponse({"object": "watch", "episode": episode.id, "by": by, "seconds": seconds})
 
     async def rate(request: Request) -> JSONResponse:
         key, body, by = await asked_of(request)
@@ -166,6 +175,8 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
     async def say(request: Request) -> JSONResponse:
         _, body, by = await asked_of(request)
         id, content, ended = request.path_params["id"], _text(body, "content"), body.get("ended", False)
+        if queue.held(id, by).kind == "policy":
+            return JSONResponse(queue.say(id, by, holding.decide(id, by, body), ended=True).told())
         if not isinstance(ended, bool):
             raise RefusedError("ended: true or false", param="ended")
         if not content.strip() and not ended:
@@ -200,7 +211,7 @@ def _conversation(episode: Episode, queue: PeopleQueue) -> dict[str, Any]:
             "answer": numbers[id(said)],
             "behind": numbers[id(said.before)] if said.before is not None else None,
             "heard": [message.to_openai() for message in said.heard],
-            "message": as_told(said.message)[1].to_openai(),
+            "message": shown_to_people(said.message),
             "thought": as_told(said.message)[0],
             "by": said.by,
             "replaced_by": numbers[id(said.replaced)] if said.replaced is not None else None,
@@ -210,10 +221,9 @@ def _conversation(episode: Episode, queue: PeopleQueue) -> dict[str, Any]:
     last = episode.said[-1] if episode.said else None
     tools = [tool.to_openai() for tool in last.context.tools] if last is not None else []
     whole = [*conversation(last), last.message] if last is not None else []
-    whole = [as_told(message)[1] if message.role == "assistant" else message for message in whole]
     return {
         "id": episode.id, "object": "conversation", "closed": episode.closed, "tools": tools,
-        "messages": [message.to_openai() for message in whole], "answers": [told(said) for said in episode.said],
+        "messages": [shown_to_people(message) for message in whole], "answers": [told(said) for said in episode.said],
         "notes": [dict(note) for note in queue.notes if note["episode"] == episode.id],
     }  # fmt: skip
 

@@ -146,8 +146,8 @@ function noteEditor(box, told, answer, rated, refresh) {
   }, "Keep");
 }
 
-function takeOverEditor(box, told, answer, refresh) {
-  const words = make("textarea", { ariaLabel: "What is said instead", value: textOf(answer.message.content) });
+function messageFields(message, tool = "") {
+  const words = make("textarea", { ariaLabel: "What is said instead", value: textOf(message.content) });
   const calls = make("div");
   const addCall = (name, given) => {
     const row = make("div", { className: "call" },
@@ -156,15 +156,21 @@ function takeOverEditor(box, told, answer, refresh) {
       button("Remove call", () => row.remove()));
     calls.append(row);
   };
-  for (const call of answer.message.tool_calls ?? []) addCall(call.function.name, call.function.arguments);
-  const more = button("Add a call", () => addCall(told.tools[0]?.function.name ?? "", "{}"));
-  more.hidden = told.tools.length === 0;
-  editor(box, [words, calls, more], async () => {
+  for (const call of message.tool_calls ?? []) addCall(call.function.name, call.function.arguments);
+  const read = () => {
     const made = [...calls.children].map((row, number) => ({
       id: `call_${number}`, type: "function",
       function: { name: row.querySelector("input").value, arguments: row.querySelector("textarea").value },
     }));
-    const message = { content: words.value, ...(made.length ? { tool_calls: made } : {}) };
+    return { content: words.value, ...(made.length ? { tool_calls: made } : {}) };
+  };
+  return { nodes: [words, calls, button("Add a call", () => addCall(tool, "{}"))], read };
+}
+
+function takeOverEditor(box, told, answer, refresh) {
+  const { nodes, read } = messageFields(answer.message, told.tools[0]?.function.name);
+  editor(box, nodes, async () => {
+    const message = read();
     await post(`${place(told.id)}/take-over`, { answer: answer.answer, message });
     say("Taken over: the episode goes on from your words.");
     await refresh();
@@ -270,7 +276,7 @@ async function showQueue() {
     } else return;
   }
   view.replaceChildren(
-    make("p", { className: "faint", textContent: "Agents under test wait here for somebody to speak as their user." }),
+    make("p", { className: "faint", textContent: "Agents under test wait here for somebody to speak as their user, and answers that are held for somebody to look at them." }),
     make("div", { className: "row" }, button("Take the next", claim, { className: "main", disabled: !data.some((each) => each.waits) })),
     make("ul", { className: "list", id: "seats" }, ...data.map((each) => make("li", {},
       make("span", {}, make("strong", { textContent: each.about || "(nothing is said of the user)" }), make("br"),
@@ -290,7 +296,32 @@ async function claim(id) {
   showSeat();
 }
 
+function showHeld() {
+  const { nodes, read } = messageFields(seat.messages.at(-1));
+  const decide = (said) => async () => {
+    await post(`/v1/people/seats/${seat.id}/say`, said());
+    seat = null;
+    say("The agent hears it.");
+    await showQueue();
+  };
+  const form = make("form", { on: { submit: (event) => { event.preventDefault(); tried(decide(() => ({ message: read() }))); } } },
+    ...nodes, make("div", { className: "row" },
+      button("Let it stand", decide(() => ({ accept: true })), { className: "main" }),
+      make("button", { type: "submit", textContent: "Say this instead" }),
+      button("Give back", giveBack)));
+  view.replaceChildren(make("section", { id: "seat" },
+    make("h2", { textContent: "The agent waits for this answer" }), make("p", { className: "about", textContent: seat.about }),
+    make("ol", { className: "talk" }, ...seat.messages.map((message) => shown(message))), form));
+}
+
+async function giveBack() {
+  await post(`/v1/people/seats/${seat.id}/release`);
+  seat = null;
+  await showQueue();
+}
+
 function showSeat() {
+  if (seat.kind === "policy") { showHeld(); return; }
   const words = make("textarea", { ariaLabel: "What the user says", placeholder: "What you say as the user", disabled: !seat.waits });
   const speak = (ended) => async () => {
     seat = await (await asked("POST", `/v1/people/seats/${seat.id}/say`, { content: words.value, ended, by: nameField.value || "somebody" })).json();
@@ -304,7 +335,7 @@ function showSeat() {
   }, words, make("div", { className: "row" },
     make("button", { type: "submit", className: "main", textContent: "Say", disabled: !seat.waits }),
     button("Say, and end", speak(true), { disabled: !seat.waits }),
-    button("Give back", async () => { await post(`/v1/people/seats/${seat.id}/release`); seat = null; await showQueue(); })));
+    button("Give back", giveBack)));
   view.replaceChildren(make("section", { id: "seat" },
     make("h2", { textContent: "You are the user" }), make("p", { className: "about", textContent: seat.about }),
     make("ol", { className: "talk", "aria-live": "polite" }, ...seat.messages.map((message) => shown(message, { who: message.role === "assistant" ? "agent" : "you" }))),
@@ -318,7 +349,12 @@ async function showEpisodes() {
   const { data } = await get("/v1/episodes");
   const held = await get("/v1/live/episodes").catch(() => ({ data: [] }));
   const rows = data.map((each) => make("li", {},
-    make("span", { textContent: `${each.id} · ${each.turns} answers` }), button("Open", () => openEpisode(each.id))));
+    make("span", { textContent: `${each.id} · ${each.turns} answers` }),
+    make("span", { className: "row" }, button("Open", () => openEpisode(each.id)),
+      button("Hold its answers", async () => {
+        await post(`${place(each.id)}/watch`, { seconds: 120 });
+        say("Each of its answers waits two minutes in the queue before the agent hears it.");
+      }))));
   const waiting = held.data.filter((each) => each.held > 0).map((each) => make("li", {},
     make("span", { textContent: `${each.id} · ${each.held} answers wait for approval` }),
     make("span", { className: "row" },
