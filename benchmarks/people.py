@@ -152,7 +152,7 @@ def main() -> None:
     """Run them, print the table, and keep it where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--episodes", type=int, default=96)
+    parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--only", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS), metavar="CONTENDER")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-people"), help="where runs are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

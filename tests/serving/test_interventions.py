@@ -16,7 +16,7 @@ from whetstone.cli.why import why
 from whetstone.record.run_directory import claimed
 from whetstone.serving import Key, Keys
 from whetstone.serving.access import hashed_key
-from whetstone.serving.live.credit import centred, paired
+from whetstone.serving.live.credit import paired, standardised
 from whetstone.trajectory import Author
 
 ASKED = {"role": "user", "content": "Name a letter."}
@@ -195,7 +195,14 @@ def test_where_interventions_are_the_reward_what_a_watcher_let_stand_is_0_and_wh
         ("watched", 1, -1.0, "Ada took over: reward"),
         ("alone", 1, -1.0, "Ada took over: reward"),
     ]
-    assert centred(torch.tensor([0.0, -1.0, -1.0, 0.0])).tolist() == [0.5, -0.5, -0.5, 0.5]
+
+
+def test_what_was_let_stand_counts_beside_what_was_taken_over():
+    assert standardised(torch.tensor([0.0, -1.0, -1.0, 0.0])).tolist() == pytest.approx([1, -1, -1, 1], abs=1e-5)
+    assert standardised(torch.tensor([0.0, -1.0, 0.0, 0.0, 0.0])).tolist() == pytest.approx(
+        [0.5, -2, *[0.5] * 3], abs=1e-5
+    )
+    assert standardised(torch.tensor([-1.0, -1.0])).tolist() == [0, 0]
 
 
 def test_a_pair_weighs_tokens_as_the_gradient_of_dpo_does():

@@ -393,7 +393,7 @@ class LiveSettings(OptimizerSettings):
     intervention: Literal["demonstration", "preference", "reward", "none"] = "demonstration"
     """What is learned where a person says something in the policy's place: his words are imitated; they are made
     likelier than the policy's by DPO's gradient; the policy's answer is worth −1, his words and what a person who
-    watches lets stand 0, less the mean of an update (RLIF); or nothing."""
+    watches lets stand 0, each beside the others of an update (RLIF); or nothing."""
     intervention_weight: float = Field(1.0, ge=0)
     """What that counts for beside rewards."""
     reference_kl: float = Field(0.0, ge=0)

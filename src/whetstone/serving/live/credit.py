@@ -12,11 +12,13 @@ from whetstone.algorithms.levels import PerToken, PerTrajectory
 from whetstone.ranges import Positive
 
 
-def centred(rewards: PerTrajectory) -> PerTrajectory:
+def standardised(rewards: PerTrajectory) -> PerTrajectory:
     """How much better than the turns beside it a turn was. That one was let stand says something only beside those that
     were not: what a person took over is −1, and anything else, his own words among it, 0.
 
-        A_i = r_i − mean(r)      over the turns of an update, replayed ones among them
+        A_i = (r_i − mean(r)) / (std(r) + 1e-6)      over the turns of an update, replayed ones among them
+
+    `std` is the population's. Where all are alike there is nothing to compare, and A is 0.
 
     Args:
         rewards: [N]
@@ -24,7 +26,8 @@ def centred(rewards: PerTrajectory) -> PerTrajectory:
     Source: the reward of Luo et al. 2023 (RLIF), arXiv:2311.12996, which learns values from it; by analogy the mean of
         an update stands for them.
     """
-    return rewards - rewards.mean()
+    apart = rewards.double() - rewards.double().mean()
+    return apart / (apart.square().mean().sqrt() + 1e-6)
 
 
 def paired(

@@ -102,7 +102,7 @@ def _tokens(turn: JudgedTurn) -> Sequence[TokensTold]:
     if over.learned_as == "reward":
         return [
             _of(turn.trajectory, "policy", f"by the intervention, {reward:+g}"),
-            _of(over.other, over.by, "worth 0, which is more than the mean: data without log-probs of a sampler"),
+            _of(over.other, over.by, "worth 0, which is above the mean: data without log-probs of a sampler"),
         ]
     if over.learned_as == "preference":
         return [

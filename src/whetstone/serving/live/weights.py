@@ -55,7 +55,7 @@ def as_reinforcement(resolved: Resolved) -> Resolved:
     none = (*STAGE_KINDS, *SAMPLING_KEYS, *CREDIT_KEYS, "stages", "rounds", "ablations", "process_model", STAGE)
     changes: dict[str, Any] = dict.fromkeys(none)
     raw: dict[str, Any] = {"name": "group_relative", "singleton": "raw"}
-    own = {"preference": "paired", "reward": "centred"}.get(live.intervention)
+    own = {"preference": "paired", "reward": "standardised"}.get(live.intervention)
     changes |= {"reinforcement": made, "advantage": f"whetstone.serving.live.credit:{own}" if own else raw}
     if live.hint_weight > 0:
         distilled = {"name": "distilled", "teacher_weight": live.hint_weight, "reward_weight": 1.0}

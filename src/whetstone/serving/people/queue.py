@@ -24,6 +24,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,10 +171,9 @@ class PeopleQueue:
             left = min(until - time.monotonic(), max(0.0, seat.due - self._clock()) + 0.01)
             if time.monotonic() >= until:
                 return None
-            try:
-                await asyncio.wait_for(changed.wait(), max(0.0, left))
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, left)):  # wait_for may lose a hanging up that comes with a change
+                    await changed.wait()
 
     def claim(self, by: str, id: str | None = None) -> Seat | None:
         """A seat for this person: the one named, else his own that waits, else the one that waits the longest and that
