@@ -55,10 +55,10 @@ class Page:
         return answer["result"].get("value")
 
     async def until(self, script, seconds=90.0):
-        """Wait until an expression is true, and return it."""
+        """Wait until an expression is true."""
         for _ in range(int(seconds / 0.05)):
-            if found := await self.run(script):
-                return found
+            if await self.run(f"Boolean({script})"):
+                return
             await asyncio.sleep(0.05)
         raise AssertionError(f"never true: {script}; the page says: {await self.run('document.body.innerText')}")
 
@@ -66,7 +66,7 @@ class Page:
         """Press the last button of this text, whatever number stands behind it."""
         same = f"b => b.textContent.trim().replace(/ [0-9]+$/, '') === {text!r}"
         found = f"[...{within}.querySelectorAll('button')].findLast({same})"
-        await self.until(f"Boolean({found}) && !{found}.disabled")
+        await self.until(f"{found} && !{found}.disabled")
         await self.run(f"{found}.click()")
 
     async def write(self, selector, text):

@@ -408,3 +408,18 @@ def test_an_agent_that_hangs_up_leaves_no_answer_waiting(tmp_path):
         assert [seat.over for seat in served.people.seats.values()] == ["the agent went on"]
 
     in_live(tmp_path, work, "live.turns_per_update=50")
+
+
+def test_an_answer_that_is_held_goes_out_where_its_episode_is_unlearned_meanwhile(tmp_path):
+    async def work(served):
+        http = served.http()
+        await asked(http, "e", [ASKED])
+        await post(http, "/v1/episodes/e/rate", rating=1)
+        await post(http, "/v1/episodes/e/watch", seconds=60)
+        asking = asyncio.ensure_future(asked(http, "e", [ASKED], seed=7))
+        await next_seat(http)
+        assert (await served.asked("POST", "/episodes/e/unlearn"))[0] == 200
+        assert (await asking)["role"] == "assistant"
+        assert not any(b"Name a letter" in path.read_bytes() for path in (tmp_path / "live").rglob("*.jsonl"))
+
+    in_live(tmp_path, work, "live.turns_per_update=50")

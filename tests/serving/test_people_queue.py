@@ -112,10 +112,11 @@ def test_a_queue_that_was_killed_goes_on_with_all_anybody_was_told(tmp_path, tor
     assert again.notes == queue.notes
     assert again.claim("Bo").id == ids[2]
     assert PeopleQueue(path, clock=clock).seats == again.seats
+    again.ask(again.open(about="held", seconds=60, kind="policy", episode="e").id, 0, HELLO)
     again.forget("e")
-    again.forget(ids[0])
-    assert PeopleQueue(path, clock=clock).seats.keys() == {ids[1], ids[2]}
+    assert PeopleQueue(path, clock=clock).seats.keys() == again.seats.keys() == set(ids)
     assert b"unclear" not in path.read_bytes()
+    assert b"held" not in path.read_bytes()
     path.write_bytes(b"{]\n" + path.read_bytes())
     with pytest.raises(RunDirectoryError, match=r"people\.jsonl:1: is damaged"):
         PeopleQueue(path)

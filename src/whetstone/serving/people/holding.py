@@ -39,7 +39,7 @@ class Holding:
         """The answer that goes out: this one, or a person's."""
         said, queue = episode.said[number], self.queue
         about = f'Answer {number} of the episode "{episode.id}": let it stand, or say something else.'
-        seat = queue.open(kind="policy", about=about, seconds=episode.hold_seconds)
+        seat = queue.open(kind="policy", about=about, seconds=episode.hold_seconds, episode=episode.id)
         self._waiting[seat.id] = (episode, number)
         try:
             queue.ask(seat.id, 0, [shown_to_people(message) for message in (*conversation(said), said.message)])
@@ -47,7 +47,8 @@ class Holding:
                 await queue.words(seat.id, 0, wait=_WAIT)
         finally:  # also where the agent hangs up
             del self._waiting[seat.id]
-            queue.close(seat.id, "the agent went on")
+            if seat.id in queue.seats:  # the episode may be forgotten meanwhile
+                queue.close(seat.id, "the agent went on")
         if not seat.said:
             episode.unseen.add(number)
         return answer if said.replaced is None else _answer(said.replaced, answer)

@@ -4,7 +4,7 @@
 
 Each line of the journal is on the disk before what it says is done, so a kill loses nothing anybody was told:
 
-    {"seat": "s1", "kind": "user", "owner": "", "about": "…", "seconds": 600, "at": 1.0}
+    {"seat": "s1", "kind": "user", "owner": "", "about": "…", "seconds": 600, "episode": "", "at": 1.0}
     {"asked": "s1", "turn": 0, "messages": […], "at": 2.0}          the words of turn 0 are waited for
     {"claimed": "s1", "by": "Ada", "until": 62.0}
     {"released": "s1", "by": "Ada", "why": "deadline", "at": 62.0}  others may; Ada is not given it again
@@ -51,6 +51,8 @@ class Seat:
     seconds: float
     """How long each turn waits for words."""
     at: float
+    episode: str = ""
+    """Of a held answer, the episode it is in."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     """The conversation, as OpenAI's API writes it."""
     said: list[dict[str, Any]] = field(default_factory=list)
@@ -103,7 +105,7 @@ class PeopleQueue:
             if seat.kind == "policy" and not seat.over:  # whoever waited for it was cut off
                 self._add({"over": seat.id, "why": "the server ended", "at": clock()})
 
-    def open(self, *, about: str, seconds: float, kind: str = "user", owner: str = "") -> Seat:
+    def open(self, *, about: str, seconds: float, kind: str = "user", owner: str = "", episode: str = "") -> Seat:
         """A seat; words are waited for once they are asked for.
 
         Raises:
@@ -113,7 +115,8 @@ class PeopleQueue:
         if sum(not seat.over for seat in self.seats.values()) >= _MOST:
             raise RefusedError(f"{_MOST} seats are taken", status=429, code="queue_full")
         id = uuid.uuid4().hex
-        self._add({"seat": id, "kind": kind, "owner": owner, "about": about, "seconds": seconds, "at": self._clock()})
+        named = {"kind": kind, "owner": owner, "about": about, "seconds": seconds, "episode": episode}
+        self._add({"seat": id, **named, "at": self._clock()})
         return self.seats[id]
 
     def get(self, id: str) -> Seat:
@@ -234,14 +237,15 @@ class PeopleQueue:
         self._add({"note": text, **named})
 
     def forget(self, episode: str) -> None:
-        """Every note of an episode, and every seat in it, is gone, from the disk too."""
+        """Every note of an episode, and every answer of it that was held, is gone, from the disk too."""
         self.notes = [note for note in self.notes if note["episode"] != episode]
-        self.seats.pop(episode, None)
-        if self.path is None or not self.path.is_file():
-            return
-        names = ("seat", "asked", "claimed", "released", "said", "over", "episode")
-        left = [row for row in self._read() if all(row.get(name) != episode for name in names)]
-        write_text(self.path, "".join(json.dumps(row) + "\n" for row in left))
+        gone = {id for id, seat in self.seats.items() if seat.episode == episode}
+        for id in gone:
+            self.seats.pop(id).over = "forgotten"
+        if self.path is not None and self.path.is_file():
+            left = [row for row in self._read() if row.get("episode") != episode and row[next(iter(row))] not in gone]
+            write_text(self.path, "".join(json.dumps(row) + "\n" for row in left))
+        self._wake()
 
     def held(self, id: str, by: str) -> Seat:
         """A seat that this person has claimed.
@@ -278,6 +282,9 @@ class PeopleQueue:
                     file.flush()
                     os.fsync(file.fileno())
         self._see(row)
+        self._wake()
+
+    def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -303,7 +310,7 @@ class PeopleQueue:
             self.notes.append(row)
             return
         if kind == "seat":
-            names = ("kind", "owner", "about", "seconds", "at")
+            names = ("kind", "owner", "about", "seconds", "at", "episode")
             self.seats[row["seat"]] = Seat(row["seat"], **{name: row[name] for name in names})
             return
         seat = self.seats[row[kind]]
