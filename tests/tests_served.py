@@ -13,6 +13,7 @@ from whetstone.inference import Generation
 from whetstone.inference.protocol import EngineAbilities
 from whetstone.recipe import load_recipe
 from whetstone.serving import Episodes, Keys, Server, Speaker, application
+from whetstone.serving.people import PeopleQueue, people_routes
 
 TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 768}"
 TOOL = {
@@ -40,7 +41,8 @@ class Served:
         self.episodes = Episodes(self.over.append, **options)
         speaker = Speaker(self.engine, assembly.chat, context_length=assembly.policy.context_length)
         self.server = Server(speaker, self.episodes, name="tiny", keys=keys or Keys())
-        self.app = application(self.server)
+        self.people = PeopleQueue()
+        self.app = application(self.server, also=people_routes(self.server, self.people))
 
     def http(self, **options):
         return httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app), base_url="http://localhost", **options)

@@ -19,6 +19,7 @@ from whetstone.plugins import find_part
 from whetstone.serving import Episodes, Keys, Server, Speaker, application, new_key
 from whetstone.serving.access import ROLES
 from whetstone.serving.connections import runner
+from whetstone.serving.people import PeopleQueue, people_routes
 from whetstone.serving.redacting import Redacting
 from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import encoded_trajectory
@@ -34,6 +35,8 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 @click.option("--name", help="What clients call the model; the last part of RUN_OR_MODEL unless said.")
 @click.option("--record", type=click.Path(path_type=Path), help="A file episodes are added to, as `data` of a stage.")
 @click.option("--redact", metavar="MODULE:FUNCTION", help="Takes a text, returns it as it may be kept; see --record.")
+@click.option("--people", type=click.Path(path_type=Path), metavar="FILE",
+              help="Serve the page for people at /, with a queue that is kept in FILE.")  # fmt: skip
 @click.option("--keys", type=click.Path(path_type=Path), help="A file of keys; without it this machine alone may ask.")
 @click.option("--new-key", "made", metavar="NAME", help="Make a key, print it, and end.")
 @click.option("--role", type=click.Choice(ROLES), default="use", show_default=True, help="Of the new key.")
@@ -52,6 +55,7 @@ def serve(
     name: str | None,
     record: Path | None,
     redact: str | None,
+    people: Path | None,
     keys: Path | None,
     made: str | None,
     role: str,
@@ -77,7 +81,7 @@ def serve(
         raise RecipeError("--redact: nothing is kept without --record FILE")
     say_unread(overrides, (*LEARNING, *_OF_EPISODES), "what is said is neither judged nor learned from")
     with bound_to(address, port) as bound:
-        asyncio.run(_serve(run_or_model, overrides, bound, name, record, redact, known, idle_seconds, seed))
+        asyncio.run(_serve(run_or_model, overrides, bound, name, record, redact, people, known, idle_seconds, seed))
 
 
 def _made(keys: Path | None, name: str, role: str, limits: dict[str, int | None]) -> str:
@@ -125,6 +129,7 @@ async def _serve(
     name: str | None,
     record: Path | None,
     redact: str | None,
+    people: Path | None,
     keys: Keys,
     idle_seconds: float,
     seed: int,
@@ -136,8 +141,9 @@ async def _serve(
     try:
         episodes = Episodes(writer, idle_seconds=idle_seconds)
         speaker = Speaker(engine, assembly.chat, context_length=assembly.policy.context_length, seed=seed)
-        served = application(Server(speaker, episodes, name=named, keys=keys))
-        server = runner(served)
+        behind = Server(speaker, episodes, name=named, keys=keys)
+        also = people_routes(behind, PeopleQueue(people)) if people is not None else ()
+        server = runner(application(behind, also=also))
         click.echo(f"{named} at {served_at(bound)}")
         await server.serve(sockets=[bound])
     finally:

@@ -390,6 +390,12 @@ class LiveSettings(OptimizerSettings):
     hint_weight: float = Field(1.0, ge=0)
     """What it counts for how much likelier the policy itself, reading the hint, finds each token it said; 0: hints
     teach nothing, and that pass is left out."""
+    intervention: Literal["demonstration", "preference", "reward", "none"] = "demonstration"
+    """What is learned where a person says something in the policy's place: his words are imitated; they are made
+    likelier than the policy's by DPO's gradient; the policy's answer is worth −1, his words and what a person who
+    watches lets stand 0, each beside the others of an update (RLIF); or nothing."""
+    intervention_weight: float = Field(1.0, ge=0)
+    """What that counts for beside rewards."""
     reference_kl: float = Field(0.0, ge=0)
     """Weight of the divergence from the weights it began with."""
     approve: bool = False

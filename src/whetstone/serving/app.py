@@ -22,7 +22,7 @@ import asyncio
 import math
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -70,6 +70,8 @@ class Server:
         self.speaker, self.episodes, self.name = speaker, episodes, name
         self.keys, self.most_bytes, self.body_seconds = keys if keys is not None else Keys(), most_bytes, body_seconds
         self.responses = StoredResponses()
+        self.hold: Callable[[Episode, int, Answer], Awaitable[Answer]] | None = None
+        """Where people look at answers before they go out: (episode, number of the answer, answer) → what goes out."""
 
     def key_of(self, request: Any) -> Key:
         """Whose request it is.
@@ -78,8 +80,9 @@ class Server:
             RefusedError: Nobody's who may ask.
         """
         headers = {name.lower(): value for name, value in request.headers.items()}
-        at_home = named(headers.get("host", "")) in LOOPBACK and "origin" not in headers
-        if not len(self.keys) and not at_home:  # a page in a browser could ask as somebody else
+        host = headers.get("host", "")
+        own = headers.get("origin") in (None, f"http://{host}")  # any other page in a browser could ask as its user
+        if not len(self.keys) and not (named(host) in LOOPBACK and own):
             raise RefusedError("without keys this server answers to its own machine alone", status=403)
         key = self.keys.of(headers)
         key.ask()
@@ -143,15 +146,23 @@ class Server:
         # who hangs up before the end could have had all of it
         room = self.speaker.context_length
         drawn = asked.count * min(asked.max_tokens or room, room)
+        plain = asked.count == 1 and asked.prompt is None and asked.schema is None
+        hold = self.hold if plain and episode.hold_seconds > 0 else None
         key.begin()
         try:
             try:
-                answers = await self.speaker.answers(asked, episode, show, begun)
+                answers = await self.speaker.answers(asked, episode, show if hold is None else (), begun)
+                number = len(episode.said) - 1
             except* (RefusedError, InfrastructureError, EngineError) as group:
                 drawn = 0
                 raise self._refusal(group.exceptions[0]) from None
             drawn = sum(len(answer.ids) for answer in answers)
             await self.episodes.heard(episode)
+            if hold is not None:
+                answers = [await hold(episode, number, answers[0])]
+                for one in show:
+                    if one is not None:
+                        one(answers[0].message.text)
             return answers
         finally:
             key.end(drawn)

@@ -33,6 +33,18 @@ class Watcher(Protocol):
         """One is over."""
         ...
 
+    def taken_over(self, episode: Episode, number: int) -> None:
+        """A person said something in the place of this answer."""
+        ...
+
+    def rated(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
+        """A person says what this answer was worth, and in words what would have helped.
+
+        Raises:
+            RefusedError: Something was made of it already.
+        """
+        ...
+
     def forget(self, id: str) -> None:
         """One is to be forgotten.
 
@@ -97,6 +109,16 @@ class Episodes:
         self._open.move_to_end(episode.id)
         return episode
 
+    def named(self, key: Key, id: str) -> Episode:
+        """One under way, or a new one of this name.
+
+        Raises:
+            RefusedError: It is over, or another's.
+        """
+        if id in self._open or self._ended.get(id) is not None:
+            return self.get(key, id)
+        return self._begun(id, key, "")
+
     def _known(self, key: Key, asked: Asked) -> Episode | None:
         """One of the key's in which the beginning of what is asked was said, rather one nobody has gone on from."""
         if asked.prompt is not None:
@@ -160,6 +182,24 @@ class Episodes:
             self.end(episode)
         return episode
 
+    def taken_over(self, episode: Episode, number: int) -> None:
+        """A person said something in the place of an answer: who goes on from his words is in this episode."""
+        person = episode.said[number].replaced
+        assert person is not None
+        self._last.setdefault(person.digest, []).append(episode)
+        if self.watcher is not None:
+            self.watcher.taken_over(episode, number)
+
+    def rated(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
+        """A person says what an answer was worth: its reward, whatever else is said of it.
+
+        Raises:
+            RefusedError: It was learned from already.
+        """
+        if self.watcher is not None:
+            self.watcher.rated(episode, number, rating, note, by)
+        episode.turn_rewards[number] = rating
+
     def end(self, episode: Episode) -> None:
         """It is over; what was said in it is handed on."""
         if episode.closed:
@@ -173,7 +213,8 @@ class Episodes:
         if episode.said and self.watcher is not None:
             self.watcher.ended(episode)
         if episode.said and self._over is not None:
-            self._over(episode.trajectory())
+            for trajectory in (episode.trajectory(), *episode.replaced()):
+                self._over(trajectory)
 
     def delete(self, key: Key, id: str) -> None:
         """Forget an episode under way; it is handed to nobody."""

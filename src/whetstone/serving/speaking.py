@@ -19,7 +19,7 @@ from whetstone.errors import PolicyError, PromptTooLong
 from whetstone.inference import Engine, Generation, Sampling
 from whetstone.inference.protocol import Constraint
 from whetstone.seeding import derive_seed
-from whetstone.serving.recording import Episode, Place
+from whetstone.serving.recording import Episode, Place, turn_of
 from whetstone.serving.schemas import Schemas
 from whetstone.serving.showing import Show, Shown
 from whetstone.trajectory import Author, Tokens
@@ -186,7 +186,7 @@ class Speaker:
             text = str(self.chat.tokenizer.decode((*place.context.ids, *action.ids), skip_special_tokens=False))
             episode.add(place, action, raw, said, text)
         else:
-            raw = self.chat.read(drawn.tokens, asked.tools, turn=_turn(place))
+            raw = self.chat.read(drawn.tokens, asked.tools, turn=turn_of(place.before, place.heard))
             thought, said = told(raw)
             said, stop = _stopped(said, asked.stop)
             if not said.text.startswith(shown):  # what looked like words turned out to be a call: they stay said
@@ -284,16 +284,6 @@ def _in_thought(chat: Chat, place: Place) -> bool:
     """Whether the model is asked in a thought that its template has begun."""
     opening, shown = chat.dialect.thought_signs[0], place.context.shown
     return bool(shown and opening) and shown[-1].rstrip().endswith(opening)
-
-
-def _turn(place: Place) -> int:
-    """How many answers stand before this one."""
-    count, said = 0, place.before
-    while said is not None:
-        count, said = count + 1, said.before
-    if place.before is None:  # answers of another, or of a history that was rewritten, count as well
-        count = sum(message.role == "assistant" for message in place.heard)
-    return count
 
 
 def _stopped(message: Message, stops: Sequence[str]) -> tuple[Message, str]:
