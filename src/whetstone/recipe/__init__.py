@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from whetstone.recipe.settings import (
         AggregationSettings,
         CriticSettings,
+        ModelSettings,
         PolicySettings,
         ProcessModelSettings,
         Recipe,
@@ -49,6 +50,7 @@ __all__ = [
     "EntropySettings",
     "ImitationSettings",
     "LiveSettings",
+    "ModelSettings",
     "Method",
     "NamedStage",
     "OfflineSettings",

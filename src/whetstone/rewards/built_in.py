@@ -2,6 +2,7 @@
 
 from whetstone.rewards.answers.confidence import calibrated
 from whetstone.rewards.answers.exact_match import exact_match
+from whetstone.rewards.answers.reported_answer import reported_answer
 from whetstone.rewards.answers.exact_number import exact_number
 from whetstone.rewards.answers.json_answer import json_answer
 from whetstone.rewards.answers.pattern import pattern
@@ -53,6 +54,7 @@ REWARDS = {
     "cost_aware": cost_aware,
     "evidence": Evidence,
     "exact_match": exact_match,
+    "reported_answer": reported_answer,
     "exact_number": exact_number,
     "few_calls": few_calls,
     "fewest_turns": fewest_turns,
