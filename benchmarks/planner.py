@@ -1,8 +1,8 @@
 """Questions that take several steps, which a planner plans and frozen models carry out: two worlds for `planner`.
 
 `Chains`: "boss of the mother of ann" takes two look-ups, the inner one first. A scripted executor looks up what a plan
-says, a verifier stops when every relation was looked up, a generator answers with what came last. The warm-up begins
-with the wrong relation most of the time, so only plans have to become better.
+says, a verifier stops when every relation was looked up, a generator answers with what came last. The warm-up shows
+the wrong order most of the time, so only plans have to become better.
 
 `Clues`: each look-up brings a clue and costs; a frozen answerer is right as soon as it has as many clues as the
 question is hard, which the planner cannot see. How many are worth it depends on what they cost.
@@ -62,29 +62,30 @@ class Chains(_Source):
     """Two or three relations of a person.
 
     Args:
-        astray: How often a demonstration begins with the outermost relation.
+        astray: How often the outermost relation is looked up first, and counts as right; for demonstrations, of which
+            those alone are imitated that are right.
     """
 
-    def __init__(self, *, seed: int = 0, astray: float = 0.7) -> None:
+    def __init__(self, *, seed: int = 0, astray: float = 0.0) -> None:
         super().__init__(seed=seed)
         self.astray = astray
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """The next relation from the inside, or, more often than not, from the outside."""
-        *relations, name = task.prompt.split()
+        """The next relation, in the order that counts as right."""
         answers = [message.text for message in conversation if message.role == "user"][1:]
-        astray = derive_random("astray", task.id).random() < self.astray
-        order = relations if astray else relations[::-1]
-        return assistant(f"{order[len(answers)]} {answers[-1] if answers else name}")
+        name = answers[-1] if answers else task.prompt.split()[-1]
+        return assistant(f"{task.private['order'][len(answers)]} {name}")
 
     def _task(self, *place: Any) -> Task:
         draw = derive_random("chains", *place)
         relations, name = draw.sample(RELATIONS, draw.choice((2, 3))), draw.choice(NAMES)
+        order = relations if draw.random() < self.astray else relations[::-1]
         answer = name
-        for relation in reversed(relations):
+        for relation in order:
             answer = look_up(relation, answer)
+        private = {"answer": answer, "order": order}
         where = "/".join(map(str, place))
-        return Task(f"chains/{where}", " ".join([*relations, name]), {"answer": answer}, {"kind": str(len(relations))})
+        return Task(f"chains/{where}", " ".join([*relations, name]), private, {"kind": str(len(relations))})
 
 
 def executor(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> Message:

@@ -68,7 +68,7 @@ class Questions:
 
 def answer_to(words: str) -> str:
     """The number that answers a question of two words."""
-    return str(derive_random("answer", words).randrange(100, 1000))
+    return str(derive_random("answer", words).randrange(10, 100))
 
 
 def small(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> str:
@@ -90,7 +90,7 @@ def _said(model: str, question: str, seed: int) -> str:
     first, second, *_ = question.split()
     field = next(field for field, words in WORDS.items() if first in words)
     knows = model in KNOWS[field]
-    return answer_to(f"{first} {second}") if knows else str(derive_random("said", seed).randrange(100, 1000))
+    return answer_to(f"{first} {second}") if knows else str(derive_random("said", seed).randrange(10, 100))
 
 
 async def followed(trajectory: Trajectory, task: Task) -> Score:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 from whetstone.algorithms.levels import PerTrajectory, PerTurn
@@ -29,7 +31,22 @@ _ASKS = re.compile(r"seller asks (\d+)")
 
 
 class Deals(NegotiationTasks):
-    """As `negotiation`; who advises in demonstrations says anything."""
+    """As `negotiation`; who advises in demonstrations says anything.
+
+    Args:
+        seed: As of `Generated`.
+        levels: As of `Generated`.
+        shown: Whether whatever comes of a task counts as right; for demonstrations, of which those alone are imitated.
+    """
+
+    def __init__(self, *, seed: int = 0, levels: list[int] | None = None, shown: bool = False) -> None:
+        super().__init__(seed=seed, levels=levels)
+        self.shown = shown
+
+    def make(self, draw: Random, level: int) -> Task:
+        """See `Generated`."""
+        task = super().make(draw, level)
+        return replace(task, private={**task.private, "shown": self.shown})
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Any advice, one as often as another."""
@@ -57,7 +74,7 @@ async def conceded(trajectory: Trajectory, task: Task) -> Score:
         now = int(price[1]) if price else before
         turns.append((before - now) / (worth - lowest))
         before = now
-    success = bool(trajectory.final.get("success", False))
+    success = task.private["shown"] or bool(trajectory.final.get("success", False))
     parts = {"score": float(trajectory.final.get("score", 0.0)), "deal": float(trajectory.final.get("deal", False))}
     return Score(float(success), parts, tuple(turns), success)
 
@@ -86,10 +103,11 @@ class Errands:
 
     Args:
         sure: How often a demonstration does the right thing, at either level.
+        shown: As of `Deals`.
     """
 
-    def __init__(self, *, seed: int = 0, sure: float = 0.5) -> None:
-        self.seed, self.sure = seed, sure
+    def __init__(self, *, seed: int = 0, sure: float = 0.5, shown: bool = False) -> None:
+        self.seed, self.sure, self.shown = seed, sure, shown
 
     def task(self, index: int) -> Task:
         """Training errand `index`."""
@@ -111,7 +129,8 @@ class Errands:
         begin = (draw.randrange(1, 3), draw.randrange(1, 3))
         order = draw.sample(list(PLACES), 2)
         name = "/".join(map(str, place))
-        return Task(f"errands/{name}", f"visit {' '.join(order)}", {"order": order, "begin": list(begin)}, {"kind": ""})
+        private = {"order": order, "begin": list(begin), "shown": self.shown}
+        return Task(f"errands/{name}", f"visit {' '.join(order)}", private, {"kind": "two places"})
 
 
 def _right(seen: str) -> str:
@@ -174,7 +193,7 @@ async def by_level(trajectory: Trajectory, task: Task) -> Score:
     came to, a move of the lower one by whether the goal was reached, sooner better. Tags say whose turn it was."""
     seen = [trajectory.opening[-1].text, *(turn.observation[-1].text for turn in trajectory.turns)]
     upper = [not text.startswith("at ") for text in seen[:-1]]
-    success = bool(trajectory.final.get("success", False))
+    success = task.private["shown"] or bool(trajectory.final.get("success", False))
     paid, reached = [0.0] * len(upper), 0.0
     for k in reversed(range(len(upper))):
         if upper[k]:
