@@ -64,15 +64,14 @@ def haggler(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: in
 
 @provides("process_rewards")
 async def conceded(trajectory: Trajectory, task: Task) -> Score:
-    """1 for a deal that is a success; by turns, how much of what there was to gain each piece of advice brought: what
-    the seller came down by, and with a deal what it is above or below that."""
-    worth, lowest = task.private["worth"], task.private["lowest"]
-    before, turns = task.private["asks"][0], []
+    """1 for a deal that is a success. By turns, what each piece of advice added to what a deal at the price that is asked
+    would gain; an end without a deal gains nothing."""
+    worth, most = task.private["worth"], task.private["worth"] - task.private["lowest"]
+    before, turns = (worth - task.private["asks"][0]) / most, []
     for turn in trajectory.turns:
-        said = " ".join(message.text for message in turn.observation)
-        price = re.search(r"(?:deal at|seller asks) (\d+)", said)
-        now = int(price[1]) if price else before
-        turns.append((before - now) / (worth - lowest))
+        price = re.search(r"(?:deal at|seller asks) (\d+)", " ".join(message.text for message in turn.observation))
+        now = (worth - int(price[1])) / most if price else 0.0
+        turns.append(now - before)
         before = now
     success = task.private["shown"] or bool(trajectory.final.get("success", False))
     parts = {"score": float(trajectory.final.get("score", 0.0)), "deal": float(trajectory.final.get("deal", False))}

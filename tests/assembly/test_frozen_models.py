@@ -5,10 +5,15 @@ import asyncio
 import pytest
 
 from tests_endpoint import served
+from tests_small import SMALL
+from whetstone.assembly import assemble
 from whetstone.assembly.environment import environment_of
 from whetstone.assembly.frozen_models import frozen_models
 from whetstone.chat import user
 from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe
+from whetstone.rollout import ModelActor, Plan
+from whetstone.trajectory import Author, RemovalScope
 
 CLERK = 'def clerk(said, tools, seed):\n    return f"{said[-1].text}, {seed}"\n'
 
@@ -60,3 +65,32 @@ def test_what_cannot_be_is_refused(small_demo, written, said):
 def test_models_that_nobody_asks_are_refused(small_demo):
     with pytest.raises(RecipeError, match="models.*has no effect"):
         environment_of(small_demo("models={a: {function: 'tests_endpoint:served'}}"))
+
+def test_a_function_may_take_a_seat(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sellers_here.py").write_text('def seller(said, tools, seed):\n    return "offer 15"\n')
+    made = load_recipe(
+        "dealing",
+        [
+            *SMALL,
+            "models={clerk: {function: 'sellers_here:seller'}}",
+            "rollout.strategy.frozen={seller: clerk}",
+            "rollout.group_size=2",
+        ],
+    )
+    parts = assemble(made)
+    assert isinstance(parts.frozen["seller"], ModelActor)
+
+    async def main():
+        engine = parts.engine()
+        try:
+            collector = parts.collector(parts.policy_actor(engine, temperature=1.0))
+            return await collector.group(Plan(parts.source.task(0), seed=1), parts.strategy)
+        finally:
+            await engine.close()
+
+    group = asyncio.run(main())
+    sold = next(each for each in group.trajectories if each.role == "seller")
+    assert sold.turns[0].message.text == "offer 15"
+    assert set(sold.turns[0].action.authors) == {Author.PARTNER}  # nothing in it is the policy's
+    assert sold.removal is RemovalScope.BEFORE_BASELINE

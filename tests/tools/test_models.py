@@ -10,7 +10,7 @@ from whetstone.errors import RecipeError
 from whetstone.tools import Budget, FrozenModel, Models, Toolset
 from whetstone.trajectory import Task
 
-SMALL = FrozenModel("small", lambda said, tools, seed: f"{said[-1].text}? {seed % 7}", 1.0, 0.5, "plants")
+SMALL = FrozenModel("small", lambda said, tools, seed: f"{said[-1].text}? {seed}", 1.0, 0.5, "plants")
 
 
 async def echo(said, tools, seed):

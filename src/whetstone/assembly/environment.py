@@ -27,8 +27,9 @@ def environment_of(resolved: Resolved) -> Callable[[], Environment]:
     """
     settings, models = resolved.recipe.environment, _Taken(frozen_models(resolved))
     made = _made(resolved, "environment", settings.name, settings.options, models)
-    if models.known and not models.asked:
-        raise resolved.error("models", "has no effect: no tool asks them (tools: [models]), nor does the environment")
+    seated = resolved.recipe.rollout.strategy.options.get("frozen") or {}
+    if models.known and not models.asked and not set(seated.values()) & set(models.known):
+        raise resolved.error("models", "has no effect: no tool asks them (tools: [models]), nor does environment or seat")
     if settings.noise is None:
         return made
     return functools.partial(_noisy, made, settings.noise.model_dump())
