@@ -120,6 +120,38 @@ class EnvironmentSettings(BaseModel):
         return dict(self.model_extra or {})
 
 
+class ModelSettings(Settings):
+    """A model that is asked and never trained: one of `path`, `url` and `function` says which."""
+
+    path: str | None = None
+    """A run, whose last checkpoint speaks as the run's recipe says; or a folder, named as `policy.path` is."""
+    url: str | None = None
+    """Where an OpenAI-compatible API begins, such as `http://localhost:8000/v1`; `model` is its name there, and
+    `key_variable` the environment variable that holds a key."""
+    function: str | None = None
+    """`package.module:function` of (conversation, tools, seed) → a message or a text, plain or async: a script, or a
+    client of one's own."""
+    model: str = ""
+    key_variable: str = ""
+    price: float = Field(0.0, ge=0)
+    """Of one question, in the unit of `cost`."""
+    seconds: float | None = Field(None, ge=0)
+    """How long it takes, as the policy is told."""
+    skill: str = ""
+    """What it is good at, as the policy is told."""
+    temperature: float = Field(0.0, ge=0)
+    max_new_tokens: int = Field(256, ge=1)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> ModelSettings:
+        given = [key for key in ("path", "url", "function") if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise ValueError(f"a model is one of path, url and function, got {' and '.join(given) or 'none'}")
+        if self.url is None and (self.model or self.key_variable):
+            raise ValueError("model and key_variable go with a url")
+        return self
+
+
 class NoiseSettings(Settings):
     """What goes wrong with tools, by chance that comes from the episode's seed."""
 
@@ -316,6 +348,8 @@ class Recipe(Settings):
     chat: ChatSettings = ChatSettings()
     tasks: TasksSettings
     environment: EnvironmentSettings = EnvironmentSettings()
+    models: dict[str, ModelSettings] = {}
+    """Frozen models by name: tools of the policy (`environment.tools: [models]`), or those a planner plans for."""
     curriculum: Annotated[Part | None, named()] = None
     """Which task comes next, such as `ucb`, `stages`; null: in the source's order."""
     reward: Annotated[Part, named()]

@@ -146,3 +146,32 @@ def bands(
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.legend(fontsize=7)
         return _svg(figure)
+
+
+def scatter(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    means: Mapping[str, tuple[float, float]],
+    *,
+    line: Sequence[tuple[float, float]],
+    x_label: str,
+) -> str:
+    """Shares over something else as an `<svg>` element.
+
+    Args:
+        series: Name → (x, share) of each measurement, a small mark.
+        means: By the same names, a large mark.
+        line: What a dashed line goes through.
+    """
+    with rc_context(_STYLE):
+        figure, axes = _with_margins(7.2, 3.2)
+        axes.plot([x for x, _ in line], [y for _, y in line], color=_GREY, linestyle="--", linewidth=1)
+        for place, (name, points) in enumerate(series.items()):
+            colour = COLOURS[place % len(COLOURS)]
+            axes.scatter([x for x, _ in points], [y for _, y in points], color=colour, s=10, alpha=0.5)
+            axes.scatter(*means[name], color=colour, s=60, label=name)
+        axes.set_xlabel(x_label)
+        axes.set_xlim(left=0)
+        axes.set_ylim(-0.02, 1.04)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.legend(fontsize=7)
+        return _svg(figure)
