@@ -40,6 +40,7 @@ COMMANDS = {
     "serve": ("serve:serve", "Serve a policy to agents, with every call on record."),
     "tasks": ("tasks:tasks", "Look at tasks; find those a run learned from."),
     "train": ("train:train", "Train a recipe."),
+    "view": ("view:view", "Look at runs in a browser, while they run and afterwards."),
     "why": ("why:why", "Explain one number of a run."),
 }
 """By name, the file and object of each command, and what the list of commands says of it. A command is loaded when it

@@ -6,15 +6,13 @@ import asyncio
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 import click
 
+from whetstone.cli.listening import bound_to, keys_for, runner, served_at
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
-from whetstone.extras import install_command
-from whetstone.network.loopback import LOOPBACK
 from whetstone.serving import Episodes, Keys, Server, Speaker, application, new_key
 from whetstone.serving.access import ROLES
 from whetstone.trajectory import Trajectory
@@ -74,51 +72,6 @@ def _made(keys: Path | None, name: str, role: str, limits: dict[str, int | None]
     if keys is None:
         raise RecipeError("--new-key: into which file? (--keys FILE)")
     return new_key(keys, name, role, **limits)
-
-
-def keys_for(address: str, file: Path | None) -> Keys:
-    """Who may ask there.
-
-    Raises:
-        RecipeError: The address is beyond this machine, and there are no keys.
-    """
-    known = Keys.read(file) if file is not None else Keys()
-    if not len(known) and address not in LOOPBACK:
-        raise RecipeError(
-            f"--host {address}: beyond this machine keys are asked for: --keys FILE (whetstone serve --new-key NAME)"
-        )
-    return known
-
-
-def served_at(bound: socket.socket) -> str:
-    """What agents are given as `base_url`."""
-    host, port = bound.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-
-
-def runner(app: Any) -> Any:
-    """What serves an application.
-
-    Raises:
-        RecipeError: It is not installed.
-    """
-    try:
-        import uvicorn
-    except ImportError:
-        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
-    return uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-
-
-def bound_to(address: str, port: int) -> socket.socket:
-    """A socket that listens there.
-
-    Raises:
-        RecipeError: It cannot.
-    """
-    try:
-        return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
-    except OSError as error:
-        raise RecipeError(f"http://{address}:{port} cannot be served: {error.strerror or error}") from None
 
 
 async def _serve(
