@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from whetstone.cli.listening import bound_to, keys_for, runner
-from whetstone.record.run_directory import read_json
 from whetstone.viewing.app import Viewer, view_application
-from whetstone.viewing.opened import opened_runs
+from whetstone.viewing.opened import json_object, opened_runs
 
 
 @click.command()
@@ -33,7 +32,7 @@ def view(runs: tuple[Path, ...], address: str, port: int, keys: Path | None) -> 
     """
     known = keys_for(address, keys)
     opened = opened_runs(runs)
-    told = [found for folder in runs if isinstance(found := read_json(folder / "comparison.json"), dict)]
+    told = [found for folder in runs if (found := json_object(folder / "comparison.json"))]
     with bound_to(address, port) as bound:
         viewer = Viewer(opened, keys=known, comparison=told[0] if told else None)
         server = runner(view_application(viewer))

@@ -102,7 +102,7 @@ class OpenedRun:
     @property
     def summary(self) -> dict[str, Any]:
         """What it came to; empty until it is over."""
-        return _json(self.folder / "summary.json")
+        return json_object(self.folder / "summary.json")
 
     def planned(self) -> dict[str, int]:
         """By stage, how many steps its recipe asks for."""
@@ -125,7 +125,7 @@ class OpenedRun:
         folder = self.folder / "evaluations"
         order = ["untrained", *self.metrics.stages()]
         for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-            told = _json(path)
+            told = json_object(path)
             if not isinstance(told.get("success"), int | float):
                 continue
             stage, _, number = path.stem.rpartition("-")
@@ -324,7 +324,8 @@ def _has_success(told: Any) -> bool:
     return isinstance(told, dict) and isinstance(told.get("success"), int | float) and bool(told.get("interval"))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def json_object(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where there is none, or what is there is half written."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
