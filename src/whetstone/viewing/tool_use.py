@@ -10,6 +10,7 @@ import numpy as np
 
 from whetstone.tools.plain_text import plain
 
+_OTHERS = "(others)"
 _MOST_TOOLS = 40
 """By calls; models call by names there are not, and each is one."""
 
@@ -20,6 +21,8 @@ class ToolUse:
 
     name: str
     """As it was called; of those called seldom, together, `(others)`."""
+    named: bool
+    """Whether it is the name of one tool."""
     calls: int
     outcomes: dict[str, int]
     seconds: dict[str, float]
@@ -42,9 +45,9 @@ def tool_use(calls: Iterable[tuple[str, str, int | None, float]]) -> list[ToolUs
         held[name].append((outcome, step, seconds))
     names = sorted(held, key=lambda name: -len(held[name]))
     if len(names) > _MOST_TOOLS:
-        held["(others)"] = [call for name in names[_MOST_TOOLS:] for call in held[name]]
-        names = [*names[:_MOST_TOOLS], "(others)"]
-    return [_of(plain(name) or "(unreadable call)", held[name]) for name in names]
+        held[_OTHERS] = [call for name in names[_MOST_TOOLS:] for call in held[name]]
+        names = [*names[:_MOST_TOOLS], _OTHERS]
+    return [_of(name, held[name]) for name in names]
 
 
 def _of(name: str, calls: list[tuple[str, int | None, float]]) -> ToolUse:
@@ -57,7 +60,8 @@ def _of(name: str, calls: list[tuple[str, int | None, float]]) -> ToolUse:
         middle, most = np.percentile(ran, [50, 95])
         seconds = {"median": float(middle), "p95": float(most), "most": float(ran.max())}
     return ToolUse(
-        name,
+        plain(name) or "(unreadable call)",
+        bool(name) and name != _OTHERS,
         len(calls),
         dict(Counter(outcome for outcome, _, _ in calls).most_common()),
         seconds,

@@ -125,7 +125,8 @@ function drawAction(context, told, turn, tokens, measure, range, i) {
       details(`what it read in front (${whole(turn.context.texts.length + turn.context.left_out)} tokens)`, false, () =>
         [turn.context.left_out > 0 && el("p", { class: "soft" }, `${whole(turn.context.left_out)} tokens left out`),
           drawTokens(tokensOf(turn.context), "trained", null, "context")])];
-  return el("div", { class: "bubble assistant" }, el("span", { class: "who" }, "assistant"), shown,
+  return el("div", { class: `bubble assistant ${measure === "none" ? "" : "in-tokens"}` },
+    el("span", { class: "who" }, "assistant"), shown,
     message.malformed.map((wrong) => el("p", { class: "call wrong" }, `unreadable call: ${wrong}`)),
     outcome.length > 0 && el("ul", { class: "outcomes" }, outcome));
 }

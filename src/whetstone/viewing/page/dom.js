@@ -66,3 +66,5 @@ export function details(title, open, make, id) {
   fillIt();
   return node;
 }
+
+export const ago = (seconds) => (seconds < 5 ? "just now" : `${duration(seconds)} ago`);

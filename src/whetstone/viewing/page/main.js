@@ -1,7 +1,7 @@
 // Which page is shown, of which runs, and what is new there.
 import { ask } from "/page/api.js";
 import { COLOURS } from "/page/chart.js";
-import { duration, el, fill, whole } from "/page/dom.js";
+import { ago, el, fill, whole } from "/page/dom.js";
 import { listen, showKeys } from "/page/keys.js";
 import { follow, go, link, onChange, only, state } from "/page/state.js";
 import * as compare from "/page/compare.js";
@@ -40,7 +40,7 @@ const PILLS = { running: "running", finished: "finished", silent: "nothing new",
 
 function progressOf(each) {
   const steps = each.steps ? `${whole(each.step)} of ${whole(each.steps)}` : whole(each.step);
-  const age = each.state === "finished" || each.age === null ? "" : `, ${duration(each.age)} ago`;
+  const age = each.state === "finished" || each.age === null ? "" : `, ${ago(each.age)}`;
   const reading = each.read < each.bytes ? `, reading ${Math.floor((100 * each.read) / each.bytes)} %` : "";
   return `${PILLS[each.state]}${each.stage ? ` · ${each.stage} ${steps}` : ""}${age}${reading}`;
 }

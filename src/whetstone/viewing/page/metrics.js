@@ -45,7 +45,7 @@ const GROUPS = [
 ];
 const SHARE = /success|fraction|^end_reason|^flag|mfu|accuracy|share/;
 
-export const title = (key) => SAID[key]?.[0] ?? key.replace(/^(reward|success|end_reason)\//, "").replaceAll("_", " ");
+export const title = (key) => SAID[key]?.[0] ?? key.replace(/^\w+\//, "").replaceAll("_", " ");
 export const meaning = (key) => SAID[key]?.[1] ?? "";
 export const isShare = (key) => SHARE.test(key);
 

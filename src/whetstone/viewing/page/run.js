@@ -1,7 +1,7 @@
 // Does the run go well? A sentence, what alarms, and the curves.
 import { ask } from "/page/api.js";
 import { chart } from "/page/chart.js";
-import { details, duration, el, fill, number, percent, table, whole } from "/page/dom.js";
+import { ago, details, duration, el, fill, number, percent, table, whole } from "/page/dom.js";
 import { grouped, isShare, meaning, title } from "/page/metrics.js";
 import { follow, go, link, state } from "/page/state.js";
 
@@ -62,7 +62,7 @@ function head(run, told) {
   const figure = (name, value, said) => value !== "–" && el("div", { class: "figure" }, el("dt", {}, name),
     el("dd", {}, value, said && el("small", {}, said)));
   const success = rows["episode/success"];
-  const age = progress.age === null || progress.state === "finished" ? "" : `, last wrote ${duration(progress.age)} ago`;
+  const age = progress.age === null || progress.state === "finished" ? "" : `, last wrote ${ago(progress.age)}`;
   return [
     el("h1", {}, told.title),
     el("div", { class: `verdict ${mood}` },

@@ -22,7 +22,8 @@ export async function update(context) {
   const rows = found.map((tool) => {
     const failed = tool.calls - (tool.outcomes.ok ?? 0);
     const others = Object.entries(tool.outcomes).filter(([name]) => name !== "ok");
-    return [el("a", { href: link({ tab: "trajectories", tool: tool.name }), on: { click: follow } }, tool.name),
+    return [el("a", { href: link({ tab: "trajectories", ...(tool.named ? { tool: tool.name } : {
+      outcome: Object.keys(tool.outcomes)[0] }) }), on: { click: follow } }, tool.name),
       whole(tool.calls), el("span", { class: failed ? "wrong" : "right" }, percent(failed / tool.calls)),
       others.map(([name, count]) => `${name.replaceAll("_", " ")} ${whole(count)}`).join(", ") || "–",
       duration(tool.seconds.median), duration(tool.seconds.p95), duration(tool.seconds.most)];
