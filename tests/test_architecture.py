@@ -18,7 +18,7 @@ ORDER = [
     "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox", "chat", "trajectory",
     "trajectory_json", "causes", "tools", "tasks", "environments", "policies", "inference", "rewards", "rollout",
     "algorithms", "learning", "evaluation", "reporting", "record", "data", "assembly", "training", "analysis",
-    "scaling", "serving", "recipes", "cli",
+    "scaling", "serving", "viewing", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 ALGORITHMS = sorted((SOURCE / "algorithms").rglob("*.py"))

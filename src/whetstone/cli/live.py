@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from whetstone.cli.serve import bound_to, keys_for, served_at
+from whetstone.cli.listening import bound_to, keys_for, served_at
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.recipe import Resolved, load_recipe

@@ -43,6 +43,7 @@ COMMANDS = {
     "show": ("show:show", "Show a run on a page, or one of its trajectories."),
     "tasks": ("tasks:tasks", "Look at tasks; find those a run learned from."),
     "train": ("train:train", "Train a recipe."),
+    "view": ("view:view", "Look at runs in a browser, while they run and afterwards."),
     "why": ("why:why", "Explain one number of a run."),
 }
 """By name, the file and object of each command, and what the list of commands says of it. A command is loaded when it

@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from whetstone.chat import Chat
+from whetstone.cli.listening import bound_to, keys_for, served_at
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
-from whetstone.network.loopback import LOOPBACK
 from whetstone.plugins import find_part
 from whetstone.serving import Episodes, Keys, Server, Speaker, application, new_key
 from whetstone.serving.access import ROLES
@@ -88,38 +88,6 @@ def _made(keys: Path | None, name: str, role: str, limits: dict[str, int | None]
     if keys is None:
         raise RecipeError("--new-key: into which file? (--keys FILE)")
     return new_key(keys, name, role, **limits)
-
-
-def keys_for(address: str, file: Path | None) -> Keys:
-    """Who may ask there.
-
-    Raises:
-        RecipeError: The address is beyond this machine, and there are no keys.
-    """
-    known = Keys.read(file) if file is not None else Keys()
-    if not len(known) and address not in LOOPBACK:
-        raise RecipeError(
-            f"--host {address}: beyond this machine keys are asked for: --keys FILE (whetstone serve --new-key NAME)"
-        )
-    return known
-
-
-def served_at(bound: socket.socket) -> str:
-    """What agents are given as `base_url`."""
-    host, port = bound.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-
-
-def bound_to(address: str, port: int) -> socket.socket:
-    """A socket that listens there.
-
-    Raises:
-        RecipeError: It cannot.
-    """
-    try:
-        return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
-    except OSError as error:
-        raise RecipeError(f"http://{address}:{port} cannot be served: {error.strerror or error}") from None
 
 
 async def _serve(

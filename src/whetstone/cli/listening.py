@@ -1,0 +1,42 @@
+"""Where does a command listen, and who may ask there? The same for all that serve something."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from whetstone.errors import RecipeError
+from whetstone.network.loopback import LOOPBACK
+from whetstone.serving.access import Keys
+
+
+def keys_for(address: str, file: Path | None) -> Keys:
+    """Who may ask there.
+
+    Raises:
+        RecipeError: The address is beyond this machine, and there are no keys.
+    """
+    known = Keys.read(file) if file is not None else Keys()
+    if not len(known) and address not in LOOPBACK:
+        raise RecipeError(
+            f"--host {address}: beyond this machine keys are asked for: --keys FILE (whetstone serve --new-key NAME)"
+        )
+    return known
+
+
+def served_at(bound: socket.socket) -> str:
+    """What agents are given as `base_url`."""
+    host, port = bound.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+
+def bound_to(address: str, port: int) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        RecipeError: It cannot.
+    """
+    try:
+        return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except OSError as error:
+        raise RecipeError(f"http://{address}:{port} cannot be served: {error.strerror or error}") from None

@@ -1,0 +1,42 @@
+"""`whetstone view`: runs in a browser, while they run and afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from whetstone.cli.listening import bound_to, keys_for
+from whetstone.serving.connections import runner
+from whetstone.viewing.app import Viewer, view_application
+from whetstone.viewing.opened import json_object, opened_runs
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option("--host", "address", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="0: any that is free.")
+@click.option("--keys", type=click.Path(path_type=Path),
+              help="A file of keys, as of `whetstone serve`; without it this machine alone may look.")  # fmt: skip
+def view(runs: tuple[Path, ...], address: str, port: int, keys: Path | None) -> None:
+    """Look at RUNs in a browser: run directories, folders that hold some, or what `whetstone compare` made.
+
+    Curves, alerts, trajectories token by token, tools, the timeline; while a run goes on, the page goes on with it.
+    Nothing is written into a run.
+
+    \b
+    whetstone view runs/demo
+    whetstone view runs/demo runs/second        # over each other, and what differs in their recipes
+    whetstone view comparisons --port 0
+    whetstone view runs --host 0.0.0.0 --keys keys.json
+    """
+    known = keys_for(address, keys)
+    opened = opened_runs(runs)
+    told = [found for folder in runs if (found := json_object(folder / "comparison.json"))]
+    with bound_to(address, port) as bound:
+        viewer = Viewer(opened, keys=known, comparison=told[0] if told else None)
+        server = runner(view_application(viewer))
+        host, at = bound.getsockname()[:2]
+        click.echo(f"{len(opened)} run{'s' * (len(opened) > 1)} at http://{f'[{host}]' if ':' in host else host}:{at}/")
+        asyncio.run(server.serve(sockets=[bound]))

@@ -1,0 +1,279 @@
+"""The pages of the viewer, and what they ask for.
+
+    GET /                                     the page; what is looked at stands behind the `?` of its address
+    GET /page/{file}                          its parts
+    GET /api/state                            which runs there are, and whether there is something new
+    GET /api/runs/{run}/overview · curves · choices · trajectories · trajectory · why · tools · steps · episodes · trace · data
+    GET /api/compare
+
+Nothing can be changed: there is no other method. Easy to get wrong: a page from anywhere may have a browser ask a
+server of its own machine. So without keys only names of this machine are answered, and never for another page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from whetstone import analysis, viewing
+from whetstone.chat.api.asked import RefusedError
+from whetstone.errors import RecipeError, WhetstoneError
+from whetstone.extras import install_command
+from whetstone.network.loopback import LOOPBACK, named
+from whetstone.plain_json import plain
+from whetstone.serving.access import Keys
+from whetstone.trajectory_json import writable
+from whetstone.viewing.index import told
+from whetstone.viewing.opened import OpenedRun
+from whetstone.viewing.shown import conversation
+from whetstone.viewing.timeline import spans_of, steps_of, trace
+from whetstone.viewing.tool_use import tool_use
+from whetstone.viewing.wanted import Wanted
+
+PAGE = Path(__file__).parent / "page"
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_MOST_EPISODES = 400
+"""Lanes of a step that are drawn."""
+
+
+class Viewer:
+    """What all pages have in common.
+
+    Args:
+        runs: Those that are looked at.
+        comparison: What `whetstone compare` wrote beside them, where it did.
+    """
+
+    def __init__(
+        self, runs: Sequence[OpenedRun], *, keys: Keys | None = None, comparison: Mapping[str, Any] | None = None
+    ) -> None:
+        self.runs, self.keys, self.comparison = list(runs), keys if keys is not None else Keys(), comparison
+        self._computing = threading.Lock()
+        self._taught: dict[str, Any] = {}
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """See that who asks may.
+
+        Raises:
+            RefusedError: He may not.
+        """
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            raise RefusedError("another page asks", status=403)
+        if not len(self.keys):
+            if named(headers.get("host", "")) not in LOOPBACK or "origin" in headers:
+                raise RefusedError("without keys this server answers to its own machine alone", status=403)
+        elif not self.keys.of(headers).may("admin"):
+            raise RefusedError("this key may not look at runs: --role admin", status=403)
+
+    def run(self, number: str) -> OpenedRun:
+        """A run by its place.
+
+        Raises:
+            RefusedError: There is none.
+        """
+        if not number.isdecimal() or int(number[:9]) >= len(self.runs):
+            raise RefusedError(f"no run {number[:40]}; there are {len(self.runs)}", status=404)
+        return self.runs[int(number)]
+
+    # ------------------------------------------------------------ answers
+
+    def state(self) -> dict[str, Any]:
+        """Of each run what changes, so that a page asks for the rest only where it did."""
+        rows = []
+        for run in self.runs:
+            read, there = run.index.left()
+            about = {"name": run.name, "title": run.title, "revision": run.revision(), **run.progress()}
+            rows.append({**about, "trajectories": run.index.count(), "read": read, "bytes": there})
+        return {"runs": rows, "comparison": self.comparison is not None}
+
+    def trajectory(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
+        """One, as a conversation, with the others of its group."""
+        row = run.index.one(asked.get("id", ""), asked.get("part") or "training")
+        line = run.index.line(row)
+        group = row["of_group"]
+        return {
+            "row": row,
+            "mates": run.index.mates(group) if group is not None else [],
+            "group_state": run.index.state_of(group) if group is not None else "",
+            **conversation(line, run.tokenizer(), whole=asked.get("whole") == "1"),
+        }
+
+    def why(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
+        """`whetstone why` of a trajectory. Takes the recipe's own parts, and with `weights` makes updates again."""
+        with self._computing:
+            explainer = analysis.Explainer(run.folder)
+            found = asyncio.run(explainer.explain(asked.get("id", ""), weights=asked.get("weights") == "1"))
+        return asdict(found)
+
+    def data(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
+        """What a stage trains, token by token. Takes the recipe's own parts."""
+        taught = self._taught.setdefault(run.name, viewing.Taught(run.folder))
+        first, count = _whole(asked, "first", 0), _whole(asked, "count", 4)
+        return {"shown": taught.shown(asked.get("stage", ""), first, count)}
+
+    def steps(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
+        """The steps one behind the other; of a long run the last thousand."""
+        steps = steps_of(run.metrics.rows)
+        return {"steps": [asdict(step) for step in steps[-1000:]], "of": len(steps)}
+
+    def episodes(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
+        """What the episodes of a step did, and when, from its beginning."""
+        step = _whole(asked, "step", 1)
+        found = []
+        for _, line in run.index.of_steps(step, step):
+            found.append({"id": line["id"], "spans": [asdict(span) for span in spans_of(line)]})
+            if len(found) == _MOST_EPISODES:
+                break
+        return {"step": step, "episodes": found, "most": _MOST_EPISODES}
+
+    def trace(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
+        """Steps and episodes for Perfetto; all steps, and the episodes of some."""
+        steps = steps_of(run.metrics.rows)
+        last = _whole(asked, "last", steps[-1].step if steps else 0)
+        return trace(steps, run.index.of_steps(_whole(asked, "first", last), last))
+
+    def compare(self) -> dict[str, Any]:
+        """What each run spent and came to, and what `whetstone compare` said of all."""
+        rows = []
+        for run in self.runs:
+            own = run.metrics.of("reinforcement")
+            tokens = list(accumulate(row.get("cost_per_step/sampled_tokens") or 0.0 for row in own))
+            points = [(x, row["episode/success"]) for x, row in zip(tokens, own, strict=True)
+                      if row.get("episode/success") is not None]  # fmt: skip
+            width = max(1, len(points) // 600)
+            spent = {key: sum(row.get(f"cost_per_step/{key}") or 0.0 for row in own)
+                     for key in ("episodes", "sampled_tokens", "tool_calls")}  # fmt: skip
+            spent["seconds"] = sum((row.get("time/rollout") or 0.0) + (row.get("time/update") or 0.0) for row in own)
+            curve = {"x": [x for x, _ in points[::width]], "y": [y for _, y in points[::width]]}
+            rows.append({"name": run.name, "spent": spent, "curve": curve, "evaluations": run.evaluations(),
+                         "verdict": run.verdict(), **run.progress()})  # fmt: skip
+        return {"runs": rows, "comparison": self.comparison}
+
+    def close(self) -> None:
+        """Read no more."""
+        for run in self.runs:
+            run.close()
+
+
+def view_application(viewer: Viewer) -> Any:
+    """The viewer, for any ASGI runner.
+
+    Raises:
+        RecipeError: Starlette is not installed.
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.concurrency import run_in_threadpool
+        from starlette.exceptions import HTTPException
+        from starlette.requests import Request
+        from starlette.responses import Response
+        from starlette.routing import Route
+    except ImportError:
+        raise RecipeError(f"the viewer needs starlette and uvicorn: {install_command('serve')}") from None
+
+    def answer(content: Any, status: int = 200) -> Response:
+        return Response(_json(content), status, {**_HEADERS, "content-type": "application/json"})
+
+    def page(request: Request) -> Response:
+        return file(PAGE / "index.html")
+
+    def part(request: Request) -> Response:
+        path = PAGE / request.path_params["file"]
+        if path.parent != PAGE or path.suffix not in _TYPES or not path.is_file():
+            raise RefusedError("no such page", status=404)
+        return file(path)
+
+    def file(path: Path) -> Response:
+        return Response(path.read_bytes(), 200, {**_HEADERS, "content-type": f"{_TYPES[path.suffix]}; charset=utf-8"})
+
+    def asked(work: Callable[[], Any]) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            viewer.check(request.headers)
+            return answer(await run_in_threadpool(work))
+
+        return endpoint
+
+    def of_run(work: Callable[[OpenedRun, Mapping[str, str]], Any]) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            viewer.check(request.headers)
+            run = viewer.run(request.path_params["run"])
+            return answer(await run_in_threadpool(work, run, dict(request.query_params)))
+
+        return endpoint
+
+    async def refused(request: Request, error: Exception) -> Response:
+        status = 500
+        if isinstance(error, HTTPException):
+            error, status = RefusedError(str(error.detail)), error.status_code
+        elif isinstance(error, RefusedError):
+            status = error.status
+        elif isinstance(error, WhetstoneError):
+            status = 422
+        said = str(error) if status != 500 else f"{type(error).__name__}: the viewer failed"
+        return answer({"error": said}, status)
+
+    @asynccontextmanager
+    async def lifetime(app: Any) -> AsyncIterator[None]:
+        for run in viewer.runs:
+            run.watch()
+        try:
+            yield
+        finally:
+            await run_in_threadpool(viewer.close)
+
+    answers: dict[str, Callable[[OpenedRun, Mapping[str, str]], Any]] = {
+        "overview": lambda run, _: run.overview(),
+        "curves": lambda run, _: run.curves(),
+        "choices": lambda run, _: run.index.choices(),
+        "trajectories": lambda run, given: told(run.index.page(Wanted.read(given))),
+        "trajectory": viewer.trajectory,
+        "why": viewer.why,
+        "tools": lambda run, _: [asdict(each) for each in tool_use(run.index.calls())],
+        "steps": viewer.steps,
+        "episodes": viewer.episodes,
+        "trace": viewer.trace,
+        "data": viewer.data,
+    }
+    routes = [
+        Route("/", page),
+        Route("/page/{file}", part),
+        Route("/api/state", asked(viewer.state)),
+        Route("/api/compare", asked(viewer.compare)),
+        *(Route(f"/api/runs/{{run}}/{name}", of_run(work)) for name, work in answers.items()),
+    ]
+    kinds = (RefusedError, WhetstoneError, HTTPException, Exception)
+    return Starlette(routes=routes, lifespan=lifetime, exception_handlers=dict.fromkeys(kinds, refused))
+
+
+def _json(content: Any) -> bytes:
+    try:
+        return orjson.dumps(content)
+    except TypeError:
+        return orjson.dumps(writable(plain(content, other=str)))
+
+
+def _whole(asked: Mapping[str, str], name: str, otherwise: int) -> int:
+    value = asked.get(name, "")
+    if not value:
+        return otherwise
+    if not value.isdecimal() or len(value) > 12:
+        raise RefusedError(f'{name}: "{value[:40]}" is no whole number')
+    return int(value)

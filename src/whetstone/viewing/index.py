@@ -1,0 +1,508 @@
+"""Which trajectories has a run, and where? An index beside it, that grows while the run writes.
+
+It is a file of SQLite in the user's cache, never in the run: whoever looks at a run changes nothing of it, and a folder
+that is only read is no other case. It can be made again at any time, and is, where a file is not what was read before.
+
+Easy to get wrong: the last line of a file may be half written. It is read when it is whole. And a run that was killed
+and goes on writes again where the kill left half a group, so what stands before the place that was read to is compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from whetstone.cache_folder import cache_folder
+from whetstone.chat.api.asked import RefusedError
+from whetstone.viewing.summarised import Summarised, summarised
+from whetstone.viewing.wanted import Wanted
+
+_FORM = 1
+"""Of the tables; an index of another is made again."""
+_SLICE_SECONDS = 0.4
+"""Between two commits; so long somebody who asks may wait for a lock, and so old is what he sees."""
+_COMPARED = 4096
+"""Bytes at the beginning and before the end of what was read, that must still be there."""
+_TABLES = """
+CREATE TABLE about (run TEXT);
+CREATE TABLE files (name TEXT PRIMARY KEY, done INTEGER, lines INTEGER, head INTEGER, tail INTEGER);
+CREATE TABLE groups (number INTEGER PRIMARY KEY, step INTEGER, state TEXT, kind TEXT);
+CREATE TABLE components (name TEXT PRIMARY KEY, place TEXT);
+CREATE TABLE remarks (file TEXT, said TEXT);
+CREATE TABLE trajectories (
+  number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT, task TEXT, kind TEXT, part TEXT, step INTEGER, of_group INTEGER,
+  reward REAL, success INTEGER, ended TEXT, error TEXT, turns INTEGER, calls INTEGER, tokens INTEGER, seconds REAL,
+  version INTEGER, parent TEXT, fork_turn INTEGER, role TEXT, marks TEXT, tools TEXT, outcomes TEXT, excerpt TEXT,
+  file TEXT, place INTEGER, length INTEGER);
+CREATE INDEX by_id ON trajectories (id);
+CREATE INDEX by_task ON trajectories (task);
+CREATE INDEX by_group ON trajectories (of_group);
+CREATE INDEX by_file ON trajectories (file);
+CREATE TABLE calls (trajectory INTEGER, name TEXT, outcome TEXT, seconds REAL);
+CREATE VIRTUAL TABLE texts USING fts5 (said, content='');
+"""
+_COLUMNS = (
+    "number, id, task, kind, part, step, of_group, reward, success, ended, error, turns, calls, tokens, seconds, "
+    "version, parent, fork_turn, role, marks, excerpt"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What was found, and the part of it that was asked for."""
+
+    count: int
+    reward: float | None
+    """Mean of those that have one."""
+    success: float | None
+    """Share of those of which it is known."""
+    rows: list[dict[str, Any]]
+    """With the reward's components under `parts`."""
+
+
+class TrajectoryIndex:
+    """The index of one run.
+
+    Args:
+        run_dir: The run.
+        folder: Where indexes are kept; the user's cache unless said. Where nothing can be written, a folder that goes
+            with the process.
+    """
+
+    def __init__(self, run_dir: Path, *, folder: Path | None = None) -> None:
+        self.run_dir = run_dir.resolve()
+        name = f"{hashlib.sha256(str(self.run_dir).encode()).hexdigest()[:24]}.sqlite"
+        self._own: tempfile.TemporaryDirectory[str] | None = None
+        self._refreshing = threading.Lock()
+        try:
+            self.path = (folder or cache_folder() / "viewer") / name
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._prepare()
+        except (OSError, sqlite3.OperationalError):
+            self._own = tempfile.TemporaryDirectory(prefix="whetstone-view-")
+            self.path = Path(self._own.name) / name
+            self._prepare()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the index is there for the next time."""
+        return self._own is None
+
+    def close(self) -> None:
+        """Let go of what goes with the process."""
+        if self._own is not None:
+            self._own.cleanup()
+
+    # ------------------------------------------------------------ building
+
+    def refresh(self, *, most_seconds: float | None = None) -> bool:
+        """Read what the run has written since.
+
+        Args:
+            most_seconds: After which the rest is left for the next time.
+
+        Returns:
+            Whether all of it was read.
+        """
+        until = time.monotonic() + most_seconds if most_seconds is not None else None
+        with self._refreshing:
+            self._read_journal()
+            for path in self._files():
+                while self._read_some(path):
+                    if until is not None and time.monotonic() > until:
+                        return False
+        return True
+
+    def left(self) -> tuple[int, int]:
+        """(bytes of trajectories that were read, bytes there are)"""
+        with self._connected() as db:
+            done = dict(db.execute("SELECT name, done FROM files"))
+        sizes = {path.name: path.stat().st_size for path in self._files()}
+        return sum(min(done.get(name, 0), size) for name, size in sizes.items()), sum(sizes.values())
+
+    def _files(self) -> list[Path]:
+        folder = self.run_dir / "trajectories"
+        return sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
+
+    def _read_some(self, path: Path) -> bool:
+        """Read what a slice of time allows; whether there may be more."""
+        began = time.monotonic()
+        try:
+            file = open(path, "rb")  # noqa: SIM115 - closed below
+        except OSError as error:
+            with self._writing() as db:
+                self._remark(db, path.name, f"cannot be read: {error.strerror}")
+            return False
+        with closing(file), self._writing() as db:
+            done, lines = self._gone_on(db, file, path.name)
+            part, step = _place_of(path.stem)
+            components = self._components(db)
+            file.seek(done)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                lines += 1
+                if line.strip():
+                    self._add(db, components, line, (path.name, done, lines), part, step)
+                done += len(line)
+                if time.monotonic() - began > _SLICE_SECONDS:
+                    self._read_to(db, file, path.name, done, lines)
+                    return True
+            self._read_to(db, file, path.name, done, lines)
+        return False
+
+    def _gone_on(self, db: sqlite3.Connection, file: Any, name: str) -> tuple[int, int]:
+        """(bytes, lines) that were read before and are still the same; where they are not, what was of them is gone."""
+        known = db.execute("SELECT done, lines, head, tail FROM files WHERE name = ?", (name,)).fetchone()
+        if known is None:
+            return 0, 0
+        done, lines, head, tail = known
+        if _compared(file, done) == (head, tail):
+            return done, lines
+        db.execute("DELETE FROM calls WHERE trajectory IN (SELECT number FROM trajectories WHERE file = ?)", (name,))
+        db.execute("DELETE FROM trajectories WHERE file = ?", (name,))
+        db.execute("DELETE FROM remarks WHERE file = ?", (name,))
+        return 0, 0
+
+    def _read_to(self, db: sqlite3.Connection, file: Any, name: str, done: int, lines: int) -> None:
+        known = db.execute("SELECT done FROM files WHERE name = ?", (name,)).fetchone()
+        if known is None or known[0] != done:
+            row = (name, done, lines, *_compared(file, done))
+            db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", row)
+
+    def _add(
+        self,
+        db: sqlite3.Connection,
+        components: dict[str, str],
+        line: bytes,
+        at: tuple[str, int, int],
+        part: str,
+        step: int | None,
+    ) -> None:
+        name, place, number = at
+        try:
+            row = orjson.loads(line)
+            found = summarised(row)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            self._remark(db, name, f"line {number} is no trajectory ({type(error).__name__}) and is left out")
+            return
+        kind = found.kind
+        if found.group is not None:
+            of_group = db.execute("SELECT step, kind FROM groups WHERE number = ?", (found.group,)).fetchone()
+            if of_group is not None:
+                step, kind = of_group[0] or step, of_group[1] or kind
+        columns: dict[str, Any] = {
+            **{key: getattr(found, key) for key in _SAME},
+            "kind": kind,
+            "part": part,
+            "step": step,
+            "of_group": found.group,
+            "success": None if found.success is None else int(found.success),
+            "calls": len(found.calls),
+            "tools": _piped(call.name for call in found.calls),
+            "outcomes": _piped(call.outcome for call in found.calls),
+            "file": name,
+            "place": place,
+            "length": len(line),
+        }
+        for component, value in found.parts.items():
+            if component not in components:
+                components[component] = self._column(db, len(components), component)
+            columns[components[component]] = value
+        marks = ", ".join("?" * len(columns))
+        cursor = db.execute(f"INSERT INTO trajectories ({', '.join(columns)}) VALUES ({marks})", list(columns.values()))
+        if found.calls:
+            calls = [(cursor.lastrowid, call.name, call.outcome, call.seconds) for call in found.calls]
+            db.executemany("INSERT INTO calls VALUES (?, ?, ?, ?)", calls)
+        db.execute("INSERT INTO texts (rowid, said) VALUES (?, ?)", (cursor.lastrowid, _searched(found)))
+
+    def _column(self, db: sqlite3.Connection, number: int, component: str) -> str:
+        place = f"component_{number}"
+        db.execute(f"ALTER TABLE trajectories ADD COLUMN {place} REAL")
+        db.execute("INSERT INTO components VALUES (?, ?)", (component, place))
+        return place
+
+    def _read_journal(self) -> None:
+        """Which update took which group."""
+        path = self.run_dir / "store" / "journal.jsonl"
+        if not path.is_file():
+            return
+        with open(path, "rb") as file, self._writing() as db:
+            before = db.execute("SELECT done, lines, head, tail FROM files WHERE name = ?", (path.name,)).fetchone()
+            done, lines = before[:2] if before is not None else (0, 0)
+            if before is not None and _compared(file, done) != tuple(before[2:]):
+                done = lines = 0
+                db.execute("DELETE FROM groups")
+                db.execute("DELETE FROM remarks WHERE file = ?", (path.name,))
+            file.seek(done)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                lines += 1
+                try:
+                    self._heard(db, orjson.loads(line))
+                except (ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
+                    self._remark(db, path.name, f"line {lines} is no event ({type(error).__name__}) and is left out")
+                done += len(line)
+            self._read_to(db, file, path.name, done, lines)
+
+    def _heard(self, db: sqlite3.Connection, event: Mapping[str, Any]) -> None:
+        what = event["event"]
+        if what == "admitted":
+            task = event.get("task")
+            kind = str(task["tags"].get("kind", "")) if isinstance(task, dict) else ""
+            db.execute("INSERT OR IGNORE INTO groups VALUES (?, NULL, 'under way', ?)", (event["group"], kind))
+        elif what == "kept":
+            self._state(db, [event["group"]], "waiting", None)
+        elif what == "lost":
+            self._state(db, [event["group"]], f"lost: {event['reason']}", None)
+        elif what == "consumed":
+            self._state(db, event["groups"], "learned from", event["update"] + 1)
+            self._state(db, event.get("passed_over", ()), "passed over", event["update"] + 1)
+
+    def _state(self, db: sqlite3.Connection, numbers: Sequence[int], state: str, step: int | None) -> None:
+        db.executemany("INSERT OR IGNORE INTO groups VALUES (?, NULL, '', '')", [(number,) for number in numbers])
+        db.executemany(
+            "UPDATE groups SET state = ?, step = coalesce(?, step) WHERE number = ?",
+            [(state, step, number) for number in numbers],
+        )
+        if step is not None:
+            moved = [(step, number, step) for number in numbers]
+            db.executemany("UPDATE trajectories SET step = ? WHERE of_group = ? AND step IS NOT ?", moved)
+
+    def _remark(self, db: sqlite3.Connection, file: str, said: str) -> None:
+        there = db.execute("SELECT 1 FROM remarks WHERE file = ? AND said = ?", (file, said)).fetchone()
+        if there is None:
+            db.execute("INSERT INTO remarks VALUES (?, ?)", (file, said))
+
+    # ------------------------------------------------------------ asking
+
+    def page(self, wanted: Wanted) -> Page:
+        """The trajectories that are wanted.
+
+        Raises:
+            RefusedError: Something is asked that cannot be answered.
+        """
+        with self._connected() as db:
+            components = self._components(db)
+            where, bound = wanted.condition(components)
+            order = wanted.order(components)
+            try:
+                count, reward, success = db.execute(
+                    f"SELECT count(*), avg(reward), avg(success) FROM trajectories WHERE {where}", bound
+                ).fetchone()
+                cursor = db.execute(
+                    f"SELECT {', '.join((_COLUMNS, *components.values()))} FROM trajectories WHERE {where} "
+                    f"ORDER BY {order} LIMIT ? OFFSET ?",
+                    [*bound, wanted.limit, wanted.offset],
+                )
+                rows = _named(cursor, components)
+            except sqlite3.OperationalError as error:
+                raise RefusedError(f"the index cannot answer that: {error}") from None
+        return Page(count, reward, success, rows)
+
+    def choices(self) -> dict[str, Any]:
+        """What there is to choose from: parts, kinds, endings, tools, outcomes, components, and the range of steps."""
+        with self._connected() as db:
+            told: dict[str, Any] = {
+                name: [list(row) for row in db.execute(
+                    f"SELECT {name}, count(*) FROM trajectories WHERE {name} != '' GROUP BY 1 ORDER BY 2 DESC LIMIT 60"
+                )]
+                for name in ("part", "kind", "ended")
+            }  # fmt: skip
+            for name, key in (("tool", "name"), ("outcome", "outcome")):
+                asked = f"SELECT {key}, count(*) FROM calls GROUP BY 1 ORDER BY 2 DESC LIMIT 60"
+                told[name] = [list(row) for row in db.execute(asked)]
+            told["components"] = sorted(self._components(db))
+            told["steps"] = list(db.execute("SELECT min(step), max(step) FROM trajectories").fetchone())
+        return told
+
+    def one(self, id: str, part: str) -> dict[str, Any]:
+        """The row of one trajectory.
+
+        Raises:
+            RefusedError: There is none of this id in this part.
+        """
+        with self._connected() as db:
+            components = self._components(db)
+            columns = ", ".join((_COLUMNS, "file, place, length", *components.values()))
+            cursor = db.execute(f"SELECT {columns} FROM trajectories WHERE id = ? AND part = ?", (id, part))
+            rows = _named(cursor, components)
+        if not rows:
+            raise RefusedError(f"no trajectory {id[:200]} in {part[:80]}", status=404)
+        return rows[-1]
+
+    def line(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What a row's line says.
+
+        Raises:
+            RefusedError: It is no longer there.
+        """
+        path = self.run_dir / "trajectories" / row["file"]
+        try:
+            with open(path, "rb") as file:
+                file.seek(row["place"])
+                found = orjson.loads(file.read(row["length"]))
+            if found["id"] == row["id"]:
+                return dict(found)
+        except (OSError, ValueError, LookupError, TypeError):
+            pass
+        raise RefusedError(f"{path.name}: is not what was indexed; it is read again", status=409)
+
+    def mates(self, group: int) -> list[dict[str, Any]]:
+        """The rows of all trajectories of a group, as they were written."""
+        with self._connected() as db:
+            components = self._components(db)
+            columns = ", ".join((_COLUMNS, *components.values()))
+            asked = f"SELECT {columns} FROM trajectories WHERE of_group = ? ORDER BY number"
+            return _named(db.execute(asked, (group,)), components)
+
+    def state_of(self, group: int) -> str:
+        """What became of a group; empty where nobody knows."""
+        with self._connected() as db:
+            found = db.execute("SELECT state FROM groups WHERE number = ?", (group,)).fetchone()
+        return str(found[0]) if found is not None else ""
+
+    def remarks(self) -> list[str]:
+        """What in the run's files cannot be read."""
+        with self._connected() as db:
+            return [f"{file}: {said}" for file, said in db.execute("SELECT file, said FROM remarks LIMIT 50")]
+
+    def count(self) -> int:
+        """How many trajectories are in it."""
+        with self._connected() as db:
+            return int(db.execute("SELECT count(*) FROM trajectories").fetchone()[0])
+
+    def calls(self) -> list[tuple[str, str, int | None, float]]:
+        """(tool, outcome, step, seconds) of every call of training."""
+        with self._connected() as db:
+            return db.execute(
+                "SELECT c.name, c.outcome, t.step, c.seconds FROM calls c JOIN trajectories t ON t.number = c.trajectory "
+                "WHERE t.part = 'training'"
+            ).fetchall()
+
+    def of_steps(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(step, line) of each trajectory of training in these steps."""
+        with self._connected() as db:
+            rows = db.execute(
+                "SELECT id, step, file, place, length FROM trajectories "
+                "WHERE part = 'training' AND step BETWEEN ? AND ? ORDER BY step, number",
+                (first, last),
+            ).fetchall()
+        for id, step, file, place, length in rows:
+            yield step, self.line({"id": id, "file": file, "place": place, "length": length})
+
+    # ------------------------------------------------------------ the file
+
+    def _prepare(self) -> None:
+        """A file with this version's tables."""
+        try:
+            with self._connected() as db:
+                form = db.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            form = -1
+        if form == _FORM:
+            return
+        for path in (self.path, *(self.path.with_name(f"{self.path.name}-{end}") for end in ("wal", "shm"))):
+            path.unlink(missing_ok=True)
+        with self._connected() as db:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("BEGIN IMMEDIATE")
+            if db.execute("PRAGMA user_version").fetchone()[0] == _FORM:  # another process was quicker
+                db.execute("ROLLBACK")
+                return
+            for statement in _TABLES.strip().split(";\n"):
+                db.execute(statement.rstrip(";"))
+            db.execute("INSERT INTO about VALUES (?)", (str(self.run_dir),))
+            db.execute(f"PRAGMA user_version = {_FORM}")
+            db.execute("COMMIT")
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as db:
+            db.execute("PRAGMA mmap_size = 1000000000")
+            db.execute("PRAGMA synchronous = OFF")  # what is lost is made again
+            yield db
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """All of it, or nothing; one process at a time."""
+        with self._connected() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+
+    def _components(self, db: sqlite3.Connection) -> dict[str, str]:
+        return dict(db.execute("SELECT name, place FROM components").fetchall())
+
+
+_SAME = (
+    "id", "task", "reward", "ended", "error", "turns", "tokens", "seconds", "version", "parent", "fork_turn", "role",
+    "marks", "excerpt",
+)  # fmt: skip
+
+
+def told(page: Page) -> dict[str, Any]:
+    """A page as JSON."""
+    return asdict(page)
+
+
+def _named(cursor: sqlite3.Cursor, components: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Rows by the names of their columns, components by theirs."""
+    names = [column[0] for column in cursor.description]
+    found = []
+    for values in cursor:
+        row = dict(zip(names, values, strict=True))
+        parts = {name: row.pop(place) for name, place in components.items()}
+        found.append({**row, "parts": {name: value for name, value in parts.items() if value is not None}})
+    return found
+
+
+def _place_of(stem: str) -> tuple[str, int | None]:
+    """(part, step) of a file of trajectories.
+
+    `step-000003` is training; `evaluation-untrained` was before it; `evaluation-reinforcement-000005` behind step 5.
+    """
+    if stem.startswith("step-"):
+        number = stem.removeprefix("step-")
+        return "training", int(number) if number.isdecimal() else None
+    name = stem.removeprefix("evaluation-")
+    step = name.rpartition("-")[2]
+    if name == "untrained":
+        return f"evaluation {name}", 0
+    return f"evaluation {name}", int(step) if step.isdecimal() and len(step) >= 6 else None
+
+
+def _compared(file: Any, done: int) -> tuple[int, int]:
+    """Checksums of the beginning and of what stands before a place."""
+    file.seek(0)
+    head = zlib.crc32(file.read(min(_COMPARED, done)))
+    file.seek(max(0, done - _COMPARED))
+    return head, zlib.crc32(file.read(min(_COMPARED, done)))
+
+
+def _piped(names: Any) -> str:
+    """`|search|sum|`, each once; empty where there are none."""
+    found = dict.fromkeys(names)
+    return f"|{'|'.join(found)}|" if found else ""
+
+
+def _searched(found: Summarised) -> str:
+    return f"{found.text}\n{found.error}\n{found.task}"

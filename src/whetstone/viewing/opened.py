@@ -1,0 +1,350 @@
+"""Which runs are looked at, and how is each of them doing? A folder may hold one, several, or a comparison.
+
+Easy to get wrong: nothing of a run's own code is run to look at it. Its recipe is read as plain values, and its
+tokenizer from a checkpoint; only credit and demonstrations, which are computed again, take its parts, when asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ruamel.yaml import YAML, YAMLError
+from tokenizers import Tokenizer
+
+from whetstone.errors import RunDirectoryError, did_you_mean
+from whetstone.tools.plain_text import plain
+from whetstone.viewing.alerts import Change, alerts_of, change
+from whetstone.viewing.index import TrajectoryIndex
+from whetstone.viewing.series import MetricRows, curves_of
+
+_QUIET_SECONDS = 60.0
+"""After which a run that writes nothing, and is not over, may have been stopped; longer where its steps are."""
+_SLICE_SECONDS = 0.5
+
+
+class OpenedRun:
+    """One run that is looked at.
+
+    Args:
+        name: Unique among those that are looked at; what addresses call it.
+        cache: Where its index is kept; the user's cache unless said.
+    """
+
+    def __init__(self, folder: Path, name: str, *, cache: Path | None = None) -> None:
+        self.folder, self.name = folder, name
+        self.index = TrajectoryIndex(folder, folder=cache)
+        self.metrics = MetricRows(folder)
+        self._tokenizer: tuple[Path, Tokenizer] | None = None
+        self._stop = threading.Event()
+        self._reader: threading.Thread | None = None
+        self.failed = ""
+        """Why the run can no longer be read."""
+
+    def watch(self) -> None:
+        """Read what it writes, beside everything else, until `close`."""
+        self._reader = threading.Thread(target=self._read, name=f"reads {self.name}", daemon=True)
+        self._reader.start()
+
+    def refresh(self) -> None:
+        """Read all that is there."""
+        self.metrics.refresh()
+        self.index.refresh()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._stop.set()
+        if self._reader is not None:
+            self._reader.join(timeout=10)
+        self.index.close()
+
+    def _read(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.metrics.refresh()
+                done = self.index.refresh(most_seconds=_SLICE_SECONDS)
+                self.failed = ""
+            except OSError as error:  # the folder went away, the disk of the cache is full
+                done, self.failed = True, f"{error.filename or self.folder}: {error.strerror or error}"
+            self._stop.wait(1.0 if done else 0.01)
+
+    # ------------------------------------------------------------ what it is
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """Its recipe as plain values, resolved; empty where it cannot be read."""
+        try:
+            found = YAML(typ="safe", pure=True).load(self.recipe_text)
+        except YAMLError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def recipe_text(self) -> str:
+        """As it is written."""
+        try:
+            return (self.folder / "recipe.yaml").read_text("utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    @property
+    def title(self) -> str:
+        """What it says of itself, in a line."""
+        return plain(str(self.recipe.get("title") or self.name))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What it came to; empty until it is over."""
+        return json_object(self.folder / "summary.json")
+
+    def planned(self) -> dict[str, int]:
+        """By stage, how many steps its recipe asks for."""
+        found = {}
+        for stage in (
+            "pretraining",
+            "supervised",
+            "preference",
+            "offline",
+            "distillation",
+            "sampling",
+            "reinforcement",
+        ):
+            settings = self.recipe.get(stage)
+            if isinstance(settings, dict) and isinstance(settings.get("steps"), int):
+                found[stage] = settings["steps"]
+        return found
+
+    def revision(self) -> list[float]:
+        """Differs where there is something new."""
+        times = [_changed(self.folder / name) for name in ("metrics.jsonl", "summary.json", "evaluations")]
+        return [len(self.metrics.rows), self.index.count(), *times]
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Success on tasks it does not learn from, in the order of training: name, step (None at a stage's end),
+        success, interval, episodes, reward, turns, tool calls, tokens."""
+        found = []
+        folder = self.folder / "evaluations"
+        order = ["untrained", *self.metrics.stages()]
+        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+            told = json_object(path)
+            if not isinstance(told.get("success"), int | float):
+                continue
+            stage, _, number = path.stem.rpartition("-")
+            step = int(number) if number.isdecimal() and len(number) >= 6 else None
+            stage = stage if step is not None else path.stem
+            place = order.index(stage) if stage in order else len(order)
+            kept = ("success", "interval", "episodes", "reward", "turns", "tool_calls", "action_tokens", "kinds")
+            found.append(
+                (place, step if step is not None else 2**40, {"name": path.stem, "stage": stage, "step": step}
+                 | {key: told.get(key) for key in kept})
+            )  # fmt: skip
+        return [told for *_, told in sorted(found, key=lambda each: each[:2])]
+
+    def progress(self) -> dict[str, Any]:
+        """How far it is: stage, step, of how many, when it last wrote, and whether it is `finished`, `running`,
+        `silent` (nothing came for long) or `empty`."""
+        stages, planned = self.metrics.stages(), self.planned()
+        stage = stages[-1] if stages else ""
+        rows = self.metrics.of(stage)
+        last = max(_changed(self.folder / name) for name in ("metrics.jsonl", "store/journal.jsonl"))
+        age = max(0.0, time.time() - last) if last else None
+        lengths = [(row.get("time/rollout") or 0.0) + (row.get("time/update") or 0.0) for row in rows[-20:]]
+        patience = max(_QUIET_SECONDS, 10 * median(lengths) if lengths else 0.0)
+        if (self.folder / "summary.json").is_file():
+            state = "finished"
+        elif age is None or not (rows or self.index.count()):
+            state = "empty" if age is None or age > patience else "running"
+        else:
+            state = "running" if age <= patience else "silent"
+        return {
+            "state": state, "stage": stage, "step": rows[-1]["step"] if rows else 0, "steps": planned.get(stage),
+            "stages": stages, "planned": planned, "age": age,
+            "seconds": rows[-1].get("time/elapsed_seconds") if rows else None,
+        }  # fmt: skip
+
+    def verdict(self) -> dict[str, str]:
+        """Whether it goes well, in a word and a sentence; the word is `learning`, `learned`, `flat`, `falling`,
+        `early` or `unknown`."""
+        summary = self.summary
+        if summary and _has_success(summary.get("before")) and _has_success(summary.get("after")):
+            return _of_ends(summary["before"], summary["after"])
+        rows = self.metrics.of("reinforcement")
+        for key, form in (("episode/success", "{:.0%}"), ("reward/mean", "{:.3g}")):
+            if rows and rows[-1].get(key) is not None:
+                return _of_curve(change(rows, key), "success" if "success" in key else "reward", form, len(rows))
+        stage = next(iter(reversed(self.metrics.stages())), "")
+        rows = self.metrics.of(stage)
+        values = [row["loss"] for row in rows if isinstance(row.get("loss"), int | float)]
+        if len(values) < 2:
+            return {"word": "early", "said": "Too early to say: there are no steps yet."}
+        falls = values[-1] < values[0]
+        said = f"The loss of {stage} {'fell' if falls else 'did not fall'}: {values[0]:.3g} → {values[-1]:.3g}."
+        return {"word": "learning" if falls else "flat", "said": said}
+
+    def overview(self) -> dict[str, Any]:
+        """All of that, with alerts and what cannot be read, as JSON."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "folder": str(self.folder),
+            "progress": self.progress(),
+            "verdict": self.verdict(),
+            "alerts": [asdict(alert) for alert in alerts_of(self.metrics.of("reinforcement"))],
+            "evaluations": self.evaluations(),
+            "recipe": flat(self.recipe),
+            "recipe_text": plain(self.recipe_text),
+            "remarks": self.remarks(),
+        }
+
+    def remarks(self) -> list[str]:
+        """What of it cannot be read, and what is missing."""
+        said = self.index.remarks()
+        if self.metrics.damaged:
+            said.append(f"metrics.jsonl: {self.metrics.damaged} lines cannot be read and are left out")
+        said += [
+            f"{name} is missing" for name in ("recipe.yaml", "metrics.jsonl") if not (self.folder / name).is_file()
+        ]
+        if not self.index.is_kept:
+            said.append("the cache folder cannot be written: the index is made anew each time")
+        return said + ([self.failed] if self.failed else [])
+
+    def curves(self) -> dict[str, dict[str, Any]]:
+        """By stage and key, curves as JSON; `evaluation/success` is of tasks that are held out."""
+        found: dict[str, dict[str, Any]] = {}
+        for stage in self.metrics.stages():
+            found[stage] = {key: asdict(curve) for key, curve in curves_of(self.metrics.of(stage)).items()}
+        held_out = [told for told in self.evaluations() if told["step"] is not None and told.get("interval")]
+        if held_out:
+            found.setdefault(held_out[0]["stage"], {})["evaluation/success"] = {
+                "x": [told["step"] for told in held_out],
+                "y": [told["success"] for told in held_out],
+                "low": [told["interval"][0] for told in held_out],
+                "high": [told["interval"][1] for told in held_out],
+            }
+        return found
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Of its last checkpoint, or of the folder its policy began with; None where there is none yet."""
+        policy = self.recipe.get("policy")
+        path = policy.get("path") if isinstance(policy, dict) else None
+        saved = sorted(self.folder.glob("checkpoints/step-*"), key=lambda folder: (len(folder.name), folder.name))
+        folders = [*reversed(saved), *([Path(path)] if isinstance(path, str) else [])]
+        for folder in folders:
+            file = folder / "tokenizer.json"
+            if self._tokenizer is not None and self._tokenizer[0] == file:
+                return self._tokenizer[1]
+            if file.is_file():
+                try:
+                    self._tokenizer = file, Tokenizer.from_file(str(file))
+                except Exception:  # the library raises nothing narrower; a checkpoint may be half there
+                    continue
+                return self._tokenizer[1]
+        return None
+
+
+def opened_runs(folders: Sequence[Path], *, cache: Path | None = None) -> list[OpenedRun]:
+    """The runs in these folders: a run, the stages of one, a comparison, or a folder that holds runs.
+
+    Raises:
+        RunDirectoryError: There is none in one of them.
+    """
+    found: list[Path] = []
+    for folder in folders:
+        inside = _runs_in(folder)
+        if not inside:
+            raise RunDirectoryError(_none_in(folder))
+        found += [run for run in inside if run not in found]
+    names: dict[str, Path] = {}
+    for run in found:
+        parts = run.resolve().parts
+        name = next(n for k in range(1, len(parts) + 2) if (n := "/".join(parts[-k:])) not in names or k > len(parts))
+        names[name] = run
+    return [OpenedRun(run, name, cache=cache) for name, run in names.items()]
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    if _is_run(folder):
+        stages = [path for path in sorted((folder / "stages").glob("*")) if _is_run(path)]
+        metrics = folder / "metrics.jsonl"
+        own = not stages or (metrics.is_file() and metrics.stat().st_size > 0)
+        return [*([folder] if own else []), *stages]
+    if not folder.is_dir():
+        return []
+    inside = sorted(folder.glob("*/recipe.yaml")) or sorted(folder.glob("runs/*/recipe.yaml"))
+    return [run for path in inside for run in _runs_in(path.parent)]
+
+
+def _is_run(folder: Path) -> bool:
+    """Also one whose recipe went missing: what it wrote can be looked at."""
+    return any((folder / name).exists() for name in ("recipe.yaml", "metrics.jsonl", "trajectories"))
+
+
+def _none_in(folder: Path) -> str:
+    if not folder.exists():
+        there = sorted(path.name for path in folder.parent.iterdir() if path.is_dir()) if folder.parent.is_dir() else []
+        return f"{folder}: no such folder{did_you_mean(folder.name, [n for n in there if _is_run(folder.parent / n)])}"
+    return f"{folder}: holds no run; `whetstone train RECIPE --run-dir {folder}` makes one"
+
+
+def flat(value: Any, key: str = "") -> dict[str, str]:
+    """By dotted key, each value as it is written; lists are one."""
+    if isinstance(value, Mapping) and value:
+        found: dict[str, str] = {}
+        for name, each in value.items():
+            found |= flat(each, f"{key}.{name}" if key else str(name))
+        return found
+    return {key: plain(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))}
+
+
+def _of_ends(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
+    first, last = before["success"], after["success"]
+    low, high = after["interval"]
+    said = (
+        f"Success on held-out tasks: {first:.1%} → {last:.1%} "
+        f"(95 % interval {low:.1%} to {high:.1%}, {after.get('episodes')} episodes)."
+    )
+    if low > before["interval"][1]:
+        return {"word": "learned", "said": said}
+    if high < before["interval"][0]:
+        return {"word": "falling", "said": f"{said} It unlearned."}
+    return {"word": "flat", "said": f"{said} The intervals overlap: no clear change."}
+
+
+def _of_curve(changed: Change | None, what: str, form: str, steps: int) -> dict[str, str]:
+    if changed is None:
+        return {"word": "early", "said": f"Too early to say: {steps} steps; from 15 on {what} is compared."}
+    early, late = form.format(changed.early), form.format(changed.late)
+    if changed.late >= 0.95 and what == "success":
+        return {"word": "learned", "said": f"Nearly all is solved: {what} {early} in the beginning, {late} now."}
+    if changed.clear >= 3:
+        return {"word": "learning", "said": f"It learns: {what} rose from {early} to {late} over {steps} steps."}
+    if changed.clear <= -3:
+        return {"word": "falling", "said": f"It gets worse: {what} fell from {early} to {late} over {steps} steps."}
+    return {"word": "flat", "said": f"No clear change: {what} {early} in the beginning, {late} now, {steps} steps."}
+
+
+def _has_success(told: Any) -> bool:
+    return isinstance(told, dict) and isinstance(told.get("success"), int | float) and bool(told.get("interval"))
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where there is none, or what is there is half written."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

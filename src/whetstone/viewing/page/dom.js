@@ -1,0 +1,70 @@
+// What is on a page. Every text is a text node: nothing that a model or a tool wrote is ever read as markup.
+
+export function el(tag, props = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "on") for (const [event, heard] of Object.entries(value)) node.addEventListener(event, heard);
+    else if (name === "style") for (const [key, said] of Object.entries(value)) node.style.setProperty(key, said);
+    else if (name === "class") node.className = value;
+    else if (name in node && !["list", "role"].includes(name)) node[name] = value;
+    else node.setAttribute(name, value);
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+export function svg(tag, props = {}, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(props)) node.setAttribute(name, value);
+  node.append(...children.flat());
+  return node;
+}
+
+export function fill(node, ...children) {
+  node.replaceChildren(...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false));
+  return node;
+}
+
+export function number(value, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1000) return Math.round(value).toLocaleString("en");
+  if (size < 0.001) return value.toExponential(1);
+  return String(Number(value.toPrecision(digits)));
+}
+
+export const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
+export const whole = (value) => (value ?? 0).toLocaleString("en");
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 1) return `${Math.round(1000 * seconds)} ms`;
+  if (seconds < 120) return `${number(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return `${(seconds / 3600).toFixed(1)} h`;
+}
+
+export function table(heads, rows, caption) {
+  return el("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": caption },
+    el("table", {}, el("caption", { class: "hidden" }, caption),
+      el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))),
+      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell)))))));
+}
+
+export function details(title, open, make, id) {
+  const node = el("details", { open, id }, el("summary", {}, title));
+  let made = false;
+  const fillIt = () => {
+    if (node.open && !made) {
+      made = true;
+      node.append(make());
+    }
+  };
+  node.addEventListener("toggle", fillIt);
+  fillIt();
+  return node;
+}
+
+export const ago = (seconds) => (seconds < 5 ? "just now" : `${duration(seconds)} ago`);

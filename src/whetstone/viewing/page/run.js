@@ -1,0 +1,178 @@
+// Does the run go well? A sentence, what alarms, and the curves.
+import { ask } from "/page/api.js";
+import { chart } from "/page/chart.js";
+import { ago, details, duration, el, fill, number, percent, table, whole } from "/page/dom.js";
+import { grouped, isShare, meaning, title } from "/page/metrics.js";
+import { follow, go, link, state } from "/page/state.js";
+
+const WORDS = {
+  learning: ["good", "▲", "It learns"], learned: ["good", "✓", "It learned"], flat: ["plain", "■", "No clear change"],
+  falling: ["bad", "▼", "It gets worse"], early: ["plain", "…", "Too early to say"],
+};
+const STATES = { running: "Running", finished: "Finished", silent: "Silent", empty: "Nothing yet" };
+const FOLDED = new Set(["Success by kind of task", "Endings and faults", "All others"]);
+const opened = new Map();
+const held = { overviews: new Map(), curves: new Map() };
+let parts = {};
+
+export function mount(main) {
+  parts = Object.fromEntries(["head", "alerts", "held", "controls", "curves", "recipe"].map((name) => [name, el("div")]));
+  fill(main, Object.values(parts));
+  held.overviews.clear();
+  held.curves.clear();
+}
+
+export async function update(context) {
+  const wanted = [context.at, ...context.overlaid];
+  await Promise.all(wanted.map(async (run) => {
+    if (!held.overviews.has(run.name)) held.overviews.set(run.name, await ask(`runs/${run.i}/overview`));
+    if (!held.curves.has(run.name)) held.curves.set(run.name, await ask(`runs/${run.i}/curves`));
+  }));
+  draw(context);
+}
+
+export async function live(context, fresh) {
+  for (const name of fresh) {
+    held.overviews.delete(name);
+    held.curves.delete(name);
+  }
+  await update(context);
+}
+
+function draw(context) {
+  const run = context.at;
+  const told = held.overviews.get(run.name);
+  fill(parts.head, head(run, told));
+  fill(parts.alerts, alerts(told));
+  fill(parts.held, heldOut(told));
+  const stages = [...new Set(context.overlaid.flatMap((each) => Object.keys(held.curves.get(each.name))))];
+  const stage = stages.includes(state.stage) ? state.stage
+    : stages.includes("reinforcement") ? "reinforcement" : stages[stages.length - 1];
+  drawControls(stages, stage);
+  fill(parts.curves, stage ? curves(context, stage) : el("p", { class: "soft" }, "No step is on record yet."));
+  if (!parts.recipe.contains(document.activeElement)) fill(parts.recipe, recipe(context));
+}
+
+function head(run, told) {
+  const progress = told.progress;
+  const [mood, sign, word] = WORDS[told.verdict.word] ?? WORDS.early;
+  const share = progress.steps ? Math.min(1, progress.step / progress.steps) : null;
+  const rows = held.curves.get(run.name)[progress.stage] ?? {};
+  const last = (key) => rows[key]?.y.at(-1);
+  const figure = (name, value, said) => value !== "–" && el("div", { class: "figure" }, el("dt", {}, name),
+    el("dd", {}, value, said && el("small", {}, said)));
+  const success = rows["episode/success"];
+  const age = progress.age === null || progress.state === "finished" ? "" : `, last wrote ${ago(progress.age)}`;
+  return [
+    el("h1", {}, told.title),
+    el("div", { class: `verdict ${mood}` },
+      el("p", { class: "word" }, el("span", { "aria-hidden": "true" }, `${sign} `), word),
+      el("p", {}, told.verdict.said)),
+    el("p", { class: "progress" },
+      el("span", { class: `pill state-${progress.state}` }, STATES[progress.state]),
+      ` ${progress.stage} step ${whole(progress.step)}${progress.steps ? ` of ${whole(progress.steps)}` : ""}${age}`,
+      progress.seconds ? `, ${duration(progress.seconds)} of training` : ""),
+    share !== null && progress.state !== "finished" && el("progress", { max: 1, value: share,
+      "aria-label": `${progress.stage}: ${Math.round(100 * share)} %` }),
+    el("dl", { class: "figures" },
+      figure("success, last step", success ? percent(success.y.at(-1)) : "–",
+        success?.low.length ? `95 %: ${percent(success.low.at(-1))} to ${percent(success.high.at(-1))}` : ""),
+      figure("reward", number(last("reward/mean"))),
+      figure("turns", number(last("episode/turns"))),
+      figure("tool calls", number(last("episode/tool_calls"))),
+      figure("tokens an episode", number(last("episode/action_tokens"))),
+      figure("entropy", number(last("policy/entropy")), "nats a token"),
+      figure("failed episodes", last("episode/invalid_fraction") ? percent(last("episode/invalid_fraction")) : "–"),
+      figure("tokens a second", number(last("throughput/tokens_per_second")))),
+    told.remarks.length > 0 && el("details", { class: "remarks" },
+      el("summary", {}, `${told.remarks.length} remarks on its files`),
+      el("ul", {}, told.remarks.map((said) => el("li", {}, said)))),
+  ];
+}
+
+function alerts(told) {
+  if (!told.alerts.length) {
+    const early = told.verdict.word === "early" || !told.progress.stages.includes("reinforcement");
+    return el("p", { class: "calm" }, early ? "Signs of trouble are looked for from step 15 of reinforcement on."
+      : "✓ No sign of trouble: entropy, reward against success, lengths, mismatch, gradients and engine were looked at.");
+  }
+  return [el("h2", {}, `Look at this (${told.alerts.length})`), el("div", { class: "alerts" }, told.alerts.map((alert) =>
+    el("section", { class: "alert" }, el("h3", {}, `⚠ ${alert.name}`), el("p", {}, `${alert.said}.`),
+      el("p", {}, el("b", {}, "Look at: "), alert.look, "."), el("p", {}, el("b", {}, "Try: "), alert.attempt, "."),
+      el("p", { class: "soft" }, "Curves: ", alert.keys.map((key, i) => [i ? ", " : "",
+        el("a", { href: `#${key}`, on: { click: (event) => jump(event, key) } }, title(key))])))))];
+}
+
+function jump(event, key) {
+  event.preventDefault();
+  for (const folded of parts.curves.querySelectorAll("details")) {
+    if (folded.dataset.keys.split(" ").includes(key)) folded.open = true;
+  }
+  requestAnimationFrame(() => {
+    const found = document.getElementById(`curve-${key}`);
+    found?.scrollIntoView({ block: "center" });
+    found?.focus();
+  });
+}
+
+function heldOut(told) {
+  if (!told.evaluations.length) return [];
+  const rows = told.evaluations.map((each) => [each.step === null ? each.name : `${each.stage}, step ${each.step}`,
+    el("span", { class: "barred" }, el("meter", { min: 0, max: 1, value: each.success, "aria-hidden": "true" }),
+      el("b", {}, percent(each.success))),
+    each.interval ? `${percent(each.interval[0])} to ${percent(each.interval[1])}` : "–", whole(each.episodes),
+    number(each.reward), number(each.turns), number(each.tool_calls), number(each.action_tokens)]);
+  return [el("h2", {}, "On tasks it never learns from"),
+    table(["when", "success", "95 % interval", "episodes", "reward", "turns", "calls", "tokens"], rows,
+      "Evaluations on held-out tasks")];
+}
+
+function drawControls(stages, stage) {
+  if (parts.controls.contains(document.activeElement)) return;
+  const smooth = state.smooth ?? "0.6";
+  const choose = el("select", { id: "stage", on: { change: () => go({ stage: choose.value }) } },
+    stages.map((each) => el("option", { value: each, selected: each === stage }, each)));
+  const said = el("output", {}, smooth);
+  const slide = el("input", { id: "smooth", type: "range", min: 0, max: 0.98, step: 0.02, value: smooth, on: {
+    input: () => { said.value = slide.value; }, change: () => go({ smooth: slide.value }, { replace: true }) } });
+  fill(parts.controls, stages.length > 0 && el("h2", {}, "Curves"), stages.length > 0 && el("div", { class: "controls" },
+    el("label", { htmlFor: "stage" }, "stage "), choose, el("label", { htmlFor: "smooth" }, "smoothing "), slide, said));
+}
+
+function curves({ overlaid }, stage) {
+  const smooth = Number(state.smooth ?? 0.6);
+  const of = (run, key) => held.curves.get(run.name)[stage]?.[key];
+  const keys = [...new Set(overlaid.flatMap((run) => Object.keys(held.curves.get(run.name)[stage] ?? {})))];
+  const moves = keys.filter((key) => overlaid.some((run) => of(run, key)?.y.some((y) => y !== 0)));
+  const still = keys.length - moves.length;
+  const made = (key) => el("figure", { id: `curve-${key}`, tabIndex: -1 },
+    el("figcaption", {}, el("b", {}, title(key)), " ", el("code", {}, key), el("span", { class: "soft" }, meaning(key))),
+    chart(overlaid.filter((run) => of(run, key)).map((run) => ({ ...of(run, key), name: run.name, colour: run.colour,
+      points: key === "evaluation/success" })), { label: title(key), share: isShare(key), smooth }));
+  const found = grouped(moves).map(([name, mine]) => {
+    const node = details(`${name} (${mine.length})`, opened.get(name) ?? !FOLDED.has(name),
+      () => el("div", { class: "grid" }, mine.map(made)));
+    node.dataset.keys = mine.join(" ");
+    node.addEventListener("toggle", () => opened.set(name, node.open));
+    return node;
+  });
+  const legend = overlaid.length > 1 && el("p", { class: "legend" }, overlaid.map((run) =>
+    el("span", {}, el("i", { class: "dot", style: { "--dot": run.colour } }), ` ${run.name} `)));
+  return [legend, found, still > 0 && el("p", { class: "soft" }, `${still} numbers were 0 all along and are not drawn.`)];
+}
+
+function recipe({ all, overlaid, at }) {
+  const told = held.overviews.get(at.name);
+  const found = [details("Recipe, resolved", false, () => el("pre", { tabIndex: 0 }, told.recipe_text))];
+  const others = overlaid.length > 1 ? overlaid.map((run) => [run.name, held.overviews.get(run.name).recipe]) : [];
+  if (others.length) {
+    const keys = [...new Set(others.flatMap(([, flat]) => Object.keys(flat)))].sort();
+    const differ = keys.filter((key) => new Set(others.map(([, flat]) => flat[key])).size > 1);
+    found.unshift(details(`What differs in the recipes (${differ.length})`, true, () => (differ.length
+      ? table(["key", ...others.map(([name]) => name)], differ.map((key) => [el("code", {}, key),
+        ...others.map(([, flat]) => flat[key] ?? "–")]), "Keys of the recipes that differ")
+      : el("p", {}, "Nothing: the recipes are the same."))));
+  }
+  return [el("h2", {}, "Recipe"), found, el("p", { class: "soft" }, "Folder ", el("code", {}, told.folder),
+    all.length > 1 && [" · ", el("a", { href: link({ tab: "compare" }), on: { click: follow } }, "compare the runs")])];
+}

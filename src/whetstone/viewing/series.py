@@ -1,0 +1,116 @@
+"""Which curves has a run? Its metrics by stage and key, read as they are appended.
+
+Easy to get wrong: a run that goes on from a checkpoint rewrites the file without what came behind it, so a file that
+does not go on where it was read to is read again.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from whetstone.evaluation.intervals import wilson
+
+MOST_POINTS = 600
+"""Of a curve; of a longer one the mean of neighbours is shown."""
+_COMPARED = 4096
+
+
+class MetricRows:
+    """The rows of a run's `metrics.jsonl`, as far as it is written."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / "metrics.jsonl"
+        self.rows: list[dict[str, Any]] = []
+        self.damaged = 0
+        """Lines that could not be read."""
+        self._done, self._tail = 0, 0
+        self._reading = threading.Lock()
+
+    def refresh(self) -> None:
+        """Read what was appended."""
+        if not self.path.is_file():
+            return
+        with self._reading, open(self.path, "rb") as file:
+            start = max(0, self._done - _COMPARED)
+            file.seek(start)
+            if zlib.crc32(file.read(self._done - start)) != self._tail:
+                self.rows, self.damaged, self._done = [], 0, 0
+            file.seek(self._done)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._done += len(line)
+                try:
+                    row = orjson.loads(line)
+                    self.rows.append({**row, "stage": str(row["stage"]), "step": int(row["step"])})
+                except (ValueError, LookupError, TypeError):
+                    self.damaged += 1
+            start = max(0, self._done - _COMPARED)
+            file.seek(start)
+            self._tail = zlib.crc32(file.read(self._done - start))
+
+    def of(self, stage: str) -> list[dict[str, Any]]:
+        """The rows of a stage."""
+        return [row for row in self.rows if row["stage"] == stage]
+
+    def stages(self) -> list[str]:
+        """In the order they began."""
+        return list(dict.fromkeys(row["stage"] for row in self.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One number over the steps of a stage."""
+
+    x: list[float]
+    y: list[float]
+    low: list[float]
+    """Lower ends of 95 % intervals; empty where there are none."""
+    high: list[float]
+
+
+def curves_of(rows: Sequence[Mapping[str, Any]], *, most: int = MOST_POINTS) -> dict[str, Curve]:
+    """By key, the curve of each number in the rows of one stage.
+
+    A success has Wilson's interval over the episodes of its step (of the steps that are shown as one point).
+    """
+    keys = dict.fromkeys(key for row in rows for key in row if key not in ("stage", "step"))
+    found = {}
+    for key in keys:
+        points = [(row["step"], row[key], _episodes(row)) for row in rows if _is_number(row.get(key))]
+        if points:
+            found[key] = _curve(points, with_interval=key == "episode/success", most=most)
+    return found
+
+
+def _curve(points: Sequence[tuple[int, float, float]], *, with_interval: bool, most: int) -> Curve:
+    width = math.ceil(len(points) / most)
+    x, y, low, high = [], [], [], []
+    for first in range(0, len(points), width):
+        held = points[first : first + width]
+        counts = [count for _, _, count in held]
+        x.append(held[-1][0] if width == 1 else sum(step for step, _, _ in held) / len(held))
+        y.append(sum(value for _, value, _ in held) / len(held))
+        if with_interval and all(counts):
+            interval = wilson(round(sum(value * count for _, value, count in held)), round(sum(counts)))
+            low.append(interval[0])
+            high.append(interval[1])
+    return Curve(x, y, low, high) if len(low) == len(x) else Curve(x, y, [], [])
+
+
+def _episodes(row: Mapping[str, Any]) -> float:
+    """Scored episodes of a step; 0 where it does not say."""
+    played, invalid = row.get("cost_per_step/episodes"), row.get("episode/invalid")
+    return max(0.0, (played or 0.0) - (invalid or 0.0))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,179 @@
+"""Whoever may look sees all of a run; nobody else sees anything, and nothing can be changed."""
+
+import asyncio
+import json
+
+import httpx2
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests_viewed import evaluated, made_run
+from whetstone.serving.access import Keys, new_key
+from whetstone.viewing.app import PAGE, Viewer, view_application
+from whetstone.viewing.opened import opened_runs
+
+pytest.importorskip("starlette", reason="pip install starlette uvicorn")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("app")
+    run = made_run(folder / "run")
+    evaluated(run, "untrained", 0.25, [0.1, 0.4])
+    found = opened_runs([run, made_run(folder / "other", steps=1)], cache=folder / "cache")
+    for each in found:
+        each.refresh()
+    return found
+
+
+def got(viewer, path, *, method="GET", host="localhost", **headers):
+    """The answer to one request."""
+    app = view_application(viewer)
+
+    async def ask():
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
+            return await client.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+
+    return asyncio.run(ask())
+
+
+def told(runs, path, **options):
+    answer = got(Viewer(runs, **options), path)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_state_says_how_far_each_run_is(runs):
+    one, other = told(runs, "/api/state")["runs"]
+    assert (one["name"], one["step"], one["steps"], one["trajectories"]) == ("run", 3, 40, 12)
+    assert one["read"] == one["bytes"] > 0
+    assert other["trajectories"] == 4
+
+
+def test_an_overview_has_verdict_alerts_recipe_and_evaluations(runs):
+    found = told(runs, "/api/runs/0/overview")
+    assert found["title"] == "Sums with a tool"
+    assert found["recipe"]["reinforcement.learning_rate"] == "0.001"
+    assert found["evaluations"][0]["success"] == 0.25
+    assert found["alerts"] == []
+
+
+def test_curves_trajectories_and_one_of_them(runs):
+    assert told(runs, "/api/runs/0/curves")["reinforcement"]["reward/mean"]["x"] == [1, 2, 3]
+    page = told(runs, "/api/runs/0/trajectories?outcome=solved&limit=2&descending=1")
+    assert (page["count"], len(page["rows"])) == (6, 2)
+    one = told(runs, "/api/runs/0/trajectory?id=group-1/sums/1%231")
+    assert one["row"]["step"] == 1
+    assert [mate["id"] for mate in one["mates"]] == ["group-1/sums/1#0", "group-1/sums/1#1"]
+    assert one["group_state"] == "learned from"
+
+
+def test_tools_steps_episodes_trace_and_comparison(runs):
+    (tool,) = told(runs, "/api/runs/0/tools")
+    assert (tool["name"], tool["calls"]) == ("sum", 12)
+    assert [step["start"] for step in told(runs, "/api/runs/0/steps")["steps"]] == [0.0, 2.0, 4.0]
+    assert len(told(runs, "/api/runs/0/episodes?step=2")["episodes"]) == 4
+    assert {event["ph"] for event in told(runs, "/api/runs/0/trace?first=1&last=2")["traceEvents"]} == {"M", "X"}
+    compared = told(runs, "/api/compare", comparison={"contenders": [], "pairs": []})
+    assert compared["runs"][0]["curve"] == {"x": [16.0, 32.0, 48.0], "y": [0.5, 0.5, 0.5]}  # 16 sampled tokens a step
+    assert compared["comparison"] == {"contenders": [], "pairs": []}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/api/runs/7/overview", 404, "no run 7; there are 2"),
+        ("/api/runs/x/overview", 404, "no run x"),
+        ("/api/runs/0/trajectories?sort=x", 400, "cannot sort by"),
+        ("/api/runs/0/trajectory?id=nobody", 404, "no trajectory nobody"),
+        ("/api/runs/0/episodes?step=-1", 400, "no whole number"),
+        ("/api/runs/0/data?stage=warming", 400, "no stage on data"),
+        ("/api/nothing", 404, "Not Found"),
+        ("/page/..%2fapp.py", 404, ""),
+        ("/page/nothing.js", 404, "no such page"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_in_a_line(runs, path, status, said):
+    answer = got(Viewer(runs), path)
+    assert answer.status_code == status
+    assert said in answer.json()["error"]
+
+
+def test_without_keys_only_this_machine_is_answered_and_no_other_page(runs):
+    viewer = Viewer(runs)
+    assert got(viewer, "/api/state").status_code == 200
+    assert got(viewer, "/api/state", host="evil.example").status_code == 403
+    assert got(viewer, "/api/state", origin="http://evil.example").status_code == 403
+    assert got(viewer, "/api/state", sec_fetch_site="cross-site").status_code == 403
+    assert got(viewer, "/api/state", sec_fetch_site="same-origin").status_code == 200
+
+
+def test_with_keys_only_who_may_see_all_is_answered(runs, tmp_path):
+    file = tmp_path / "keys.json"
+    admin, user = new_key(file, "me", "admin"), new_key(file, "agent", "use")
+    viewer = Viewer(runs, keys=Keys.read(file))
+    assert got(viewer, "/api/state").status_code == 401
+    assert got(viewer, "/api/state", authorization="Bearer wrong").status_code == 401
+    assert got(viewer, "/api/state", authorization=f"Bearer {user}").status_code == 403
+    assert got(viewer, "/api/state", host="runs.example", authorization=f"Bearer {admin}").status_code == 200
+    assert got(viewer, "/").status_code == 200  # the page itself holds nothing of a run
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_nothing_can_be_changed(runs, method):
+    assert got(Viewer(runs), "/api/state", method=method).status_code == 405
+
+
+@pytest.mark.parametrize("path", ["/", "/page/main.js", "/api/state", "/api/runs/9/overview"])
+def test_every_answer_forbids_foreign_scripts(runs, path):
+    headers = got(Viewer(runs), path).headers
+    assert "default-src 'none'; script-src 'self'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_no_part_of_the_page_makes_markup_of_text_or_fetches_from_elsewhere():
+    for path in PAGE.glob("*.*"):
+        text = path.read_text()
+        for never in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "srcdoc",
+        ):
+            assert never not in text, (path.name, never)
+        without_names = text.replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in without_names, path.name
+        assert "https://" not in without_names, path.name
+
+
+KEYS = [
+    "id",
+    "part",
+    "sort",
+    "text",
+    "task",
+    "from_step",
+    "above",
+    "measure",
+    "limit",
+    "offset",
+    "step",
+    "first",
+    "whole",
+]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(["trajectories", "trajectory", "episodes", "trace"]),
+    asked=st.dictionaries(st.sampled_from(KEYS), st.text(max_size=12), max_size=4),
+)
+def test_whatever_is_asked_is_answered_or_refused(runs, name, asked):
+    answer = got(Viewer(runs), str(httpx2.URL(f"/api/runs/0/{name}", params=asked)))
+    assert answer.status_code in (200, 400, 404)
+    json.loads(answer.text)
