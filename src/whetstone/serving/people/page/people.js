@@ -10,6 +10,7 @@ let model = "";
 let current = "talk";
 let seat = null; // the one that is held
 let polling = 0;
+let listed = ""; // the seats as they are shown
 
 function newId() {
   return [...crypto.getRandomValues(new Uint8Array(12))].map((n) => n.toString(16).padStart(2, "0")).join("");
@@ -275,6 +276,9 @@ async function showQueue() {
       return;
     } else return;
   }
+  const now = JSON.stringify(data);
+  if (now === listed && view.querySelector("#seats")) return; // so that the keyboard's place in it stays
+  listed = now;
   view.replaceChildren(
     make("p", { className: "faint", textContent: "Agents under test wait here for somebody to speak as their user, and answers that are held for somebody to look at them." }),
     make("div", { className: "row" }, button("Take the next", claim, { className: "main", disabled: !data.some((each) => each.waits) })),
