@@ -41,7 +41,8 @@ from whetstone.serving.speaking import Speaker
 
 EPISODE, TASK = "x-whetstone-episode", "x-whetstone-task"
 """Headers."""
-_LONGEST_NAME = 200
+LONGEST_NAME = 200
+"""Signs, of an episode or a task."""
 
 
 class Server:
@@ -92,8 +93,8 @@ class Server:
         """The episode a request belongs to."""
         name = request.path_params.get("episode") or request.headers.get(EPISODE, "")
         task = request.headers.get(TASK, "")
-        if max(len(name), len(task)) > _LONGEST_NAME or "/" in name + task:
-            raise RefusedError(f"names of episodes and tasks have up to {_LONGEST_NAME} signs and no stroke")
+        if max(len(name), len(task)) > LONGEST_NAME or "/" in name + task:
+            raise RefusedError(f"names of episodes and tasks have up to {LONGEST_NAME} signs and no stroke")
         return self.episodes.of(key, asked, named=name, task=task)
 
     def model_of(self, body: Mapping[str, Any]) -> str:
