@@ -90,8 +90,9 @@ function conversationShown(told, refresh) {
   const list = make("ol", { className: "talk", "aria-live": "polite", "aria-label": "Conversation" });
   const heard = new Set();
   for (const answer of told.answers) {
-    if (!heard.has(`${answer.behind}`)) list.append(...answer.heard.map((message) => shown(message)));
-    heard.add(`${answer.behind}`);
+    const asked = JSON.stringify([answer.behind, answer.heard]); // once before both answers in a place
+    if (!heard.has(asked)) list.append(...answer.heard.map((message) => shown(message)));
+    heard.add(asked);
     const kind = answer.by ? "by-person" : answer.replaced_by !== null ? "replaced" : "";
     const who = answer.by ? `${answer.by}, in the policy's place` : kind ? "policy, taken over" : "policy";
     list.append(shown(answer.message, { who, kind, below: [toolbar(told, answer, refresh)] }));
