@@ -37,6 +37,8 @@ from whetstone.serving.live.service import LiveService
 CHAIN = QUESTIONS[:3]
 OVERLOOKS, MEDDLES, ERRS = 0.1, 0.05, 0.1
 """How often the expert lets a wrong answer stand, replaces a right one, and says a letter by chance."""
+_TALKS = 16
+"""Episodes in which the policy is by itself."""
 CONTENDERS: dict[str, tuple[str, bool, bool]] = {
     "corrections": ("demonstration", True, True),
     "preferences": ("preference", True, True),
@@ -125,7 +127,7 @@ async def learned(checkpoint: Path, folder: Path, contender: str, *, seed: int, 
     return {"before": before, "after": after, "takes": takes}
 
 
-async def alone(service: LiveService, wanted: list[str], *, seed: int, name: str, talks: int = 16) -> list[bool]:
+async def alone(service: LiveService, wanted: list[str], *, seed: int, name: str, talks: int = _TALKS) -> list[bool]:
     """Whether each answer is right where nobody helps; questions go on behind wrong answers, too."""
     right = []
     for number in range(talks):
@@ -180,8 +182,7 @@ def main() -> None:
                 rows.setdefault(name, {})[seed] = row_of(settings, name, seed, measures, right)
                 if name != "before":
                     print(name, seed, measures, file=sys.stderr, flush=True)
-    tasks = len(CHAIN)
-    told = result_of("people", settings, rows, world="demo", machine=machine(), budget={}, tasks=tasks)
+    told = result_of("people", settings, rows, world="demo", machine=machine(), budget={}, tasks=_TALKS * len(CHAIN))
     if arguments.write:
         keep(told)
     print(json.dumps(told) if arguments.json else page(told))

@@ -242,6 +242,8 @@ def test_what_cannot_be_taken_over_is_refused_with_the_reason(tmp_path):
             found, told = await post(http, over, **body)
             assert (found, said in told.get("error", {}).get("message", "")) == (status, True), told
         assert (await post(http, "/v1/episodes/other/take-over", message={"content": "B"}))[0] == 404
+        for name, body in (("x" * 201, {}), ("e", {"seconds": -1}), ("e", {"seconds": 1e9}), ("e", {"seconds": "x"})):
+            assert (await post(http, f"/v1/episodes/{name}/watch", **body))[0] == 400
 
     in_live(tmp_path, work, "live.turns_per_update=50")
 

@@ -94,6 +94,27 @@ def test_a_person_answers_as_the_user_on_a_phone_in_the_dark(tmp_path):
 
 @needs_chromium
 @pytest.mark.slow
+def test_an_answer_that_is_held_is_changed_on_the_page_before_its_agent_hears_it(tmp_path):
+    async def work(served, page, address):
+        async with httpx2.AsyncClient(base_url=address, timeout=90) as http:
+            await http.post("/v1/episodes/agent/watch", json={"by": "Ada", "seconds": 80})
+            body = {"model": "tiny", "messages": [{"role": "user", "content": "Name a letter."}], "max_tokens": 4}
+            asking = asyncio.ensure_future(http.post("/episodes/agent/v1/chat/completions", json=body))
+            await page.click("Queue")
+            await page.click("Take the next")
+            await page.until("document.querySelector('#seat textarea')")
+            await page.write("#seat textarea", "It is B.")
+            await page.click("Say this instead")
+            assert (await asking).json()["choices"][0]["message"]["content"] == "It is B."
+            await page.click("Episodes")
+            await page.click("Open")
+            await page.until("document.querySelectorAll('li.by-person').length === 1")
+
+    browsed(tmp_path, work)
+
+
+@needs_chromium
+@pytest.mark.slow
 def test_another_page_in_the_same_browser_cannot_ask_in_its_users_name(tmp_path):
     async def work(served, page, address):
         port = address.rpartition(":")[2]

@@ -48,7 +48,8 @@ def live(
     """Serve the policy of RECIPE, or of a run at its last checkpoint, and let it learn from what follows its answers.
 
     A correction, the same question again, a tool's error: each lowers the answer before it, and what was said is the
-    hint by which the policy teaches itself. Stopped or killed and called again it goes on.
+    hint by which the policy teaches itself. Stopped or killed and called again it goes on. The address itself, without
+    /v1, is a page for people, who talk with the policy, take over its answers and rate them.
 
     \b
     whetstone live runs/demo

@@ -45,7 +45,9 @@ from whetstone.serving.speaking import Speaker
 
 EPISODE, TASK, SEED = "x-whetstone-episode", "x-whetstone-task", "x-whetstone-seed"
 """Headers."""
-_NAME = re.compile(r"[ -~]{0,200}")
+LONGEST_NAME = 200
+"""Signs, of an episode or a task."""
+_NAME = re.compile(rf"[ -~]{{0,{LONGEST_NAME}}}")
 
 
 class Server:
@@ -112,7 +114,7 @@ class Server:
         name = request.path_params.get("episode") or request.headers.get(EPISODE, "")
         task = request.headers.get(TASK, "")
         if not _NAME.fullmatch(name) or "/" in name or not _NAME.fullmatch(task):
-            raise RefusedError("names have up to 200 printable signs of ASCII, those of episodes no stroke")
+            raise RefusedError(f"names have up to {LONGEST_NAME} printable signs of ASCII, those of episodes no stroke")
         given = request.headers.get(SEED, "")
         if given and not (given.isascii() and given.isdigit() and len(given) < 20 and int(given) < 2**63):
             raise RefusedError(f"{SEED}: a whole number from 0 to 2**63 - 1, got {given[:40]}", param=SEED)

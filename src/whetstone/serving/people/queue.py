@@ -162,9 +162,10 @@ class PeopleQueue:
         Raises:
             RefusedError: There is no such seat or turn.
         """
-        until = time.monotonic() + wait
+        until, seat = time.monotonic() + wait, self.get(id)
         while True:
-            changed, seat = self._changed, self.get(id)
+            changed = self._changed
+            self._look()
             if 0 <= turn < len(seat.said):
                 return seat.said[turn]
             if turn != seat.asked - 1:

@@ -33,7 +33,7 @@ from whetstone.chat.api.asked import told as as_told
 from whetstone.errors import RecipeError
 from whetstone.extras import install_command
 from whetstone.serving.access import Key
-from whetstone.serving.app import Server
+from whetstone.serving.app import LONGEST_NAME, Server
 from whetstone.serving.interventions import message_from, take_over
 from whetstone.serving.people.holding import Holding, shown_to_people
 from whetstone.serving.people.queue import PeopleQueue, Seat
@@ -107,6 +107,8 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         seconds = _number(body, "seconds") or 0.0
         if not 0 <= seconds <= 3600:
             raise RefusedError("seconds: an answer waits for an hour at most; 0: not at all", param="seconds")
+        if len(request.path_params["id"]) > LONGEST_NAME:
+            raise RefusedError(f"names of episodes have up to {LONGEST_NAME} signs")
         episode = server.episodes.named(key, request.path_params["id"])
         episode.watched, episode.hold_seconds = by, seconds
         return JSONResponse({"object": "watch", "episode": episode.id, "by": by, "seconds": seconds})

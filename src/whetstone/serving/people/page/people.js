@@ -10,6 +10,7 @@ let model = "";
 let current = "talk";
 let seat = null; // the one that is held
 let polling = 0;
+let listed = ""; // the seats as they are shown
 
 function newId() {
   return [...crypto.getRandomValues(new Uint8Array(12))].map((n) => n.toString(16).padStart(2, "0")).join("");
@@ -89,8 +90,9 @@ function conversationShown(told, refresh) {
   const list = make("ol", { className: "talk", "aria-live": "polite", "aria-label": "Conversation" });
   const heard = new Set();
   for (const answer of told.answers) {
-    if (!heard.has(`${answer.behind}`)) list.append(...answer.heard.map((message) => shown(message)));
-    heard.add(`${answer.behind}`);
+    const asked = JSON.stringify([answer.behind, answer.heard]); // once before both answers in a place
+    if (!heard.has(asked)) list.append(...answer.heard.map((message) => shown(message)));
+    heard.add(asked);
     const kind = answer.by ? "by-person" : answer.replaced_by !== null ? "replaced" : "";
     const who = answer.by ? `${answer.by}, in the policy's place` : kind ? "policy, taken over" : "policy";
     list.append(shown(answer.message, { who, kind, below: [toolbar(told, answer, refresh)] }));
@@ -275,6 +277,9 @@ async function showQueue() {
       return;
     } else return;
   }
+  const now = JSON.stringify(data);
+  if (now === listed && view.querySelector("#seats")) return; // so that the keyboard's place in it stays
+  listed = now;
   view.replaceChildren(
     make("p", { className: "faint", textContent: "Agents under test wait here for somebody to speak as their user, and answers that are held for somebody to look at them." }),
     make("div", { className: "row" }, button("Take the next", claim, { className: "main", disabled: !data.some((each) => each.waits) })),
