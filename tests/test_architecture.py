@@ -16,9 +16,9 @@ SOURCE = ROOT / "src" / "whetstone"
 ORDER = [
     "window", "errors", "extras", "ranges", "plain_json", "stopping", "seeding", "compute_thread", "atomic_write",
     "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox", "chat", "notebook_html",
-    "trajectory", "trajectory_json", "causes", "tools", "tasks", "environments", "policies", "inference", "rewards", "rollout",
-    "algorithms", "learning", "evaluation", "reporting", "record", "data", "assembly", "training", "analysis",
-    "scaling", "serving", "recipes", "cli",
+    "trajectory", "trajectory_json", "causes", "tools", "tasks", "environments", "policies", "inference", "rewards",
+    "rollout", "algorithms", "learning", "evaluation", "reporting", "record", "data", "assembly", "training",
+    "analysis", "scaling", "serving", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 ALGORITHMS = sorted((SOURCE / "algorithms").rglob("*.py"))

@@ -56,7 +56,7 @@ def test_runs_and_the_way_there_are_offered(runs):
 
 
 def test_keys_are_offered_level_by_level():
-    assert keys("reinf") == ["reinforcement"]
+    assert keys("reinf") == ["reinforcement."]
     assert "reinforcement.learning_rate=" in keys("reinforcement.")
     assert keys("reinforcement.learning_r") == ["reinforcement.learning_rate="]
     assert keys("seed") == ["seed="]
