@@ -122,7 +122,7 @@ class Terminal:
         return self.seen
 
     def end(self):
-        self.until("\0", seconds=60)
+        self.until("\0", seconds=400)  # until nobody has it open: closed earlier, it would end the command
         os.close(self.ours)
         return self.process.wait(60)
 
