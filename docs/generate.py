@@ -21,6 +21,8 @@ from devices_page import devices_page
 from docstring_parser import parse
 from environments_page import environments_page
 from formats_page import formats_page
+from keys_page import keys_page
+from metrics_page import metrics_page
 from papers_page import papers_page
 from rewards_page import rewards_page
 from tools_page import tools_page
@@ -222,6 +224,8 @@ def main() -> None:
         "devices.md": devices_page(),
         "compatibility.md": compatibility_page(),
         "what-matters.md": matters,
+        "keys.md": keys_page(),
+        "metrics.md": metrics_page(),
     }
     for name, page in pages.items():
         if "--check" not in sys.argv:

@@ -146,3 +146,36 @@ def test_the_page_of_reading_a_run_names_keys_metrics_and_methods_that_exist():
     written = " ".join(path.read_text() for path in (ROOT / "src" / "whetstone").rglob("*.py"))
     for area, name in re.findall(r"`([a-z]+)/([a-z_]+)`", text):
         assert f"{area}/{name}" in written or f'"{area}/' in written, f"{area}/{name}"
+
+
+def test_every_key_of_a_recipe_is_on_its_page_with_what_it_changes(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    page = importlib.import_module("keys_page")
+    written = (ROOT / "docs" / "keys.md").read_text()
+    found = dict(page.keys())
+    assert len(found) > 150
+    assert [key for key, said in found.items() if not said] == []
+    assert [key for key in found if f"| `{key}` |" not in written] == []
+    assert "| `reinforcement.learning_rate` | number | `0.001` | > 0 |" in written
+    assert "| `environment.timeout_seconds` | number | `300` | seconds, > 0 |" in written
+
+
+def test_every_option_of_every_part_is_on_that_page_with_what_it_changes():
+    written = (ROOT / "docs" / "keys.md").read_text().partition("## Options of parts")[2]
+    rows = [line for line in written.splitlines() if line.startswith("| `")]
+    assert len(rows) > 500
+    assert [row for row in rows if row.endswith("|  |")] == []
+    for name in ("tensorboard", "clipped", "python", "arithmetic", "frozen_lake", "ucb"):
+        assert any(row.startswith(f"| `{name}` |") for row in rows), name
+
+
+def test_the_example_of_a_tracker_is_one(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "trackers.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "lines.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    tracker = importlib.import_module("lines").Lines(path=str(tmp_path / "told"))
+    assert tracker.start(None) is None
+    tracker.log(3, {"reward/mean": 0.5})
+    tracker.finish(None)
+    assert (tmp_path / "told").read_text() == "3 0.5\n"

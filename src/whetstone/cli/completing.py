@@ -40,15 +40,15 @@ def recipes_or_runs(context: click.Context, parameter: click.Parameter, incomple
 
 
 def overrides(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """`key=` by its dotted path, and behind it the values there is a choice of."""
+    """`key=` by its dotted path, `key.` where others lie below it, and behind a key the values there is a choice of."""
     key, equals, begun = incomplete.partition("=")
     if equals:
         return [CompletionItem(f"{key}={value}") for value in _values(key) if value.startswith(begun)]
     here = key.count(".")
     return [
-        CompletionItem(name if section else f"{name}=", help=said)
+        CompletionItem(f"{name}{'.' if section else '='}", help=said)
         for name, section, said in _keys(Recipe, "")
-        if name.startswith(key) and name.count(".") <= here + section
+        if name.startswith(key) and name.count(".") == here
     ]
 
 
@@ -70,7 +70,7 @@ def trajectory_ids(context: click.Context, parameter: click.Parameter, incomplet
 def _id_in(line: str) -> str:
     head = line.partition('"id":')[2]
     try:
-        return str(json.JSONDecoder().raw_decode(head)[0])
+        return str(json.JSONDecoder().raw_decode(head.lstrip())[0])
     except ValueError:
         return ""
 

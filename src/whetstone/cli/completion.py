@@ -13,13 +13,7 @@ VARIABLE = "_WHETSTONE_COMPLETE"
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what SHELL reads to complete whetstone's commands, recipes, keys of a recipe, runs and trajectories.
-
-    \b
-    whetstone completion bash >> ~/.bashrc
-    whetstone completion zsh >> ~/.zshrc
-    whetstone completion fish > ~/.config/fish/completions/whetstone.fish
-    """
+    """Print what SHELL reads to complete whetstone's commands, recipes, keys of a recipe, runs and trajectories."""
     found = get_completion_class(shell)
     assert found is not None  # click knows these
     click.echo(found(context.find_root().command, {}, "whetstone", VARIABLE).source())

@@ -52,10 +52,8 @@ def live(
     /v1, is a page for people, who talk with the policy, take over its answers and rate them.
 
     \b
-    whetstone live runs/demo
     whetstone live runs/demo live.turns_per_update=4 live.reference_kl=0.05
     whetstone live runs/demo 'live.guard={every: 5, drop: 0.1}' live.approve=true
-    whetstone live shop.yaml live.scorer=my_package.scoring:scorer --paused
     curl localhost:8000/v1/live                          # what is learned from next, and why
     curl -X POST localhost:8000/v1/live/episodes/ID/unlearn
     """

@@ -14,6 +14,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import click
 from click.shell_completion import CompletionItem
 
+from whetstone.cli.examples import with_examples
 from whetstone.cli.own_code import line_of
 from whetstone.errors import WhetstoneError, did_you_mean
 from whetstone.extras import release
@@ -85,8 +86,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             ctx.fail(f'no command "{cmd_name}"{did_you_mean(cmd_name, COMMANDS)}')
         module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"whetstone.cli.{module}"), name)
-        return command
+        return with_examples(getattr(importlib.import_module(f"whetstone.cli.{module}"), name), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without loading one."""

@@ -44,12 +44,7 @@ _IDS = 4
 @click.option("--full", is_flag=True, help="Show long messages whole.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(run_dir: Path, id: str | None, credit: bool, full: bool, as_json: bool) -> None:
-    """Show RUN_DIR, over or still going on: what it is, how it goes, what it came to. Or one trajectory of it.
-
-    \b
-    whetstone show runs/demo
-    whetstone show runs/demo --trajectory 'group-3/TASK#0'
-    """
+    """Show RUN_DIR, over or still going on: what it is, how it goes, what it came to. Or one trajectory of it."""
     run = analysis.ShownRun(run_dir)
     if id is None:
         _show_run(run, as_json)

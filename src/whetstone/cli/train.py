@@ -36,9 +36,8 @@ def train(
 ) -> None:
     """Train RECIPE, a built-in name (`whetstone recipes` lists them) or a YAML file.
 
-    A method of a paper is laid over it by its name: whetstone train shop.yaml with=dapo,gigpo
-
-    Any key can be set by its dotted path: whetstone train demo reinforcement.steps=30 seed=1
+    A method of a paper is laid over it by its name (`with=dapo,gigpo`), and any key can be set by its dotted path.
+    In a terminal a panel shows how it goes; elsewhere, with --plain and where NO_COLOR is set, lines do.
 
     SIGTERM and Ctrl-C save the run and stop it (exit code 143 and 130); a second one stops it at once, and it can
     still be resumed.

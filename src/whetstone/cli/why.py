@@ -16,6 +16,7 @@ from rich.table import Table
 from whetstone import record
 from whetstone.analysis import Explainer, Explanation, advice, looks_of
 from whetstone.causes import listed
+from whetstone.cli import completing
 from whetstone.errors import RunDirectoryError
 from whetstone.plain_json import to_json
 from whetstone.reporting import Journal, learned_from, learning_rows
@@ -24,8 +25,8 @@ from whetstone.tools.plain_text import plain
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False))
-@click.argument("trajectory", required=False)
+@click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False), shell_complete=completing.run_folders)
+@click.argument("trajectory", required=False, shell_complete=completing.trajectory_ids)
 @click.option("--step", type=int, help="Of reinforcement, from 1: its trajectories, and why it did or did not learn.")
 @click.option("--turn", type=int, help="Only the tokens of this turn, from 0.")
 @click.option("--token", type=int, help="Only this action token of the trajectory, from 0.")

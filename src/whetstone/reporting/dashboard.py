@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -82,7 +83,15 @@ class Dashboard(Progress):
     def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:
         """See `Progress.stage`."""
         self._bar = _Watched(name, total, done, self)
-        with Live(console=self.console, get_renderable=self.panel, refresh_per_second=4, transient=True):
+        results = sys.stdout.isatty()  # what is printed into a pipe goes there, not above the panel
+        drawn = Live(
+            console=self.console,
+            get_renderable=self.panel,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=results,
+        )
+        with drawn:
             yield self._bar
         if self._bar.last:
             self.say(f"{name} {self._bar.done}/{total}  {said_of(self._bar.last)}")

@@ -1,5 +1,6 @@
 """What trackers are told: every step once, whatever was killed, in their own time, and never to the run's harm."""
 
+import asyncio
 import json
 import math
 import os
@@ -14,7 +15,9 @@ import pytest
 
 from tests_small import SMALL, StopAfter, Stopped
 from tests_trackers import SUMMARY, Remembering, Yours, evaluation, feed_of, write_run
+from whetstone.assembly.preflight_checks import preflight
 from whetstone.errors import RecipeError, RunDirectoryError
+from whetstone.evaluation.checks import Verdict
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Journal, Progress
 from whetstone.training import train
@@ -265,6 +268,15 @@ def test_a_tracker_nobody_knows_is_refused_with_the_nearest(tmp_path):
     with pytest.raises(RecipeError, match=r"a tracker has start, log, finish"):
         train(small("trackers=tests_trackers:Mute"), tmp_path / "demo", progress=QUIET)
     assert not (tmp_path / "demo" / "recipe.yaml").exists()
+
+
+def test_a_tracker_that_cannot_be_made_is_found_before_anything_long_begins():
+    async def last():
+        return [check async for check in preflight(small("trackers=tests_trackers:Mute"))][-1]
+
+    found = asyncio.run(last())
+    assert found.verdict is Verdict.BAD
+    assert "a tracker has start, log, finish" in str(found)
 
 
 def test_a_live_recipe_does_not_have_a_tracker_without_effect():

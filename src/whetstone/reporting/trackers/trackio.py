@@ -51,8 +51,10 @@ class Trackio:
             embed=False,
             auto_log_cpu=False,
         )
-        following = getattr(self._run, "_next_step", None)  # it writes behind `log`: what is not there was lost
-        return following - 1 if isinstance(following, int) else None
+        try:
+            return int(self._run._next_step) - 1  # it writes behind `log`: what is not there was lost
+        except AttributeError:  # another version
+            return None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """See `Tracker.log`."""
