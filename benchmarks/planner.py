@@ -123,7 +123,7 @@ class Clues(_Source):
         """Any number of look-ups, none as often as all."""
         made = sum(message.role == "assistant" for message in conversation)
         wanted = derive_random("clues wanted", task.id).randrange(HARDEST + 1)
-        return assistant("search" if made < wanted else "stop")
+        return assistant("?" if made < wanted else "!")
 
     def _task(self, *place: Any) -> Task:
         draw = derive_random("clues", *place)
@@ -138,13 +138,13 @@ def answer_to(question: str) -> str:
 
 
 def searcher(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> str:
-    """Brings a clue for a plan that is a search."""
-    return "a clue" if conversation[-1].text.rpartition("plan: ")[2] == "search" else "nothing"
+    """Brings a clue for the plan to search, `?`."""
+    return "clue" if conversation[-1].text.rpartition("plan: ")[2] == "?" else "nothing"
 
 
 def answerer(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> str:
     """Right as soon as there are as many clues as the question is hard."""
     question, *done = conversation[-1].text.splitlines()
-    clues = sum(line.endswith("-> a clue") for line in done)
+    clues = sum(line.endswith("-> clue") for line in done)
     hard = derive_random("hard", question).randrange(HARDEST + 1)
     return answer_to(question) if clues >= hard else "unknown"
