@@ -64,8 +64,8 @@ def haggler(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: in
 
 @provides("process_rewards")
 async def conceded(trajectory: Trajectory, task: Task) -> Score:
-    """1 for a deal that is a success. By turns, what each piece of advice added to what a deal at the price that is asked
-    would gain; an end without a deal gains nothing."""
+    """1 for a deal that is a success. By turns, what each piece of advice added to what a deal at the price asked would
+    gain; an end without a deal gains nothing."""
     worth, most = task.private["worth"], task.private["worth"] - task.private["lowest"]
     before, turns = (worth - task.private["asks"][0]) / most, []
     for turn in trajectory.turns:

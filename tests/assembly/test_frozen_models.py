@@ -63,8 +63,9 @@ def test_what_cannot_be_is_refused(small_demo, written, said):
 
 
 def test_models_that_nobody_asks_are_refused(small_demo):
-    with pytest.raises(RecipeError, match="models.*has no effect"):
+    with pytest.raises(RecipeError, match=r"models.*has no effect"):
         environment_of(small_demo("models={a: {function: 'tests_endpoint:served'}}"))
+
 
 def test_a_function_may_take_a_seat(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

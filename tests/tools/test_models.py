@@ -35,9 +35,7 @@ def toolset(*more, **options):
 
 
 def test_each_model_is_a_tool_at_its_price():
-    first, second = called(
-        toolset(), ("ask_large", '{"question": "who?"}'), ("ask_small", '{"question": "where"}')
-    )
+    first, second = called(toolset(), ("ask_large", '{"question": "who?"}'), ("ask_small", '{"question": "where"}'))
     assert (first.text, first.record.cost) == ("WHO?", 16.0)
     assert second.text.startswith("where? ")
     assert second.record.cost == 1.0

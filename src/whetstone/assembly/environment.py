@@ -29,7 +29,9 @@ def environment_of(resolved: Resolved) -> Callable[[], Environment]:
     made = _made(resolved, "environment", settings.name, settings.options, models)
     seated = resolved.recipe.rollout.strategy.options.get("frozen") or {}
     if models.known and not models.asked and not set(seated.values()) & set(models.known):
-        raise resolved.error("models", "has no effect: no tool asks them (tools: [models]), nor does environment or seat")
+        raise resolved.error(
+            "models", "has no effect: no tool asks them (tools: [models]), nor does environment or seat"
+        )
     if settings.noise is None:
         return made
     return functools.partial(_noisy, made, settings.noise.model_dump())

@@ -2,10 +2,10 @@
 
 from whetstone.rewards.answers.confidence import calibrated
 from whetstone.rewards.answers.exact_match import exact_match
-from whetstone.rewards.answers.reported_answer import reported_answer
 from whetstone.rewards.answers.exact_number import exact_number
 from whetstone.rewards.answers.json_answer import json_answer
 from whetstone.rewards.answers.pattern import pattern
+from whetstone.rewards.answers.reported_answer import reported_answer
 from whetstone.rewards.answers.symbolic import Symbolic
 from whetstone.rewards.calls.bfcl import bfcl
 from whetstone.rewards.calls.ftrl import ftrl

@@ -38,7 +38,9 @@ class FrozenModel:
     replayable: bool = True
     """Whether the same question has the same answer again."""
 
-    async def answer(self, conversation: Sequence[Message], *, tools: Sequence[ToolSpec] = (), seed: int = 0) -> Message:
+    async def answer(
+        self, conversation: Sequence[Message], *, tools: Sequence[ToolSpec] = (), seed: int = 0
+    ) -> Message:
         """Its next message.
 
         Raises:
