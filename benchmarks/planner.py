@@ -117,7 +117,15 @@ def last_turn(outcomes: PerTrajectory, group: PerTrajectory, trajectory: PerTurn
 
 
 class Clues(_Source):
-    """Questions that are answered with none, one, two or three clues, as often each."""
+    """Questions that take none, one, two or three clues, as often each.
+
+    Args:
+        hardest: The most clues a question takes; at 0, for demonstrations, any number of look-ups is right.
+    """
+
+    def __init__(self, *, seed: int = 0, hardest: int = HARDEST) -> None:
+        super().__init__(seed=seed)
+        self.hardest = hardest
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Any number of look-ups, none as often as all."""
@@ -128,8 +136,14 @@ class Clues(_Source):
     def _task(self, *place: Any) -> Task:
         draw = derive_random("clues", *place)
         where = "/".join(map(str, place))
-        word = f"{draw.choice(NAMES)} {draw.randrange(10, 100)}"
-        return Task(f"clues/{where}", word, {"answer": answer_to(word)}, {"kind": "clues"})
+        while hard_is(word := f"{draw.choice(NAMES)} {draw.randrange(10, 100)}") > self.hardest:
+            pass
+        return Task(f"clues/{where}", word, {"answer": answer_to(word)}, {"kind": str(hard_is(word))})
+
+
+def hard_is(question: str) -> int:
+    """How many clues a question takes."""
+    return derive_random("hard", question).randrange(HARDEST + 1)
 
 
 def answer_to(question: str) -> str:
@@ -146,5 +160,4 @@ def answerer(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: i
     """Right as soon as there are as many clues as the question is hard."""
     question, *done = conversation[-1].text.splitlines()
     clues = sum(line.endswith("-> clue") for line in done)
-    hard = derive_random("hard", question).randrange(HARDEST + 1)
-    return answer_to(question) if clues >= hard else "unknown"
+    return answer_to(question) if clues >= hard_is(question) else "unknown"

@@ -190,7 +190,7 @@ class Walk:
 async def by_level(trajectory: Trajectory, task: Task) -> Score:
     """1 for an errand that was done. By turns, what a level is paid itself: a goal of the upper one by what the errand
     came to, a move of the lower one by whether the goal was reached, sooner better. Tags say whose turn it was."""
-    seen = [trajectory.opening[-1].text, *(turn.observation[-1].text for turn in trajectory.turns)]
+    seen = [trajectory.opening[-1].text, *("".join(m.text for m in turn.observation) for turn in trajectory.turns)]
     upper = [not text.startswith("at ") for text in seen[:-1]]
     success = task.private["shown"] or bool(trajectory.final.get("success", False))
     paid, reached = [0.0] * len(upper), 0.0
