@@ -217,12 +217,10 @@ def of_runs(told: Mapping[str, Any]) -> list[str]:
 def of_costs(told: Mapping[str, Any]) -> list[str]:
     """What an episode cost, and who is on the front."""
     found = {name: points for name, points in costs(told).items() if points}
-    means = {name: (np.mean([c for c, _ in p]), np.mean([s for _, s in p])) for name, p in found.items()}
+    means = {name: (float(np.mean([c for c, _ in p])), float(np.mean([s for _, s in p]))) for name, p in found.items()}
     front = front_of(means)
-    lines = [
-        "| contender | cost of an episode by seed | mean | success | on the front |",
-        "| --- | --- | --: | --: | --- |",
-    ]
+    lines = ["| contender | cost of an episode by seed | mean | success | on the front |"]
+    lines += ["| --- | --- | --: | --: | --- |"]
     for name, points in found.items():
         cost, success = means[name]
         by_seed = " ".join(f"{each:.1f}" for each, _ in points)

@@ -117,19 +117,33 @@ def last_turn(outcomes: PerTrajectory, group: PerTrajectory, trajectory: PerTurn
 
 
 class Clues(_Source):
-    """Questions that are answered with none, one, two or three clues, as often each."""
+    """Questions that take none, one, two or three clues, as often each.
+
+    Args:
+        hardest: The most clues a question takes; at 0, for demonstrations, any number of look-ups is right.
+    """
+
+    def __init__(self, *, seed: int = 0, hardest: int = HARDEST) -> None:
+        super().__init__(seed=seed)
+        self.hardest = hardest
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Any number of look-ups, none as often as all."""
         made = sum(message.role == "assistant" for message in conversation)
         wanted = derive_random("clues wanted", task.id).randrange(HARDEST + 1)
-        return assistant("search" if made < wanted else "stop")
+        return assistant("?" if made < wanted else "!")
 
     def _task(self, *place: Any) -> Task:
         draw = derive_random("clues", *place)
         where = "/".join(map(str, place))
-        word = f"{draw.choice(NAMES)} {draw.randrange(10, 100)}"
-        return Task(f"clues/{where}", word, {"answer": answer_to(word)}, {"kind": "clues"})
+        while hard_is(word := f"{draw.choice(NAMES)} {draw.randrange(10, 100)}") > self.hardest:
+            pass
+        return Task(f"clues/{where}", word, {"answer": answer_to(word)}, {"kind": str(hard_is(word))})
+
+
+def hard_is(question: str) -> int:
+    """How many clues a question takes."""
+    return derive_random("hard", question).randrange(HARDEST + 1)
 
 
 def answer_to(question: str) -> str:
@@ -138,13 +152,12 @@ def answer_to(question: str) -> str:
 
 
 def searcher(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> str:
-    """Brings a clue for a plan that is a search."""
-    return "a clue" if conversation[-1].text.rpartition("plan: ")[2] == "search" else "nothing"
+    """Brings a clue for the plan to search, `?`."""
+    return "clue" if conversation[-1].text.rpartition("plan: ")[2] == "?" else "nothing"
 
 
 def answerer(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> str:
     """Right as soon as there are as many clues as the question is hard."""
     question, *done = conversation[-1].text.splitlines()
-    clues = sum(line.endswith("-> a clue") for line in done)
-    hard = derive_random("hard", question).randrange(HARDEST + 1)
-    return answer_to(question) if clues >= hard else "unknown"
+    clues = sum(line.endswith("-> clue") for line in done)
+    return answer_to(question) if clues >= hard_is(question) else "unknown"

@@ -64,8 +64,8 @@ def haggler(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: in
 
 @provides("process_rewards")
 async def conceded(trajectory: Trajectory, task: Task) -> Score:
-    """1 for a deal that is a success. By turns, what each piece of advice added to what a deal at the price that is asked
-    would gain; an end without a deal gains nothing."""
+    """1 for a deal that is a success. By turns, what each piece of advice added to what a deal at the price asked would
+    gain; an end without a deal gains nothing."""
     worth, most = task.private["worth"], task.private["worth"] - task.private["lowest"]
     before, turns = (worth - task.private["asks"][0]) / most, []
     for turn in trajectory.turns:
@@ -190,7 +190,7 @@ class Walk:
 async def by_level(trajectory: Trajectory, task: Task) -> Score:
     """1 for an errand that was done. By turns, what a level is paid itself: a goal of the upper one by what the errand
     came to, a move of the lower one by whether the goal was reached, sooner better. Tags say whose turn it was."""
-    seen = [trajectory.opening[-1].text, *(turn.observation[-1].text for turn in trajectory.turns)]
+    seen = [trajectory.opening[-1].text, *("".join(m.text for m in turn.observation) for turn in trajectory.turns)]
     upper = [not text.startswith("at ") for text in seen[:-1]]
     success = task.private["shown"] or bool(trajectory.final.get("success", False))
     paid, reached = [0.0] * len(upper), 0.0

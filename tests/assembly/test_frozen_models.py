@@ -63,7 +63,7 @@ def test_what_cannot_be_is_refused(small_demo, written, said):
 
 
 def test_models_that_nobody_asks_are_refused(small_demo):
-    with pytest.raises(RecipeError, match="models.*has no effect"):
+    with pytest.raises(RecipeError, match=r"models.*has no effect"):
         environment_of(small_demo("models={a: {function: 'tests_endpoint:served'}}"))
 
 

@@ -10,8 +10,8 @@ from whetstone.record import run_recipe
 
 
 def pinned(resolved: Resolved, run_dir: Path, *, resume: bool) -> Resolved:
-    """The recipe with commits written down: the policy's in `policy.revision`, those of teachers, of frozen models and of
-    those in other seats behind their names (`owner/model@commit`); as it was where none comes from the hub.
+    """The recipe with commits written down: the policy's in `policy.revision`, those of teachers, of frozen models and
+    of those in other seats behind their names (`owner/model@commit`); as it was where none comes from the hub.
 
     Args:
         resume: Whether the run in `run_dir` is gone on with: where its recipe has a commit, that one stands.
