@@ -1,0 +1,82 @@
+"""What the server publishes of itself is what it does: schemathesis sends whatever fits it, and what just does not."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from jsonschema import Draft202012Validator
+
+from tests_served import Served, made, played
+from whetstone.chat.api.routes import ROUTES
+from whetstone.serving.openapi import document
+
+ANSWERED = ("/health", "/v1/models", "/v1/episodes", *(f"/v1/{path}" for path in ROUTES))
+
+
+@pytest.fixture(scope="module")
+def assembly():
+    return made()
+
+
+def shown(assembly):
+    async def work(served):
+        async with served.http() as http:
+            return (await http.get("/openapi.json")).json()
+
+    return played(assembly, work)
+
+
+def test_the_document_names_every_route_and_each_request_is_a_schema(assembly):
+    told = shown(assembly)
+    assert told == document("tiny")
+    app = Served(assembly, engine=object()).app
+    routed = {route.path.replace(":path", "") for route in app.routes} - {"/openapi.json"}
+    assert set(told["paths"]) == {path for path in routed if not path.startswith("/episodes/")}
+    for path in told["paths"].values():
+        for operation in path.values():
+            for body in operation.get("requestBody", {}).get("content", {}).values():
+                Draft202012Validator.check_schema(body["schema"])
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_field_that_is_not_published_is_refused_and_one_that_is_is_known(assembly, path):
+    fields = ROUTES[path].request["properties"]
+
+    async def work(served):
+        async with served.http() as http:
+            said = {}
+            for name in (*fields, "not_published"):
+                answer = await http.post(f"/v1/{path}", json={"model": "tiny", name: "tiny"})
+                said[name] = answer.json()["error"]["message"]
+            return said
+
+    said = played(assembly, work)
+    assert "not known here" in said.pop("not_published")
+    assert not any("not known here" in message for message in said.values())
+
+
+OPERATIONS = [(path, method) for path, of in document("tiny")["paths"].items() for method in of]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_schemathesis_finds_no_request_over_which_the_server_fails(assembly, path, method, mode):
+    """What fits the document, and what just does not; of what fits some is answered, if the path names nothing."""
+    schemathesis = pytest.importorskip("schemathesis", reason="pip install schemathesis")
+    served = Served(assembly)
+    schema = schemathesis.openapi.from_asgi("/openapi.json", served.app, base_url="http://localhost")
+    operation = schema[path][method]
+    found = Counter()
+
+    @settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
+    def tried(case):
+        if isinstance(case.body, dict) and case.body.get("max_tokens", 1):
+            case.body = {**case.body, "max_tokens": 2} if "messages" in path or "completions" in path else case.body
+        found[case.call(base_url="http://localhost").status_code] += 1
+
+    tried()
+    assert not [status for status in found if status >= 500], found
+    if mode == "positive" and path in ANSWERED:
+        assert found[200], found
