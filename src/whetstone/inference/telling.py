@@ -13,7 +13,7 @@ from whetstone.inference.request import Request
 
 _SECONDS_UNTOLD = 0.05
 """Nobody hears of an answer more often than that."""
-_TOLD_A_SECOND = 150
+_TOLD_A_SECOND = 300
 """Nor are more told in a second, all together."""
 
 
