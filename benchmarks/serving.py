@@ -340,7 +340,7 @@ def page(told: Mapping[str, Any]) -> str:
             f"{soaked['every']:,}: {', '.join(f'{m:.0f}' for m in soaked['megabytes'])}.",
             "",
         ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *([told["note"], ""] if "note" in told else [])])
 
 
 def _listed(values: Sequence[float]) -> str:
