@@ -28,7 +28,7 @@ from circumstances import circumstances
 from concurrency import resident_bytes
 from whetstone.assembly import Assembly, assemble
 from whetstone.chat import user
-from whetstone.cli.serve import bound_to
+from whetstone.cli.listening import bound_to
 from whetstone.inference import Engine, Sampling
 from whetstone.recipe import load_recipe
 from whetstone.serving import Episodes, Server, Speaker, application
@@ -68,8 +68,8 @@ class Heard:
 class Line:
     """A connection that is kept, and read no more than it has to be."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, *, timed: bool = True) -> None:
+        self._port, self.timed = port, timed
         self._writer: asyncio.StreamWriter | None = None
 
     async def ask(self, body: Mapping[str, Any], heard: Heard, *, path: str = "/v1/chat/completions") -> bytes:
@@ -96,13 +96,14 @@ class Line:
         while size := int(await self._reader.readuntil(b"\r\n"), 16):
             pieces.append((await self._reader.readexactly(size + 2))[:-2])
             now = time.perf_counter()
-            if len(pieces) == 1:
+            if len(pieces) == 1 and self.timed:
                 heard.first.append(now - began)
             else:
                 longest = max(longest, now - last)
             last = now
         await self._reader.readexactly(2)
-        heard.gaps.append(longest)
+        if self.timed:
+            heard.gaps.append(longest)
         return b"".join(pieces)
 
     def hang_up(self) -> None:
@@ -181,7 +182,8 @@ async def straight(endpoint: Endpoint, clients: int, each: int) -> dict[str, Any
             ids = chat.open([user(body["messages"][0]["content"])], ()).ids
             sampling = Sampling(body["max_tokens"], stop_ids=chat.stop_ids, seed=body["seed"])
             name = f"straight {client} {turn}"
-            tokens += len((await engine.generate(ids, sampling, episode=name)).tokens)
+            drawn = await engine.generate(ids, sampling, episode=name)
+            tokens += len(drawn.tokens)
             engine.forget(name)
 
     began = time.perf_counter()
@@ -257,7 +259,7 @@ async def soak(requests: int, every: int) -> dict[str, Any]:
 
         async def one() -> None:
             nonlocal lost
-            line = Line(endpoint.port)
+            line = Line(endpoint.port, timed=False)
             for number in numbers:
                 if number and number % every == 0:
                     gc.collect()
@@ -338,7 +340,7 @@ def page(told: Mapping[str, Any]) -> str:
             f"{soaked['every']:,}: {', '.join(f'{m:.0f}' for m in soaked['megabytes'])}.",
             "",
         ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *([told["note"], ""] if "note" in told else [])])
 
 
 def _listed(values: Sequence[float]) -> str:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+from contextlib import asynccontextmanager, nullcontext
 
 import anthropic
 import httpx2
@@ -13,6 +15,7 @@ from whetstone.inference import Generation
 from whetstone.inference.protocol import EngineAbilities
 from whetstone.recipe import load_recipe
 from whetstone.serving import Episodes, Keys, Server, Speaker, application
+from whetstone.serving.connections import runner
 from whetstone.serving.people import PeopleQueue, people_routes
 
 TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 768}"
@@ -35,12 +38,12 @@ def made(*overrides):
 class Served:
     """The server of an assembly's policy."""
 
-    def __init__(self, assembly, *, engine=None, keys=None, **options):
+    def __init__(self, assembly, *, engine=None, keys=None, limits=None, **options):
         self.assembly, self.engine = assembly, engine or assembly.engine()
         self.over = []
         self.episodes = Episodes(self.over.append, **options)
         speaker = Speaker(self.engine, assembly.chat, context_length=assembly.policy.context_length)
-        self.server = Server(speaker, self.episodes, name="tiny", keys=keys or Keys())
+        self.server = Server(speaker, self.episodes, name="tiny", keys=keys or Keys(), **(limits or {}))
         self.people = PeopleQueue()
         self.app = application(self.server, also=people_routes(self.server, self.people))
 
@@ -107,3 +110,48 @@ class Scripted:
 
 def called(name="add", **arguments):
     return Message("assistant", (), (ToolCall(name, json.dumps(arguments), "call_0_0"),))
+
+
+async def until(so):
+    """Look again and again."""
+    while not so():  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def at_a_socket(app, **patience):
+    """The port of an application behind its real server."""
+    bound = socket.create_server(("127.0.0.1", 0))
+    server = runner(app, **patience)
+    server.capture_signals = nullcontext  # the tests' own
+    serving = asyncio.ensure_future(server.serve(sockets=[bound]))
+    await until(lambda: server.started)
+    try:
+        yield bound.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def sent_raw(port, written):
+    """(status, headers, body) of what a socket answers to these bytes; status 0 where it hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(written)
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines = head.decode("latin-1").lower().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        return int(lines[0].split()[1]), headers, body
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return 0, {}, b""
+    finally:
+        writer.close()
+
+
+def request(path, body=b"", *, method="POST", host="localhost", **headers):
+    """A request in bytes."""
+    written = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", f"host: {host}", f"content-length: {len(written)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + written

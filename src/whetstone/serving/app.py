@@ -2,7 +2,7 @@
 
     POST   /v1/chat/completions · /v1/responses · /v1/completions      OpenAI's APIs, streamed or whole
     POST   /v1/messages · /v1/messages/count_tokens                    Anthropic's
-    GET    /v1/models · /health
+    GET    /v1/models · /health · /openapi.json
     GET, DELETE /v1/responses/{id}               one of the last, kept in memory
     GET    /v1/episodes · /v1/episodes/{id}      what is under way
     POST   /v1/episodes/{id}/reward              {"reward": 1.0}: the episode is over and worth that
@@ -40,6 +40,7 @@ from whetstone.network.loopback import LOOPBACK, named
 from whetstone.serving.access import Key, Keys
 from whetstone.serving.connections import RequestIds
 from whetstone.serving.episodes import Episodes
+from whetstone.serving.openapi import document
 from whetstone.serving.recording import Episode
 from whetstone.serving.speaking import Speaker
 
@@ -276,7 +277,11 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         finally:
             server.episodes.close()
 
-    routes = [Route("/health", health)]
+    async def published(request: Request) -> JSONResponse:
+        server.key_of(request)
+        return JSONResponse(document(server.name))
+
+    routes = [Route("/health", health), Route("/openapi.json", published)]
     for prefix in ("", "/episodes/{episode}"):
         for path, wire in ROUTES.items():
             routes.append(Route(f"{prefix}/v1/{path}", partial(answer, wire), methods=["POST"]))
