@@ -44,6 +44,8 @@ from whetstone.trajectory import EndReason, Task
 
 _MOST_OUTPUT = 1 << 16
 """Bytes of what a command prints that are kept, its end."""
+_MOST_LINGERING = 1.0
+"""Seconds."""
 _MODEL = "policy"
 _KEY = "none"
 _LIMITS = Limits(memory_mb=2048, processes=128)
@@ -150,8 +152,12 @@ class Agent:
         return StepResult(Observation(new if goes_on else asked.messages, asked.tools), afresh=not goes_on)
 
     def verdict(self) -> Mapping[str, Any]:
-        """What the agent returned or printed last (`answer`), how it ended (`exit`), and what somebody paid it."""
-        return dict(self.final)
+        """What the agent returned or printed last (`answer`), how it ended (`exit`), and what somebody paid it.
+
+        One that fell over before anybody did was no success.
+        """
+        fell = {"success": False, "score": 0.0} if self.final.get("failed") else {}
+        return {**fell, **self.final}
 
     async def close(self) -> None:
         """See `Environment`."""
@@ -226,13 +232,13 @@ class Agent:
                     also_readable=self._readable,
                 )
                 process = inside.process
-                stack.callback(_end, process)
+                stack.push_async_callback(_end, process)
                 stack.callback((await self._door.stand_behind(inside.door)).close)
                 inside.begin()
             else:
                 variables = {**os.environ, **_told(f"{self._door.url}/episodes/{self._id}"), **self._variables}
                 process = await self._started(argv, variables)
-                stack.callback(_end, process)
+                stack.push_async_callback(_end, process)
             assert process.stdout is not None
             assert process.stderr is not None
             printed, complained = await asyncio.gather(_tail(process.stdout), _tail(process.stderr))
@@ -282,10 +288,14 @@ def _told(base: str) -> dict[str, str]:
     return {f"{who}_{name}": value for who, said in told.items() for name, value in said.items()}
 
 
-def _end(process: asyncio.subprocess.Process) -> None:
-    """With all it started."""
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """With all it started, and wait for it: what nobody waits for outlives the loop that started it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    with contextlib.suppress(TimeoutError):  # what got away from it may hold its output open
+        async with asyncio.timeout(_MOST_LINGERING):
+            await process.communicate()
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
