@@ -122,7 +122,9 @@ def test_an_agent_that_hangs_ends_at_its_deadline_and_holds_nobody_up():
 @pytest.mark.slow
 def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path):
     script = tmp_path / "agent.py"
-    script.write_text(COMMAND.replace("sys.exit", f"import subprocess; subprocess.Popen(['sleep', '{os.getpid()}77'])\nsys.exit"))
+    script.write_text(
+        COMMAND.replace("sys.exit", f"import subprocess; subprocess.Popen(['sleep', '{os.getpid()}77'])\nsys.exit")
+    )
     episode = played(made(command=[sys.executable, str(script), "{task}", "0"], timeout_seconds=20))
     assert episode.ended is EndReason.TIMEOUT
     commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]

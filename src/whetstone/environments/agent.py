@@ -46,6 +46,9 @@ _MOST_OUTPUT = 1 << 16
 """Bytes of what a command prints that are kept, its end."""
 _MOST_LINGERING = 1.0
 """Seconds."""
+_MOST_STARTING, _STARTING_SECONDS = 16, 1.0
+"""Agents that begin at once, and how long one counts as beginning. Clients give up where nobody answers their call for
+five seconds, which hundreds that all begin at the same moment in one process wait for one another."""
 _MODEL = "policy"
 _KEY = "none"
 _LIMITS = Limits(memory_mb=2048, processes=128)
@@ -116,9 +119,15 @@ class Agent:
         self._door = await _Door.here()
         self._door.agents[self._id] = self
         url = f"{self._door.url}/episodes/{self._id}/v1"
-        self._running = asyncio.ensure_future(self._run(task, url))
-        self._running.add_done_callback(lambda _: self._requests.put_nowait(None))
-        self._pending = await self._requests.get()
+        first = asyncio.ensure_future(self._requests.get())
+        try:
+            async with self._door.starting:
+                self._running = asyncio.ensure_future(self._run(task, url))
+                self._running.add_done_callback(lambda _: self._requests.put_nowait(None))
+                await asyncio.wait({first}, timeout=_STARTING_SECONDS)
+            self._pending = await first
+        finally:
+            first.cancel()
         if self._pending is None:
             self._raise_ours()
             raise EpisodeError(f"the agent asked its model nothing; it ended by {self._ending()}")
@@ -315,6 +324,8 @@ class _Door:
         self.url, self.agents, self.responses = url, agents, responses
         self.serving: asyncio.Future[None] | None = None
         self._server: Any = None
+        self.starting = asyncio.Semaphore(_MOST_STARTING)
+        """Held from an agent's start to its first request."""
 
     async def stand_behind(self, listening: socket.socket) -> asyncio.Server:
         """Answer at another socket, too, until what is returned is closed."""

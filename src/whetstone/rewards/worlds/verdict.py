@@ -20,7 +20,8 @@ async def verdict(trajectory: Trajectory, task: Task, *, pays: Literal["success"
         pays: `success`, or `score` where the way there is to be worth something, too.
 
     Raises:
-        ValueError: The environment says nothing at the end, or not whether it was a success; use a reward that reads the trajectory, or `returns`.
+        ValueError: The environment says nothing at the end, or not whether it was a success; use a reward that reads
+            the trajectory, or `returns`.
     """
     final = trajectory.final
     turns = tuple(turn.reward or 0.0 for turn in trajectory.turns)
