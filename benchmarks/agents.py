@@ -79,7 +79,8 @@ def came_to(folder: Path) -> dict[str, Any]:
     gains = np.array([after[task] - before[task] for task in tasks])
     drawn = np.random.default_rng(0).choice(gains, (9999, len(gains))).mean(axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    found = {
+    found: dict[str, Any] = {
+        "begins_with": "nothing" if first == "supervised" else "a warm-up",
         "tasks": len(tasks),
         "before": float(np.mean([before[task] for task in tasks])),
         "after": float(np.mean([after[task] for task in tasks])),
@@ -151,19 +152,21 @@ def page(found: dict[str, Any]) -> str:
         "the gain on the same tasks with its 95 % bootstrap interval. Computed: seconds of one core in the process",
         "that trains, evaluations included. Others computed on both cores meanwhile: by the clock it was far longer.",
         "",
-        "| agent | seed | tasks | updates | before | after | gain | 95 % | computed, s | by the clock, s | void |",
-        "| --- | --: | --: | --: | --: | --: | --: | --- | --: | --: | --: |",
+        "| agent | seed | begins with | tasks | updates | before | after | gain | 95 % | computed, s | by the clock, s | void |",
+        "| --- | --: | --- | --: | --: | --: | --: | --: | --- | --: | --: | --: |",
     ]
     for run in found["trained"]:
         low, high = run["interval"]
         lines.append(
-            f"| `{run['example']}` | {run['seed']} | {run['tasks']} | {run['updates']} | {run['before']:.1%} "
+            f"| `{run['example']}` | {run['seed']} | {run['begins_with']} | {run['tasks']} | {run['updates']} | {run['before']:.1%} "
             f"| {run['after']:.1%} | {run['gain']:+.1%} | {low:+.1%} to {high:+.1%} | {run['cpu_seconds']:.0f} "
             f"| {run['seconds']:.0f} | {run['void_episodes']:.0f} |"
         )
     lines += [
         "",
-        "`own_agent` learns from nothing: 70 steps of imitation, then 20 updates. The others go on from its warm-up.",
+        "With nothing: 70 steps of imitation come first. A warm-up is that of `own_agent` of the same seed. Void:",
+        "episodes of reinforcement without a score, where a client gave up a call nobody answered for five seconds; since",
+        "then agents begin sixteen at a time.",
         "",
     ]
     if "many" in found:
