@@ -148,25 +148,25 @@ def page(found: dict[str, Any]) -> str:
         "# Agents of others",
         "",
         "Written by `python benchmarks/agents.py --write`. A product of two-digit numbers, in a call and an answer, by",
-        "a Llama of 0.4 million parameters. Success on held-out tasks behind the warm-up and behind reinforcement, and",
+        "a Llama of 0.46 million parameters. Success on held-out tasks behind the warm-up and behind reinforcement, and",
         "the gain on the same tasks with its 95 % bootstrap interval. Computed: seconds of one core in the process",
         "that trains, evaluations included. Others computed on both cores meanwhile: by the clock it was far longer.",
         "",
-        "| agent | seed | begins with | tasks | updates | before | after | gain | 95 % | computed, s | by the clock, s | void |",
+        "| agent | seed | from | tasks | updates | before | after | gain | 95 % | computed, s | clock, s | void |",
         "| --- | --: | --- | --: | --: | --: | --: | --: | --- | --: | --: | --: |",
     ]
     for run in found["trained"]:
         low, high = run["interval"]
         lines.append(
-            f"| `{run['example']}` | {run['seed']} | {run['begins_with']} | {run['tasks']} | {run['updates']} | {run['before']:.1%} "
-            f"| {run['after']:.1%} | {run['gain']:+.1%} | {low:+.1%} to {high:+.1%} | {run['cpu_seconds']:.0f} "
+            f"| `{run['example']}` | {run['seed']} | {run['begins_with']} | {run['tasks']} "
+            f"| {run['updates']} | {run['before']:.1%} | {run['after']:.1%} | {run['gain']:+.1%} | {low:+.1%} to {high:+.1%} | {run['cpu_seconds']:.0f} "
             f"| {run['seconds']:.0f} | {run['void_episodes']:.0f} |"
         )
     lines += [
         "",
-        "With nothing: 70 steps of imitation come first. A warm-up is that of `own_agent` of the same seed. Void:",
-        "episodes of reinforcement without a score, where a client gave up a call nobody answered for five seconds; since",
-        "then agents begin sixteen at a time.",
+        "From nothing: 70 steps of imitation come first. A warm-up is that of `own_agent` of the same seed. Void:",
+        "episodes of reinforcement without a score, where a client gave up a call that nobody answered for five",
+        "seconds; since then agents begin sixteen at a time.",
         "",
     ]
     if "many" in found:
