@@ -148,7 +148,7 @@ def page(found: dict[str, Any]) -> str:
         "# Agents of others",
         "",
         "Written by `python benchmarks/agents.py --write`. A product of two-digit numbers, in a call and an answer, by",
-        "a Llama of 0.46 million parameters. Success on held-out tasks behind the warm-up and behind reinforcement, and",
+        "a Llama of 0.46 million weights. Success on held-out tasks behind the warm-up and behind reinforcement, and",
         "the gain on the same tasks with its 95 % bootstrap interval. Computed: seconds of one core in the process",
         "that trains, evaluations included. Others computed on both cores meanwhile: by the clock it was far longer.",
         "",
@@ -159,7 +159,8 @@ def page(found: dict[str, Any]) -> str:
         low, high = run["interval"]
         lines.append(
             f"| `{run['example']}` | {run['seed']} | {run['begins_with']} | {run['tasks']} "
-            f"| {run['updates']} | {run['before']:.1%} | {run['after']:.1%} | {run['gain']:+.1%} | {low:+.1%} to {high:+.1%} | {run['cpu_seconds']:.0f} "
+            f"| {run['updates']} | {run['before']:.1%} | {run['after']:.1%} | {run['gain']:+.1%} "
+            f"| {low:+.1%} to {high:+.1%} | {run['cpu_seconds']:.0f} "
             f"| {run['seconds']:.0f} | {run['void_episodes']:.0f} |"
         )
     lines += [
