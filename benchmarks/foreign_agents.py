@@ -1,6 +1,6 @@
 """Agents of other people's libraries trained as they are, run in a sandbox by the hundred, and failing in every way.
 
-python benchmarks/agents.py --write [--runs runs/agents] [--seeds 3] [--verifiers PYTHON] [--mini PROGRAM]
+python benchmarks/foreign_agents.py --write [--runs runs/agents] [--seeds 3] [--verifiers PYTHON] [--mini PROGRAM]
 
 Runs that are there already are taken as they are. The examples `langgraph_agent`, `agents_sdk_agent` and
 `verifiers_agent` go on from the warm-up of `own_agent`: what they ask is the same, token for token.
@@ -147,7 +147,7 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Agents of others",
         "",
-        "Written by `python benchmarks/agents.py --write`. A product of two-digit numbers, in a call and an answer, by",
+        "Written by `python benchmarks/foreign_agents.py --write`. A product of two-digit numbers, in a call and an answer, by",
         "a Llama of 0.46 million weights. Success on held-out tasks behind the warm-up and behind reinforcement, and",
         "the gain on the same tasks with its 95 % bootstrap interval. Computed: seconds of one core in the process",
         "that trains, evaluations included. Others computed on both cores meanwhile: by the clock it was far longer.",
