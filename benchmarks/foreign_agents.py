@@ -147,8 +147,8 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Agents of others",
         "",
-        "Written by `python benchmarks/foreign_agents.py --write`. A product of two-digit numbers, in a call and an answer, by",
-        "a Llama of 0.46 million weights. Success on held-out tasks behind the warm-up and behind reinforcement, and",
+        "Written by `python benchmarks/foreign_agents.py --write`. A product of two-digit numbers, in a call and an",
+        "answer, by a Llama of 0.46 million weights. Success on held-out tasks behind the warm-up and reinforcement, and",
         "the gain on the same tasks with its 95 % bootstrap interval. Computed: seconds of one core in the process",
         "that trains, evaluations included. Others computed on both cores meanwhile: by the clock it was far longer.",
         "",
