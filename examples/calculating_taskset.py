@@ -1,4 +1,4 @@
-"""A taskset of the package `verifiers` with a harness of its own: products, and a calculator to find them with.
+"""A taskset of the package `verifiers` with a harness of its own: products, and two tools, of which one finds them.
 
 Nothing in here knows of Whetstone. `verifiers_agent.py` trains on it, in the Python that has the package.
 """
@@ -15,11 +15,23 @@ def calculate(expression: str) -> str:
     one, found, other = expression.partition("*")
     if found and one.strip().isdigit() and other.strip().isdigit():
         return str(int(one) * int(other))
-    return "error: one product of two whole numbers"
+    raise ValueError("one product of two whole numbers")
 
 
-PARAMETERS = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
-ABOUT = {"name": "calculate", "description": calculate.__doc__, "parameters": PARAMETERS}
+def halve(number: int) -> str:
+    """Half of a number."""
+    return str(number / 2)
+
+
+TOOLS = {"calculate": calculate, "halve": halve}
+PARAMETERS = {"calculate": {"expression": {"type": "string"}}, "halve": {"number": {"type": "integer"}}}
+
+
+def declared(name: str) -> dict:
+    """A tool as the API wants it."""
+    schema = {"type": "object", "properties": PARAMETERS[name], "required": list(PARAMETERS[name])}
+    about = {"name": name, "description": TOOLS[name].__doc__, "parameters": schema}
+    return {"type": "function", "function": about}
 
 
 class ProductData(vf.TaskData):
@@ -61,7 +73,7 @@ class Loop(vf.Harness[LoopConfig]):
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, **_):
         """In this process, over the chat API."""
         messages = [{"role": "user", "content": data.prompt}]
-        tools = [{"type": "function", "function": ABOUT}]
+        tools = [declared(name) for name in TOOLS]
         url, headers = f"{endpoint}/chat/completions", {"Authorization": f"Bearer {secret}"}
         async with httpx.AsyncClient(verify=False, timeout=None) as client:
             for _ in range(5):
@@ -73,7 +85,7 @@ class Loop(vf.Harness[LoopConfig]):
                 messages.append(said)
                 for call in said.get("tool_calls") or ():
                     try:
-                        result = calculate(**json.loads(call["function"]["arguments"]))
+                        result = TOOLS[call["function"]["name"]](**json.loads(call["function"]["arguments"]))
                     except Exception as error:
                         result = f"{type(error).__name__}: {error}"
                     messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})

@@ -23,12 +23,15 @@ from whetstone.training import RunSummary
 TOOLS = [tool(calculate), tool(halve)]
 TRUSTED = ssl.create_default_context()
 """Read once: a client each reads it anew, which takes longer than all of an episode's answers."""
+PLAIN = httpx.Client(verify=TRUSTED)
+"""Never asked, and made anew for each address if there is none."""
 
 
 async def agent(task: str, base_url: str, api_key: str) -> str:
     """A model and its tools, in turn, until it calls none."""
     async with httpx.AsyncClient(verify=TRUSTED) as http:
-        model = ChatOpenAI(model="policy", base_url=base_url, api_key=api_key, http_async_client=http).bind_tools(TOOLS)
+        clients = {"http_async_client": http, "http_client": PLAIN}
+        model = ChatOpenAI(model="policy", base_url=base_url, api_key=api_key, **clients).bind_tools(TOOLS)
 
         async def think(state: MessagesState) -> dict[str, Any]:
             return {"messages": [await model.ainvoke(state["messages"])]}

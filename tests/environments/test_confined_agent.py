@@ -85,6 +85,24 @@ def test_what_it_is_told_of_its_task_and_how_it_fell_over_come_through(tmp_path)
 
 @confined
 @pytest.mark.slow
+def test_many_at_once_hear_the_answers_to_their_own_requests(tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "agent.py").write_text(ASK + "import sys; print(ask(sys.argv[1]) + ask(sys.argv[1]))")
+
+    async def one(number):
+        make = lambda: Agent(command=[sys.executable, "agent.py", "{task}"], folder=str(own), sandbox=True)  # noqa: E731
+        answer = lambda conversation, *_: assistant(f"<{conversation[-1].text}>")  # noqa: E731
+        return (await play(make, Task(str(number), f"t{number}", {}), answer, seed=0)).trajectory.final["answer"]
+
+    async def many():
+        return await asyncio.gather(*map(one, range(24)))
+
+    assert asyncio.run(many()) == [f"<t{number}><t{number}>" for number in range(24)]
+
+
+@confined
+@pytest.mark.slow
 def test_more_memory_than_it_has_is_refused_to_it(tmp_path):
     code = 'ask("a"); print(len(bytearray(1 << 30)))'
     assert "MemoryError" in episode(tmp_path / "own", code, limits=Limits(memory_mb=256)).final["failed"]

@@ -44,6 +44,11 @@ from whetstone.trajectory import EndReason, Task
 
 _MOST_OUTPUT = 1 << 16
 """Bytes of what a command prints that are kept, its end."""
+_MOST_LINGERING = 1.0
+"""Seconds."""
+_MOST_STARTING, _STARTING_SECONDS = 16, 1.0
+"""Agents that begin at once, and how long one counts as beginning. Clients give up where nobody answers their call for
+five seconds, which hundreds that all begin at the same moment in one process wait for one another."""
 _MODEL = "policy"
 _KEY = "none"
 _LIMITS = Limits(memory_mb=2048, processes=128)
@@ -114,9 +119,15 @@ class Agent:
         self._door = await _Door.here()
         self._door.agents[self._id] = self
         url = f"{self._door.url}/episodes/{self._id}/v1"
-        self._running = asyncio.ensure_future(self._run(task, url))
-        self._running.add_done_callback(lambda _: self._requests.put_nowait(None))
-        self._pending = await self._requests.get()
+        first = asyncio.ensure_future(self._requests.get())
+        try:
+            async with self._door.starting:
+                self._running = asyncio.ensure_future(self._run(task, url))
+                self._running.add_done_callback(lambda _: self._requests.put_nowait(None))
+                await asyncio.wait({first}, timeout=_STARTING_SECONDS)
+            self._pending = await first
+        finally:
+            first.cancel()
         if self._pending is None:
             self._raise_ours()
             raise EpisodeError(f"the agent asked its model nothing; it ended by {self._ending()}")
@@ -150,8 +161,12 @@ class Agent:
         return StepResult(Observation(new if goes_on else asked.messages, asked.tools), afresh=not goes_on)
 
     def verdict(self) -> Mapping[str, Any]:
-        """What the agent returned or printed last (`answer`), how it ended (`exit`), and what somebody paid it."""
-        return dict(self.final)
+        """What the agent returned or printed last (`answer`), how it ended (`exit`), and what somebody paid it.
+
+        One that fell over before anybody did was no success.
+        """
+        fell = {"success": False, "score": 0.0} if self.final.get("failed") else {}
+        return {**fell, **self.final}
 
     async def close(self) -> None:
         """See `Environment`."""
@@ -226,13 +241,13 @@ class Agent:
                     also_readable=self._readable,
                 )
                 process = inside.process
-                stack.callback(_end, process)
+                stack.push_async_callback(_end, process)
                 stack.callback((await self._door.stand_behind(inside.door)).close)
                 inside.begin()
             else:
                 variables = {**os.environ, **_told(f"{self._door.url}/episodes/{self._id}"), **self._variables}
                 process = await self._started(argv, variables)
-                stack.callback(_end, process)
+                stack.push_async_callback(_end, process)
             assert process.stdout is not None
             assert process.stderr is not None
             printed, complained = await asyncio.gather(_tail(process.stdout), _tail(process.stderr))
@@ -282,10 +297,14 @@ def _told(base: str) -> dict[str, str]:
     return {f"{who}_{name}": value for who, said in told.items() for name, value in said.items()}
 
 
-def _end(process: asyncio.subprocess.Process) -> None:
-    """With all it started."""
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """With all it started, and wait for it: what nobody waits for outlives the loop that started it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    with contextlib.suppress(TimeoutError):  # what got away from it may hold its output open
+        async with asyncio.timeout(_MOST_LINGERING):
+            await process.communicate()
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
@@ -305,6 +324,8 @@ class _Door:
         self.url, self.agents, self.responses = url, agents, responses
         self.serving: asyncio.Future[None] | None = None
         self._server: Any = None
+        self.starting = asyncio.Semaphore(_MOST_STARTING)
+        """Held from an agent's start to its first request."""
 
     async def stand_behind(self, listening: socket.socket) -> asyncio.Server:
         """Answer at another socket, too, until what is returned is closed."""
