@@ -46,16 +46,9 @@ TOP = """# Every recipe key
 A key is set in a recipe, on the command line by its dotted path (`whetstone train demo
 reinforcement.learning_rate=1e-5`) and in Python (`recipe.with_changes({"reinforcement.learning_rate": 1e-5})`). An
 unknown key, a wrong type, a value out of range and a key nothing reads in its combination are errors before anything
-<<<<<<< HEAD
-runs. `whetstone recipes show RECIPE`
-prints a recipe whole and where each value comes from; `null` gives a key its default again.
-Beside these keys a file has `extends: RECIPE`, whose keys it begins with, and `with: [METHOD, …]`, methods that are laid
-over it.
-=======
 runs. `whetstone recipes show RECIPE` prints a recipe whole and where each value comes from; `null` gives a key its
 default again. Beside these keys a file has `extends: RECIPE`, whose keys it begins with, and `with: [METHOD, …]`,
 methods laid over it.
->>>>>>> trackers
 
 A *part* is a name, or a mapping with its name and options: `stops: [void_turn]`, `objective: {name: clipped,
 clip_high: 0.28}`. Its name is one of ours, or `package.module:name` of yours.
