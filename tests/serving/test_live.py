@@ -207,8 +207,10 @@ def test_weights_that_change_in_the_middle_of_a_stream_drop_nothing_and_each_tok
 
     async def run():
         async with LiveServed(tmp_path, live_recipe()) as served:
-            talks = (corrected(served, f"e{number}", seed=number) for number in range(2))
-            usage, *_ = await asyncio.gather(streamed(served), *talks)
+            await served.asked("POST", "/pause")
+            for number in range(2):
+                await corrected(served, f"e{number}", seed=number)
+            usage, _ = await asyncio.gather(streamed(served), served.asked("POST", "/resume"))
             (said,) = next(each for each in served.episodes if each.id == "streamed").said
             assert len(said.action) == usage.completion_tokens == 600
             assert set(said.action.versions) == {0, 1}

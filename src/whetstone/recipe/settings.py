@@ -137,13 +137,14 @@ class ModelSettings(Settings):
     path: str | None = None
     """A run, whose last checkpoint speaks as the run's recipe says; or a folder, named as `policy.path` is."""
     url: str | None = None
-    """Where an OpenAI-compatible API begins, such as `http://localhost:8000/v1`; `model` is its name there, and
-    `key_variable` the environment variable that holds a key."""
+    """Where an OpenAI-compatible API begins, such as `http://localhost:8000/v1`."""
     function: str | None = None
     """`package.module:function` of (conversation, tools, seed) → a message or a text, plain or async: a script, or a
     client of one's own."""
     model: str = ""
+    """Its name at `url`."""
     key_variable: str = ""
+    """The environment variable that holds the key of `url`."""
     price: float = Field(0.0, ge=0)
     """Of one question, in the unit of `cost`."""
     seconds: float | None = Field(None, ge=0)
@@ -151,7 +152,9 @@ class ModelSettings(Settings):
     skill: str = ""
     """What it is good at, as the policy is told."""
     temperature: float = Field(0.0, ge=0)
+    """How its answers are drawn; 0: the likeliest."""
     max_new_tokens: int = Field(256, ge=1)
+    """The most of one answer."""
 
     @model_validator(mode="after")
     def _is_one(self) -> ModelSettings:
