@@ -41,21 +41,25 @@ CREATE TABLE groups (number INTEGER PRIMARY KEY, step INTEGER, state TEXT, kind 
 CREATE TABLE components (name TEXT PRIMARY KEY, place TEXT);
 CREATE TABLE remarks (file TEXT, said TEXT);
 CREATE TABLE trajectories (
-  number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT, task TEXT, kind TEXT, part TEXT, step INTEGER, of_group INTEGER,
-  reward REAL, success INTEGER, ended TEXT, error TEXT, turns INTEGER, calls INTEGER, tokens INTEGER, seconds REAL,
-  version INTEGER, parent TEXT, fork_turn INTEGER, role TEXT, marks TEXT, tools TEXT, outcomes TEXT, excerpt TEXT,
-  file TEXT, place INTEGER, length INTEGER);
-CREATE INDEX by_id ON trajectories (id);
+  number INTEGER PRIMARY KEY AUTOINCREMENT, step INTEGER, reward REAL, success INTEGER, turns INTEGER, calls INTEGER,
+  tokens INTEGER, seconds REAL, version INTEGER, of_group INTEGER, part INTEGER, kind INTEGER, ended INTEGER,
+  tools INTEGER, outcomes INTEGER, marks INTEGER, task INTEGER, file INTEGER);
+CREATE TABLE texts_of (
+  number INTEGER PRIMARY KEY, id TEXT, error TEXT, parent TEXT, fork_turn INTEGER, role TEXT, excerpt TEXT,
+  place INTEGER, length INTEGER);
+CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT UNIQUE);
+CREATE INDEX by_id ON texts_of (id);
+CREATE INDEX by_step ON trajectories (step);
 CREATE INDEX by_task ON trajectories (task);
 CREATE INDEX by_group ON trajectories (of_group);
 CREATE INDEX by_file ON trajectories (file);
 CREATE TABLE calls (trajectory INTEGER, name TEXT, outcome TEXT, seconds REAL);
 CREATE VIRTUAL TABLE texts USING fts5 (said, content='');
 """
-_COLUMNS = (
-    "number, id, task, kind, part, step, of_group, reward, success, ended, error, turns, calls, tokens, seconds, "
-    "version, parent, fork_turn, role, marks, excerpt"
-)
+_NAMED = ("part", "kind", "ended", "tools", "outcomes", "marks", "task", "file")
+"""Columns that hold the number of a name: rows are narrow, and a filter passes over all of them."""
+_NUMBERS = ("step", "reward", "success", "turns", "calls", "tokens", "seconds", "version", "of_group")
+_TEXTS = ("id", "error", "parent", "fork_turn", "role", "excerpt", "place", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +174,10 @@ class TrajectoryIndex:
         done, lines, head, tail = known
         if _compared(file, done) == (head, tail):
             return done, lines
-        db.execute("DELETE FROM calls WHERE trajectory IN (SELECT number FROM trajectories WHERE file = ?)", (name,))
-        db.execute("DELETE FROM trajectories WHERE file = ?", (name,))
+        held = "SELECT number FROM trajectories WHERE file = (SELECT number FROM names WHERE name = ?)"
+        db.execute(f"DELETE FROM calls WHERE trajectory IN ({held})", (name,))
+        db.execute(f"DELETE FROM texts_of WHERE number IN ({held})", (name,))
+        db.execute(f"DELETE FROM trajectories WHERE number IN ({held})", (name,))
         db.execute("DELETE FROM remarks WHERE file = ?", (name,))
         return 0, 0
 
@@ -202,20 +208,15 @@ class TrajectoryIndex:
             of_group = db.execute("SELECT step, kind FROM groups WHERE number = ?", (found.group,)).fetchone()
             if of_group is not None:
                 step, kind = of_group[0] or step, of_group[1] or kind
-        columns: dict[str, Any] = {
-            **{key: getattr(found, key) for key in _SAME},
-            "kind": kind,
-            "part": part,
-            "step": step,
-            "of_group": found.group,
-            "success": None if found.success is None else int(found.success),
-            "calls": len(found.calls),
-            "tools": _piped(call.name for call in found.calls),
-            "outcomes": _piped(call.outcome for call in found.calls),
+        columns: dict[str, Any] = {key: getattr(found, key) for key in ("reward", "turns", "tokens", "seconds", "version")}
+        columns |= {"step": step, "of_group": found.group, "calls": len(found.calls)}
+        columns["success"] = None if found.success is None else int(found.success)
+        names = {
+            "part": part, "kind": kind, "ended": found.ended, "tools": _piped(call.name for call in found.calls),
+            "outcomes": _piped(call.outcome for call in found.calls), "marks": found.marks, "task": found.task,
             "file": name,
-            "place": place,
-            "length": len(line),
-        }
+        }  # fmt: skip
+        columns |= {key: _name(db, value) for key, value in names.items()}
         for component, value in found.parts.items():
             if component not in components:
                 components[component] = self._column(db, len(components), component)
@@ -224,6 +225,8 @@ class TrajectoryIndex:
         cursor = db.execute(
             f"INSERT INTO trajectories ({', '.join(columns)}) VALUES ({marks})", list(columns.values())
         )
+        texts = (found.id, found.error, found.parent, found.fork_turn, found.role, found.excerpt, place, len(line))
+        db.execute("INSERT INTO texts_of VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (cursor.lastrowid, *texts))
         if found.calls:
             calls = [(cursor.lastrowid, call.name, call.outcome, call.seconds) for call in found.calls]
             db.executemany("INSERT INTO calls VALUES (?, ?, ?, ?)", calls)
@@ -302,27 +305,27 @@ class TrajectoryIndex:
             order = wanted.order(components)
             try:
                 count, reward, success = db.execute(
-                    f"SELECT count(*), avg(reward), avg(success) FROM trajectories WHERE {where}", bound
+                    f"SELECT count(*), avg(reward), avg(success) FROM trajectories t WHERE {where}", bound
                 ).fetchone()
-                cursor = db.execute(
-                    f"SELECT {', '.join((_COLUMNS, *components.values()))} FROM trajectories WHERE {where} "
-                    f"ORDER BY {order} LIMIT ? OFFSET ?",
+                found = db.execute(
+                    f"SELECT number FROM trajectories t WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?",
                     [*bound, wanted.limit, wanted.offset],
-                )
-                rows = _named(cursor, components)
+                ).fetchall()
             except sqlite3.OperationalError as error:
                 raise RefusedError(f"the index cannot answer that: {error}") from None
+            rows = _rows(db, components, [number for (number,) in found])
         return Page(count, reward, success, rows)
 
     def choices(self) -> dict[str, Any]:
         """What there is to choose from: parts, kinds, endings, tools, outcomes, components, and the range of steps."""
         with self._connected() as db:
-            told: dict[str, Any] = {
-                name: [list(row) for row in db.execute(
-                    f"SELECT {name}, count(*) FROM trajectories WHERE {name} != '' GROUP BY 1 ORDER BY 2 DESC LIMIT 60"
-                )]
-                for name in ("part", "kind", "ended")
-            }  # fmt: skip
+            told: dict[str, Any] = {}
+            for name in ("part", "kind", "ended"):
+                asked = (
+                    f"SELECT n.name, c FROM (SELECT {name} AS k, count(*) AS c FROM trajectories GROUP BY 1) "
+                    "JOIN names n ON n.number = k WHERE n.name != '' ORDER BY c DESC LIMIT 60"
+                )
+                told[name] = [list(row) for row in db.execute(asked)]
             for name, key in (("tool", "name"), ("outcome", "outcome")):
                 asked = f"SELECT {key}, count(*) FROM calls GROUP BY 1 ORDER BY 2 DESC LIMIT 60"
                 told[name] = [list(row) for row in db.execute(asked)]
@@ -337,10 +340,12 @@ class TrajectoryIndex:
             RefusedError: There is none of this id in this part.
         """
         with self._connected() as db:
-            components = self._components(db)
-            columns = ", ".join((_COLUMNS, "file, place, length", *components.values()))
-            cursor = db.execute(f"SELECT {columns} FROM trajectories WHERE id = ? AND part = ?", (id, part))
-            rows = _named(cursor, components)
+            found = db.execute(
+                "SELECT number FROM texts_of JOIN trajectories USING (number) "
+                "WHERE id = ? AND part = (SELECT number FROM names WHERE name = ?)",
+                (id, part),
+            ).fetchall()
+            rows = _rows(db, self._components(db), [number for (number,) in found])
         if not rows:
             raise RefusedError(f"no trajectory {id[:200]} in {part[:80]}", status=404)
         return rows[-1]
@@ -365,10 +370,8 @@ class TrajectoryIndex:
     def mates(self, group: int) -> list[dict[str, Any]]:
         """The rows of all trajectories of a group, as they were written."""
         with self._connected() as db:
-            components = self._components(db)
-            columns = ", ".join((_COLUMNS, *components.values()))
-            asked = f"SELECT {columns} FROM trajectories WHERE of_group = ? ORDER BY number"
-            return _named(db.execute(asked, (group,)), components)
+            found = db.execute("SELECT number FROM trajectories WHERE of_group = ? ORDER BY 1", (group,)).fetchall()
+            return _rows(db, self._components(db), [number for (number,) in found])
 
     def state_of(self, group: int) -> str:
         """What became of a group; empty where nobody knows."""
@@ -391,15 +394,16 @@ class TrajectoryIndex:
         with self._connected() as db:
             return db.execute(
                 "SELECT c.name, c.outcome, t.step, c.seconds FROM calls c JOIN trajectories t ON t.number = c.trajectory "
-                "WHERE t.part = 'training'"
+                f"WHERE t.part = {_TRAINING}"
             ).fetchall()
 
     def of_steps(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """(step, line) of each trajectory of training in these steps."""
         with self._connected() as db:
             rows = db.execute(
-                "SELECT id, step, file, place, length FROM trajectories "
-                "WHERE part = 'training' AND step BETWEEN ? AND ? ORDER BY step, number",
+                "SELECT id, step, n.name, place, length FROM trajectories t JOIN texts_of USING (number) "
+                f"JOIN names n ON n.number = t.file WHERE t.part = {_TRAINING} AND step BETWEEN ? AND ? "
+                "ORDER BY step, t.number",
                 (first, last),
             ).fetchall()
         for id, step, file, place, length in rows:
@@ -455,10 +459,7 @@ class TrajectoryIndex:
         return dict(db.execute("SELECT name, place FROM components").fetchall())
 
 
-_SAME = (
-    "id", "task", "reward", "ended", "error", "turns", "tokens", "seconds", "version", "parent", "fork_turn", "role",
-    "marks", "excerpt",
-)  # fmt: skip
+_TRAINING = "(SELECT number FROM names WHERE name = 'training')"
 
 
 def told(page: Page) -> dict[str, Any]:
@@ -466,15 +467,29 @@ def told(page: Page) -> dict[str, Any]:
     return asdict(page)
 
 
-def _named(cursor: sqlite3.Cursor, components: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Rows by the names of their columns, components by theirs."""
-    names = [column[0] for column in cursor.description]
-    found = []
+def _name(db: sqlite3.Connection, name: str) -> int:
+    """The number of a name."""
+    found = db.execute("SELECT number FROM names WHERE name = ?", (name,)).fetchone()
+    return int(found[0] if found is not None else db.execute("INSERT INTO names (name) VALUES (?)", (name,)).lastrowid)
+
+
+def _rows(db: sqlite3.Connection, components: Mapping[str, str], numbers: Sequence[int]) -> list[dict[str, Any]]:
+    """The rows of these numbers, in this order, with names and texts; parts of the reward under `parts`."""
+    names = [f"(SELECT name FROM names WHERE number = t.{key}) AS {key}" for key in _NAMED]
+    columns = ", ".join(("t.number AS number", *_NUMBERS, *_TEXTS, *names, *components.values()))
+    marks = ", ".join("?" * len(numbers))
+    cursor = db.execute(
+        f"SELECT {columns} FROM trajectories t JOIN texts_of x ON x.number = t.number WHERE t.number IN ({marks})",
+        list(numbers),
+    )
+    keys = [column[0] for column in cursor.description]
+    found = {}
     for values in cursor:
-        row = dict(zip(names, values, strict=True))
+        row = dict(zip(keys, values, strict=True))
         parts = {name: row.pop(place) for name, place in components.items()}
-        found.append({**row, "parts": {name: value for name, value in parts.items() if value is not None}})
-    return found
+        row["parts"] = {name: value for name, value in parts.items() if value is not None}
+        found[row["number"]] = row
+    return [found[number] for number in numbers]
 
 
 def _place_of(stem: str) -> tuple[str, int | None]:

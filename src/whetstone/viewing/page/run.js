@@ -139,6 +139,22 @@ function drawControls(stages, stage) {
     el("label", { htmlFor: "stage" }, "stage "), choose, el("label", { htmlFor: "smooth" }, "smoothing "), slide, said));
 }
 
+// A run has more curves than fit on a screen; those below it are drawn when they come near.
+const seen = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    seen.unobserve(entry.target);
+    entry.target.replaceWith(entry.target.make());
+  }
+}, { rootMargin: "600px" });
+
+function whenSeen(make) {
+  const place = el("div", { class: "chart waiting" });
+  place.make = make;
+  seen.observe(place);
+  return place;
+}
+
 function curves({ overlaid }, stage) {
   const smooth = Number(state.smooth ?? 0.6);
   const of = (run, key) => held.curves.get(run.name)[stage]?.[key];
@@ -147,8 +163,8 @@ function curves({ overlaid }, stage) {
   const still = keys.length - moves.length;
   const made = (key) => el("figure", { id: `curve-${key}`, tabIndex: -1 },
     el("figcaption", {}, el("b", {}, title(key)), " ", el("code", {}, key), el("span", { class: "soft" }, meaning(key))),
-    chart(overlaid.filter((run) => of(run, key)).map((run) => ({ ...of(run, key), name: run.name, colour: run.colour,
-      points: key === "evaluation/success" })), { label: title(key), share: isShare(key), smooth }));
+    whenSeen(() => chart(overlaid.filter((run) => of(run, key)).map((run) => ({ ...of(run, key), name: run.name,
+      colour: run.colour, points: key === "evaluation/success" })), { label: title(key), share: isShare(key), smooth })));
   const found = grouped(moves).map(([name, mine]) => {
     const node = details(`${name} (${mine.length})`, opened.get(name) ?? !FOLDED.has(name),
       () => el("div", { class: "grid" }, mine.map(made)));
