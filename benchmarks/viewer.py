@@ -34,11 +34,35 @@ from whetstone.trajectory import Task
 from whetstone.viewing.index import TrajectoryIndex
 
 BROWSER = "/usr/bin/chromium"
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
-WORDS = "find order ship refund address parcel store price check count list open close read write sum query".split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WORDS = [
+    "find",
+    "order",
+    "ship",
+    "refund",
+    "address",
+    "parcel",
+    "store",
+    "price",
+    "check",
+    "count",
+    "list",
+    "open",
+    "close",
+    "read",
+    "write",
+    "sum",
+    "query",
+]
 GROUP = 8
 GROUPS_A_STEP = 16
 FILTERS = {

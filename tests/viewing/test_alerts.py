@@ -71,7 +71,10 @@ def test_one_gradient_of_twenty_times_the_median_is_a_spike_and_names_its_step()
 
 
 def test_longer_answers_and_less_doubt_are_no_alarm_where_success_rises_with_them():
-    assert names(rows(**{**HEALTHY, "episode__action_tokens": rising(40, 100), "policy__entropy": rising(1.0, 0.01)})) == []
+    assert (
+        names(rows(**{**HEALTHY, "episode__action_tokens": rising(40, 100), "policy__entropy": rising(1.0, 0.01)}))
+        == []
+    )
 
 
 def test_entropy_that_falls_while_all_is_solved_is_no_collapse():

@@ -136,14 +136,36 @@ def test_every_answer_forbids_foreign_scripts(runs, path):
 def test_no_part_of_the_page_makes_markup_of_text_or_fetches_from_elsewhere():
     for path in PAGE.glob("*.*"):
         text = path.read_text()
-        for never in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "srcdoc"):
+        for never in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "srcdoc",
+        ):
             assert never not in text, (path.name, never)
         without_names = text.replace("http://www.w3.org/2000/svg", "")
         assert "http://" not in without_names, path.name
         assert "https://" not in without_names, path.name
 
 
-KEYS = ["id", "part", "sort", "text", "task", "from_step", "above", "measure", "limit", "offset", "step", "first", "whole"]
+KEYS = [
+    "id",
+    "part",
+    "sort",
+    "text",
+    "task",
+    "from_step",
+    "above",
+    "measure",
+    "limit",
+    "offset",
+    "step",
+    "first",
+    "whole",
+]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -29,7 +29,11 @@ def ids(index, **asked):
 
 def test_every_trajectory_is_in_it_with_what_it_was_worth(tmp_path, indexed):
     page = indexed(made_run(tmp_path / "run")).page(Wanted())
-    assert (page.count, page.reward, page.success) == (12, 0.5, 0.5)  # 3 steps of 2 tasks of 2 samples, half of them right
+    assert (page.count, page.reward, page.success) == (
+        12,
+        0.5,
+        0.5,
+    )  # 3 steps of 2 tasks of 2 samples, half of them right
     row = page.rows[0]
     assert (row["step"], row["turns"], row["calls"], row["tokens"], row["version"]) == (3, 2, 1, 4, 7)
     assert row["parts"] == {"right": row["reward"]}
@@ -119,6 +123,21 @@ def test_a_line_of_another_version_is_there_with_what_it_has(tmp_path, indexed):
     assert (row["id"], row["reward"], row["step"], row["excerpt"]) == ("old", None, 4, "hello")
 
 
+def test_values_of_other_kinds_than_ours_stop_nothing(tmp_path, indexed):
+    run = made_run(tmp_path / "run", steps=1)
+    odd = (
+        b'{"id": "odd", "parent": {"a": 1}, "fork_turn": 1e300, "score": {"value": 1e400, "success": "yes"}}\n'
+        b'{"id": "group-99999999999999999999/x#0", "score": {"value": 5, "parts": {"right": null}}, "marks": [1]}\n'
+    )
+    with open(run / "trajectories" / "step-000001.jsonl", "ab") as file:
+        file.write(odd)
+    with open(run / "store" / "journal.jsonl", "ab") as file:
+        file.write(b'{"event": "consumed", "update": 1e400, "groups": ["x", null]}\n[]\n{"event": "kept"}\n')
+    index = indexed(run)
+    assert index.count() + len([said for said in index.remarks() if "trajectory" in said]) == 6
+    assert index.page(Wanted(text="group")).count >= 0
+
+
 def test_a_run_without_any_files_is_empty(tmp_path, indexed):
     index = indexed(tmp_path)
     assert index.page(Wanted()).count == 0
@@ -159,7 +178,12 @@ def test_evaluations_are_parts_of_their_own(tmp_path, indexed):
     evaluated(run, "reinforcement-000005", 1.0, [0.9, 1.0], [episode("evaluation/0", "sums/0")])
     index = indexed(run)
     assert ids(index, part="evaluation untrained") == ["evaluation/0"]
-    assert [row["step"] for row in index.page(Wanted(task="sums/0", sort="step", descending=False)).rows] == [0, 1, 1, 5]
+    assert [row["step"] for row in index.page(Wanted(task="sums/0", sort="step", descending=False)).rows] == [
+        0,
+        1,
+        1,
+        5,
+    ]
     assert index.one("evaluation/0", "evaluation untrained")["reward"] == 0.0
 
 
@@ -214,5 +238,3 @@ def test_text_is_found_in_what_was_said_and_called(tmp_path, indexed):
 def test_the_last_that_was_said_is_without_control_characters(tmp_path, indexed):
     run = made_run(tmp_path / "run", steps=1, says="\x1b[31mred\x1b[0m \x07bell")
     assert indexed(run).page(Wanted()).rows[0]["excerpt"] == "red �bell"
-
-

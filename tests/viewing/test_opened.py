@@ -66,9 +66,7 @@ def test_a_run_is_running_silent_or_finished_by_what_it_writes(tmp_path, opened)
     assert opened(folder).progress()["state"] == "finished"
 
 
-@pytest.mark.parametrize(
-    ("late", "word"), [(0.8, "learning"), (0.1, "falling"), (0.4, "flat"), (0.99, "learned")]
-)
+@pytest.mark.parametrize(("late", "word"), [(0.8, "learning"), (0.1, "falling"), (0.4, "flat"), (0.99, "learned")])
 def test_the_verdict_follows_success(tmp_path, opened, late, word):
     folder = made_run(tmp_path / "run", steps=1, metrics=False)
     for step in range(20):
@@ -81,9 +79,7 @@ def test_a_few_steps_tell_nothing(tmp_path, opened):
     assert opened(made_run(tmp_path / "run")).verdict()["word"] == "early"
 
 
-@pytest.mark.parametrize(
-    ("after", "word"), [([0.7, 0.9], "learned"), ([0.3, 0.6], "flat"), ([0.0, 0.1], "falling")]
-)
+@pytest.mark.parametrize(("after", "word"), [([0.7, 0.9], "learned"), ([0.3, 0.6], "flat"), ([0.0, 0.1], "falling")])
 def test_of_a_finished_run_held_out_tasks_decide(tmp_path, opened, after, word):
     folder = made_run(tmp_path / "run")
     ends = {"before": {"success": 0.4, "interval": [0.3, 0.5]}, "after": {"success": sum(after) / 2, "interval": after}}
@@ -115,7 +111,12 @@ def test_what_is_missing_or_damaged_is_said_and_the_rest_is_shown(tmp_path, open
 
 
 def test_a_recipe_is_told_key_by_key():
-    assert flat({"a": {"b": 1, "c": [1, 2]}, "d": "x", "e": None}) == {"a.b": "1", "a.c": "[1, 2]", "d": "x", "e": "null"}
+    assert flat({"a": {"b": 1, "c": [1, 2]}, "d": "x", "e": None}) == {
+        "a.b": "1",
+        "a.c": "[1, 2]",
+        "d": "x",
+        "e": "null",
+    }
 
 
 def test_the_tokenizer_is_that_of_the_last_checkpoint(tmp_path, opened):

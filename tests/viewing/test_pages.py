@@ -25,10 +25,16 @@ from whetstone.viewing.opened import opened_runs
 
 pytestmark = pytest.mark.slow
 BROWSER = Path("/usr/bin/chromium")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 AXE = Path(os.environ.get("AXE", "node_modules/axe-core/axe.min.js"))
 PHONE = {"width": 390, "height": 800}
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31mred"
@@ -279,8 +285,13 @@ def test_on_a_phone_nothing_stands_beside_the_screen(open_page, tab):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("query", ["", "?tab=trajectories", "?tab=trajectories&task=sums/5&colour=entropy&t=group-5/sums/5%231",
-                                   "?tab=tools", "?tab=timeline", "?tab=data", "?tab=compare"])  # fmt: skip
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("", "?tab=trajectories", "?tab=trajectories&task=sums/5&colour=entropy&t=group-5/sums/5%231"),
+        *("?tab=tools", "?tab=timeline", "?tab=data", "?tab=compare"),
+    ],
+)
 def test_nobody_is_left_out(open_page, query, scheme):
     if not AXE.is_file():
         pytest.skip("no axe: npm install axe-core, or AXE=PATH/axe.min.js")

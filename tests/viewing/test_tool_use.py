@@ -4,7 +4,12 @@ from whetstone.viewing.tool_use import tool_use
 
 
 def test_calls_failures_and_latency_of_each_tool():
-    calls = [("sum", "ok", 1, 0.1), ("sum", "ok", 1, 0.3), ("sum", "tool_error", 2, 0.2), ("look", "unknown_tool", 2, 0.0)]
+    calls = [
+        ("sum", "ok", 1, 0.1),
+        ("sum", "ok", 1, 0.3),
+        ("sum", "tool_error", 2, 0.2),
+        ("look", "unknown_tool", 2, 0.0),
+    ]
     first, second = tool_use(calls)
     assert (first.name, first.calls, first.outcomes) == ("sum", 3, {"ok": 2, "tool_error": 1})
     assert (first.seconds["median"], first.seconds["most"]) == (0.2, 0.3)

@@ -13,7 +13,9 @@ def index(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wanted")
     run = made_run(folder / "run", steps=2)
     others = [
-        episode("e/0", "words/1", reward=0.25, tool="search", outcome="tool_error", parts={"right": 0.0, "brief": 0.25}),
+        episode(
+            "e/0", "words/1", reward=0.25, tool="search", outcome="tool_error", parts={"right": 0.0, "brief": 0.25}
+        ),
         episode("e/1", "words/2", reward=0.75, tool="sums", parts={"right": 0.5, "brief": 0.75}),
     ]
     evaluated(run, "untrained", 0.5, [0.1, 0.9], others)

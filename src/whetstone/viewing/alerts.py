@@ -205,7 +205,7 @@ def starving_engine(rows: Sequence[Row]) -> Alert | None:
     return _alert(
         rows,
         "starving engine",
-        f"the engine works {engine / rollout:.0%} of the time in which episodes are played; the rest it waits for tools",
+        f"the engine works {engine / rollout:.0%} of the time in which episodes are played, and else waits for tools",
         "Tools: which is slow? Timeline: how many episodes are under way at once?",
         "more episodes at once, sampling ahead (admit_ahead), faster or more tool workers",
         "time/engine",
@@ -240,7 +240,7 @@ class Change:
 def change(rows: Sequence[Row], key: str) -> Change | None:
     """How a number changed from the first fifth of the steps to the last; None where there are fewer than 15.
 
-        clear = (mean late − mean early) / √(var early / n + var late / n)
+    clear = (mean late − mean early) / √(var early / n + var late / n)
     """
     values = [row[key] for row in rows if _number(row, key)]
     if len(values) < _FEWEST:

@@ -3,7 +3,8 @@
     GET /                                     the page; what is looked at stands behind the `?` of its address
     GET /page/{file}                          its parts
     GET /api/state                            which runs there are, and whether there is something new
-    GET /api/runs/{run}/overview · curves · choices · trajectories · trajectory · why · tools · steps · episodes · trace · data
+    GET /api/runs/{run}/overview · curves · choices · trajectories · trajectory · why · tools · steps · episodes
+                        · trace · data
     GET /api/compare
 
 Nothing can be changed: there is no other method. Easy to get wrong: a page from anywhere may have a browser ask a
@@ -220,15 +221,13 @@ def view_application(viewer: Viewer) -> Any:
         return endpoint
 
     async def refused(request: Request, error: Exception) -> Response:
-        status = 500
         if isinstance(error, HTTPException):
-            error, status = RefusedError(str(error.detail)), error.status_code
-        elif isinstance(error, RefusedError):
-            status = error.status
-        elif isinstance(error, WhetstoneError):
-            status = 422
-        said = str(error) if status != 500 else f"{type(error).__name__}: the viewer failed"
-        return answer({"error": said}, status)
+            return answer({"error": str(error.detail)}, error.status_code)
+        if isinstance(error, RefusedError):
+            return answer({"error": str(error)}, error.status)
+        if isinstance(error, WhetstoneError):
+            return answer({"error": str(error)}, 422)
+        return answer({"error": f"{type(error).__name__}: the viewer failed"}, 500)
 
     @asynccontextmanager
     async def lifetime(app: Any) -> AsyncIterator[None]:

@@ -25,7 +25,7 @@ import orjson
 
 from whetstone.cache_folder import cache_folder
 from whetstone.chat.api.asked import RefusedError
-from whetstone.viewing.summarised import Summarised, summarised
+from whetstone.viewing.indexing import TABLES, add_line, hear, remark
 from whetstone.viewing.wanted import Wanted
 
 _FORM = 1
@@ -34,28 +34,6 @@ _SLICE_SECONDS = 0.4
 """Between two commits; so long somebody who asks may wait for a lock, and so old is what he sees."""
 _COMPARED = 4096
 """Bytes at the beginning and before the end of what was read, that must still be there."""
-_TABLES = """
-CREATE TABLE about (run TEXT);
-CREATE TABLE files (name TEXT PRIMARY KEY, done INTEGER, lines INTEGER, head INTEGER, tail INTEGER);
-CREATE TABLE groups (number INTEGER PRIMARY KEY, step INTEGER, state TEXT, kind TEXT);
-CREATE TABLE components (name TEXT PRIMARY KEY, place TEXT);
-CREATE TABLE remarks (file TEXT, said TEXT);
-CREATE TABLE trajectories (
-  number INTEGER PRIMARY KEY AUTOINCREMENT, step INTEGER, reward REAL, success INTEGER, turns INTEGER, calls INTEGER,
-  tokens INTEGER, seconds REAL, version INTEGER, of_group INTEGER, part INTEGER, kind INTEGER, ended INTEGER,
-  tools INTEGER, outcomes INTEGER, marks INTEGER, task INTEGER, file INTEGER);
-CREATE TABLE texts_of (
-  number INTEGER PRIMARY KEY, id TEXT, error TEXT, parent TEXT, fork_turn INTEGER, role TEXT, excerpt TEXT,
-  place INTEGER, length INTEGER);
-CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT UNIQUE);
-CREATE INDEX by_id ON texts_of (id);
-CREATE INDEX by_step ON trajectories (step);
-CREATE INDEX by_task ON trajectories (task);
-CREATE INDEX by_group ON trajectories (of_group);
-CREATE INDEX by_file ON trajectories (file);
-CREATE TABLE calls (trajectory INTEGER, name TEXT, outcome TEXT, seconds REAL);
-CREATE VIRTUAL TABLE texts USING fts5 (said, content='');
-"""
 _NAMED = ("part", "kind", "ended", "tools", "outcomes", "marks", "task", "file")
 """Columns that hold the number of a name: rows are narrow, and a filter passes over all of them."""
 _NUMBERS = ("step", "reward", "success", "turns", "calls", "tokens", "seconds", "version", "of_group")
@@ -146,7 +124,7 @@ class TrajectoryIndex:
             file = open(path, "rb")  # noqa: SIM115 - closed below
         except OSError as error:
             with self._writing() as db:
-                self._remark(db, path.name, f"cannot be read: {error.strerror}")
+                remark(db, path.name, f"cannot be read: {error.strerror}")
             return False
         with closing(file), self._writing() as db:
             done, lines = self._gone_on(db, file, path.name)
@@ -158,7 +136,7 @@ class TrajectoryIndex:
                     break
                 lines += 1
                 if line.strip():
-                    self._add(db, components, line, (path.name, done, lines), part, step)
+                    add_line(db, components, line, (path.name, done, lines), part, step)
                 done += len(line)
                 if time.monotonic() - began > _SLICE_SECONDS:
                     self._read_to(db, file, path.name, done, lines)
@@ -187,57 +165,6 @@ class TrajectoryIndex:
             row = (name, done, lines, *_compared(file, done))
             db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", row)
 
-    def _add(
-        self,
-        db: sqlite3.Connection,
-        components: dict[str, str],
-        line: bytes,
-        at: tuple[str, int, int],
-        part: str,
-        step: int | None,
-    ) -> None:
-        name, place, number = at
-        try:
-            row = orjson.loads(line)
-            found = summarised(row)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            self._remark(db, name, f"line {number} is no trajectory ({type(error).__name__}) and is left out")
-            return
-        kind = found.kind
-        if found.group is not None:
-            of_group = db.execute("SELECT step, kind FROM groups WHERE number = ?", (found.group,)).fetchone()
-            if of_group is not None:
-                step, kind = of_group[0] or step, of_group[1] or kind
-        columns: dict[str, Any] = {key: getattr(found, key) for key in ("reward", "turns", "tokens", "seconds", "version")}
-        columns |= {"step": step, "of_group": found.group, "calls": len(found.calls)}
-        columns["success"] = None if found.success is None else int(found.success)
-        names = {
-            "part": part, "kind": kind, "ended": found.ended, "tools": _piped(call.name for call in found.calls),
-            "outcomes": _piped(call.outcome for call in found.calls), "marks": found.marks, "task": found.task,
-            "file": name,
-        }  # fmt: skip
-        columns |= {key: _name(db, value) for key, value in names.items()}
-        for component, value in found.parts.items():
-            if component not in components:
-                components[component] = self._column(db, len(components), component)
-            columns[components[component]] = value
-        marks = ", ".join("?" * len(columns))
-        cursor = db.execute(
-            f"INSERT INTO trajectories ({', '.join(columns)}) VALUES ({marks})", list(columns.values())
-        )
-        texts = (found.id, found.error, found.parent, found.fork_turn, found.role, found.excerpt, place, len(line))
-        db.execute("INSERT INTO texts_of VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (cursor.lastrowid, *texts))
-        if found.calls:
-            calls = [(cursor.lastrowid, call.name, call.outcome, call.seconds) for call in found.calls]
-            db.executemany("INSERT INTO calls VALUES (?, ?, ?, ?)", calls)
-        db.execute("INSERT INTO texts (rowid, said) VALUES (?, ?)", (cursor.lastrowid, _searched(found)))
-
-    def _column(self, db: sqlite3.Connection, number: int, component: str) -> str:
-        place = f"component_{number}"
-        db.execute(f"ALTER TABLE trajectories ADD COLUMN {place} REAL")
-        db.execute("INSERT INTO components VALUES (?, ?)", (component, place))
-        return place
-
     def _read_journal(self) -> None:
         """Which update took which group."""
         path = self.run_dir / "store" / "journal.jsonl"
@@ -256,40 +183,11 @@ class TrajectoryIndex:
                     break
                 lines += 1
                 try:
-                    self._heard(db, orjson.loads(line))
-                except (ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
-                    self._remark(db, path.name, f"line {lines} is no event ({type(error).__name__}) and is left out")
+                    hear(db, orjson.loads(line))
+                except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, sqlite3.Error) as error:
+                    remark(db, path.name, f"line {lines} is no event ({type(error).__name__}) and is left out")
                 done += len(line)
             self._read_to(db, file, path.name, done, lines)
-
-    def _heard(self, db: sqlite3.Connection, event: Mapping[str, Any]) -> None:
-        what = event["event"]
-        if what == "admitted":
-            task = event.get("task")
-            kind = str(task["tags"].get("kind", "")) if isinstance(task, dict) else ""
-            db.execute("INSERT OR IGNORE INTO groups VALUES (?, NULL, 'under way', ?)", (event["group"], kind))
-        elif what == "kept":
-            self._state(db, [event["group"]], "waiting", None)
-        elif what == "lost":
-            self._state(db, [event["group"]], f"lost: {event['reason']}", None)
-        elif what == "consumed":
-            self._state(db, event["groups"], "learned from", event["update"] + 1)
-            self._state(db, event.get("passed_over", ()), "passed over", event["update"] + 1)
-
-    def _state(self, db: sqlite3.Connection, numbers: Sequence[int], state: str, step: int | None) -> None:
-        db.executemany("INSERT OR IGNORE INTO groups VALUES (?, NULL, '', '')", [(number,) for number in numbers])
-        db.executemany(
-            "UPDATE groups SET state = ?, step = coalesce(?, step) WHERE number = ?",
-            [(state, step, number) for number in numbers],
-        )
-        if step is not None:
-            moved = [(step, number, step) for number in numbers]
-            db.executemany("UPDATE trajectories SET step = ? WHERE of_group = ? AND step IS NOT ?", moved)
-
-    def _remark(self, db: sqlite3.Connection, file: str, said: str) -> None:
-        there = db.execute("SELECT 1 FROM remarks WHERE file = ? AND said = ?", (file, said)).fetchone()
-        if there is None:
-            db.execute("INSERT INTO remarks VALUES (?, ?)", (file, said))
 
     # ------------------------------------------------------------ asking
 
@@ -393,8 +291,8 @@ class TrajectoryIndex:
         """(tool, outcome, step, seconds) of every call of training."""
         with self._connected() as db:
             return db.execute(
-                "SELECT c.name, c.outcome, t.step, c.seconds FROM calls c JOIN trajectories t ON t.number = c.trajectory "
-                f"WHERE t.part = {_TRAINING}"
+                "SELECT c.name, c.outcome, t.step, c.seconds FROM calls c "
+                f"JOIN trajectories t ON t.number = c.trajectory WHERE t.part = {_TRAINING}"
             ).fetchall()
 
     def of_steps(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -430,7 +328,7 @@ class TrajectoryIndex:
             if db.execute("PRAGMA user_version").fetchone()[0] == _FORM:  # another process was quicker
                 db.execute("ROLLBACK")
                 return
-            for statement in _TABLES.strip().split(";\n"):
+            for statement in TABLES.strip().split(";\n"):
                 db.execute(statement.rstrip(";"))
             db.execute("INSERT INTO about VALUES (?)", (str(self.run_dir),))
             db.execute(f"PRAGMA user_version = {_FORM}")
@@ -465,12 +363,6 @@ _TRAINING = "(SELECT number FROM names WHERE name = 'training')"
 def told(page: Page) -> dict[str, Any]:
     """A page as JSON."""
     return asdict(page)
-
-
-def _name(db: sqlite3.Connection, name: str) -> int:
-    """The number of a name."""
-    found = db.execute("SELECT number FROM names WHERE name = ?", (name,)).fetchone()
-    return int(found[0] if found is not None else db.execute("INSERT INTO names (name) VALUES (?)", (name,)).lastrowid)
 
 
 def _rows(db: sqlite3.Connection, components: Mapping[str, str], numbers: Sequence[int]) -> list[dict[str, Any]]:
@@ -513,13 +405,3 @@ def _compared(file: Any, done: int) -> tuple[int, int]:
     head = zlib.crc32(file.read(min(_COMPARED, done)))
     file.seek(max(0, done - _COMPARED))
     return head, zlib.crc32(file.read(min(_COMPARED, done)))
-
-
-def _piped(names: Any) -> str:
-    """`|search|sum|`, each once; empty where there are none."""
-    found = dict.fromkeys(names)
-    return f"|{'|'.join(found)}|" if found else ""
-
-
-def _searched(found: Summarised) -> str:
-    return f"{found.text}\n{found.error}\n{found.task}"

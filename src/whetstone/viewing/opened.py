@@ -7,6 +7,7 @@ tokenizer from a checkpoint; only credit and demonstrations, which are computed 
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 from tokenizers import Tokenizer
 
 from whetstone.errors import RunDirectoryError, did_you_mean
@@ -43,6 +45,7 @@ class OpenedRun:
         self.index = TrajectoryIndex(folder, folder=cache)
         self.metrics = MetricRows(folder)
         self._tokenizer: tuple[Path, Tokenizer] | None = None
+        self._curves: tuple[list[float], dict[str, dict[str, Any]]] | None = None
         self._stop = threading.Event()
         self._reader: threading.Thread | None = None
         self.failed = ""
@@ -71,8 +74,8 @@ class OpenedRun:
                 self.metrics.refresh()
                 done = self.index.refresh(most_seconds=_SLICE_SECONDS)
                 self.failed = ""
-            except OSError as error:  # the folder went away, the disk of the cache is full
-                done, self.failed = True, f"{error.filename or self.folder}: {error.strerror or error}"
+            except (OSError, sqlite3.Error) as error:  # the folder went away, the disk of the cache is full
+                done, self.failed = True, f"the run can no longer be read: {error}"
             self._stop.wait(1.0 if done else 0.01)
 
     # ------------------------------------------------------------ what it is
@@ -107,7 +110,15 @@ class OpenedRun:
     def planned(self) -> dict[str, int]:
         """By stage, how many steps its recipe asks for."""
         found = {}
-        for stage in ("pretraining", "supervised", "preference", "offline", "distillation", "sampling", "reinforcement"):
+        for stage in (
+            "pretraining",
+            "supervised",
+            "preference",
+            "offline",
+            "distillation",
+            "sampling",
+            "reinforcement",
+        ):
             settings = self.recipe.get(stage)
             if isinstance(settings, dict) and isinstance(settings.get("steps"), int):
                 found[stage] = settings["steps"]
@@ -200,13 +211,21 @@ class OpenedRun:
         said = self.index.remarks()
         if self.metrics.damaged:
             said.append(f"metrics.jsonl: {self.metrics.damaged} lines cannot be read and are left out")
-        said += [f"{name} is missing" for name in ("recipe.yaml", "metrics.jsonl") if not (self.folder / name).is_file()]
+        said += [
+            f"{name} is missing" for name in ("recipe.yaml", "metrics.jsonl") if not (self.folder / name).is_file()
+        ]
         if not self.index.is_kept:
             said.append("the cache folder cannot be written: the index is made anew each time")
         return said + ([self.failed] if self.failed else [])
 
     def curves(self) -> dict[str, dict[str, Any]]:
         """By stage and key, curves as JSON; `evaluation/success` is of tasks that are held out."""
+        revision = self.revision()
+        if self._curves is None or self._curves[0] != revision:
+            self._curves = revision, self._drawn()
+        return self._curves[1]
+
+    def _drawn(self) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
         for stage in self.metrics.stages():
             found[stage] = {key: asdict(curve) for key, curve in curves_of(self.metrics.of(stage)).items()}
