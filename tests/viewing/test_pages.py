@@ -143,7 +143,7 @@ def test_the_first_page_says_whether_it_goes_well(open_page):
     page = open_page()
     page.wait_for_selector("figure svg")
     assert page.locator(".verdict").inner_text().startswith("▲ It learns\n")
-    assert "success rose from" in page.locator(".verdict").inner_text()
+    assert "Success rose from" in page.locator(".verdict").inner_text()
     assert "No sign of trouble" in page.locator(".calm").inner_text()
     assert page.title() == "first · Run · Whetstone"
     kept(page, "run")

@@ -331,12 +331,15 @@ def _of_curve(changed: Change | None, what: str, form: str, steps: int) -> dict[
         return {"word": "early", "said": f"Too early to say: {steps} steps; from 15 on {what} is compared."}
     early, late = form.format(changed.early), form.format(changed.late)
     if changed.late >= 0.95 and what == "success":
-        return {"word": "learned", "said": f"Nearly all is solved: {what} {early} in the beginning, {late} now."}
+        return {"word": "learned", "said": f"Nearly all is solved: {what} was {early} in the beginning, {late} now."}
     if changed.clear >= 3:
-        return {"word": "learning", "said": f"It learns: {what} rose from {early} to {late} over {steps} steps."}
+        return {"word": "learning", "said": f"{what.capitalize()} rose from {early} to {late} over {steps} steps."}
     if changed.clear <= -3:
-        return {"word": "falling", "said": f"It gets worse: {what} fell from {early} to {late} over {steps} steps."}
-    return {"word": "flat", "said": f"No clear change: {what} {early} in the beginning, {late} now, {steps} steps."}
+        return {"word": "falling", "said": f"{what.capitalize()} fell from {early} to {late} over {steps} steps."}
+    return {
+        "word": "flat",
+        "said": f"{what.capitalize()} was {early} in the beginning, {late} now, over {steps} steps.",
+    }
 
 
 def _has_success(told: Any) -> bool:
