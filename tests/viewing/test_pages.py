@@ -96,7 +96,8 @@ def address(folder, tmp_path_factory):
         run.refresh()
     told = {"contenders": [{"name": "a", "mean": 0.5, "success": [0.5], "before": 0.1, "reward": 1, "turns": 2,
                             "tool_calls": 1, "spent": {"sampled_tokens": 10}, "failed": {}}], "pairs": []}  # fmt: skip
-    with serving(Viewer(runs, comparison=told)) as found:
+    (folder / "comparison.json").write_text(json.dumps(told))
+    with serving(Viewer(runs, folders=[folder])) as found:
         yield found
 
 

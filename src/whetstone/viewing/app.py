@@ -60,13 +60,11 @@ class Viewer:
 
     Args:
         runs: Those that are looked at.
-        comparison: What `whetstone compare` wrote beside them, where it did.
+        folders: Where `whetstone compare` may have written what it found.
     """
 
-    def __init__(
-        self, runs: Sequence[OpenedRun], *, keys: Keys | None = None, comparison: Mapping[str, Any] | None = None
-    ) -> None:
-        self.runs, self.keys, self.comparison = list(runs), keys if keys is not None else Keys(), comparison
+    def __init__(self, runs: Sequence[OpenedRun], *, keys: Keys | None = None, folders: Sequence[Path] = ()) -> None:
+        self.runs, self.keys, self.folders = list(runs), keys if keys is not None else Keys(), list(folders)
         self._computing = threading.Lock()
         self._taught: dict[str, Any] = {}
 
@@ -103,7 +101,7 @@ class Viewer:
             read, there = run.index.left()
             about = {"name": run.name, "title": run.title, "revision": run.revision(), **run.progress()}
             rows.append({**about, "trajectories": run.index.count(), "read": read, "bytes": there})
-        return {"runs": rows, "comparison": self.comparison is not None}
+        return {"runs": rows}
 
     def trajectory(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
         """One, as a conversation, with the others of its group."""
@@ -166,7 +164,7 @@ class Viewer:
             curve = {"x": [x for x, _ in points[::width]], "y": [y for _, y in points[::width]]}
             rows.append({"name": run.name, "spent": spent, "curve": curve, "evaluations": run.evaluations(),
                          "verdict": run.verdict(), **run.progress()})  # fmt: skip
-        return {"runs": rows, "comparison": self.comparison}
+        return {"runs": rows, "comparison": viewing.comparison_in(self.folders)}
 
     def close(self) -> None:
         """Read no more."""

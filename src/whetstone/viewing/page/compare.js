@@ -48,7 +48,7 @@ function contenders(told) {
   const pairs = told.pairs.map((pair) => [`${pair.one} − ${pair.other}`, `${number(100 * pair.difference)} points`,
     pair.interval?.[0] === null ? "one seed tells nothing" : pair.interval?.map((x) => number(100 * x)).join(" to "),
     number(pair.p_seeds), number(pair.p_tasks), number(pair.effect)]);
-  return [el("h2", {}, "Methods, over seeds"), table(["contender", "success", "by seed", "before", "reward", "turns",
+  return [el("h2", {}, "Methods, over seeds"), told.sentence && el("p", {}, told.sentence), table(["contender", "success", "by seed", "before", "reward", "turns",
     "calls", "sampled tokens", "failed"], rows, "Contenders"),
   pairs.length > 0 && table(["pair", "difference", "95 % over seeds", "p, seeds", "p, tasks", "effect (h)"], pairs,
     "Pairs, by seed and task; p-values corrected after Holm"),
