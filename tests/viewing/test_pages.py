@@ -160,6 +160,26 @@ def test_runs_are_drawn_over_each_other_and_their_recipes_told_apart(open_page):
     assert "runs=first" in page.url
 
 
+def test_a_run_that_goes_wrong_says_so_and_what_to_look_at(open_page, tmp_path):
+    run = made_run(tmp_path / "bad", steps=1, metrics=False)
+    for step in range(20):
+        more = {"episode/success": 0.6 - 0.02 * step, "reward/mean": 0.6 + 0.02 * step}
+        Journal(run).record("reinforcement", step + 1, row(step, **more))
+    runs = opened_runs([run], cache=tmp_path / "cache")
+    runs[0].refresh()
+    with serving(Viewer(runs)) as at:
+        page = open_page("", at=at)
+        page.wait_for_selector(".alert")
+        assert page.locator(".verdict .word").inner_text() == "▼ It gets worse"
+        assert "Success fell from 57% to 25%" in page.locator(".verdict").inner_text()
+        assert page.locator(".alert h3").inner_text() == "⚠ Reward hacking"
+        kept(page, "alerts")
+        page.get_by_role("link", name="Show them").click()
+        page.wait_for_selector(".rows td")
+        assert page.locator("th[aria-sort=descending]").inner_text() == "reward ↓"
+        assert page.locator(".rows .right").count() == 0
+
+
 def test_filters_stand_in_the_address_and_a_link_shows_the_same(open_page):
     page = open_page("?tab=trajectories")
     page.wait_for_selector(".rows td")
