@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup system worlds demo test test-slow check format docs bench mutants fuzz clean
+.PHONY: setup system worlds demo test test-slow check format docs docs-site bench mutants fuzz clean
 
 setup: $(READY)
 
@@ -55,6 +55,12 @@ format: $(READY)
 # the pages of docs/, from the docstrings
 docs: $(READY)
 	$(BIN)/python docs/generate.py
+
+# the same as a site with search, in build/site; a link that leads nowhere ends it
+docs-site: docs
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,site]"
+	$(BIN)/python docs/gather.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # all benchmarks, or one: make bench NAME=engine
 NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash faults checkpoint credit methods branching stability tools environments worlds rewards evaluation

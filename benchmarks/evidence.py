@@ -28,6 +28,7 @@ from whetstone.analysis.evidence import Bench, assembled, read_bench, run_bench,
 from whetstone.analysis.papers import part_line, verdicts_of
 from whetstone.errors import WhetstoneError, did_you_mean
 from whetstone.reporting import Progress
+from whetstone.reporting.front import front_chart, front_of
 from whetstone.training.interruption import Interrupted
 
 HERE = Path(__file__).parent
@@ -102,7 +103,27 @@ def keep(told: Mapping[str, Any]) -> None:
     stored = RESULTS / f"{told['name']}.json"
     stored.write_text(as_text(told), encoding="utf-8")
     stored.with_suffix(".md").write_text(page(told), encoding="utf-8")
+    front = front_chart(costs(told))
+    if front:
+        stored.with_suffix(".svg").write_text(with_name_space(front), encoding="utf-8")
     write_verdicts()
+
+
+def costs(told: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    """By contender, (cost, share solved) of each run, where a claim measures what episodes cost."""
+    return {
+        each["name"]: [
+            (run["measures"]["cost"], run["measures"]["success"])
+            for run in each["runs"]
+            if not run["failed"] and run["measures"].get("cost") is not None
+        ]
+        for each in told["contenders"]
+    }
+
+
+def with_name_space(svg: str) -> str:
+    """An `<svg>` element as a file of its own."""
+    return svg if "xmlns=" in svg else svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
 
 
 def write_verdicts() -> None:
@@ -139,6 +160,8 @@ def page(told: Mapping[str, Any]) -> str:
         "",
     ]
     lines += of_script(told) if told["script"] else of_runs(told)
+    if any(cost > 0 for points in costs(told).values() for cost, _ in points):
+        lines += ["", *of_costs(told)]
     lines += [
         "",
         "## Claims",
@@ -189,6 +212,20 @@ def of_runs(told: Mapping[str, Any]) -> list[str]:
         figures = f"{100 * success:.1f} | {100 * gain:+.1f} | {100 * area:.1f} | {curve(done)} | {tokens:,.0f}"
         lines.append(f"| {name} | {by_seed} | {figures} |")
     return lines
+
+
+def of_costs(told: Mapping[str, Any]) -> list[str]:
+    """What an episode cost, and who is on the front."""
+    found = {name: points for name, points in costs(told).items() if points}
+    means = {name: (float(np.mean([c for c, _ in p])), float(np.mean([s for _, s in p]))) for name, p in found.items()}
+    front = front_of(means)
+    lines = ["| contender | cost of an episode by seed | mean | success | on the front |"]
+    lines += ["| --- | --- | --: | --: | --- |"]
+    for name, points in found.items():
+        cost, success = means[name]
+        by_seed = " ".join(f"{each:.1f}" for each, _ in points)
+        lines.append(f"| {name} | {by_seed} | {cost:.2f} | {100 * success:.1f} | {'yes' if name in front else ''} |")
+    return [*lines, "", f"![Success against the cost of an episode]({told['name']}.svg)"]
 
 
 def of_script(told: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,16 @@ def guessing_policy(folder: Path, *, seed: int = 0, steps: int = 160) -> Path:
     Args:
         steps: Of imitation.
     """
-    _write(folder.with_suffix(".shown.jsonl"), _shown(random.Random(seed)))
+    return checkpoint_of(folder, _shown(random.Random(seed)), seed=seed, steps=steps)
+
+
+def checkpoint_of(folder: Path, shown: Iterable[Mapping[str, Any]], *, seed: int = 0, steps: int = 160) -> Path:
+    """A checkpoint of a policy that imitates these conversations; made where it is not there.
+
+    Args:
+        steps: Of imitation.
+    """
+    _write(folder.with_suffix(".shown.jsonl"), shown)
     tasks = folder.with_suffix(".tasks.jsonl")
     _write(tasks, ({"prompt": question, "answer": LETTERS[0]} for question in QUESTIONS))
     supervised = {"steps": steps, "batch_size": 32, "optimizer": "muon", "learning_rate": 1e-2, "decay_fraction": 0.5}

@@ -22,7 +22,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from whetstone.analysis.evidence import read_bench, result_of, row_of
 from whetstone.assembly import assemble
 from whetstone.assembly.own_data import with_learning
 from whetstone.atomic_write import write_text
-from whetstone.chat import Message
+from whetstone.chat import Message, ToolSpec, assistant
 from whetstone.data.overlap import overlaps
 from whetstone.recipe import load_recipe, stages_of
 from whetstone.reporting import Progress, read_trajectories
@@ -300,6 +300,21 @@ class Mixed(Arithmetic):
         unknown = super().held_out(count // 2)
         known = [_known(number) for number in derive_random("known").sample(range(100), min(100, count - count // 2))]
         return [*unknown, *known]
+
+
+class Familiar(Mixed):
+    """As `Mixed`, with an expert who answers every other sum at once and calls for the rest."""
+
+    def task(self, index: int) -> Task:
+        """See `Arithmetic`."""
+        task = super().task(index)
+        return replace(task, private={**task.private, "at once": task.tags["kind"] == "known" and index % 4 == 0})
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """See `Arithmetic`."""
+        if task.private.get("at once"):
+            return assistant(task.private["answer"])
+        return super().demonstrate(task, conversation, tools)
 
 
 def _known(number: int) -> Task:

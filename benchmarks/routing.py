@@ -12,10 +12,8 @@ from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.seeding import derive_random
-from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Score, Task, Trajectory
 
-PRICES = {"small": 1.0, "middle": 4.0, "large": 16.0}
 KNOWS = {
     "plants": ("small", "middle", "large"),
     "tools": ("middle", "large"),
@@ -48,59 +46,51 @@ class Questions:
         return [self._task("held out", 0, index) for index in range(count)]
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Asks one of those who know and may be asked, whatever it costs, and answers with what it hears."""
+        """Asks one of those who know, whatever it costs and whoever is not wanted, and answers with what it hears."""
         heard = [message.text for message in conversation if message.role == "tool"]
         if heard:
             return assistant(heard[-1])
-        may = [model for model in KNOWS[task.tags["kind"]] if model != task.private["unwanted"]]
-        model = derive_random("asked", task.id).choice(may)
+        model = derive_random("asked", task.id).choice(KNOWS[task.tags["kind"]])
         return assistant("", ToolCall(f"ask_{model}", "{}"))
 
     def _task(self, *place: Any) -> Task:
         draw = derive_random("routing", *place)
         field = draw.choice(list(KNOWS))
         words = " ".join(draw.sample(WORDS[field], 2))
-        number = draw.randrange(100, 1000)
         knows = KNOWS[field]
         unwanted = draw.choice(knows) if len(knows) > 1 and draw.random() < self.wishes else ""
         wish = f" not {unwanted}" if unwanted else ""
         prefer = {"outcome": 1.0, "cost": 0.5, **({f"ask_{unwanted}": -1.0} if unwanted else {})}
-        private = {"answer": str(number), "unwanted": unwanted, "preferences": prefer}
+        private = {"answer": answer_to(words), "unwanted": unwanted, "preferences": prefer}
         name = "/".join(map(str, place))
         return Task(f"routing/{name}", f"{words}{wish}", private, {"kind": field})
 
 
-class Models:
-    """The three models as tools, each at its price."""
+def answer_to(words: str) -> str:
+    """The number that answers a question of two words."""
+    return str(derive_random("answer", words).randrange(10, 100))
 
-    def __init__(self) -> None:
-        self._task: Task | None = None
-        self._draw = derive_random("unopened")
 
-    def open(self, episode: Episode) -> None:
-        """Hear the question."""
-        self._task, self._draw = episode.task, derive_random("said", episode.seed)
+def small(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> str:
+    """The small model."""
+    return _said("small", conversation[-1].text, seed)
 
-    def charge(self, name: str) -> tuple[str, float]:
-        """As of `Charges`: nothing is refused."""
-        return "", PRICES.get(name.removeprefix("ask_"), 0.0)
 
-    def ask_small(self) -> str:
-        """Ask the small model."""
-        return self._said("small")
+def middle(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> str:
+    """The middle model."""
+    return _said("middle", conversation[-1].text, seed)
 
-    def ask_middle(self) -> str:
-        """Ask the middle model."""
-        return self._said("middle")
 
-    def ask_large(self) -> str:
-        """Ask the large model."""
-        return self._said("large")
+def large(conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> str:
+    """The large model."""
+    return _said("large", conversation[-1].text, seed)
 
-    def _said(self, model: str) -> str:
-        assert self._task is not None
-        knows = model in KNOWS[self._task.tags["kind"]]
-        return str(self._task.private["answer"]) if knows else str(self._draw.randrange(100, 1000))
+
+def _said(model: str, question: str, seed: int) -> str:
+    first, second, *_ = question.split()
+    field = next(field for field, words in WORDS.items() if first in words)
+    knows = model in KNOWS[field]
+    return answer_to(f"{first} {second}") if knows else str(derive_random("said", seed).randrange(10, 100))
 
 
 async def followed(trajectory: Trajectory, task: Task) -> Score:

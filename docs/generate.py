@@ -21,9 +21,12 @@ from devices_page import devices_page
 from docstring_parser import parse
 from environments_page import environments_page
 from formats_page import formats_page
+from keys_page import keys_page
+from metrics_page import metrics_page
 from papers_page import papers_page
 from rewards_page import rewards_page
 from tools_page import tools_page
+from what_matters_page import FOLDER, what_matters_page
 
 from whetstone.algorithms import (
     ADVANTAGE_TRANSFORMS,
@@ -209,6 +212,7 @@ for your own.
 
 def main() -> None:
     """Write the pages, or check them."""
+    matters, plots = what_matters_page()
     pages = {
         "methods.md": methods_page(),
         "rollout.md": rollout_page(),
@@ -219,12 +223,26 @@ def main() -> None:
         "formats.md": formats_page(),
         "devices.md": devices_page(),
         "compatibility.md": compatibility_page(),
+        "what-matters.md": matters,
+        "keys.md": keys_page(),
+        "metrics.md": metrics_page(),
     }
     for name, page in pages.items():
         if "--check" not in sys.argv:
             (HERE / name).write_text(page)
         elif not (HERE / name).is_file() or (HERE / name).read_text() != page:
             sys.exit(f"docs/{name} is not what the docstrings say: make docs")
+    folder = HERE / FOLDER
+    if "--check" in sys.argv:  # what is in a plot differs with the version of what draws it
+        missing = [name for name in plots if not (folder / name).is_file()]
+        if missing:
+            sys.exit(f"docs/{FOLDER}/{missing[0]} is not there: make docs")
+        return
+    folder.mkdir(exist_ok=True)
+    for old in set(folder.glob("*.svg")) - {folder / name for name in plots}:
+        old.unlink()
+    for name, plot in plots.items():
+        (folder / name).write_text(plot)
 
 
 def rollout_page() -> str:

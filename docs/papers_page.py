@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from whetstone.analysis.evidence import HELD, IN_PART, NOT_HELD, NOT_TRIED
-from whetstone.analysis.papers import ELSEWHERE, Paper, papers, shares
+from whetstone.analysis.papers import DECIDED, ELSEWHERE, Paper, papers, shares
 
 TOP = """# Papers
 
@@ -23,6 +23,7 @@ HEADS = {
     IN_PART: "Held in part",
     NOT_HELD: "Not held at this scale",
     ELSEWHERE: "On a page of its own",
+    DECIDED: "Decisions of the design",
     NOT_TRIED: "Not tried",
 }
 
@@ -37,7 +38,7 @@ def papers_page() -> str:
         chosen = sorted((paper for paper in every if paper.verdict == verdict), key=lambda paper: paper.title.lower())
         if not chosen:
             continue
-        last = {NOT_TRIED: "why", ELSEWHERE: "page"}.get(verdict, "what came of it")
+        last = {NOT_TRIED: "why", ELSEWHERE: "page", DECIDED: "decision"}.get(verdict, "what came of it")
         lines += [
             f"## {head} ({len(chosen)})",
             "",
@@ -63,4 +64,6 @@ def _last(paper: Paper) -> str:
         return "<br>".join(f"{each.claim}: {each.sentence}" for each in paper.tried)
     if paper.page is not None:
         return f"[{paper.page}](../benchmarks/results/{paper.page}.md)"
+    if paper.decision is not None:
+        return f"[{paper.decision.replace('-', ' ')}](design.md#{paper.decision})"
     return paper.why or ""

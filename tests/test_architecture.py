@@ -15,10 +15,10 @@ SOURCE = ROOT / "src" / "whetstone"
 # a room may import the rooms before it, and the seam of any room: its protocol.py, and optional.py where it has one
 ORDER = [
     "window", "errors", "extras", "ranges", "plain_json", "stopping", "seeding", "compute_thread", "atomic_write",
-    "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox", "chat", "trajectory",
-    "trajectory_json", "causes", "tools", "tasks", "environments", "policies", "inference", "rewards", "rollout",
-    "algorithms", "learning", "evaluation", "reporting", "record", "data", "assembly", "training", "analysis",
-    "scaling", "serving", "viewing", "recipes", "cli",
+    "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox", "chat", "notebook_html",
+    "trajectory", "trajectory_json", "causes", "tools", "tasks", "environments", "policies", "inference", "rewards",
+    "rollout", "algorithms", "learning", "evaluation", "reporting", "record", "data", "assembly", "training",
+    "analysis", "scaling", "serving", "viewing", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 ALGORITHMS = sorted((SOURCE / "algorithms").rglob("*.py"))
@@ -28,7 +28,8 @@ OPTIONAL = {
     "peft", "gguf", "accelerate", "bitsandbytes", "duckdb", "mcp", "mcp_types", "psycopg", "tantivy", "usearch",
     "gymnasium", "minigrid",
     "textworld", "scienceworld", "textarena", "pyspiel", "open_spiel", "reasoning_gym", "jericho", "datasets",
-    "pyarrow", "starlette", "uvicorn", "llguidance", "websockets", "verifiers",
+    "pyarrow", "starlette", "uvicorn", "llguidance", "websockets", "verifiers", "tensorboard",
+    "wandb", "mlflow", "trackio",
 }  # fmt: skip
 """Packages of extras, and of an environment of their own: they may be imported inside a function."""
 

@@ -3,13 +3,19 @@
 import importlib
 import inspect
 import json
+import re
 import runpy
 from pathlib import Path
 
+import pytest
 from docstring_parser import parse
 
 from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, CORRECTIONS, CREDIT_FILTERS, OBJECTIVES, SHAPING
+from whetstone.analysis.papers import papers
 from whetstone.chat import FORMATS
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe
+from whetstone.recipe.reading import built_in_methods
 from whetstone.rewards import REWARDS
 from whetstone.rewards.judges import JUDGES
 from whetstone.rollout import SEARCHES
@@ -97,3 +103,79 @@ def test_what_is_compatible_is_what_was_measured(tmp_path, monkeypatch):
     assert "with versions that were not recorded" in other
     for name in ("templates", "bfcl", "tau2"):
         assert f"Not measured: `python benchmarks/{name}.py`" in other
+
+
+def anchors_of(page):
+    """Headings as links write them."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page):
+    text = re.sub(r"```.*?```|`[^`\n]*`(?!\])", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        aim = (page.parent / path).resolve() if path else page
+        assert aim.exists(), link
+        if anchor:
+            assert anchor in anchors_of(aim), link
+
+
+def test_every_decision_is_a_heading_of_the_page_of_design():
+    decided = {paper.decision for paper in papers().values() if paper.decision is not None}
+    assert decided <= anchors_of(ROOT / "docs" / "design.md")
+    assert len(decided) == 9
+
+
+KEY = re.compile(r"`((?:reinforcement|rollout|environment|evaluation|policy|chat|critic)\.[a-z_.]+)")
+
+
+def test_the_page_of_reading_a_run_names_keys_metrics_and_methods_that_exist():
+    text = (ROOT / "docs" / "reading-a-run.md").read_text()
+    for key in KEY.findall(text):
+        with pytest.raises(RecipeError) as refused:  # a mapping is no value of any of these keys
+            load_recipe("demo", [f"{key}={{nothing: of, this: kind}}"])
+        assert "no such key" not in str(refused.value) or "nothing" in str(refused.value), str(refused.value)
+    assert set(re.findall(r"`with=([a-z0-9-]+)", text)) <= set(built_in_methods())
+    written = " ".join(path.read_text() for path in (ROOT / "src" / "whetstone").rglob("*.py"))
+    for area, name in re.findall(r"`([a-z]+)/([a-z_]+)`", text):
+        assert f"{area}/{name}" in written or f'"{area}/' in written, f"{area}/{name}"
+
+
+def test_every_key_of_a_recipe_is_on_its_page_with_what_it_changes(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    page = importlib.import_module("keys_page")
+    written = (ROOT / "docs" / "keys.md").read_text()
+    found = dict(page.keys())
+    assert len(found) > 150
+    assert [key for key, said in found.items() if not said] == []
+    assert [key for key in found if f"| `{key}` |" not in written] == []
+    assert "| `reinforcement.learning_rate` | number | `0.001` | > 0 |" in written
+    assert "| `environment.timeout_seconds` | number | `300` | seconds, > 0 |" in written
+
+
+def test_every_option_of_every_part_is_on_that_page_with_what_it_changes():
+    written = (ROOT / "docs" / "keys.md").read_text().partition("## Options of parts")[2]
+    rows = [line for line in written.splitlines() if line.startswith("| `")]
+    assert len(rows) > 500
+    assert [row for row in rows if row.endswith("|  |")] == []
+    for name in ("tensorboard", "clipped", "python", "arithmetic", "frozen_lake", "ucb"):
+        assert any(row.startswith(f"| `{name}` |") for row in rows), name
+
+
+def test_the_example_of_a_tracker_is_one(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "trackers.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "lines.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    tracker = importlib.import_module("lines").Lines(path=str(tmp_path / "told"))
+    assert tracker.start(None) is None
+    tracker.log(3, {"reward/mean": 0.5})
+    tracker.finish(None)
+    assert (tmp_path / "told").read_text() == "3 0.5\n"

@@ -17,10 +17,18 @@ SMALL = {
 }
 
 
+NEEDS = {"langgraph_agent": "langgraph langchain-openai", "agents_sdk_agent": "openai-agents"}
+"""What brings the library an example is written with."""
+
+
 @pytest.fixture
 def example(request, monkeypatch):
-    """The module of an example."""
+    """The module of an example; skips where its library is not installed."""
     name = request.param
+    monkeypatch.syspath_prepend(EXAMPLES)
+    for brings in NEEDS.get(name, "").split():
+        module = {"openai-agents": "agents"}.get(brings, brings.replace("-", "_"))
+        pytest.importorskip(module, reason=f"pip install {NEEDS[name]}")
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)
@@ -37,10 +45,20 @@ def test_an_example_trains(example, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", ["own_agent"], indirect=True)
+@pytest.mark.parametrize("example", ["own_agent", "langgraph_agent", "agents_sdk_agent"], indirect=True)
 def test_an_agent_that_knows_an_address_trains(example, tmp_path):
     run = example.main(str(tmp_path / "run"), **SMALL)
     assert run.after.episodes == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["verifiers_agent"], indirect=True)
+def test_an_environment_of_verifiers_trains_through_its_own_harness(example, tmp_path):
+    python = EXAMPLES.parent / "servers" / "verifiers" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("python -m venv servers/verifiers && servers/verifiers/bin/pip install verifiers")
+    run = example.main(str(python), str(tmp_path / "run"), **SMALL)
+    assert (run.after.episodes, run.failed_episodes) == (4, 0)
 
 
 @pytest.mark.parametrize("example", ["own_advantage"], indirect=True)

@@ -1,4 +1,4 @@
-"""What the README shows runs as it is written."""
+"""What the README and the page behind it show runs as it is written."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests_slow import mostly_slow
 from whetstone.sandbox import Isolation
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text() + (ROOT / "docs" / "your-own.md").read_text()
 
 
 def block(language, number=0):

@@ -1,5 +1,6 @@
 """Agents that know nothing of Whetstone but an address."""
 
+import asyncio
 import json
 
 import anthropic
@@ -54,6 +55,13 @@ async def failing(task: str, base_url: str, api_key: str) -> None:
     async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
         await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": task}])
     raise ValueError("the agent's own")
+
+
+async def hanging(task: str, base_url: str, api_key: str) -> None:
+    """Asks once and never ends."""
+    async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+        await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": task}])
+    await asyncio.sleep(3600)
 
 
 async def by_responses(task: str, base_url: str, api_key: str) -> str:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+from contextlib import asynccontextmanager, nullcontext
 
 import anthropic
 import httpx2
@@ -13,6 +15,8 @@ from whetstone.inference import Generation
 from whetstone.inference.protocol import EngineAbilities
 from whetstone.recipe import load_recipe
 from whetstone.serving import Episodes, Keys, Server, Speaker, application
+from whetstone.serving.connections import runner
+from whetstone.serving.people import PeopleQueue, people_routes
 
 TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 768}"
 TOOL = {
@@ -34,13 +38,14 @@ def made(*overrides):
 class Served:
     """The server of an assembly's policy."""
 
-    def __init__(self, assembly, *, engine=None, keys=None, **options):
+    def __init__(self, assembly, *, engine=None, keys=None, limits=None, **options):
         self.assembly, self.engine = assembly, engine or assembly.engine()
         self.over = []
         self.episodes = Episodes(self.over.append, **options)
         speaker = Speaker(self.engine, assembly.chat, context_length=assembly.policy.context_length)
-        self.server = Server(speaker, self.episodes, name="tiny", keys=keys or Keys())
-        self.app = application(self.server)
+        self.server = Server(speaker, self.episodes, name="tiny", keys=keys or Keys(), **(limits or {}))
+        self.people = PeopleQueue()
+        self.app = application(self.server, also=people_routes(self.server, self.people))
 
     def http(self, **options):
         return httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app), base_url="http://localhost", **options)
@@ -81,26 +86,23 @@ class Scripted:
             EngineAbilities(),
             [],
         )
-        self.going = {}
 
-    async def generate(self, prompt, sampling, *, episode, drawn=()):
-        if episode not in self.going:
-            self.prompts.append((tuple(prompt), tuple(drawn)))
-            line = self.lines.pop(0)
-            self.going[episode] = list(
-                self.chat.write(line, ()) if isinstance(line, Message) else self.chat.encode(line)
-            )
-        rest = self.going[episode]
-        ids, self.going[episode] = rest[: sampling.max_new_tokens], rest[sampling.max_new_tokens :]
-        done = not self.going[episode] and ids[-1] in sampling.stop_ids
+    async def generate(self, prompt, sampling, *, episode, drawn=(), heard=None):
+        self.prompts.append((tuple(prompt), tuple(drawn)))
+        line = self.lines.pop(0)
+        ids = list(self.chat.write(line, ()) if isinstance(line, Message) else self.chat.encode(line))
+        ids = ids[: sampling.max_new_tokens]
+        finish = "stop" if ids[-1] in sampling.stop_ids else "length"
+        for count in range(1, len(ids) if heard is not None else 0):
+            await asyncio.sleep(0)
+            if heard(ids[:count]):
+                ids, finish = ids[:count], "abort"
+                break
         nothing = (0.0,) * len(ids)
-        await asyncio.sleep(0)
-        return Generation(
-            tuple(ids), (-0.5,) * len(ids), nothing, (7,) * len(ids), "stop" if done else "length", 0.0, nothing
-        )
+        return Generation(tuple(ids), (-0.5,) * len(ids), nothing, (7,) * len(ids), finish, 0.0, nothing)
 
     def forget(self, episode):
-        self.going.pop(episode, None)
+        pass
 
     async def close(self):
         pass
@@ -108,3 +110,48 @@ class Scripted:
 
 def called(name="add", **arguments):
     return Message("assistant", (), (ToolCall(name, json.dumps(arguments), "call_0_0"),))
+
+
+async def until(so):
+    """Look again and again."""
+    while not so():  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def at_a_socket(app, **patience):
+    """The port of an application behind its real server."""
+    bound = socket.create_server(("127.0.0.1", 0))
+    server = runner(app, **patience)
+    server.capture_signals = nullcontext  # the tests' own
+    serving = asyncio.ensure_future(server.serve(sockets=[bound]))
+    await until(lambda: server.started)
+    try:
+        yield bound.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def sent_raw(port, written):
+    """(status, headers, body) of what a socket answers to these bytes; status 0 where it hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(written)
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines = head.decode("latin-1").lower().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        return int(lines[0].split()[1]), headers, body
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return 0, {}, b""
+    finally:
+        writer.close()
+
+
+def request(path, body=b"", *, method="POST", host="localhost", **headers):
+    """A request in bytes."""
+    written = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", f"host: {host}", f"content-length: {len(written)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + written

@@ -16,6 +16,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any
 
+from whetstone import notebook_html
 from whetstone.chat.message import Message
 
 
@@ -398,6 +399,14 @@ class Trajectory:
         segments = (_segment(self.id, i, pieces, observations) for i, pieces in enumerate(built))
         return tuple(segment for segment in segments if any(segment.action_mask))
 
+    def _repr_html_(self) -> str:
+        """Its conversation, in a notebook."""
+        score = "none" if self.score is None else f"{self.score.value:g}"
+        parts = {name: f"{value:g}" for name, value in self.score.parts.items()} if self.score is not None else {}
+        ended = f"{self.ended} ({self.error})" if self.error else str(self.ended)
+        facts = {"task": self.task_id, "ended": ended, "turns": str(len(self.turns)), "reward": score, **parts}
+        return notebook_html.box(self.id, facts, notebook_html.conversation(self.messages))
+
 
 def _without_author(action: Tokens) -> Tokens:
     """The action as something to read, not to train: in this segment it is context."""
@@ -439,3 +448,14 @@ class Group:
         return tuple(
             t for t in self.trajectories if t.score is not None and t.removal is not RemovalScope.BEFORE_BASELINE
         )
+
+    def _repr_html_(self) -> str:
+        """Its trajectories side by side and their conversations, in a notebook."""
+        rows = [
+            (t.id, f"{t.score.value:g}" if t.score else "none", str(t.ended), str(len(t.turns)), str(t.action_tokens))
+            for t in self.trajectories
+        ]
+        overview = notebook_html.table(("trajectory", "reward", "ended", "turns", "tokens"), rows)
+        each = "".join(notebook_html.folded(t.id, notebook_html.conversation(t.messages)) for t in self.trajectories)
+        facts = {"trajectories": str(len(self.trajectories)), "number": str(self.number)}
+        return notebook_html.box(self.task.id, facts, overview + each)

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import os
 import sys
+import time
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -33,9 +36,9 @@ def native():
     return assemble(load_recipe("demo", [*OWN, "environment.max_turns=4"]))
 
 
-def made(function=None, **more):
+def made(function=None, reward="exact_number", **more):
     agent = {"name": "agent", **({"function": f"tests_agents:{function}"} if function else {}), **more}
-    return assemble(load_recipe("demo", OWN, environment=agent), native().policy)
+    return assemble(load_recipe("demo", OWN, environment=agent, reward=reward), native().policy)
 
 
 def played(assembly, *, expert=True, seed=3):
@@ -96,6 +99,36 @@ def test_a_command_is_told_where_to_ask_and_what_it_prints_last_is_its_answer(tm
     assert episode.opening[-1].text == native().source.task(0).prompt
     assert episode.final["answer"].startswith("said:")
     assert (episode.final["exit"], "failed" in episode.final) == (code, bool(code))
+
+
+def test_the_verdict_of_an_agent_is_what_it_was_paid_and_says_so_where_nobody_paid():
+    partly = played(made("summing_up", reward={"name": "verdict", "pays": "score"}))
+    assert (partly.score.value, partly.score.success) == (0.25, False)
+    fallen = played(made("failing", reward="verdict"))
+    assert (fallen.score.value, fallen.final["failed"]) == (0.0, "ValueError: the agent's own")
+    unpaid = played(made("calculating", reward="verdict"))
+    assert (unpaid.ended, unpaid.score) == (EndReason.ERROR, None)
+    assert "the verdict says nothing of success, it has answer; an agent returns a number" in unpaid.error
+
+
+def test_an_agent_that_hangs_ends_at_its_deadline_and_holds_nobody_up():
+    began = time.monotonic()
+    episode = played(made("hanging", timeout_seconds=3))
+    assert (episode.ended, len(episode.turns), episode.score.value) == (EndReason.TIMEOUT, 1, 0.0)
+    assert "not over after 3 s" in episode.error
+    assert time.monotonic() - began < 300  # it sleeps for an hour
+
+
+@pytest.mark.slow
+def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path):
+    script = tmp_path / "agent.py"
+    script.write_text(
+        COMMAND.replace("sys.exit", f"import subprocess; subprocess.Popen(['sleep', '{os.getpid()}77'])\nsys.exit")
+    )
+    episode = played(made(command=[sys.executable, str(script), "{task}", "0"], timeout_seconds=20))
+    assert episode.ended is EndReason.TIMEOUT
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [command for command in commands if f"{os.getpid()}77".encode() in command]
 
 
 def test_an_agent_is_a_command_or_a_function():

@@ -15,7 +15,8 @@ from whetstone.environments.remote.http_client import Asking, UnknownThere
 from whetstone.environments.remote.nemo_gym import NemoGym, NemoGymTasks
 from whetstone.environments.remote.openenv import OpenEnv
 from whetstone.environments.remote.verifiers import Verifiers, VerifiersTasks
-from whetstone.errors import InfrastructureError, RecipeError, TaskError
+from whetstone.environments.remote.verifiers_harness import VerifiersHarness
+from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.evaluation.contract import play
 from whetstone.trajectory import Task
 
@@ -637,6 +638,39 @@ def test_a_verifiers_taskset_is_played_and_what_goes_wrong_in_its_process_is_tol
         by(lambda: Verifiers(taskset="raises"), task, assistant("2"))
     with pytest.raises(TaskError, match="pip install verifiers brings the package"):
         VerifiersTasks(taskset="broken")
+
+
+HARNESS = """
+import json, sys, urllib.request
+asked = json.loads(sys.argv[1])
+print(json.dumps({"tasks": 1}), flush=True)
+for line in sys.stdin:
+    said = json.loads(line)
+    if said["do"] == "play" and said["key"] == "fails":
+        answer = {"failed": "HarnessError: no more"}
+    elif said["do"] == "play":
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "3+4?"}]}).encode()
+        url, head = said["base_url"] + "/chat/completions", {"Content-Type": "application/json"}
+        told = json.load(urllib.request.urlopen(urllib.request.Request(url, body, head)))
+        right = told["choices"][0]["message"]["content"] == "7"
+        answer = {"reward": float(right), "parts": {"right": float(right)}}
+    else:
+        answer = None
+    print(json.dumps({"number": said["number"], "said": answer}), flush=True)
+"""
+
+
+def test_a_harness_of_verifiers_asks_this_policy_and_its_failure_is_told(tmp_path, monkeypatch):
+    (tmp_path / "bridge.py").write_text(HARNESS)
+    monkeypatch.setattr(verifiers, "_BRIDGE", tmp_path / "bridge.py")
+    make = lambda: VerifiersHarness(taskset="fine")  # noqa: E731
+    done = by(make, Task("t", "", {"index": 0, "key": "k"}), assistant("7"))
+    assert [message.text for message in done.opening] == ["3+4?"]
+    assert (done.ended, done.final) == ("terminated", {"right": 1.0, "success": True, "score": 1.0, "reward": 1.0})
+    with pytest.raises(EpisodeError, match="asked its model nothing; it ended by HarnessError: no more"):
+        by(make, Task("t", "", {"index": 0, "key": "fails"}), assistant("7"))
+    with pytest.raises(TaskError, match="no task of a verifiers taskset"):
+        by(make, Task("t", ""), assistant("7"))
 
 
 def test_an_interpreter_that_is_not_there_is_said_with_what_brings_one():

@@ -18,7 +18,7 @@ class Mortal:
         self.version, self.lives, self.alive = version, lives, True
         self.statistics = EngineStatistics(requests=0, rows=4)
 
-    async def generate(self, prompt, sampling, *, episode, drawn=()):
+    async def generate(self, prompt, sampling, *, episode, drawn=(), heard=None):
         if self.lives == 0:
             self.alive = False
             raise InfrastructureError("the engine failed")

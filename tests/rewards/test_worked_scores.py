@@ -368,3 +368,11 @@ def test_a_discount_of_milestones_is_a_share(discount):
 def test_pairs_to_compare_times_in():
     with pytest.raises(ValueError, match="pairs is 3 or more, got 2"):
         Speedup(pairs=2)
+
+
+def test_an_answer_that_others_wrote_is_judged_by_itself():
+    given = task("?", answer="Rome")
+    right = episode("look up the capital", final={"answer": "rome", "plans": 1})
+    assert score("reported_answer", right, given).success is True
+    assert score("reported_answer", episode("Rome", final={"answer": "Oslo"}), given).success is False
+    assert score("reported_answer", episode("Rome", final={}), given).value == 0.0  # it never came to an answer

@@ -55,7 +55,7 @@ BODIES = st.dictionaries(st.sampled_from(FIELDS), ANY | OBJECT, max_size=4)
 class Brief(Scripted):
     """An engine that always calls once, with arguments nobody can read as JSON of numbers."""
 
-    async def generate(self, prompt, sampling, *, episode, drawn=()):
+    async def generate(self, prompt, sampling, *, episode, drawn=(), heard=None):
         ids = self.chat.write(called(a=float("nan")), ())[: sampling.max_new_tokens]
         nothing = (0.0,) * len(ids)
         tops = tuple({token: -0.5} for token in ids) if sampling.top_logprobs else ()

@@ -199,7 +199,7 @@ def test_paused_it_shows_what_it_would_learn_and_goes_on_paused_when_started_aga
 def test_weights_that_change_in_the_middle_of_a_stream_drop_nothing_and_each_token_knows_its_version(tmp_path):
     async def streamed(served):
         stream = await served.client("streamed").chat.completions.create(
-            model="tiny", messages=[{"role": "user", "content": "Tell me more."}], max_tokens=200, seed=3,
+            model="tiny", messages=[{"role": "user", "content": "Tell me more."}], max_tokens=600, seed=3,
             stream=True, logit_bias={str(stop): -100 for stop in served.assembly.chat.stop_ids},
             stream_options={"include_usage": True},
         )  # fmt: skip
@@ -210,7 +210,7 @@ def test_weights_that_change_in_the_middle_of_a_stream_drop_nothing_and_each_tok
             talks = (corrected(served, f"e{number}", seed=number) for number in range(2))
             usage, *_ = await asyncio.gather(streamed(served), *talks)
             (said,) = next(each for each in served.episodes if each.id == "streamed").said
-            assert len(said.action) == usage.completion_tokens == 200
+            assert len(said.action) == usage.completion_tokens == 600
             assert set(said.action.versions) == {0, 1}
             assert list(said.action.versions) == sorted(said.action.versions)
 

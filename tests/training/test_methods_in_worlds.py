@@ -7,7 +7,8 @@ from whetstone.assembly import assemble
 from whetstone.errors import WhetstoneError
 from whetstone.policies import save_policy
 from whetstone.recipe import built_in_methods, load_recipe
-from whetstone.reporting import Progress
+from whetstone.reporting import Journal, Progress
+from whetstone.reporting.metric_names import described
 from whetstone.training import train
 
 WORLDS = ("demo", "frozen-lake", "multi-hop-search")
@@ -73,6 +74,8 @@ def test_every_method_trains_in_every_world_or_is_refused_in_one_line(tmp_path, 
     if said is None:
         after = trained().after
         assert after.episodes + after.invalid == 1
+        names = {name for row in Journal(tmp_path / "run").read() for name in row} - {"stage", "step"}
+        assert {name for name in names if described(name) is None} == set()  # docs/metrics.md has them all
     else:
         with pytest.raises(WhetstoneError) as refused:
             trained()

@@ -15,10 +15,11 @@ import pytest
 
 from tests_viewed import episode, evaluated, made_run, played, row
 from whetstone.chat.message import tool_result
-from whetstone.cli.listening import bound_to, runner
+from whetstone.cli.listening import bound_to
 from whetstone.record import RunStore
 from whetstone.reporting import Journal
 from whetstone.serving.access import Keys, new_key
+from whetstone.serving.connections import runner
 from whetstone.trajectory_json import encoded_trajectory
 from whetstone.viewing.app import Viewer, view_application
 from whetstone.viewing.opened import opened_runs

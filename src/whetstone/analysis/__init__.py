@@ -7,8 +7,9 @@ from whetstone.window import window
 if TYPE_CHECKING:
     from whetstone.analysis.offline import Advice, Look, advice, looks_of
     from whetstone.analysis.replay import Replay, ReplayCheck
+    from whetstone.analysis.shown_run import ShownRun
     from whetstone.analysis.why import Explainer, Explanation
 
 __getattr__, __dir__ = window(__name__)
 
-__all__ = ["Advice", "Explainer", "Explanation", "Look", "Replay", "ReplayCheck", "advice", "looks_of"]
+__all__ = ["Advice", "Explainer", "Explanation", "Look", "Replay", "ReplayCheck", "ShownRun", "advice", "looks_of"]

@@ -97,6 +97,7 @@ class ComparisonResult:
                     "turns": _mean([one["turns"] for one in after]),
                     "tool_calls": _mean([one["tool_calls"] for one in after]),
                     "tokens": _mean([one["action_tokens"] for one in after]),
+                    "cost": [one.get("cost", 0.0) for one in after],
                     "invalid": sum(one["invalid"] for one in after),
                     "spent": {unit: _mean([spent(run.folder)[unit] for run in runs]) for unit in UNITS},
                     "folders": [str(run.folder) for run in every],

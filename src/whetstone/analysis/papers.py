@@ -21,7 +21,9 @@ from whetstone.recipe.yaml_text import yaml_document
 
 ELSEWHERE = "on a page of its own"
 """The verdict of what another benchmark than those of `benchmarks/evidence` shows."""
-_KEYS = {"title", "arxiv", "mechanism", "claim", "bench", "why", "page"}
+DECIDED = "a decision of the design"
+"""The verdict of a survey, which claims nothing that could be tried."""
+_KEYS = {"decision", "title", "arxiv", "mechanism", "claim", "bench", "why", "page"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Paper:
     """Why it was not tried."""
     page: str | None
     """Of `benchmarks/results`, where another benchmark shows it."""
+    decision: str | None = None
+    """The heading of `docs/design.md`, as links write it, under which it says what was decided and where it is."""
     tried: Sequence[Tried] = ()
 
     @property
@@ -69,7 +73,7 @@ class Paper:
         """Of all its claims: the best, but `held` only where every one held."""
         said = [each.verdict for each in self.tried]
         if not said:
-            return ELSEWHERE if self.page is not None else NOT_TRIED
+            return ELSEWHERE if self.page is not None else DECIDED if self.decision is not None else NOT_TRIED
         best = min(said, key=VERDICTS.index)
         return VERDICTS[1] if best == VERDICTS[0] and set(said) != {best} else best
 
@@ -79,7 +83,7 @@ class Paper:
         if self.verdict == NOT_TRIED:
             found["why"] = self.why
         tried = [{name: getattr(each, name) for name in Tried.__slots__} for each in self.tried]
-        return {**found, "page": self.page, "verdict": self.verdict, "tried": tried}
+        return {**found, "page": self.page, "decision": self.decision, "verdict": self.verdict, "tried": tried}
 
 
 @functools.cache
@@ -116,6 +120,7 @@ def read_papers(document: Mapping[str, Mapping[str, Any]], verdicts: Sequence[Ma
             tuple(entry.get("bench", ())),
             entry.get("why") or _waiting(entry.get("bench", ())),
             entry.get("page"),
+            entry.get("decision"),
             tuple(tried),
         )
         if paper.verdict == NOT_TRIED and not paper.why:
@@ -151,7 +156,7 @@ def paper_called(said: str) -> Paper:
 def shares(every: Iterable[Paper]) -> dict[str, int]:
     """How many papers have which verdict."""
     counts = Counter(paper.verdict for paper in every)
-    return {verdict: counts[verdict] for verdict in (*VERDICTS[:3], ELSEWHERE, NOT_TRIED)}
+    return {verdict: counts[verdict] for verdict in (*VERDICTS[:3], ELSEWHERE, DECIDED, NOT_TRIED)}
 
 
 def verdicts_of(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -34,6 +34,7 @@ from whetstone.assembly.compatibility import (
     try_on_nothing,
 )
 from whetstone.assembly.environment import environment_of
+from whetstone.assembly.frozen_models import frozen_models
 from whetstone.assembly.instantiate import found, function_of, part_of
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.assembly.policy import chat_of, policy_of
@@ -68,6 +69,7 @@ from whetstone.rollout import (
     FrozenActor,
     Limits,
     Method,
+    ModelActor,
     PolicyActor,
     Strategy,
 )  # fmt: skip
@@ -380,7 +382,8 @@ def judged_parts(resolved: Resolved) -> tuple[Source, Callable[[], Environment],
 
 
 def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) -> dict[str, Actor]:
-    """The models of folders that the strategy puts into seats, each with an engine of its own.
+    """The models that the strategy puts into seats: the recipe's `models` by name, and those of folders, each with an
+    engine of its own.
 
     Raises:
         RecipeError: A folder holds no model, or one with other tokens.
@@ -388,7 +391,11 @@ def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) 
     actors: dict[str, Actor] = {}
     rollout = resolved.recipe.rollout
     seated = strategy.frozen if fulfils(strategy, FrozenSeats) else None
+    models = frozen_models(resolved) if set((seated or {}).values()) & set(resolved.recipe.models) else {}
     for role, folder in (seated or {}).items():
+        if folder in models:
+            actors[role] = ModelActor(models[folder], chat)
+            continue
         try:
             trusted = resolved.recipe.policy.trust_remote_code
             other = load_policy(folder, trust_remote_code=trusted, device=policy.device)

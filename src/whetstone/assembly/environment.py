@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from whetstone.assembly.instantiate import checked, found
+from whetstone.assembly.frozen_models import frozen_models
+from whetstone.assembly.instantiate import found
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, USERS, Environment, Noisy, is_game, played
+from whetstone.environments.advised import Advised
 from whetstone.environments.protocol import Checks
 from whetstone.errors import RecipeError
-from whetstone.plugins import OptionError, made_of, named_part
+from whetstone.plugins import OptionError, checked_options, made_of, named_part, options_of, unbound
 from whetstone.recipe import Resolved
-from whetstone.tools import TOOLS
+from whetstone.tools import TOOLS, FrozenModel
 
 
 def environment_of(resolved: Resolved) -> Callable[[], Environment]:
@@ -22,50 +25,94 @@ def environment_of(resolved: Resolved) -> Callable[[], Environment]:
     Raises:
         RecipeError: There is none of its name, or one cannot be made as it is to be.
     """
-    settings = resolved.recipe.environment
-    part = found(resolved, "environment", "environment", settings.name, ENVIRONMENTS)
-    part = played(part) if is_game(part) else part
-    options = settings.options
-    if "tools" in options:
-        if not isinstance(options["tools"], list):
-            raise resolved.error("environment.tools", f"a list of tools, got {options['tools']!r}")
-        options["tools"] = [_tool(resolved, number, named) for number, named in enumerate(options["tools"])]
-    if "user" in options:
-        options["user"] = _user(resolved, options["user"])
-    arguments = checked(resolved, "environment", part, options)
-    try:
-        tried = made_of("environment", settings.name, part, arguments)  # once to see; each episode makes its own
-        if fulfils(tried, Checks):
-            tried.check()
-    except OptionError as error:
-        raise resolved.error(f"environment.{error.key}", error.message) from None
-    except (RecipeError, ValueError) as error:
-        raise resolved.error("environment", str(error)) from None
-    made: Callable[[], Environment] = functools.partial(part, **arguments)
+    settings, models = resolved.recipe.environment, _Taken(frozen_models(resolved))
+    made = _made(resolved, "environment", settings.name, settings.options, models)
+    seated = resolved.recipe.rollout.strategy.options.get("frozen") or {}
+    if models.known and not models.asked and not set(seated.values()) & set(models.known):
+        raise resolved.error(
+            "models", "has no effect: no tool asks them (tools: [models]), nor does environment or seat"
+        )
     if settings.noise is None:
         return made
     return functools.partial(_noisy, made, settings.noise.model_dump())
+
+
+def _made(
+    resolved: Resolved, key: str, name: str, options: dict[str, Any], models: _Taken
+) -> Callable[[], Environment]:
+    """Makes environments of a name, with what their options name made first."""
+    part = found(resolved, key, "environment", name, ENVIRONMENTS)
+    part = played(part) if is_game(part) else part
+    if "tools" in options:
+        if not isinstance(options["tools"], list):
+            raise resolved.error(f"{key}.tools", f"a list of tools, got {options['tools']!r}")
+        tools = [_tool(resolved, f"{key}.tools", number, named) for number, named in enumerate(options["tools"])]
+        options["tools"] = [_with_models(tool, models) for tool in tools]
+    if "user" in options:
+        options["user"] = _user(resolved, f"{key}.user", options["user"])
+    if part is Advised and "world" in options:
+        options["world"] = _world(resolved, f"{key}.world", options["world"], models)
+    given = {"models": models.taken()} if "models" in options_of(part) and "models" not in options else {}
+    try:
+        arguments = checked_options(part, options, given)
+        tried = made_of("environment", name, part, arguments)  # once to see; each episode makes its own
+        if fulfils(tried, Checks):
+            tried.check()
+    except OptionError as error:
+        raise resolved.error(f"{key}.{error.key}", error.message) from None
+    except (RecipeError, ValueError) as error:
+        raise resolved.error(key, str(error)) from None
+    return functools.partial(part, **arguments)
+
+
+def _world(resolved: Resolved, key: str, named: Any, models: _Taken) -> Callable[[], Environment]:
+    """An environment within another, from its name, or a mapping with that and its options."""
+    options = dict(named) if isinstance(named, Mapping) else {"name": named}
+    name = options.pop("name", "tools")
+    if not isinstance(name, str):
+        raise resolved.error(key, f"a world is a name, or a mapping with its name, got {named!r}")
+    return _made(resolved, key, name, options, models)
+
+
+class _Taken:
+    """The models of a recipe, and whether anybody asks for them."""
+
+    def __init__(self, known: Mapping[str, FrozenModel]) -> None:
+        self.known, self.asked = known, False
+
+    def taken(self) -> Mapping[str, FrozenModel]:
+        self.asked = True
+        return self.known
+
+
+def _with_models(tool: Any, models: _Taken) -> Any:
+    """A class of tools that has an option `models` is given the recipe's."""
+    if not inspect.isclass(unbound(tool)) or "models" not in options_of(tool):
+        return tool
+    if isinstance(tool, functools.partial) and "models" in tool.keywords:
+        return tool
+    return functools.partial(tool, models=models.taken())
 
 
 def _noisy(made: Callable[[], Environment], noise: Mapping[str, float]) -> Environment:
     return Noisy(made(), **noise)
 
 
-def _user(resolved: Resolved, named: Any) -> Any:
+def _user(resolved: Resolved, key: str, named: Any) -> Any:
     """Who is spoken to, with the options a recipe gives him."""
     try:
         return named_part("user", named, USERS)
     except OptionError as error:
-        raise resolved.error(f"environment.user.{error.key}", error.message) from None
+        raise resolved.error(f"{key}.{error.key}", error.message) from None
     except RecipeError as error:
-        raise resolved.error("environment.user", str(error)) from None
+        raise resolved.error(key, str(error)) from None
 
 
-def _tool(resolved: Resolved, number: int, named: Any) -> Any:
+def _tool(resolved: Resolved, key: str, number: int, named: Any) -> Any:
     """A function, or a class with the options a recipe gives it."""
     try:
         return named_part("tool", named, TOOLS)
     except OptionError as error:
-        raise resolved.error(f"environment.tools.{number}.{error.key}", error.message) from None
+        raise resolved.error(f"{key}.{number}.{error.key}", error.message) from None
     except RecipeError as error:
-        raise resolved.error("environment.tools", str(error)) from None
+        raise resolved.error(key, str(error)) from None

@@ -19,6 +19,7 @@ import torch
 from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.assembly.memory import MemoryShare, check_fits, memory_plan
+from whetstone.assembly.trackers import trackers_of
 from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.environments.protocol import tools_shown
@@ -50,6 +51,7 @@ async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
         for planned in _of_memory(plan):
             yield replace(planned, seconds=time.perf_counter() - began)
         await run_in_compute_thread(lambda: check_fits(resolved, trains=True))
+        trackers_of(resolved)
         assembly = await run_in_compute_thread(assemble, resolved)
     except WhetstoneError as error:
         yield Check("parts", Verdict.BAD, str(error), seconds=time.perf_counter() - began)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import click
 
 from whetstone.assembly import Assembly
+from whetstone.cli import completing
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.shown import shown
 from whetstone.cli.unread import LEARNING, say_unread
@@ -23,7 +24,7 @@ _OF_EPISODES = ("rollout.strategy", "rollout.group_size", "rollout.temperature",
 
 
 @click.command()
-@click.argument("run_or_model")
+@click.argument("run_or_model", shell_complete=completing.run_folders)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--recipe", help="Whose tools a model has; none unless said. A run has its own.")
 @click.option("--temperature", type=click.FloatRange(min=0), default=0.7, show_default=True)

@@ -18,6 +18,7 @@ import click
 import torch
 
 from whetstone.assembly import preflight
+from whetstone.cli import completing
 from whetstone.cli.check_output import show
 from whetstone.cli.notes import say_notes
 from whetstone.contracts import fulfils
@@ -34,8 +35,8 @@ from whetstone.sandbox.cgroups import parents
 
 
 @click.command()
-@click.argument("recipe", required=False)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("recipe", required=False, shell_complete=completing.recipes)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Look at this machine: processors, packages, programs, disk; and say what is missing for what.

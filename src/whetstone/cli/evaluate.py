@@ -14,6 +14,7 @@ from whetstone import training
 from whetstone.atomic_write import write_text
 from whetstone.causes import listed
 from whetstone.chat import ChatEndpoint
+from whetstone.cli import completing
 from whetstone.cli.notes import say_notes
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
@@ -34,8 +35,8 @@ _OF_GROUPS = (
 
 
 @click.command()
-@click.argument("run_or_recipe")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("run_or_recipe", shell_complete=completing.recipes_or_runs)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
 @click.option("--policy", help="Who acts instead: a run, a model's folder, or an address such as http://host:8000/v1.")
 @click.option("--model", default="", help="The model's name at that address.")
 @click.option("--api-key-env", default="", help="The environment variable that holds the key for that address.")

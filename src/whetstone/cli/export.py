@@ -8,13 +8,14 @@ from typing import cast
 import click
 
 from whetstone import training
+from whetstone.cli import completing
 from whetstone.errors import RecipeError
 from whetstone.policies import ExportPrecision, export_policy, gguf_converter, has_adapters, load_policy, merged
 from whetstone.record import run_recipe
 
 
 @click.command()
-@click.argument("run_or_model")
+@click.argument("run_or_model", shell_complete=completing.run_folders)
 @click.option("--output-dir", type=click.Path(path_type=Path), required=True, help="A folder that is not there yet.")
 @click.option("--merged", "merge", is_flag=True, help="Put what adapters learned into the weights they stand beside.")
 @click.option(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
 
 from whetstone.errors import RecipeError
-from whetstone.extras import install_command
 from whetstone.network.loopback import LOOPBACK
 from whetstone.serving.access import Keys
 
@@ -30,19 +28,6 @@ def served_at(bound: socket.socket) -> str:
     """What agents are given as `base_url`."""
     host, port = bound.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-
-
-def runner(app: Any) -> Any:
-    """What serves an application.
-
-    Raises:
-        RecipeError: It is not installed.
-    """
-    try:
-        import uvicorn
-    except ImportError:
-        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
-    return uvicorn.Server(uvicorn.Config(app, log_level="warning"))
 
 
 def bound_to(address: str, port: int) -> socket.socket:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import click
 
-from whetstone.cli.listening import bound_to, keys_for, runner, served_at
+from whetstone.cli.listening import bound_to, keys_for, served_at
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.record import latest_checkpoint, run_recipe
 from whetstone.record.run_directory import claimed
 from whetstone.serving import Keys
+from whetstone.serving.connections import runner
 from whetstone.serving.live.service import LiveService
 
 
@@ -47,13 +48,12 @@ def live(
     """Serve the policy of RECIPE, or of a run at its last checkpoint, and let it learn from what follows its answers.
 
     A correction, the same question again, a tool's error: each lowers the answer before it, and what was said is the
-    hint by which the policy teaches itself. Stopped or killed and called again it goes on.
+    hint by which the policy teaches itself. Stopped or killed and called again it goes on. The address itself, without
+    /v1, is a page for people, who talk with the policy, take over its answers and rate them.
 
     \b
-    whetstone live runs/demo
     whetstone live runs/demo live.turns_per_update=4 live.reference_kl=0.05
     whetstone live runs/demo 'live.guard={every: 5, drop: 0.1}' live.approve=true
-    whetstone live shop.yaml live.scorer=my_package.scoring:scorer --paused
     curl localhost:8000/v1/live                          # what is learned from next, and why
     curl -X POST localhost:8000/v1/live/episodes/ID/unlearn
     """

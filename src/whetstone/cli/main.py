@@ -12,7 +12,9 @@ from typing import Any
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import click
+from click.shell_completion import CompletionItem
 
+from whetstone.cli.examples import with_examples
 from whetstone.cli.own_code import line_of
 from whetstone.errors import WhetstoneError, did_you_mean
 from whetstone.extras import release
@@ -21,6 +23,7 @@ from whetstone.training.interruption import Interrupted
 COMMANDS = {
     "chat": ("chat:chat", "Speak with a policy in the terminal; its tools work."),
     "compare": ("compare:compare_command", "Compare recipes: same tasks, same budget, several seeds."),
+    "completion": ("completion:completion", "Print what makes a shell complete commands."),
     "data": ("data:data", "Look at data of one's own, and make some of a run."),
     "doctor": ("doctor:doctor", "Look at this machine, or try every part of a recipe."),
     "environments": ("environments:environments", "Try an environment; serve one over HTTP."),
@@ -38,6 +41,7 @@ COMMANDS = {
     "rewards": ("rewards:rewards", "Try a reward; list rewards."),
     "rollout": ("rollout:rollout", "Play episodes and show them as conversations."),
     "serve": ("serve:serve", "Serve a policy to agents, with every call on record."),
+    "show": ("show:show", "Show a run on a page, or one of its trajectories."),
     "tasks": ("tasks:tasks", "Look at tasks; find those a run learned from."),
     "train": ("train:train", "Train a recipe."),
     "view": ("view:view", "Look at runs in a browser, while they run and afterwards."),
@@ -82,13 +86,17 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             ctx.fail(f'no command "{cmd_name}"{did_you_mean(cmd_name, COMMANDS)}')
         module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"whetstone.cli.{module}"), name)
-        return command
+        return with_examples(getattr(importlib.import_module(f"whetstone.cli.{module}"), name), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without loading one."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, said) for name, (_, said) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands and options, without loading a command."""
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [CompletionItem(n, help=said) for n, (_, said) in COMMANDS.items() if n.startswith(incomplete)] + options
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand."""

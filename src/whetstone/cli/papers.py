@@ -37,6 +37,8 @@ def lines_of(paper: Paper) -> list[str]:
     lines += [f"{each.claim}: {each.sentence}" for each in paper.tried]
     if paper.page is not None:
         lines.append(f"shown in   benchmarks/results/{paper.page}.md")
+    if paper.decision is not None:
+        lines.append(f"decided in docs/design.md#{paper.decision}")
     if paper.verdict == NOT_TRIED:
         lines.append(f"not tried: {paper.why}")
     return lines

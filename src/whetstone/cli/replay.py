@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from whetstone import analysis
+from whetstone.cli import completing
 from whetstone.cli.unread import say_unread
 from whetstone.plain_json import to_json
 
@@ -18,7 +19,7 @@ _UNREAD = ("policy", "supervised", "rollout", "curriculum", "evaluation", "ablat
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False), shell_complete=completing.run_folders)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--updates", is_flag=True, help="Make the updates again as well, from the earliest checkpoint there is.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

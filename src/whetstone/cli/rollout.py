@@ -9,6 +9,7 @@ import click
 
 from whetstone import training
 from whetstone.assembly import Assembly, assemble
+from whetstone.cli import completing
 from whetstone.cli.notes import say_notes
 from whetstone.cli.shown import shown
 from whetstone.cli.unread import LEARNING, say_unread
@@ -26,8 +27,8 @@ _OF_GROUPS = (
 
 
 @click.command()
-@click.argument("run_or_recipe")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("run_or_recipe", shell_complete=completing.recipes_or_runs)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
 @click.option("-n", "count", type=click.IntRange(min=1), default=3, show_default=True, help="How many episodes.")
 @click.option("--expert", is_flag=True, help="Let the source's expert play instead of the policy.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object an episode.")

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from whetstone.cli.listening import bound_to, keys_for, runner, served_at
+from whetstone.chat import Chat
+from whetstone.cli.listening import bound_to, keys_for, served_at
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
+from whetstone.plugins import find_part
 from whetstone.serving import Episodes, Keys, Server, Speaker, application, new_key
 from whetstone.serving.access import ROLES
+from whetstone.serving.connections import runner
+from whetstone.serving.people import PeopleQueue, people_routes
+from whetstone.serving.redacting import Redacting
 from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import encoded_trajectory
 
@@ -28,12 +34,16 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
 @click.option("--name", help="What clients call the model; the last part of RUN_OR_MODEL unless said.")
 @click.option("--record", type=click.Path(path_type=Path), help="A file episodes are added to, as `data` of a stage.")
+@click.option("--redact", metavar="MODULE:FUNCTION", help="Takes a text, returns it as it may be kept; see --record.")
+@click.option("--people", type=click.Path(path_type=Path), metavar="FILE",
+              help="Serve the page for people at /, with a queue that is kept in FILE.")  # fmt: skip
 @click.option("--keys", type=click.Path(path_type=Path), help="A file of keys; without it this machine alone may ask.")
 @click.option("--new-key", "made", metavar="NAME", help="Make a key, print it, and end.")
 @click.option("--role", type=click.Choice(ROLES), default="use", show_default=True, help="Of the new key.")
 @click.option("--requests-a-minute", type=click.IntRange(min=1), help="Of the new key.")
 @click.option("--tokens-a-minute", type=click.IntRange(min=1), help="Of the new key.")
 @click.option("--at-once", type=click.IntRange(min=1), help="Of the new key.")
+@click.option("--most-bytes", type=click.IntRange(min=1), help="Of a request of the new key.")
 @click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
               help="After which an episode nobody asks in is over.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of draws without one.")
@@ -44,12 +54,15 @@ def serve(
     port: int,
     name: str | None,
     record: Path | None,
+    redact: str | None,
+    people: Path | None,
     keys: Path | None,
     made: str | None,
     role: str,
     requests_a_minute: int | None,
     tokens_a_minute: int | None,
     at_once: int | None,
+    most_bytes: int | None,
     idle_seconds: float,
     seed: int,
 ) -> None:
@@ -59,13 +72,16 @@ def serve(
     --record what they say is kept token by token, and `POST /v1/episodes/ID/reward` says what it was worth.
     """
     if made is not None:
-        limits = {"requests_a_minute": requests_a_minute, "tokens_a_minute": tokens_a_minute, "at_once": at_once}
+        limits = {"requests_a_minute": requests_a_minute, "tokens_a_minute": tokens_a_minute}
+        limits |= {"at_once": at_once, "most_bytes": most_bytes}
         click.echo(_made(keys, made, role, limits))
         return
     known = keys_for(address, keys)
+    if redact is not None and record is None:
+        raise RecipeError("--redact: nothing is kept without --record FILE")
     say_unread(overrides, (*LEARNING, *_OF_EPISODES), "what is said is neither judged nor learned from")
     with bound_to(address, port) as bound:
-        asyncio.run(_serve(run_or_model, overrides, bound, name, record, known, idle_seconds, seed))
+        asyncio.run(_serve(run_or_model, overrides, bound, name, record, redact, people, known, idle_seconds, seed))
 
 
 def _made(keys: Path | None, name: str, role: str, limits: dict[str, int | None]) -> str:
@@ -80,6 +96,8 @@ async def _serve(
     bound: socket.socket,
     name: str | None,
     record: Path | None,
+    redact: str | None,
+    people: Path | None,
     keys: Keys,
     idle_seconds: float,
     seed: int,
@@ -87,12 +105,13 @@ async def _serve(
     assembly = assembled(run_or_model, overrides, None)
     engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
     named = name or Path(run_or_model).name
-    writer = _Record(record) if record is not None else None
+    writer = _Record(record, _redacting(assembly.chat, redact)) if record is not None else None
     try:
         episodes = Episodes(writer, idle_seconds=idle_seconds)
         speaker = Speaker(engine, assembly.chat, context_length=assembly.policy.context_length, seed=seed)
-        served = application(Server(speaker, episodes, name=named, keys=keys))
-        server = runner(served)
+        behind = Server(speaker, episodes, name=named, keys=keys)
+        also = people_routes(behind, PeopleQueue(people)) if people is not None else ()
+        server = runner(application(behind, also=also))
         click.echo(f"{named} at {served_at(bound)}")
         await server.serve(sockets=[bound])
     finally:
@@ -101,13 +120,22 @@ async def _serve(
         await engine.close()
 
 
-class _Record:
-    """A file of trajectories, one a line, each whole on the disk before the next."""
+def _redacting(chat: Chat, redact: str | None) -> Callable[[Trajectory], Trajectory] | None:
+    return Redacting(chat, find_part("redact", redact, {})) if redact is not None else None
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.count = path, 0
+
+class _Record:
+    """A file of trajectories, one a line, each whole on the disk before the next.
+
+    Args:
+        redacting: What is done to each before; None: nothing.
+    """
+
+    def __init__(self, path: Path, redacting: Callable[[Trajectory], Trajectory] | None = None) -> None:
+        self.path, self.count, self._redacting = path, 0, redacting
 
     def __call__(self, trajectory: Trajectory) -> None:
+        trajectory = trajectory if self._redacting is None else self._redacting(trajectory)
         with open(self.path, "ab") as file:
             file.write(encoded_trajectory(trajectory) + b"\n")
             file.flush()

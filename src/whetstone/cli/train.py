@@ -2,36 +2,52 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from whetstone import training
+from whetstone.cli import completing
 from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
-from whetstone.reporting import Progress
+from whetstone.reporting import Dashboard, Progress, shows_a_dashboard
 
 
 @click.command()
-@click.argument("recipe")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("recipe", shell_complete=completing.recipes)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the run is kept [runs/RECIPE]."
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    shell_complete=completing.run_folders,
+    help="Where the run is kept [runs/RECIPE].",
 )
 @click.option("--resume", is_flag=True, help="Go on with the run in the run directory from its last checkpoint.")
+@click.option("--plain", "plain_lines", is_flag=True, help="Print lines, also where the terminal could show a panel.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON and no progress.")
-def train(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume: bool, as_json: bool) -> None:
+def train(
+    recipe: str,
+    overrides: tuple[str, ...],
+    run_dir: Path | None,
+    resume: bool,
+    plain_lines: bool,
+    as_json: bool,
+) -> None:
     """Train RECIPE, a built-in name (`whetstone recipes` lists them) or a YAML file.
 
-    A method of a paper is laid over it by its name: whetstone train shop.yaml with=dapo,gigpo
-
-    Any key can be set by its dotted path: whetstone train demo reinforcement.steps=30 seed=1
+    A method of a paper is laid over it by its name (`with=dapo,gigpo`), and any key can be set by its dotted path.
+    In a terminal a panel shows how it goes; elsewhere, with --plain and where NO_COLOR is set, lines do.
 
     SIGTERM and Ctrl-C save the run and stop it (exit code 143 and 130); a second one stops it at once, and it can
     still be resumed.
     """
     resolved = load_recipe(recipe, overrides)
-    summary = training.train(resolved, run_dir, resume=resume, progress=Progress(quiet=as_json))
+    if shows_a_dashboard(plain_lines=plain_lines) and not as_json:
+        progress: Progress = Dashboard(str(run_dir or resolved.name))
+    else:
+        progress = Progress(quiet=as_json, plain_lines=plain_lines or "NO_COLOR" in os.environ)
+    summary = training.train(resolved, run_dir, resume=resume, progress=progress)
     if as_json:
         click.echo(to_json(summary.written))
         return

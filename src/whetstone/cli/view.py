@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from whetstone.cli.listening import bound_to, keys_for, runner
+from whetstone.cli.listening import bound_to, keys_for
+from whetstone.serving.connections import runner
 from whetstone.viewing.app import Viewer, view_application
 from whetstone.viewing.opened import opened_runs
 

@@ -16,15 +16,17 @@ from rich.table import Table
 from whetstone import record
 from whetstone.analysis import Explainer, Explanation, advice, looks_of
 from whetstone.causes import listed
+from whetstone.cli import completing
 from whetstone.errors import RunDirectoryError
 from whetstone.plain_json import to_json
 from whetstone.reporting import Journal, learned_from, learning_rows
+from whetstone.serving.live.explaining import live_turns
 from whetstone.tools.plain_text import plain
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False))
-@click.argument("trajectory", required=False)
+@click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False), shell_complete=completing.run_folders)
+@click.argument("trajectory", required=False, shell_complete=completing.trajectory_ids)
 @click.option("--step", type=int, help="Of reinforcement, from 1: its trajectories, and why it did or did not learn.")
 @click.option("--turn", type=int, help="Only the tokens of this turn, from 0.")
 @click.option("--token", type=int, help="Only this action token of the trajectory, from 0.")
@@ -44,8 +46,19 @@ def why(
     Without a TRAJECTORY: a table of steps, what each learned from and what was lost; of a run on stored episodes alone,
     losses there and on held-out ones, and whether to stop, regularise, go on or get more data. With one: its rewards,
     what it was compared with, its advantage, and each token's ratio, clipping and push. Ids are listed by --step.
+
+    Of a live run: every answer something was made of, by whom and in which update; with an episode's id, which of its
+    tokens are trained and why the rest are not.
     """
     record.run_recipe(run_dir)  # says where there is no run
+    if (run_dir / "live").is_dir():
+        for option, value in (("--step", step), ("--turn", turn), ("--token", token)):
+            if value is not None:
+                raise RunDirectoryError(
+                    f"{option}: of a live run there are its answers, and with an episode's id its own"
+                )
+        _live(run_dir, trajectory, as_json)
+        return
     if trajectory is None:
         for option, value in (("--turn", turn), ("--token", token)):
             if value is not None:
@@ -127,6 +140,32 @@ def _stored(run_dir: Path, journal: Sequence[Mapping[str, Any]], step: int | Non
     Console().print(table)
     click.secho(found.finding, bold=True, nl=False)
     click.echo(f": {found.said}")
+
+
+def _live(run_dir: Path, episode: str | None, as_json: bool) -> None:
+    """What a policy that is served learned from each answer."""
+    turns = live_turns(run_dir, episode)
+    if as_json:
+        click.echo(to_json({"turns": [asdict(turn) for turn in turns]}))
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("turn", "episode", "answer", "reward", "learned as", "update", "why"):
+        table.add_column(name, justify="right" if name in ("turn", "answer", "reward") else "left", overflow="fold")
+    for turn in turns:
+        update = turn.state if turn.update is None else str(turn.update)
+        cells = (turn.episode, str(turn.answer), f"{turn.reward:+g}", turn.learned_as, update, turn.why)
+        table.add_row(str(turn.number), *(escape(plain(cell)) for cell in cells))
+    Console().print(table)
+    if episode is None:
+        if turns:
+            click.echo(f"whetstone why {run_dir} '{plain(turns[0].episode)}'   says which tokens of it are trained")
+        return
+    for turn in turns:
+        for told in turn.tokens:
+            verb = "trained" if told.trained else "not trained"
+            click.echo(
+                plain(f"turn {turn.number}, {told.by}: {told.said[:60]!r}: {told.count} tokens {verb}: {told.why}")
+            )
 
 
 def _share(name: str, value: Any) -> str:

@@ -35,16 +35,23 @@ from whetstone.chat.api.protocol import Wire
 from whetstone.chat.api.routes import ROUTES, models_listed, wire_of
 from whetstone.chat.api.stored_responses import StoredResponses
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.errors import EpisodeError, RecipeError
+from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.extras import install_command
 from whetstone.plain_json import plain
 from whetstone.plugins import find_part
+from whetstone.sandbox import Limits, enclosed
 from whetstone.trajectory import EndReason, Task
 
 _MOST_OUTPUT = 1 << 16
 """Bytes of what a command prints that are kept, its end."""
+_MOST_LINGERING = 1.0
+"""Seconds."""
+_MOST_STARTING, _STARTING_SECONDS = 16, 1.0
+"""Agents that begin at once, and how long one counts as beginning. Clients give up where nobody answers their call for
+five seconds, which hundreds that all begin at the same moment in one process wait for one another."""
 _MODEL = "policy"
 _KEY = "none"
+_LIMITS = Limits(memory_mb=2048, processes=128)
 
 
 class Agent:
@@ -59,9 +66,13 @@ class Agent:
             same of `ANTHROPIC`.
         crash: What becomes of an episode whose agent ends with an error: `outcome`: it ended, and the reward judges
             what was said; `error`: nothing can be said of it.
+        sandbox: Whether a command runs as foreign code does, behind namespaces: it reads this Python, the system's
+            programs, `folder` and `readable`, writes to its home alone, and reaches its model and nothing else.
+        readable: Folders it may read there besides, such as the environment its program is installed in.
+        limits: What it may use there, of which time and output are the episode's; 2 GiB for each process by default.
 
     Raises:
-        RecipeError: Neither or both of `command` and `function`, or a function that is not there.
+        RecipeError: Neither or both of `command` and `function`, a function that is not there, or one to be confined.
     """
 
     def __init__(
@@ -72,14 +83,22 @@ class Agent:
         folder: str = "",
         variables: Mapping[str, str] | None = None,
         crash: str = "outcome",
+        sandbox: bool = False,
+        readable: Sequence[str] = (),
+        limits: Limits | None = None,
     ) -> None:
         if bool(command) == bool(function):
             raise RecipeError("environment agent: either a command or a function")
         if crash not in ("outcome", "error"):
             raise RecipeError(f'environment agent: crash is "outcome" or "error", got "{crash}"')
+        if sandbox and not command:
+            raise RecipeError("environment agent: a function runs in this process; only a command can be in a sandbox")
+        if not sandbox and (readable or limits):
+            raise RecipeError("environment agent: readable and limits are for `sandbox: true`")
         self._command = shlex.split(command) if isinstance(command, str) else list(command)
         self._function = find_part("agent", function, {}) if isinstance(function, str) and function else function
         self._folder, self._variables, self._crash = folder, dict(variables or {}), crash
+        self._sandbox, self._readable, self._limits = sandbox, tuple(readable), limits or _LIMITS
         self._id = uuid.uuid4().hex
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
         self._pending: _Request | None = None
@@ -87,7 +106,6 @@ class Agent:
         """What was said so far, as the agent knows it."""
         self._tools: tuple[ToolSpec, ...] = ()
         self._running: asyncio.Task[None] | None = None
-        self._process: asyncio.subprocess.Process | None = None
         self._door: _Door | None = None
         self.final: dict[str, Any] = {}
         """What is known of how it ended."""
@@ -101,11 +119,18 @@ class Agent:
         self._door = await _Door.here()
         self._door.agents[self._id] = self
         url = f"{self._door.url}/episodes/{self._id}/v1"
-        self._running = asyncio.ensure_future(self._run(task, url))
-        self._running.add_done_callback(lambda _: self._requests.put_nowait(None))
-        self._pending = await self._requests.get()
+        first = asyncio.ensure_future(self._requests.get())
+        try:
+            async with self._door.starting:
+                self._running = asyncio.ensure_future(self._run(task, url))
+                self._running.add_done_callback(lambda _: self._requests.put_nowait(None))
+                await asyncio.wait({first}, timeout=_STARTING_SECONDS)
+            self._pending = await first
+        finally:
+            first.cancel()
         if self._pending is None:
-            raise EpisodeError(f"the agent asked its model nothing; {self._ending()}")
+            self._raise_ours()
+            raise EpisodeError(f"the agent asked its model nothing; it ended by {self._ending()}")
         asked = self._pending.asked
         self._tools = asked.tools
         self._known = [words(message) for message in asked.messages]
@@ -123,8 +148,9 @@ class Agent:
         self._known.append(words(said))
         self._pending = await self._requests.get()
         if self._pending is None:
+            self._raise_ours()
             if self._crash == "error" and self.final.get("failed"):
-                raise EpisodeError(self._ending())
+                raise EpisodeError(f"it ended by {self._ending()}")
             return StepResult(Observation(()), reason=EndReason.TERMINATED, terminated=True)
         asked = self._pending.asked
         heard = [words(message) for message in asked.messages]
@@ -135,8 +161,12 @@ class Agent:
         return StepResult(Observation(new if goes_on else asked.messages, asked.tools), afresh=not goes_on)
 
     def verdict(self) -> Mapping[str, Any]:
-        """What the agent returned or printed last (`answer`), how it ended (`exit`), and what somebody paid it."""
-        return dict(self.final)
+        """What the agent returned or printed last (`answer`), how it ended (`exit`), and what somebody paid it.
+
+        One that fell over before anybody did was no success.
+        """
+        fell = {"success": False, "score": 0.0} if self.final.get("failed") else {}
+        return {**fell, **self.final}
 
     async def close(self) -> None:
         """See `Environment`."""
@@ -172,7 +202,7 @@ class Agent:
 
     async def _run(self, task: Task, url: str) -> None:
         if self._command:
-            await self._run_command(task, url)
+            await self._run_command(task)
             return
         given = {"task": task.prompt, "id": task.id, "base_url": url, "api_key": _KEY, "model": _MODEL}
         given["anthropic_base_url"] = url.removesuffix("/v1")  # its client adds that itself
@@ -185,7 +215,9 @@ class Agent:
                 returned = await function(**arguments)
             else:
                 returned = await asyncio.to_thread(function, **arguments)
-        except Exception as error:  # whatever somebody's agent raises is how it ended
+        except (InfrastructureError, TaskError):
+            raise
+        except Exception as error:  # whatever else somebody's agent raises is how it ended
             self.final |= {"failed": f"{type(error).__name__}: {error}"[:500]}
             return
         if isinstance(returned, Mapping):
@@ -195,16 +227,42 @@ class Agent:
         elif returned is not None:
             self.final |= {"answer": str(returned)[-_MOST_OUTPUT:]}
 
-    async def _run_command(self, task: Task, url: str) -> None:
+    async def _run_command(self, task: Task) -> None:
         argv = [part.replace("{task}", task.prompt).replace("{id}", task.id) for part in self._command]
-        own = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": _KEY, "OPENAI_MODEL": _MODEL}
-        # its client adds /v1 itself, and takes whichever of the two names of a key it knows
-        own |= {"ANTHROPIC_BASE_URL": url.removesuffix("/v1"), "ANTHROPIC_API_KEY": _KEY, "ANTHROPIC_MODEL": _MODEL}
+        assert self._door is not None
+        async with contextlib.AsyncExitStack() as stack:
+            if self._sandbox:
+                base = f"http://127.0.0.1:{enclosed.PORT}/episodes/{self._id}"
+                inside = await enclosed.start(
+                    argv,
+                    folder=self._folder,
+                    variables={**_told(base), **self._variables},
+                    limits=self._limits,
+                    also_readable=self._readable,
+                )
+                process = inside.process
+                stack.push_async_callback(_end, process)
+                stack.callback((await self._door.stand_behind(inside.door)).close)
+                inside.begin()
+            else:
+                variables = {**os.environ, **_told(f"{self._door.url}/episodes/{self._id}"), **self._variables}
+                process = await self._started(argv, variables)
+                stack.push_async_callback(_end, process)
+            assert process.stdout is not None
+            assert process.stderr is not None
+            printed, complained = await asyncio.gather(_tail(process.stdout), _tail(process.stderr))
+            code = await process.wait()
+        last = printed.strip().rpartition("\n")[2]
+        self.final = {"answer": last, "exit": code} | self.final
+        if code:
+            self.final["failed"] = f"exit status {code}: {complained.strip().rpartition(chr(10))[2]}"[:500]
+
+    async def _started(self, argv: Sequence[str], variables: Mapping[str, str]) -> asyncio.subprocess.Process:
         try:
-            self._process = process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *argv,
                 cwd=self._folder or None,
-                env={**os.environ, **own, **self._variables},
+                env=variables,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -212,25 +270,15 @@ class Agent:
             )
         except OSError as error:
             raise RecipeError(f"environment agent: {argv[0]}: {error.strerror or error}") from None
-        try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            printed, complained = await asyncio.gather(_tail(process.stdout), _tail(process.stderr))
-            code = await process.wait()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        last = printed.strip().rpartition("\n")[2]
-        self.final = {"answer": last, "exit": code} | self.final
-        if code:
-            self.final["failed"] = f"exit status {code}: {complained.strip().rpartition(chr(10))[2]}"[:500]
 
     def _ending(self) -> str:
-        if self._running is not None and self._running.done() and not self._running.cancelled():
-            error = self._running.exception()
-            if error is not None:
-                return str(error)
-        return f"it ended by {self.final.get('failed', 'itself')}"
+        return str(self.final.get("failed", "itself"))
+
+    def _raise_ours(self) -> None:
+        """What failed here rather than in the agent, if it did: nothing can be said of the episode then."""
+        error = None if self._running is None or self._running.cancelled() else self._running.exception()
+        if error is not None:
+            raise error
 
 
 class _Request:
@@ -239,6 +287,24 @@ class _Request:
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+
+def _told(base: str) -> dict[str, str]:
+    """Where a command asks, in the words of both clients; Anthropic's adds /v1 itself."""
+    openai = {"BASE_URL": f"{base}/v1", "API_BASE": f"{base}/v1", "API_KEY": _KEY, "MODEL": _MODEL}
+    anthropic = {"BASE_URL": base, "API_KEY": _KEY, "MODEL": _MODEL}
+    told = {"OPENAI": openai, "ANTHROPIC": anthropic}
+    return {f"{who}_{name}": value for who, said in told.items() for name, value in said.items()}
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """With all it started, and wait for it: what nobody waits for outlives the loop that started it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    with contextlib.suppress(TimeoutError):  # what got away from it may hold its output open
+        async with asyncio.timeout(_MOST_LINGERING):
+            await process.communicate()
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
@@ -257,6 +323,21 @@ class _Door:
     def __init__(self, url: str, agents: dict[str, Agent], responses: StoredResponses) -> None:
         self.url, self.agents, self.responses = url, agents, responses
         self.serving: asyncio.Future[None] | None = None
+        self._server: Any = None
+        self.starting = asyncio.Semaphore(_MOST_STARTING)
+        """Held from an agent's start to its first request."""
+
+    async def stand_behind(self, listening: socket.socket) -> asyncio.Server:
+        """Answer at another socket, too, until what is returned is closed."""
+        server, config = self._server, self._server.config
+
+        def protocol() -> asyncio.Protocol:
+            made: asyncio.Protocol = config.http_protocol_class(
+                config=config, server_state=server.server_state, app_state=server.lifespan.state
+            )
+            return made
+
+        return await asyncio.get_running_loop().create_server(protocol, sock=listening)
 
     @classmethod
     async def here(cls) -> _Door:
@@ -288,6 +369,7 @@ class _Door:
         server.startup = startup
         bound = socket.create_server(("127.0.0.1", 0), backlog=2048)
         door = cls(f"http://127.0.0.1:{bound.getsockname()[1]}", agents, responses)
+        door._server = server
         door.serving = asyncio.ensure_future(server.serve(sockets=[bound]))
         await opened.wait()
         return door

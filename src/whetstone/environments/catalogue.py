@@ -18,6 +18,7 @@ from whetstone.environments.adapters.reasoning_gym import ReasoningGym, Reasonin
 from whetstone.environments.adapters.scienceworld import ScienceWorld, ScienceWorldTasks
 from whetstone.environments.adapters.textarena import TextArena, TextArenaTasks
 from whetstone.environments.adapters.textworld import TextWorld, TextWorldTasks
+from whetstone.environments.advised import Advised
 from whetstone.environments.agent import Agent
 from whetstone.environments.bfcl import Conversation, ConversationTasks, Memory, MemoryTasks
 from whetstone.environments.function_calls import FunctionCalls
@@ -39,11 +40,13 @@ from whetstone.environments.native.text_to_sql import TextToSqlTasks
 from whetstone.environments.native.twenty_questions import TwentyQuestions, TwentyQuestionsTasks
 from whetstone.environments.native.web_shop import WebShop, WebShopTasks
 from whetstone.environments.native.wordle import Wordle, WordleTasks
+from whetstone.environments.planner import Planner
 from whetstone.environments.remote.agentgym import AgentGym
 from whetstone.environments.remote.client import Remote, RemoteTasks
 from whetstone.environments.remote.nemo_gym import NemoGym, NemoGymTasks
 from whetstone.environments.remote.openenv import OpenEnv
 from whetstone.environments.remote.verifiers import Verifiers, VerifiersTasks
+from whetstone.environments.remote.verifiers_harness import VerifiersHarness
 from whetstone.environments.tau2 import (
     AirlineDesk,
     AirlineTasks,
@@ -126,7 +129,9 @@ def world_of(*own: Any, user: Any = None) -> Callable[..., ToolEnvironment]:
 
 
 ENVIRONMENTS: dict[str, Any] = {
+    "advised": Advised,
     "agent": Agent,
+    "planner": Planner,
     "tools": ToolEnvironment,
     # games: one command a turn
     "adventure": Adventure,
@@ -154,6 +159,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "openenv": OpenEnv,
     "remote": Remote,
     "verifiers": Verifiers,
+    "verifiers_harness": VerifiersHarness,
     # tools over a world of the task's
     "airline": tau2_of(AirlineDesk),
     "apis": world_of(Services, user=Requests),

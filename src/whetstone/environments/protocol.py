@@ -315,6 +315,8 @@ class Reply:
     text: str
     ended: bool = False
     """Whether that was the last word: the episode is over."""
+    reason: EndReason | None = None
+    """A closer word for that ending: `timeout` where he said nothing in time."""
 
 
 class User(Protocol):

@@ -110,8 +110,9 @@ class ToolEnvironment:
         if not action.tool_calls and not action.malformed:
             if self._user is not None:
                 reply = await awaited(self._user.answer(action.text))
-                said = Observation((user(reply.text),), author=Author.PARTNER)
-                return StepResult(said, terminated=reply.ended)
+                heard = (user(reply.text),) if reply.reason is None else ()
+                said = Observation(heard, author=Author.PARTNER)
+                return StepResult(said, terminated=reply.ended, reason=reply.reason)
             if not self.answer.search(action.text):
                 return StepResult(Observation((user("That is neither a call nor an answer."),)))
             return StepResult(Observation(()), terminated=True)

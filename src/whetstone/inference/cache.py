@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from whetstone.inference.origins import Origins
+from whetstone.policies import setting_of
 
 _GRAIN, _ODD_REACHES = 64, (256, 320)
 """Attention of several queries reads keys in multiples of 64, but never so many: MKL adds these up in another
@@ -146,6 +147,21 @@ class RowCache(Cache):  # type: ignore[misc]
         self.origins = Origins(self.count)
         for layer in self.layers:
             layer.let_go()
+
+
+def bytes_per_token(model: torch.nn.Module) -> int:
+    """What one token's keys and values take in all layers; of what keeps a state instead, at most what the hidden
+    states of its layers take."""
+    config: Any = model.config
+    config = config.get_text_config()
+    size = next(model.parameters()).element_size()
+    layers, hidden = setting_of(config, "num_hidden_layers") or 1, setting_of(config, "hidden_size") or 0
+    queries = setting_of(config, "num_attention_heads")
+    if queries is None:
+        return int(2 * layers * hidden * size)
+    heads = setting_of(config, "num_key_value_heads") or queries
+    width = setting_of(config, "head_dim") or hidden // queries
+    return int(2 * layers * heads * width * size)
 
 
 def _reach(length: int, queries: int) -> int:

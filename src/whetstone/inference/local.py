@@ -29,12 +29,14 @@ from torch import Tensor
 
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import InfrastructureError, PolicyError, PromptTooLong
+from whetstone.inference.cache import bytes_per_token
 from whetstone.inference.choosing import Forward, choose_forward
 from whetstone.inference.forward import RowForward
 from whetstone.inference.protocol import (
     EngineAbilities,
     EngineStatistics,
     Generation,
+    Heard,
     InFlight,
     Sampling,
     Scores,
@@ -44,7 +46,8 @@ from whetstone.inference.protocol import (
 from whetstone.inference.request import Request, as_keys
 from whetstone.inference.rows import Rows
 from whetstone.inference.sampling import draw
-from whetstone.policies import has_float64, setting_of, vocabulary_of
+from whetstone.inference.telling import Telling
+from whetstone.policies import has_float64, vocabulary_of
 
 _LONGEST_WAIT = 8
 """Nobody waits for company longer than so many of the shortest passes."""
@@ -95,7 +98,7 @@ class LocalEngine:
         version: int = 0,
     ) -> None:
         if cache_bytes is not None:
-            each = _bytes_per_token(model) * context_length
+            each = bytes_per_token(model) * context_length
             if cache_bytes < each:
                 raise ValueError(
                     f"cache_bytes: {cache_bytes:,} hold no sequence; {context_length} tokens take {each:,}"
@@ -120,6 +123,7 @@ class LocalEngine:
         """What the shortest pass over prompts took lately."""
         self._interrupted = False
         self._closed = False
+        self._telling = Telling()
 
     @property
     def statistics(self) -> EngineStatistics:
@@ -132,7 +136,7 @@ class LocalEngine:
         return not self._closed
 
     async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = ()
+        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = (), heard: Heard | None = None
     ) -> Generation:
         """See `Engine.generate`."""
         if not 0 < len(prompt) < self.context_length:
@@ -140,7 +144,7 @@ class LocalEngine:
         self._check_ids((*prompt, *sampling.forced))
         if sampling.stop_strings and self._detokenize is None:
             raise ValueError("stop_strings: this engine was made without detokenize and cannot read text")
-        return await self._asked(list(prompt), episode, sampling, len(prompt), drawn)  # type: ignore[no-any-return]
+        return await self._asked(list(prompt), episode, sampling, len(prompt), drawn, heard)  # type: ignore[no-any-return]
 
     async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
         """See `Engine.score`."""
@@ -210,7 +214,13 @@ class LocalEngine:
             raise ValueError(f"token id {wrong} is outside the model's vocabulary of {self._vocabulary}")
 
     async def _asked(
-        self, ids: list[int], episode: str, sampling: Sampling | None, start: int, drawn: Spans = ()
+        self,
+        ids: list[int],
+        episode: str,
+        sampling: Sampling | None,
+        start: int,
+        drawn: Spans = (),
+        heard: Heard | None = None,
     ) -> Any:
         self._check_open()
         asked = time.perf_counter()
@@ -218,7 +228,7 @@ class LocalEngine:
             await self._room.acquire()
             self._check_open()
         result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Request(ids, episode, result, asked, sampling, start, as_keys(ids, drawn)))
+        self._waiting.append(Request(ids, episode, result, asked, sampling, start, as_keys(ids, drawn), heard))
         self._wake()
         try:
             return await result
@@ -260,7 +270,7 @@ class LocalEngine:
             if not self._running:
                 continue
             try:
-                await run_in_compute_thread(self._steps, copies)
+                await run_in_compute_thread(self._steps, copies, asyncio.get_running_loop())
             except Exception as error:  # the requests in the batch fail; the engine lives on
                 failure = InfrastructureError(f"the engine failed: {type(error).__name__}: {error}")
                 for request in self._running:
@@ -355,7 +365,7 @@ class LocalEngine:
     # ------------------------------------------------------------ in the thread
 
     @torch.inference_mode()
-    def _steps(self, copies: Sequence[tuple[int, int, int]]) -> None:
+    def _steps(self, copies: Sequence[tuple[int, int, int]], loop: asyncio.AbstractEventLoop) -> None:
         """Step until somebody is done or wants something; the event loop is asked no more often than it must be."""
         for source, target, length in copies:
             assert isinstance(self._forward, RowForward)  # others share nothing
@@ -375,6 +385,7 @@ class LocalEngine:
                 decode_tokens=len(speaking),
                 steps=bool(speaking),
             )
+            self._telling.look(self._running, loop)
             ended = any(request.ended for request in self._running)
             if self._interrupted or ended or self._worth_entering():
                 return
@@ -481,18 +492,3 @@ def _row_number(request: Request) -> int:
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-def _bytes_per_token(model: torch.nn.Module) -> int:
-    """What one token's keys and values take in all layers; of what keeps a state instead, at most what the hidden
-    states of its layers take."""
-    config: Any = model.config
-    config = config.get_text_config()
-    size = next(model.parameters()).element_size()
-    layers, hidden = setting_of(config, "num_hidden_layers") or 1, setting_of(config, "hidden_size") or 0
-    queries = setting_of(config, "num_attention_heads")
-    if queries is None:
-        return int(2 * layers * hidden * size)
-    heads = setting_of(config, "num_key_value_heads") or queries
-    width = setting_of(config, "head_dim") or hidden // queries
-    return int(2 * layers * heads * width * size)

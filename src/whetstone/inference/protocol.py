@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -15,6 +15,9 @@ Weights: TypeAlias = "Mapping[str, Tensor]"
 
 Spans = Sequence[tuple[int, int]]
 """[from, to) of a sequence, in order and apart."""
+
+Heard = Callable[[Sequence[int]], bool]
+"""Told of all that was drawn so far, on the event loop; whether that is enough."""
 
 InFlight = Literal["drain", "continue", "recompute"]
 """What becomes of generations under way when weights change.
@@ -67,9 +70,6 @@ class Sampling:
     """So does text that comes to hold one of these; the token that completes it is the last returned."""
     seed: int = 0
     """With the position of a token it decides the draw; nothing else does."""
-    place: int = 0
-    """The position of the first token drawn: an answer asked for in pieces, each behind the one before, is then drawn
-    as it is at once."""
     constraint: Constraint | None = None
     """Which tokens may be drawn at all; None: any."""
     top_logprobs: int = 0
@@ -234,7 +234,7 @@ class Engine(Protocol):
         ...
 
     async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = ()
+        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = (), heard: Heard | None = None
     ) -> Generation:
         """Continue `prompt`. What was computed for a common beginning is shared, most surely within an `episode`.
 
@@ -244,6 +244,8 @@ class Engine(Protocol):
             drawn: Spans of the prompt that are answers this engine gave, in this episode or in one it shares its
                 beginning with. An engine that computes drawn tokens otherwise than given ones computes them as it did,
                 so that what comes next does not depend on what it still holds.
+            heard: Told of the first token at once, and of more now and then, not of the last; where it has enough, the
+                generation ends with finish `abort`, a few tokens behind that.
 
         Raises:
             PromptTooLong: The prompt leaves no room in the context.

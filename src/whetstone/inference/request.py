@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from whetstone.inference.protocol import Generation, Sampling, Scores, Spans
+from whetstone.inference.protocol import Generation, Heard, Sampling, Scores, Spans
 from whetstone.inference.rows import Row
 from whetstone.inference.sampling import DrawnToken
 
@@ -45,6 +45,9 @@ class Request:
     keys: list[int] = field(default_factory=list)
     """`ids`, those that are fed one at a time as their complements (`~id`): what was drawn and fed back. Computed
     again, they are again fed one at a time, to the same bits; see `as_keys`."""
+    heard: Heard | None = None
+    told: int = 0
+    """How many drawn tokens it was told of."""
     row: Row | None = None
     queue_seconds: float = 0.0
     logprobs: list[float] = field(default_factory=list)
@@ -87,6 +90,19 @@ class Request:
         while end < len(self.keys) and self.keys[end] >= 0:
             end += 1
         return end - computed, False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether somebody wants to hear of more than he was told of."""
+        return self.heard is not None and len(self.versions) > self.told and not self.ended
+
+    def tell(self) -> None:
+        """Say what was drawn so far; it ends where that is enough."""
+        assert self.heard is not None
+        tokens = self.tokens
+        self.told = len(tokens)
+        if self.heard(tokens) and self.finish is None:
+            self.finish = "abort"
 
     def compute_again(self) -> None:
         """What it has so far is as if it had been given."""

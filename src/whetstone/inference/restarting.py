@@ -22,6 +22,7 @@ from whetstone.inference.protocol import (
     EngineAbilities,
     EngineStatistics,
     Generation,
+    Heard,
     InFlight,
     ReadsText,
     Sampling,
@@ -88,11 +89,11 @@ class RestartingEngine:
         return replace(now, **{**summed, "rows": now.rows})
 
     async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = ()
+        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = (), heard: Heard | None = None
     ) -> Generation:
         """See `Engine.generate`."""
         engine = await self._living()
-        return self._answered(await engine.generate(prompt, sampling, episode=episode, drawn=drawn))
+        return self._answered(await engine.generate(prompt, sampling, episode=episode, drawn=drawn, heard=heard))
 
     async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
         """See `Engine.score`."""

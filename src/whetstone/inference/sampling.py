@@ -83,9 +83,8 @@ def draw(
         distribution = torch.log_softmax(scaled, dim=-1)
     probabilities = distribution.exp()
     entropies = -(probabilities * distribution.clamp_min(-1e4)).sum(-1)
-    at = [place + s.place for place, s in zip(places, samplings, strict=True)]
     seeds = np.array([s.seed for s in samplings], dtype=np.uint64)
-    numbers = uniforms(seeds, np.array(at, dtype=np.uint64)).to(logits.device)
+    numbers = uniforms(seeds, np.array(places, dtype=np.uint64)).to(logits.device)
     tokens = _inverted(probabilities, numbers)
     likeliest = distribution.argmax(-1) if greedy is not None else tokens
     if greedy is not None:

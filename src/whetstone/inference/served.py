@@ -27,10 +27,12 @@ from uuid import uuid4
 from whetstone.errors import EngineError, InfrastructureError, PromptTooLong
 from whetstone.inference.connection import Connection
 from whetstone.inference.exchange import Question, Reply, given_by, is_plain, label_of, until_stop
+from whetstone.inference.piecewise import in_pieces
 from whetstone.inference.protocol import (
     EngineAbilities,
     EngineStatistics,
     Generation,
+    Heard,
     InFlight,
     Sampling,
     Scores,
@@ -156,9 +158,9 @@ class ServedEngine(ABC):
         return self.at.alive
 
     async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = ()
+        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = (), heard: Heard | None = None
     ) -> Generation:
-        """See `Engine.generate`. `Sampling.seed` has no effect.
+        """See `Engine.generate`. `Sampling.seed` has no effect; what is heard is asked for in pieces.
 
         Raises:
             EngineError: The server does not give what this way of drawing needs.
@@ -168,6 +170,13 @@ class ServedEngine(ABC):
             raise PromptTooLong(f"{len(prompt)} tokens of prompt in a context of {self.context_length} leave no room")
         self._check(sampling)
         room = min(sampling.max_new_tokens, self.context_length - len(prompt))
+        fitting, draw = replace(sampling, max_new_tokens=room), functools.partial(self._drawn, episode)
+        if heard is None:
+            return await draw(prompt, fitting)
+        return await in_pieces(draw, prompt, fitting, heard, detokenize=self._detokenize)
+
+    async def _drawn(self, episode: str, prompt: Sequence[int], sampling: Sampling) -> Generation:
+        room = sampling.max_new_tokens
         given, ended = given_by(sampling, room)
         async with self._counted(episode) as own:
             if own.aborted:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from whetstone.recipe.settings import (
         AggregationSettings,
         CriticSettings,
+        ModelSettings,
         PolicySettings,
         ProcessModelSettings,
         Recipe,
@@ -50,6 +51,7 @@ __all__ = [
     "ImitationSettings",
     "LiveSettings",
     "Method",
+    "ModelSettings",
     "NamedStage",
     "OfflineSettings",
     "OptimizerSettings",

@@ -46,6 +46,9 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if noise is not None and not (noise.errors or noise.outdated or noise.delay_seconds):
         yield "environment.noise", "nothing goes wrong: set errors, outdated or delay_seconds"
     rollout = recipe.rollout
+    for number, tracker in enumerate(recipe.trackers):
+        if tracker.name in (other.name for other in recipe.trackers[:number]):
+            yield f"trackers.{number}", f'"{tracker.name}" is listed twice'
     if not all(rollout.stop):
         yield "rollout.stop", "an empty text would stop every turn at once; leave it out"
     if recipe.reinforcement is not None and rollout.temperature != 1:
@@ -181,6 +184,8 @@ def _some_learn_otherwise(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def _live_goes_on(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.live is not None:
         yield "live.until", "learning goes on as long as the policy is served"
+        if not recipe.own_stages and not recipe.stages:
+            yield "trackers", "`whetstone live` writes its numbers to metrics.jsonl alone"
         if recipe.live.decay_fraction == 0:
             yield "live.decay", "live.decay_fraction is 0, so the learning rate does not fall"
 

@@ -31,17 +31,24 @@ class TinySettings(Settings):
     """A small Llama built from nothing."""
 
     vocabulary: int = Field(384, ge=270)
+    """Tokens of the tokenizer that is made for it."""
     hidden: int = Field(128, ge=8)
+    """The width of its layers."""
     layers: int = Field(4, ge=1)
+    """How many there are."""
     heads: int = Field(4, ge=1)
+    """Attention heads of a layer; must divide `hidden`."""
     intermediate: int = Field(384, ge=8)
+    """The width inside of a layer's feed-forward part."""
     context_length: int = Field(512, ge=16)
+    """Tokens it can read."""
 
 
 class LoraSettings(Settings):
     """Low-rank adapters, by PEFT."""
 
     rank: int = Field(16, ge=1)
+    """Of each adapter; more can learn more and weighs more."""
     alpha: float = Field(32.0, gt=0)
     """What the adapter's output is multiplied by, over the rank."""
     targets: list[str] | Literal["all-linear"] = "all-linear"
@@ -62,6 +69,7 @@ class PolicySettings(Settings):
     """Whether code that comes with the models of this recipe is run: the policy's, its checkpoints', the teacher's and
     those of other seats. Judges and reward models have an option of their own."""
     tiny: TinySettings | None = None
+    """A model built from nothing, by its measures; instead of `path`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """What the model is computed in, sampled and learned alike. Weights that are trained are held in float32 all the
     same, those that adapters stand beside in this. `auto`: bfloat16 for a model of 20 million parameters or more where
@@ -93,6 +101,7 @@ class TasksSettings(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     source: str
+    """A source by name, such as `arithmetic`, `jsonl`; or `package.module:name`."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -106,7 +115,9 @@ class EnvironmentSettings(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = "tools"
+    """An environment by name, such as `tools`, `frozen_lake`; or `package.module:Class`."""
     max_turns: int = Field(8, ge=1)
+    """Of an episode, which then ends truncated."""
     timeout_seconds: float = Field(300.0, gt=0)
     """From reset to end of an episode, waiting included."""
     turn_timeout_seconds: float | None = Field(None, gt=0)
@@ -118,6 +129,38 @@ class EnvironmentSettings(BaseModel):
     def options(self) -> dict[str, Any]:
         """Everything the environment itself is given."""
         return dict(self.model_extra or {})
+
+
+class ModelSettings(Settings):
+    """A model that is asked and never trained: one of `path`, `url` and `function` says which."""
+
+    path: str | None = None
+    """A run, whose last checkpoint speaks as the run's recipe says; or a folder, named as `policy.path` is."""
+    url: str | None = None
+    """Where an OpenAI-compatible API begins, such as `http://localhost:8000/v1`; `model` is its name there, and
+    `key_variable` the environment variable that holds a key."""
+    function: str | None = None
+    """`package.module:function` of (conversation, tools, seed) → a message or a text, plain or async: a script, or a
+    client of one's own."""
+    model: str = ""
+    key_variable: str = ""
+    price: float = Field(0.0, ge=0)
+    """Of one question, in the unit of `cost`."""
+    seconds: float | None = Field(None, ge=0)
+    """How long it takes, as the policy is told."""
+    skill: str = ""
+    """What it is good at, as the policy is told."""
+    temperature: float = Field(0.0, ge=0)
+    max_new_tokens: int = Field(256, ge=1)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> ModelSettings:
+        given = [key for key in ("path", "url", "function") if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise ValueError(f"a model is one of path, url and function, got {' and '.join(given) or 'none'}")
+        if self.url is None and (self.model or self.key_variable):
+            raise ValueError("model and key_variable go with a url")
+        return self
 
 
 class NoiseSettings(Settings):
@@ -161,6 +204,7 @@ class RolloutSettings(Settings):
     group_size: int = Field(8, ge=1)
     """Trajectories of one task. One alone teaches something only where credit compares it with nothing of its task."""
     temperature: float = Field(1.0, gt=0)
+    """Of the draws in training: what logits are divided by."""
     top_k: int = Field(0, ge=0)
     """Only the likeliest so many tokens are drawn; 0: all. With this, `top_p` or `min_p` the log-probs on record are
     those of the model before the cut, which are the learner's; they are known at `temperature` 1, which training asks
@@ -238,6 +282,7 @@ class ProcessModelSettings(Settings):
     """A second model that learns, from which episodes succeeded, which turns were good; begins as the policy."""
 
     learning_rate: float = Field(1e-4, gt=0)
+    """Of its own optimiser."""
     beta: float = Field(0.05, gt=0)
     """What its log-ratios are multiplied by."""
     pool: Literal["mean", "sum"] = "mean"
@@ -252,6 +297,7 @@ class EvaluationSettings(Settings):
     samples: int = Field(1, ge=1)
     """Episodes of each task; more than one gives pass@k."""
     temperature: float = Field(0.0, ge=0)
+    """Of the draws; 0 takes the likeliest token each time."""
     strategy: Annotated[Part | None, named()] = None
     """How an answer comes of several tries, such as `best_of`, `majority_vote`, `tree_search`; null: each stands for
     itself."""
@@ -310,16 +356,27 @@ class Recipe(Settings):
         return {kind: settings for kind, settings in found.items() if settings is not None}
 
     title: str = ""
+    """What the run is about, in a few words; it stands on reports."""
     paper: str = ""
+    """What it follows, such as `arXiv:2402.03300`."""
     seed: int = Field(0, ge=0, lt=2**63)
+    """All chance comes from it; another one is another run of the same experiment."""
     policy: PolicySettings
+    """Which model is trained."""
     chat: ChatSettings = ChatSettings()
+    """How messages and calls become text."""
     tasks: TasksSettings
+    """Where tasks come from."""
     environment: EnvironmentSettings = EnvironmentSettings()
+    """Where episodes are played, and with which tools."""
+    models: dict[str, ModelSettings] = {}
+    """Frozen models by name: tools of the policy (`environment.tools: [models]`), or those a planner plans for."""
     curriculum: Annotated[Part | None, named()] = None
     """Which task comes next, such as `ucb`, `stages`; null: in the source's order."""
     reward: Annotated[Part, named()]
+    """What an episode is worth, such as `exact_number`; or `package.module:function`."""
     rollout: RolloutSettings = RolloutSettings()
+    """How episodes are sampled for training."""
     engine: Annotated[Part, named("local")] = Part(name="local")
     """What samples: `local`, in this process; `vllm` or `sglang`, a server; or `package.module:Class`."""
     learner: Annotated[Part, named("local")] = Part(name="local")
@@ -353,6 +410,7 @@ class Recipe(Settings):
     rounds: int = Field(1, ge=1)
     """How often all of `stages` are gone through, each round with what the one before left."""
     advantage: Annotated[Part, named("group_relative")] = DEFAULT_ADVANTAGE
+    """How much better than expected each token, turn or episode was, such as `group_relative`, `token_gae`."""
     shaping: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What is done to rewards before credit, such as `overlong`, `gated`, `kl_penalty`."""
     advantage_transforms: Annotated[list[Annotated[Part, named()]], listed()] = []
@@ -365,7 +423,9 @@ class Recipe(Settings):
     """The task tag that names the role an episode is played in, for estimators that compare within a role; a seat of
     self-play is a role without it."""
     objective: Annotated[Part, named("clipped")] = Part(name="clipped")
+    """The loss, such as `clipped`, `gspo`."""
     aggregation: Annotated[AggregationSettings, mode_alone()] = AggregationSettings()
+    """What a token's loss counts for."""
     correction: Annotated[Part | None, named()] = None
     """What tokens count for that an older policy drew: `masked`, `truncated`; null counts all alike."""
     critic: CriticSettings | None = None
@@ -375,5 +435,9 @@ class Recipe(Settings):
     process_model: ProcessModelSettings | None = None
     """A model of turns, where `advantage` asks for implicit rewards."""
     evaluation: EvaluationSettings = EvaluationSettings()
+    """How success is measured on held-out tasks."""
+    trackers: Annotated[list[Annotated[Part, named()]], listed()] = []
+    """Who else is told the numbers of the run: `tensorboard`, `wandb`, `mlflow`, `trackio`, or `package.module:Class`;
+    see `docs/trackers.md`. They decide nothing, and a run may go on with others."""
     ablations: dict[str, dict[str, Any]] = {}
     """By name, the keys that differ; each is trained and evaluated after the run itself, and reported beside it."""

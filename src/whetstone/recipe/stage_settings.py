@@ -38,6 +38,7 @@ class OptimizerSettings(Settings):
     """What all stages share."""
 
     steps: int = Field(100, ge=1)
+    """Steps of the stage; schedules are laid out over them."""
     until: UntilSettings | None = None
     """What ends the stage earlier; null: its steps alone. What is laid out over the stage is laid out over `steps` all
     the same."""
@@ -52,9 +53,11 @@ class OptimizerSettings(Settings):
     """The share of them, at its end, in which it falls to 0: none of them is the constant schedule, all that
     the warm-up leaves the cosine or linear one, some of them warm-up-stable-decay."""
     decay: Literal["linear", "cosine"] = "linear"
+    """Along which curve it falls."""
     weight_decay: float = Field(0.0, ge=0)
     """Of matrices; gains and biases are left alone."""
     max_gradient_norm: float = Field(1.0, gt=0)
+    """What a longer gradient is shortened to."""
     micro_batch_tokens: int = Field(8192, ge=1)
     """Tokens computed in one forward pass; does not change results. A longer segment has a pass of its own."""
     share_prefixes: bool = True
@@ -69,6 +72,7 @@ class OptimizerSettings(Settings):
     max_nonfinite: int = Field(10, ge=1)
     """Updates in a row without a finite gradient, after which the run stops. None of them is applied."""
     checkpoint_every: int = Field(25, ge=1)
+    """Steps between two checkpoints; a kill loses at most what is between."""
     keep_last: int = Field(2, ge=1)
     """Checkpoints kept, beside those at the ends of stages."""
     keep_every: int | None = Field(None, ge=1)
@@ -146,7 +150,9 @@ class SamplingSettings(OptimizerSettings):
     """Episodes of the policy as it is, for a stage behind it to learn from; nothing is learned in it."""
 
     steps: int = Field(1, ge=1)
+    """How often tasks are sampled."""
     tasks_per_step: int = Field(64, ge=1)
+    """Groups of episodes a step."""
     max_faults: int = Field(100, ge=0)
     """As of reinforcement."""
 
@@ -260,8 +266,11 @@ class RewardModelSettings(OptimizerSettings):
     held_out: float = Field(0.2, gt=0, lt=1)
     """The share of tasks that are kept to try it on."""
     steps: int = Field(200, ge=1)
+    """Of fitting the line."""
     learning_rate: float = Field(0.05, gt=0)
+    """Of fitting the line."""
     weight_decay: float = Field(1e-2, ge=0)
+    """Of the line."""
 
 
 class DistillationSettings(OptimizerSettings):
@@ -269,6 +278,7 @@ class DistillationSettings(OptimizerSettings):
     from."""
 
     tasks_per_step: int = Field(16, ge=1)
+    """Groups of episodes a step."""
     minibatches: int = Field(1, ge=1)
     """As of reinforcement."""
     objective: Annotated[Part, named("distilled_now")] = Part(name="distilled_now")
@@ -289,6 +299,7 @@ class ReinforcementSettings(OptimizerSettings):
     """Reinforcement."""
 
     tasks_per_step: int = Field(16, ge=1)
+    """Groups of episodes a step; each has `rollout.group_size` of one task."""
     minibatches: int = Field(1, ge=1)
     """Updates made with the trajectories of one step, each with its share of the groups."""
     epochs: int = Field(1, ge=1)
@@ -356,8 +367,11 @@ class BudgetSettings(Settings):
     """What reinforcement may spend, whatever became of it; null: any."""
 
     episodes: int | None = Field(None, ge=1)
+    """Played for updates."""
     sampled_tokens: int | None = Field(None, ge=1)
+    """Drawn from the policy."""
     tool_calls: int | None = Field(None, ge=1)
+    """Made by it."""
     seconds: float | None = Field(None, gt=0)
     """Of steps, evaluations before and after not among them."""
 
@@ -390,6 +404,12 @@ class LiveSettings(OptimizerSettings):
     hint_weight: float = Field(1.0, ge=0)
     """What it counts for how much likelier the policy itself, reading the hint, finds each token it said; 0: hints
     teach nothing, and that pass is left out."""
+    intervention: Literal["demonstration", "preference", "reward", "none"] = "demonstration"
+    """What is learned where a person says something in the policy's place: his words are imitated; they are made
+    likelier than the policy's by DPO's gradient; the policy's answer is worth −1, his words and what a person who
+    watches lets stand 0, each beside the others of an update (RLIF); or nothing."""
+    intervention_weight: float = Field(1.0, ge=0)
+    """What that counts for beside rewards."""
     reference_kl: float = Field(0.0, ge=0)
     """Weight of the divergence from the weights it began with."""
     approve: bool = False
@@ -399,12 +419,14 @@ class LiveSettings(OptimizerSettings):
     guard: GuardSettings | None = None
     """Go back where success on held-out tasks falls; null: nobody looks."""
     checkpoint_every: int = Field(10, ge=1)
+    """Updates between two checkpoints."""
 
 
 class EntropySettings(Settings):
     """A bonus for the entropy of next-token distributions."""
 
     weight: float = Field(0.001, gt=0)
+    """Of the bonus in the loss."""
     band: float | None = Field(None, gt=0, lt=1)
     """How far from the usual entropy at the same turn tokens may be before the bonus weakens or turns: 0.2 for
     0.8 to 1.2 of it; null: no band."""
@@ -418,6 +440,7 @@ class ImitationSettings(Settings):
     """Demonstrations beside the policy's own episodes, in the same updates."""
 
     weight: float = Field(0.1, gt=0)
+    """Of demonstrations in the loss, at first."""
     batch_size: int = Field(8, ge=1)
     """Demonstrations a step."""
     final_weight: float | None = Field(None, ge=0)

@@ -29,6 +29,8 @@ _PLACES = frozenset({
     "reinforcement.optimizer_offload", "reinforcement.reference_device", "reinforcement.reference_offload",
 })  # fmt: skip
 """Keys that say where things lie: a run goes on elsewhere."""
+_TOLD = "trackers"
+"""The key of who is told of it, which decides nothing: a run goes on with others."""
 _FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS)
 
 
@@ -156,7 +158,7 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
     held, asked = run_recipe(run_dir).recipe.model_dump(), resolved.recipe.model_dump()
     for key in lost_parts(held):
         raise RunDirectoryError(f"{run_dir}: cannot be gone on with: {key} {NO_NAME}")
-    different = (said for key, said in _differences(held, asked, "") if key not in _PLACES)
+    different = (said for key, said in _differences(held, asked, "") if key not in (*_PLACES, _TOLD))
     if (said := next(different, None)) is not None:
         raise RunDirectoryError(f"{run_dir}: holds a run of another recipe: {said}; choose another --run-dir")
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.reporting.dashboard import Dashboard, shows_a_dashboard
     from whetstone.reporting.learning import learned_from, learning_rows
     from whetstone.reporting.metrics import Journal
     from whetstone.reporting.progress import Progress, ProgressBar
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
+    "Dashboard",
     "Journal",
     "Progress",
     "ProgressBar",
     "learned_from",
     "learning_rows",
     "read_trajectories",
+    "shows_a_dashboard",
     "write_report",
     "write_trajectories",
 ]

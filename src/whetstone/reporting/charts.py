@@ -85,6 +85,28 @@ def bars(rows: Sequence[tuple[str, float, tuple[float, float]]]) -> str:
         return _svg(figure)
 
 
+def pairs(sides: Mapping[str, Mapping[int, float]], *, x_label: str) -> str:
+    """Shares of two sides as an `<svg>` element: a dot a seed, and a line between both of one seed.
+
+    Args:
+        sides: Name → seed → share.
+    """
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(6.6, 1.5), layout="constrained")
+        axes = figure.subplots()
+        first, second = sides.values()
+        for seed in first.keys() & second.keys():
+            axes.plot([100 * first[seed], 100 * second[seed]], [0, 1], color=_GREY, linewidth=0.8)
+        for place, (colour, of) in enumerate(zip(COLOURS, sides.values(), strict=False)):
+            axes.plot([100 * share for share in of.values()], [place] * len(of), "o", color=colour)
+        axes.set_yticks(range(len(sides)), list(sides))
+        axes.set_ylim(-0.5, len(sides) - 0.5)
+        axes.invert_yaxis()
+        axes.set_xlabel(x_label)
+        axes.grid(axis="y", visible=False)
+        return _svg(figure)
+
+
 def running_mean(values: Sequence[float], window: int) -> list[float]:
     """The mean of each value and up to `window` − 1 before it."""
     return [sum(values[max(0, i + 1 - window) : i + 1]) / min(i + 1, window) for i in range(len(values))]
@@ -121,6 +143,35 @@ def bands(
             axes.plot(x, middle, color=colour, label=name, linestyle="-" if place < len(COLOURS) else "--")
         axes.set_xlabel(x_label)
         axes.set_ylim(-0.02, 1.02)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.legend(fontsize=7)
+        return _svg(figure)
+
+
+def scatter(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    means: Mapping[str, tuple[float, float]],
+    *,
+    line: Sequence[tuple[float, float]],
+    x_label: str,
+) -> str:
+    """Shares over something else as an `<svg>` element.
+
+    Args:
+        series: Name → (x, share) of each measurement, a small mark.
+        means: By the same names, a large mark.
+        line: What a dashed line goes through.
+    """
+    with rc_context(_STYLE):
+        figure, axes = _with_margins(7.2, 3.2)
+        axes.plot([x for x, _ in line], [y for _, y in line], color=_GREY, linestyle="--", linewidth=1)
+        for place, (name, points) in enumerate(series.items()):
+            colour = COLOURS[place % len(COLOURS)]
+            axes.scatter([x for x, _ in points], [y for _, y in points], color=colour, s=10, alpha=0.5)
+            axes.scatter(*means[name], color=colour, s=60, label=name)
+        axes.set_xlabel(x_label)
+        axes.set_xlim(left=0)
+        axes.set_ylim(-0.02, 1.04)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.legend(fontsize=7)
         return _svg(figure)

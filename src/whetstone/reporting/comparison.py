@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from whetstone.atomic_write import write_text
 from whetstone.reporting import charts
+from whetstone.reporting.front import front_chart
 
 Curve = tuple[Sequence[float], Sequence[float]]
 """(x, y)"""
@@ -49,6 +50,9 @@ def write_comparison(
         told=told,
         curves=charts.bands(
             {name: band_of(each) for name, each in curves.items()}, x_label=f"{unit.replace('_', ' ')} spent"
+        ),
+        front=front_chart(
+            {row["name"]: list(zip(row["cost"], row["success"], strict=True)) for row in told["contenders"]}
         ),
         recipes=differences(recipes),
         unit=unit.replace("_", " "),

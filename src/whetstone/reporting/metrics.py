@@ -7,7 +7,7 @@ Going on from a checkpoint first rewinds the file to it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ class Journal:
     """The metrics file of a run, one flushed line a step.
 
     Args:
-        heard: Told each row once it is written.
+        heard: Each is told every row once it is written.
     """
 
-    def __init__(self, run_dir: Path, *, heard: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+    def __init__(self, run_dir: Path, *, heard: Sequence[Callable[[Mapping[str, Any]], None]] = ()) -> None:
         self.path, self.heard = run_dir / "metrics.jsonl", heard
 
     def record(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -34,8 +34,8 @@ class Journal:
         line = to_json({"stage": stage, "step": step, **metrics})
         with saving(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
-        if self.heard is not None:
-            self.heard({"stage": stage, "step": step, **metrics})
+        for heard in self.heard:
+            heard({"stage": stage, "step": step, **metrics})
 
     def read(self) -> list[dict[str, Any]]:
         """All steps on record; a torn last line is left out."""

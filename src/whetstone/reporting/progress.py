@@ -52,7 +52,7 @@ class ProgressBar:
 
     def __init__(self, name: str, total: int, done: int, bar: Bar | None) -> None:
         self.name, self.total, self.done, self._bar = name, total, done, bar
-        self._begun, self._first, self._last_line = time.monotonic(), done, 0.0
+        self.begun, self.first, self._last_line = time.monotonic(), done, 0.0
         self._task = bar.add_task(name, total=total, completed=done, said="", line=str) if bar is not None else None
 
     def watch(self, line: Callable[[], str]) -> None:
@@ -63,32 +63,43 @@ class ProgressBar:
     def advance(self, metrics: Mapping[str, float], *, by: int = 1) -> None:
         """`by` more steps are done; show what they came to."""
         self.done += by
-        known = {key: metrics[key] for key in _SHOWN if math.isfinite(metrics.get(key, math.nan))}
-        if not known.get("episode/invalid"):  # which only has to be seen where there is one
-            known.pop("episode/invalid", None)
-        said = "  ".join(_SHOWN[key].format(value) for key, value in known.items())
+        said = said_of(metrics)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self.done, said=said)
             return
         now = time.monotonic()
         if now - self._last_line >= _SECONDS_BETWEEN_LINES or self.done >= self.total:
             self._last_line = now
-            left = (now - self._begun) / max(1, self.done - self._first) * (self.total - self.done)
+            left = (now - self.begun) / max(1, self.done - self.first) * (self.total - self.done)
             print(f"{self.name} {self.done}/{self.total}  {said}  {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+def said_of(metrics: Mapping[str, float]) -> str:
+    """What a step came to, in a line."""
+    known = {key: metrics[key] for key in _SHOWN if math.isfinite(metrics.get(key, math.nan))}
+    if not known.get("episode/invalid"):  # which only has to be seen where there is one
+        known.pop("episode/invalid", None)
+    return "  ".join(_SHOWN[key].format(value) for key, value in known.items())
 
 
 class Progress:
     """Shows stages one after the other, on standard error, so that results can be piped; in a notebook, below the cell,
-    as a bar where ipywidgets are installed."""
+    as a bar where ipywidgets are installed.
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, quiet=quiet)
-        self.quiet = quiet
+    Args:
+        quiet: Nothing is shown.
+        plain_lines: Lines even where there is a terminal.
+    """
+
+    def __init__(self, *, quiet: bool = False, plain_lines: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet)
+        self.quiet, self.plain_lines = quiet, plain_lines
 
     @contextmanager
     def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:
         """A stage of `total` steps, of which `done` were done before."""
-        redrawn = self._console.is_terminal or (self._console.is_jupyter and find_spec("ipywidgets") is not None)
+        terminal = self.console.is_terminal and not self.console.is_dumb_terminal and not self.plain_lines
+        redrawn = terminal or (self.console.is_jupyter and find_spec("ipywidgets") is not None)
         if self.quiet or not redrawn:
             stage = ProgressBar(name, total, done, None)
             if self.quiet:
@@ -105,9 +116,9 @@ class Progress:
             TextColumn("[dim]{task.fields[said]}"),
             _LiveColumn(),
         )
-        with Bar(*columns, console=self._console) as bar:
+        with Bar(*columns, console=self.console) as bar:
             yield ProgressBar(name, total, done, bar)
 
     def say(self, text: str) -> None:
         """A line between stages."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)

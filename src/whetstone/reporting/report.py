@@ -21,6 +21,7 @@ from whetstone.causes import listed
 from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
 from whetstone.reporting import charts
+from whetstone.reporting.front import front_chart
 from whetstone.reporting.learning import learned_from, learning_rows
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.trajectories import read_trajectories
@@ -136,6 +137,7 @@ def write_report(run_dir: Path) -> Path:
         compared=_compared(list(stages)),
         ablations=[ablation_sentence(name, told, summary["after"]) for name, told in summary["ablations"].items()],
         bars=charts.bars(_bar_rows(summary, stages)),
+        front=front_chart(_costs(summary, stages)),
         kinds=_kinds(summary["evaluations"], rows),
         curves=_drawn(rows),
         before_name=_called(before_name, summary),
@@ -248,6 +250,13 @@ def kind_note(shares: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 def _bar_rows(summary: Mapping[str, Any], stages: Mapping[str, Any]) -> list[tuple[str, float, tuple[float, float]]]:
     told = [*stages.items(), *((name.replace("_", " "), each["after"]) for name, each in summary["ablations"].items())]
     return [(name, each["success"], tuple(each["interval"])) for name, each in told if each["success"] is not None]
+
+
+def _costs(summary: Mapping[str, Any], stages: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    """(cost, share solved) of each evaluation and ablation."""
+    told = {**stages, **{name.replace("_", " "): each["after"] for name, each in summary["ablations"].items()}}
+    scored = {name: each for name, each in told.items() if each["success"] is not None}
+    return {name: [(each.get("cost", 0.0), each["success"])] for name, each in scored.items()}
 
 
 def _kinds(evaluations: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from whetstone.rewards.answers.exact_match import exact_match
 from whetstone.rewards.answers.exact_number import exact_number
 from whetstone.rewards.answers.json_answer import json_answer
 from whetstone.rewards.answers.pattern import pattern
+from whetstone.rewards.answers.reported_answer import reported_answer
 from whetstone.rewards.answers.symbolic import Symbolic
 from whetstone.rewards.calls.bfcl import bfcl
 from whetstone.rewards.calls.ftrl import ftrl
@@ -70,6 +71,7 @@ REWARDS = {
     "pattern": pattern,
     "preferences": Preferences,
     "preferred": Preferred,
+    "reported_answer": reported_answer,
     "returns": returns,
     "rubric": Rubric,
     "rules": Rules,

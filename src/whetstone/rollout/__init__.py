@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
-    from whetstone.rollout.actors import EndpointActor, ExpertActor, FrozenActor, PolicyActor
+    from whetstone.rollout.actors import EndpointActor, ExpertActor, FrozenActor, ModelActor, PolicyActor
     from whetstone.rollout.admission import Admission
     from whetstone.rollout.batch_scheduling import next_batch
     from whetstone.rollout.collector import Collector, GroupOutcome, plans_of
@@ -49,6 +49,7 @@ __all__ = [
     "Independent",
     "Limits",
     "Method",
+    "ModelActor",
     "Plan",
     "PolicyActor",
     "Roller",

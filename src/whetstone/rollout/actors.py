@@ -13,6 +13,7 @@ from whetstone.errors import InfrastructureError
 from whetstone.inference import Engine, Generation, Sampling
 from whetstone.rollout.protocol import Action, ActorInput
 from whetstone.tasks import Expert
+from whetstone.tools import FrozenModel
 from whetstone.trajectory import Author, Tokens
 
 
@@ -72,6 +73,24 @@ class FrozenActor:
     def leave(self, episode: str) -> None:
         """Let its engine forget the episode."""
         self.model.leave(episode)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelActor:
+    """One of the recipe's `models` in a seat; its words in the tokens the policy would take for them."""
+
+    model: FrozenModel
+    chat: Chat
+
+    async def act(self, moment: ActorInput) -> Action:
+        """Its next message."""
+        said = await self.model.answer(moment.conversation, tools=moment.tools, seed=moment.seed)
+        calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(said.tool_calls))
+        message = replace(said, tool_calls=calls)
+        return Action(Tokens.written(self.chat.write(message, moment.tools), Author.PARTNER), message=message)
+
+    def leave(self, episode: str) -> None:
+        """Nothing is held."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class FrozenSeats(Protocol):
     """A strategy that puts other models into seats."""
 
     frozen: Mapping[str, str] | None
-    """By seat, the folder of the model that sits there."""
+    """By seat, the folder of the model that sits there, or its name among the recipe's `models`."""
 
 
 @runtime_checkable

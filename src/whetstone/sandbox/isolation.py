@@ -266,6 +266,16 @@ def _bubblewrap() -> list[str]:
             arguments += ["--symlink", os.readlink(path), path]
         else:
             arguments += ["--ro-bind", path, path]
+    arguments += guest_places()
+    # of all sessions, so none may change it, their modes either: an ordinary user is the owner of what is made here
+    shared = ["/", "/dev", *(folder for folder in ("/tmp", "/var/tmp") if folder != temporary())]
+    arguments += ["--dir", WORK, *(word for folder in shared for word in ("--remount-ro", folder))]
+    return [*arguments, "--chdir", "/"]
+
+
+def guest_places() -> list[str]:
+    """What puts all that runs inside on `/sandbox`, in bubblewrap's words."""
+    arguments = []
     for folder in ("/sandbox", "/sandbox/whetstone", "/sandbox/whetstone/sandbox"):
         arguments += ["--perms", "0755", "--dir", folder]
     for place in ("", "sandbox/"):  # windows of ours would load what is not there
@@ -273,10 +283,7 @@ def _bubblewrap() -> list[str]:
     arguments += ["--ro-bind", str(GUEST), "/sandbox/whetstone/sandbox/guest"]
     if filters := _filters_module():
         arguments += ["--ro-bind", filters, "/sandbox/pyseccomp.py"]
-    # of all sessions, so none may change it, their modes either: an ordinary user is the owner of what is made here
-    shared = ["/", "/dev", *(folder for folder in ("/tmp", "/var/tmp") if folder != temporary())]
-    arguments += ["--dir", WORK, *(word for folder in shared for word in ("--remount-ro", folder))]
-    return [*arguments, "--chdir", "/"]
+    return arguments
 
 
 def _filters_module() -> str:

@@ -24,6 +24,8 @@ from whetstone.errors import RecipeError
 ROLES = ("use", "reward", "admin")
 """Each may do what those before it may: ask the model; pay episodes of any key; see and delete them."""
 
+_MINUTE = 60.0
+
 
 @dataclass(slots=True)
 class Key:
@@ -33,8 +35,13 @@ class Key:
     hash: str
     role: str = "use"
     requests_a_minute: int | None = None
+    """Of any kind, refused ones among them."""
     tokens_a_minute: int | None = None
+    """Drawn; an answer nobody waited for counts as if it had been drawn to its end."""
     at_once: int | None = None
+    """Answers under way."""
+    most_bytes: int | None = None
+    """Of a request, where that is less than the server takes."""
     asked: deque[float] = field(default_factory=deque, repr=False)
     drawn: deque[tuple[float, int]] = field(default_factory=deque, repr=False)
     under_way: int = 0
@@ -43,32 +50,45 @@ class Key:
         """Whether it has this role."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
-    def begin(self) -> None:
-        """A request of it begins.
+    def ask(self) -> None:
+        """It asks something.
 
         Raises:
-            RefusedError: It asks too much.
+            RefusedError: It asks too often.
         """
         now = time.monotonic()
-        while self.asked and self.asked[0] < now - 60:
+        while self.asked and self.asked[0] < now - _MINUTE:
             self.asked.popleft()
-        while self.drawn and self.drawn[0][0] < now - 60:
+        if self.requests_a_minute is not None:
+            if len(self.asked) >= self.requests_a_minute:
+                raise _too_much(self.requests_a_minute, "requests a minute", self.asked[0] + _MINUTE - now)
+            self.asked.append(now)
+
+    def begin(self) -> None:
+        """An answer to it begins.
+
+        Raises:
+            RefusedError: It has too many, or too much of them.
+        """
+        now = time.monotonic()
+        while self.drawn and self.drawn[0][0] < now - _MINUTE:
             self.drawn.popleft()
         tokens = sum(count for _, count in self.drawn)
-        for most, count, what in (
-            (self.requests_a_minute, len(self.asked), "requests a minute"),
-            (self.tokens_a_minute, tokens, "tokens a minute"),
-            (self.at_once, self.under_way, "requests at once"),
-        ):
-            if most is not None and count >= most:
-                raise RefusedError(f"this key may make {most} {what}", status=429, code="rate_limit_exceeded")
-        self.asked.append(now)
+        if self.tokens_a_minute is not None and tokens >= self.tokens_a_minute:
+            raise _too_much(self.tokens_a_minute, "tokens a minute", self.drawn[0][0] + _MINUTE - now)
+        if self.at_once is not None and self.under_way >= self.at_once:
+            raise _too_much(self.at_once, "requests at once", 1.0)
         self.under_way += 1
 
     def end(self, tokens: int) -> None:
         """It is over, with so many tokens drawn."""
         self.under_way -= 1
-        self.drawn.append((time.monotonic(), tokens))
+        if self.tokens_a_minute is not None and tokens:
+            self.drawn.append((time.monotonic(), tokens))
+
+
+def _too_much(most: int, what: str, after: float) -> RefusedError:
+    return RefusedError(f"this key may make {most} {what}", status=429, code="rate_limit_exceeded", after=after)
 
 
 class Keys:

@@ -2,14 +2,15 @@
 
     POST   /v1/chat/completions · /v1/responses · /v1/completions      OpenAI's APIs, streamed or whole
     POST   /v1/messages · /v1/messages/count_tokens                    Anthropic's
-    GET    /v1/models · /health
+    GET    /v1/models · /health · /openapi.json
     GET, DELETE /v1/responses/{id}               one of the last, kept in memory
     GET    /v1/episodes · /v1/episodes/{id}      what is under way
     POST   /v1/episodes/{id}/reward              {"reward": 1.0}: the episode is over and worth that
     DELETE /v1/episodes/{id}                     forget it
 
 An episode is named by the header `x-whetstone-episode` or by the path `/episodes/{id}/v1/…`, which a client that only
-knows `base_url` can have; where neither is there, by what was said before. `x-whetstone-task` says which task it is of.
+knows `base_url` can have; where neither is there, by what was said before. `x-whetstone-task` says which task it is of,
+`x-whetstone-seed` that it is drawn as the native loop draws the episode of this seed.
 
 Easy to get wrong: who hangs up in the middle of an answer must not leave it being drawn; and whatever goes wrong is
 told in the shape the client's library reads.
@@ -18,8 +19,10 @@ told in the shape the client's library reads.
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -35,13 +38,17 @@ from whetstone.errors import EngineError, InfrastructureError, RecipeError, expl
 from whetstone.extras import install_command
 from whetstone.network.loopback import LOOPBACK, named
 from whetstone.serving.access import Key, Keys
+from whetstone.serving.connections import RequestIds
 from whetstone.serving.episodes import Episodes
+from whetstone.serving.openapi import document
 from whetstone.serving.recording import Episode
 from whetstone.serving.speaking import Speaker
 
-EPISODE, TASK = "x-whetstone-episode", "x-whetstone-task"
+EPISODE, TASK, SEED = "x-whetstone-episode", "x-whetstone-task", "x-whetstone-seed"
 """Headers."""
-_LONGEST_NAME = 200
+LONGEST_NAME = 200
+"""Signs, of an episode or a task."""
+_NAME = re.compile(rf"[ -~]{{0,{LONGEST_NAME}}}")
 
 
 class Server:
@@ -50,14 +57,24 @@ class Server:
     Args:
         name: Of the model, as clients call it; every other is refused.
         most_bytes: Of a request.
+        body_seconds: How long one may take to come.
     """
 
     def __init__(
-        self, speaker: Speaker, episodes: Episodes, *, name: str, keys: Keys | None = None, most_bytes: int = 16 << 20
+        self,
+        speaker: Speaker,
+        episodes: Episodes,
+        *,
+        name: str,
+        keys: Keys | None = None,
+        most_bytes: int = 16 << 20,
+        body_seconds: float = 60.0,
     ) -> None:
         self.speaker, self.episodes, self.name = speaker, episodes, name
-        self.keys, self.most_bytes = keys if keys is not None else Keys(), most_bytes
+        self.keys, self.most_bytes, self.body_seconds = keys if keys is not None else Keys(), most_bytes, body_seconds
         self.responses = StoredResponses()
+        self.hold: Callable[[Episode, int, Answer], Awaitable[Answer]] | None = None
+        """Where people look at answers before they go out: (episode, number of the answer, answer) → what goes out."""
 
     def key_of(self, request: Any) -> Key:
         """Whose request it is.
@@ -66,32 +83,43 @@ class Server:
             RefusedError: Nobody's who may ask.
         """
         headers = {name.lower(): value for name, value in request.headers.items()}
-        at_home = named(headers.get("host", "")) in LOOPBACK and "origin" not in headers
-        if not len(self.keys) and not at_home:  # a page in a browser could ask as somebody else
+        host = headers.get("host", "")
+        own = headers.get("origin") in (None, f"http://{host}")  # any other page in a browser could ask as its user
+        if not len(self.keys) and not (named(host) in LOOPBACK and own):
             raise RefusedError("without keys this server answers to its own machine alone", status=403)
-        return self.keys.of(headers)
+        key = self.keys.of(headers)
+        key.ask()
+        return key
 
-    async def body_of(self, request: Any) -> Mapping[str, Any]:
+    async def body_of(self, request: Any, key: Key) -> Mapping[str, Any]:
         """The object a request holds.
 
         Raises:
-            RefusedError: It holds none, or too much.
+            RefusedError: It holds none, or too much, or is too long in coming.
         """
+        most = min(self.most_bytes, key.most_bytes or self.most_bytes)
         pieces, size = [], 0
-        async for piece in request.stream():
-            size += len(piece)
-            if size > self.most_bytes:
-                raise RefusedError(f"more than {self.most_bytes} bytes", status=413)
-            pieces.append(piece)
+        try:
+            async with asyncio.timeout(self.body_seconds):
+                async for piece in request.stream():
+                    size += len(piece)
+                    if size > most:
+                        raise RefusedError(f"a request may have {most} bytes", status=413, code="request_too_large")
+                    pieces.append(piece)
+        except TimeoutError:
+            raise RefusedError(f"not all of it was there after {self.body_seconds:g} s", status=408) from None
         return read_body(b"".join(pieces))
 
     def episode_of(self, request: Any, key: Key, asked: Asked) -> Episode:
         """The episode a request belongs to."""
         name = request.path_params.get("episode") or request.headers.get(EPISODE, "")
         task = request.headers.get(TASK, "")
-        if max(len(name), len(task)) > _LONGEST_NAME or "/" in name + task:
-            raise RefusedError(f"names of episodes and tasks have up to {_LONGEST_NAME} signs and no stroke")
-        return self.episodes.of(key, asked, named=name, task=task)
+        if not _NAME.fullmatch(name) or "/" in name or not _NAME.fullmatch(task):
+            raise RefusedError(f"names have up to {LONGEST_NAME} printable signs of ASCII, those of episodes no stroke")
+        given = request.headers.get(SEED, "")
+        if given and not (given.isascii() and given.isdigit() and len(given) < 20 and int(given) < 2**63):
+            raise RefusedError(f"{SEED}: a whole number from 0 to 2**63 - 1, got {given[:40]}", param=SEED)
+        return self.episodes.of(key, asked, named=name, task=task, seed=int(given) if given else None)
 
     def model_of(self, body: Mapping[str, Any]) -> str:
         """The model that is asked.
@@ -118,22 +146,36 @@ class Server:
         begun: Callable[[int], None] | None = None,
     ) -> list[Answer]:
         """The answers, counted and on record."""
-        drawn = 0
+        # who hangs up before the end could have had all of it
+        room = self.speaker.context_length
+        drawn = asked.count * min(asked.max_tokens or room, room)
+        plain = asked.count == 1 and asked.prompt is None and asked.schema is None
+        hold = self.hold if plain and episode.hold_seconds > 0 else None
         key.begin()
         try:
             try:
-                answers = await self.speaker.answers(asked, episode, show, begun)
-            except* RefusedError as group:
-                raise group.exceptions[0] from None
-            except* InfrastructureError as group:
-                raise RefusedError(explained(group.exceptions[0]), status=503, code="engine_down") from None
-            except* EngineError as group:  # it does not draw like that
-                raise RefusedError(explained(group.exceptions[0])) from None
+                answers = await self.speaker.answers(asked, episode, show if hold is None else (), begun)
+                number = len(episode.said) - 1
+            except* (RefusedError, InfrastructureError, EngineError) as group:
+                drawn = 0
+                raise self._refusal(group.exceptions[0]) from None
             drawn = sum(len(answer.ids) for answer in answers)
             await self.episodes.heard(episode)
+            if hold is not None:
+                answers = [await hold(episode, number, answers[0])]
+                for one in show:
+                    if one is not None:
+                        one(answers[0].message.text)
             return answers
         finally:
             key.end(drawn)
+
+    def _refusal(self, error: Exception) -> RefusedError:
+        if isinstance(error, RefusedError):
+            return error
+        if isinstance(error, InfrastructureError):
+            return RefusedError(explained(error), status=503, code="engine_down")
+        return RefusedError(explained(error))  # it does not draw like that
 
 
 def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
@@ -148,6 +190,7 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
     try:
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
+        from starlette.middleware import Middleware
         from starlette.requests import Request
         from starlette.responses import JSONResponse, StreamingResponse
         from starlette.routing import Route
@@ -155,6 +198,8 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
 
     async def health(request: Request) -> JSONResponse:
+        if not len(server.keys):
+            server.key_of(request)
         return JSONResponse({"status": "ok", "model": server.name, "version": server.speaker.engine.version})
 
     async def models(request: Request) -> JSONResponse:
@@ -164,14 +209,15 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         return JSONResponse(models_listed(server.name))
 
     async def answer(wire: Wire, request: Request) -> Any:
-        key, body = server.key_of(request), await server.body_of(request)
+        key = server.key_of(request)
+        body = await server.body_of(request, key)
         model = server.model_of(body)
         if wire is RESPONSES:
             body = server.responses.resolved(key.name, body)
         asked, is_streamed = wire.asked(body), flag(body, "stream")
         episode = server.episode_of(request, key, asked)
         id = f"{wire.id}{uuid.uuid4().hex}"
-        headers = {EPISODE: episode.id, "x-request-id": id, "request-id": id}
+        headers = {EPISODE: episode.id}
         tokenizer = server.speaker.chat.tokenizer
 
         def told_of(answers: list[Answer]) -> dict[str, Any]:
@@ -188,8 +234,7 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         return JSONResponse(told_of(answers), headers=headers)
 
     async def counted(request: Request) -> JSONResponse:
-        server.key_of(request)
-        body = await server.body_of(request)
+        body = await server.body_of(request, server.key_of(request))
         server.model_of(body)
         return JSONResponse({"input_tokens": server.speaker.count(counted_of(body))})
 
@@ -208,7 +253,8 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         return JSONResponse({"object": "list", "data": own})
 
     async def reward(request: Request) -> JSONResponse:
-        key, body = server.key_of(request), await server.body_of(request)
+        key = server.key_of(request)
+        body = await server.body_of(request, key)
         return JSONResponse(_told(server.episodes.reward(key, request.path_params["id"], body)))
 
     async def delete(request: Request) -> JSONResponse:
@@ -221,7 +267,8 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         elif not isinstance(error, RefusedError):
             error = RefusedError(f"{type(error).__name__}: the server failed", status=500)
         wire = wire_of(request.url.path, request.headers)
-        return JSONResponse(wire.error(error), status_code=error.status)
+        again = {} if error.after is None else {"retry-after": str(math.ceil(error.after))}
+        return JSONResponse(wire.error(error), status_code=error.status, headers=again)
 
     @asynccontextmanager
     async def lifetime(app: Any) -> AsyncIterator[None]:
@@ -230,7 +277,11 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         finally:
             server.episodes.close()
 
-    routes = [Route("/health", health)]
+    async def published(request: Request) -> JSONResponse:
+        server.key_of(request)
+        return JSONResponse(document(server.name))
+
+    routes = [Route("/health", health), Route("/openapi.json", published)]
     for prefix in ("", "/episodes/{episode}"):
         for path, wire in ROUTES.items():
             routes.append(Route(f"{prefix}/v1/{path}", partial(answer, wire), methods=["POST"]))
@@ -248,7 +299,8 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
     ]
     routes += also
     kinds = (RefusedError, HTTPException, Exception)
-    return Starlette(routes=routes, lifespan=lifetime, exception_handlers=dict.fromkeys(kinds, refused))
+    handlers = dict.fromkeys(kinds, refused)
+    return Starlette(routes=routes, lifespan=lifetime, exception_handlers=handlers, middleware=[Middleware(RequestIds)])
 
 
 async def _streamed(

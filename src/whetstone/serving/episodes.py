@@ -33,6 +33,18 @@ class Watcher(Protocol):
         """One is over."""
         ...
 
+    def taken_over(self, episode: Episode, number: int) -> None:
+        """A person said something in the place of this answer."""
+        ...
+
+    def rated(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
+        """A person says what this answer was worth, and in words what would have helped.
+
+        Raises:
+            RefusedError: Something was made of it already.
+        """
+        ...
+
     def forget(self, id: str) -> None:
         """One is to be forgotten.
 
@@ -75,8 +87,11 @@ class Episodes:
         """Those under way, the one asked last at the end."""
         return iter(list(self._open.values()))
 
-    def of(self, key: Key, asked: Asked, *, named: str = "", task: str = "") -> Episode:
+    def of(self, key: Key, asked: Asked, *, named: str = "", task: str = "", seed: int | None = None) -> Episode:
         """The episode a request belongs to: the one it names, else one in which its beginning was said, else a new one.
+
+        Args:
+            seed: See `Episode.seed`.
 
         Raises:
             RefusedError: It names one that is over, or another's.
@@ -84,14 +99,25 @@ class Episodes:
         self._reap()
         if named:
             if self._ended.get(named) is not None:
-                raise RefusedError(f'the episode "{named[:80]}" is over', status=409, code="episode_over")
+                raise _over(named)
             episode = self._open.get(named) or self._begun(named, key, task)
             self._own(key, episode)
         else:
             episode = self._known(key, asked) or self._begun(uuid.uuid4().hex, key, task)
         episode.asked = time.monotonic()
+        episode.seed = seed if seed is not None else episode.seed
         self._open.move_to_end(episode.id)
         return episode
+
+    def named(self, key: Key, id: str) -> Episode:
+        """One under way, or a new one of this name.
+
+        Raises:
+            RefusedError: It is over, or another's.
+        """
+        if id in self._open or self._ended.get(id) is not None:
+            return self.get(key, id)
+        return self._begun(id, key, "")
 
     def _known(self, key: Key, asked: Asked) -> Episode | None:
         """One of the key's in which the beginning of what is asked was said, rather one nobody has gone on from."""
@@ -116,10 +142,10 @@ class Episodes:
             RefusedError: It is over, unknown, or another's.
         """
         if self._ended.get(id) is not None:
-            raise RefusedError(f'the episode "{id[:80]}" is over', status=409, code="episode_over")
+            raise _over(id)
         episode = self._open.get(id)
         if episode is None:
-            raise RefusedError(f'there is no episode "{id[:80]}"', status=404, code="not_found")
+            raise _unknown(id)
         self._own(key, episode)
         return episode
 
@@ -132,7 +158,9 @@ class Episodes:
         """
         episode = self.get(key, id)
         if not key.may("reward"):
-            raise RefusedError("this key may not pay episodes", status=403, code="forbidden")
+            raise RefusedError(
+                "this key may not pay episodes: that takes the role reward or admin", status=403, code="forbidden"
+            )
         if not episode.said:
             raise RefusedError(f'nothing was said in the episode "{id[:80]}" yet', status=409, code="episode_empty")
         if unknown := sorted(set(said) - {"reward", "turn", "turns", "final"}):
@@ -154,6 +182,24 @@ class Episodes:
             self.end(episode)
         return episode
 
+    def taken_over(self, episode: Episode, number: int) -> None:
+        """A person said something in the place of an answer: who goes on from his words is in this episode."""
+        person = episode.said[number].replaced
+        assert person is not None
+        self._last.setdefault(person.digest, []).append(episode)
+        if self.watcher is not None:
+            self.watcher.taken_over(episode, number)
+
+    def rated(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
+        """A person says what an answer was worth: its reward, whatever else is said of it.
+
+        Raises:
+            RefusedError: It was learned from already.
+        """
+        if self.watcher is not None:
+            self.watcher.rated(episode, number, rating, note, by)
+        episode.turn_rewards[number] = rating
+
     def end(self, episode: Episode) -> None:
         """It is over; what was said in it is handed on."""
         if episode.closed:
@@ -167,7 +213,8 @@ class Episodes:
         if episode.said and self.watcher is not None:
             self.watcher.ended(episode)
         if episode.said and self._over is not None:
-            self._over(episode.trajectory())
+            for trajectory in (episode.trajectory(), *episode.replaced()):
+                self._over(trajectory)
 
     def delete(self, key: Key, id: str) -> None:
         """Forget an episode under way; it is handed to nobody."""
@@ -190,7 +237,7 @@ class Episodes:
 
     def _own(self, key: Key, episode: Episode) -> None:
         if episode.owner != key.name and not key.may("admin"):  # as if it were not there
-            raise RefusedError(f'there is no episode "{episode.id[:80]}"', status=404, code="not_found")
+            raise _unknown(episode.id)
 
     def _let_go(self, episode: Episode) -> None:
         for said in episode.said:
@@ -204,6 +251,20 @@ class Episodes:
         late = time.monotonic() - self._idle
         while self._open and (first := next(iter(self._open.values()))).asked < late:
             self.end(first)
+
+
+def _over(id: str) -> RefusedError:
+    return RefusedError(
+        f'the episode "{id[:80]}" is over: it was paid (final: false leaves one open), deleted, or nobody asked in it '
+        "for long; begin another",
+        status=409,
+        code="episode_over",
+    )
+
+
+def _unknown(id: str) -> RefusedError:
+    hint = "each answer names its own in the header x-whetstone-episode"
+    return RefusedError(f'there is no episode "{id[:80]}"; {hint}', status=404, code="not_found")
 
 
 def _turn(number: Any, episode: Episode) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from whetstone.chat import Chat, Context, Message, ToolSpec, user
-from whetstone.chat.api.asked import words
+from whetstone.chat.api.asked import told, words
 from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
 
 
@@ -38,6 +38,14 @@ class Said:
     """Of all its tokens, where it goes on from a prompt; None in a conversation."""
     followed: int = 0
     """How often somebody went on from it."""
+    behind: str = ""
+    """The digest of the conversation up to it."""
+    by: str = ""
+    """The person who said it in the policy's place; empty: the policy itself."""
+    at: float = 0.0
+    """When a person said it, in seconds since 1970; 0: the policy itself."""
+    replaced: Said | None = None
+    """What a person said in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +70,19 @@ class Episode:
     """In the order in which they were asked for."""
     asked: float = 0.0
     """When it was last asked."""
+    seed: int | None = None
+    """Of its draws, as of an episode of the native loop; None: each request has its own."""
     reward: float | None = None
     turn_rewards: dict[int, float] = field(default_factory=dict)
     """By the number of the answer."""
     judged: set[int] = field(default_factory=set)
     """Numbers of answers something was made of already, by whoever learns from what follows them."""
+    watched: str = ""
+    """The person who looks at each answer and lets it stand or takes it over; empty: nobody does."""
+    hold_seconds: float = 0.0
+    """How long each answer waits for a person before it goes out."""
+    unseen: set[int] = field(default_factory=set)
+    """Numbers of answers for which nobody came in that time."""
     closed: bool = False
 
     def place(self, chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Place:
@@ -115,8 +131,25 @@ class Episode:
             told: As the client is told, and will say again.
             text: See `Said.text`.
         """
-        said = Said(place.before, place.heard, place.context, action, message, _next(place.digest, told), text)
+        digest = _next(place.digest, told)
+        said = Said(place.before, place.heard, place.context, action, message, digest, text, behind=place.digest)
         self.said.append(said)
+        return said
+
+    def take_over(self, number: int, action: Tokens, message: Message, *, by: str, at: float) -> Said:
+        """A person says this in the place of an answer nobody went on from; what the policy had said is kept beside it.
+
+        Args:
+            number: Of the answer.
+            action: The message in tokens, as the model would have to sample it.
+            by: Who.
+            at: Seconds since 1970.
+        """
+        own = self.said[number]
+        place = Place(own.before, own.heard, own.context, own.behind)
+        said = self.add(place, action, message, told(message)[1])
+        said.by, said.at = by, at
+        own.replaced = said
         return said
 
     def spans(self, place: Place) -> tuple[tuple[int, int], ...]:
@@ -127,7 +160,8 @@ class Episode:
         end, new, said = len(place.context.ids), place.context.new, place.before
         while said is not None:
             end -= len(new)
-            found.append((end - len(said.action), end))
+            if not said.by:
+                found.append((end - len(said.action), end))
             end -= len(said.action)
             if said.context.opens_segment:
                 break
@@ -136,9 +170,11 @@ class Episode:
 
     def trajectory(self) -> Trajectory:
         """All of it, each sampled token once: an answer that goes on from the one before it stands behind it, any other
-        begins a segment with all it was drawn behind."""
+        begins a segment with all it was drawn behind. What a person replaced is not in it (`replaced`)."""
         children: dict[int, list[Said]] = {}
         for said in self.said:
+            if said.replaced is not None and not said.followed:
+                continue
             children.setdefault(id(said.before) if said.before is not None else 0, []).append(said)
         order: list[Said] = []
         waiting = list(reversed(children.get(0, [])))
@@ -163,8 +199,24 @@ class Episode:
             )
         score = None if self.reward is None else Score(self.reward)
         opening = order[0].heard if order else ()
-        name = f"{self.task or self.id}/{self.id}"
-        return Trajectory(name, self.task or self.id, opening, tuple(turns), EndReason.TERMINATED, score=score)
+        marks = ("intervened",) if any(said.by for said in self.said) else ()
+        task = self.task or self.id
+        name = f"{task}/{self.id}"
+        return Trajectory(name, task, opening, tuple(turns), EndReason.TERMINATED, score=score, marks=marks)
+
+    def replaced(self) -> tuple[Trajectory, ...]:
+        """What the policy had said where a person took over: each answer alone behind all it was drawn behind, worth −1
+        as RLIF has it (arXiv:2311.12996)."""
+        found = []
+        for number, said in enumerate(self.said):
+            if said.replaced is None or said.followed:  # its client heard it all the same
+                continue
+            task, score = self.task or self.id, Score(-1.0, parts={"intervention": -1.0})
+            turn = turn_alone(said)
+            name = f"{task}/{self.id}~{number}"
+            ended = EndReason.TERMINATED
+            found.append(Trajectory(name, task, conversation(said), (turn,), ended, score=score, marks=("replaced",)))
+        return tuple(found)
 
     def _known(self, digests: Sequence[str], messages: Sequence[Message]) -> tuple[Said | None, int]:
         """The last answer the messages begin with, and how many of them that is."""
@@ -177,6 +229,33 @@ class Episode:
             if messages[count - 1].role == "assistant":
                 return by_digest.get(digests[count]), count
         return None, 0
+
+
+def conversation(said: Said) -> tuple[Message, ...]:
+    """All that was said before an answer."""
+    asked: list[Message] = [*said.heard]
+    before = said.before
+    while before is not None:
+        asked = [*before.heard, before.message, *asked]
+        before = before.before
+    return tuple(asked)
+
+
+def turn_of(before: Said | None, heard: Sequence[Message]) -> int:
+    """How many answers stand before one that goes on from `before` with what was heard since."""
+    if before is None:  # answers of another, or of a history that was rewritten, count as well
+        return sum(message.role == "assistant" for message in heard)
+    return 1 + turn_of(before.before, before.heard)
+
+
+def turn_alone(said: Said, following: tuple[Message, ...] = ()) -> Turn:
+    """An answer by itself, behind all it was drawn behind.
+
+    Args:
+        following: What was said next.
+    """
+    context = Tokens.written(said.context.ids, Author.ENVIRONMENT)
+    return Turn(context=context, action=said.action, message=said.message, observation=following, opens_segment=True)
 
 
 def begins_with(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str | None:

@@ -21,7 +21,7 @@ _PARAM = "response_format"
 
 
 class SchemaConstraint:
-    """One answer under way, or a piece of it; see `Constraint`."""
+    """One answer under way; see `Constraint`."""
 
     def __init__(self, matcher: Any, stop_ids: Collection[int]) -> None:
         self._matcher, self._stops, self._read = matcher, list(stop_ids), 0
@@ -38,11 +38,6 @@ class SchemaConstraint:
             mask[self._stops] = True
         self.forced[len(drawn) :] = [int(mask.sum()) == 1]
         return mask
-
-    def next_piece(self, drawn: Sequence[int]) -> SchemaConstraint:
-        """The same behind what was drawn of this one, which is not to be asked again."""
-        self._matcher.consume_tokens(list(drawn[self._read :]))
-        return SchemaConstraint(self._matcher, self._stops)
 
 
 class Schemas:

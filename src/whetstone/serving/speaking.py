@@ -1,7 +1,6 @@
-"""How is an answer drawn, shown while it is drawn, and kept? Any engine does: it is asked for a few tokens at a time.
+"""How is an answer drawn, and kept? Behind the tokens of what was said before, by any engine.
 
-Easy to get wrong: half a letter, half a sign of a call or half a stop must not be shown, since what comes next decides
-what it is.
+Easy to get wrong: what is drawn must not depend on whether somebody watches, nor on when he hears of it.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import groupby
 
 from whetstone.chat import Chat, Message, ToolCall, ToolSpec, assistant
@@ -17,18 +17,15 @@ from whetstone.chat.api.asked import Answer, Asked, RefusedError, told
 from whetstone.chat.message import Text
 from whetstone.errors import PolicyError, PromptTooLong
 from whetstone.inference import Engine, Generation, Sampling
+from whetstone.inference.protocol import Constraint
 from whetstone.seeding import derive_seed
-from whetstone.serving.recording import Episode, Place
+from whetstone.serving.recording import Episode, Place, turn_of
 from whetstone.serving.schemas import Schemas
+from whetstone.serving.showing import Show, Shown
 from whetstone.trajectory import Author, Tokens
 
-Show = Callable[[str], None]
-"""Told of each piece of text that may be shown."""
 Begun = Callable[[int], None]
 """Told how many tokens an answer is drawn behind."""
-_PIECES = (1, 2, 4, 8, 16)
-"""Tokens asked for at a time where somebody watches: the first soon, later ones cheaply."""
-_SIGNS = ("<think>", "</think>")
 
 
 class Speaker:
@@ -59,14 +56,29 @@ class Speaker:
         place = self._place(asked, episode)
         if begun is not None:
             begun(len(place.context.ids))
-        self._asked += 1
-        seed = asked.seed if asked.seed is not None else derive_seed(self._seed, "request", self._asked)
+        seed = asked.seed if asked.seed is not None else self._own_seed(episode)
         watching = list(show) or [None] * asked.count
         seeds = [seed if number == 0 else derive_seed(seed, "choice", number) for number in range(asked.count)]
         drawing = [self._answer(asked, episode, place, own, each) for own, each in zip(seeds, watching, strict=True)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in drawing]
         return [self._kept(asked, episode, place, *task.result()) for task in tasks]
+
+    @cached_property
+    def _calls_begin(self) -> str:
+        """What every call begins with, up to the name of its tool."""
+        tool = ToolSpec("some_tool", "", {"type": "object", "properties": {}})
+        try:
+            return _beginning(self.chat, [tool]).partition(tool.name)[0].strip()
+        except RefusedError:
+            return ""
+
+    def _own_seed(self, episode: Episode) -> int:
+        """Of a request that names none: the one of this turn in the native loop, where the episode has a seed."""
+        if episode.seed is not None:
+            return derive_seed(episode.seed, "turn", len(episode.said))
+        self._asked += 1
+        return derive_seed(self._seed, "request", self._asked)
 
     def count(self, asked: Asked) -> int:
         """How many tokens these messages take, said anew.
@@ -137,46 +149,33 @@ class Speaker:
 
     async def _answer(
         self, asked: Asked, episode: Episode, place: Place, seed: int, show: Show | None
-    ) -> tuple[Generation, list[bool]]:
-        """(what was drawn, whether each token of it was forced)"""
+    ) -> tuple[Generation, list[bool], str]:
+        """(what was drawn, whether each token of it was forced, what was shown of it)"""
         room = self.context_length - len(place.context.ids)
         most = room if asked.max_tokens is None else min(room, asked.max_tokens)
         begins = self._forced(asked)
         constraint = None
         if asked.schema is not None:
             constraint = await asyncio.to_thread(self._schemas.constraint, asked.schema)
-        forced = [True] * len(begins)
-        drawn: Generation | None = None
+        sampling = self._sampling(asked, most, seed, begins, constraint)
         named = f"{episode.id}/{id(place)}/{seed}"
-        pieces = iter(_PIECES)
-        size = _PIECES[0]
-        shown = _Shown(self.chat, asked, show, hidden=_in_thought(self.chat, place))
+        shown = Shown(self.chat, asked, show, hidden=_in_thought(self.chat, place), calls=self._calls_begin)
+        heard = shown.heard if show is not None or asked.one_call else None
+        spans = episode.spans(place)
         try:
-            while drawn is None or (drawn.finish == "length" and len(drawn.tokens) < most):
-                size = next(pieces, size)
-                before = drawn.tokens if drawn is not None else ()
-                left = most - len(before)
-                watched = show is not None or asked.one_call
-                count = min(max(size, len(begins)), left) if watched else left
-                sampling = self._sampling(asked, count, seed, begins if not before else ())
-                sampling = replace(sampling, place=len(before), constraint=constraint)
-                start = len(place.context.ids)
-                # one past the last: it was drawn, and is fed by itself as all before it
-                spans = (*episode.spans(place), *(((start, start + len(before) + 1),) if before else ()))
-                more = await self.engine.generate((*place.context.ids, *before), sampling, episode=named, drawn=spans)
-                if constraint is not None:
-                    forced += constraint.forced[: len(more.tokens)]
-                    constraint = constraint.next_piece(more.tokens)
-                drawn = more if drawn is None else _joined(drawn, more)
-                if shown.over(drawn):
-                    drawn = replace(drawn, finish="stop")
+            drawn = await self.engine.generate(place.context.ids, sampling, episode=named, drawn=spans, heard=heard)
         except PromptTooLong as error:
             raise RefusedError(str(error), param="messages", code="context_length_exceeded") from None
         finally:
             self.engine.forget(named)
-        return drawn, [*forced, *[False] * len(drawn.tokens)][: len(drawn.tokens)]
+        if shown.over(drawn.tokens):
+            drawn = _cut(drawn, shown.ends)
+        forced = [True] * len(begins) if constraint is None else constraint.forced
+        return drawn, [*forced, *[False] * len(drawn.tokens)][: len(drawn.tokens)], shown.shown
 
-    def _kept(self, asked: Asked, episode: Episode, place: Place, drawn: Generation, forced: Sequence[bool]) -> Answer:
+    def _kept(
+        self, asked: Asked, episode: Episode, place: Place, drawn: Generation, forced: Sequence[bool], shown: str
+    ) -> Answer:
         action = Tokens.joined(_tokens(drawn, forced))
         known = drawn.model_logprobs or (math.nan,) * len(drawn.tokens)
         logprobs = tuple(b if math.isnan(a) else a for a, b in zip(known, action.logprobs, strict=True))
@@ -187,9 +186,11 @@ class Speaker:
             text = str(self.chat.tokenizer.decode((*place.context.ids, *action.ids), skip_special_tokens=False))
             episode.add(place, action, raw, said, text)
         else:
-            raw = self.chat.read(drawn.tokens, asked.tools, turn=_turn(place))
+            raw = self.chat.read(drawn.tokens, asked.tools, turn=turn_of(place.before, place.heard))
             thought, said = told(raw)
             said, stop = _stopped(said, asked.stop)
+            if not said.text.startswith(shown):  # what looked like words turned out to be a call: they stay said
+                said = replace(said, content=(Text(shown),))
             episode.add(place, action, raw, said)
         finish = "tool_calls" if said.tool_calls else ended
         return Answer(said, thought, action.ids, logprobs, finish, len(place.context.ids), stop, drawn.tops)
@@ -199,7 +200,9 @@ class Speaker:
         ended = bool(tokens) and tokens[-1] in self.chat.stop_ids
         return str(self.chat.tokenizer.decode(tokens[:-1] if ended else tokens, skip_special_tokens=False))
 
-    def _sampling(self, asked: Asked, count: int, seed: int, forced: tuple[int, ...]) -> Sampling:
+    def _sampling(
+        self, asked: Asked, count: int, seed: int, forced: tuple[int, ...], constraint: Constraint | None
+    ) -> Sampling:
         try:
             return Sampling(
                 count,
@@ -212,6 +215,7 @@ class Speaker:
                 stop_strings=asked.stop,
                 seed=seed,
                 top_logprobs=asked.top_logprobs,
+                constraint=constraint,
             )
         except ValueError as error:
             raise RefusedError(str(error)) from None
@@ -245,16 +249,17 @@ def _beginning(chat: Chat, tools: Sequence[ToolSpec]) -> str:
     return str(shortest)
 
 
-def _joined(first: Generation, second: Generation) -> Generation:
+def _cut(drawn: Generation, count: int | None) -> Generation:
+    """Its first so many tokens."""
     return replace(
-        second,
-        tokens=first.tokens + second.tokens,
-        logprobs=first.logprobs + second.logprobs,
-        entropies=first.entropies + second.entropies,
-        versions=first.versions + second.versions,
-        queue_seconds=first.queue_seconds,
-        model_logprobs=first.model_logprobs + second.model_logprobs,
-        tops=first.tops + second.tops,
+        drawn,
+        tokens=drawn.tokens[:count],
+        logprobs=drawn.logprobs[:count],
+        entropies=drawn.entropies[:count],
+        versions=drawn.versions[:count],
+        finish="stop",
+        model_logprobs=drawn.model_logprobs[:count],
+        tops=drawn.tops[:count],
     )
 
 
@@ -281,16 +286,6 @@ def _in_thought(chat: Chat, place: Place) -> bool:
     return bool(shown and opening) and shown[-1].rstrip().endswith(opening)
 
 
-def _turn(place: Place) -> int:
-    """How many answers stand before this one."""
-    count, said = 0, place.before
-    while said is not None:
-        count, said = count + 1, said.before
-    if place.before is None:  # answers of another, or of a history that was rewritten, count as well
-        count = sum(message.role == "assistant" for message in place.heard)
-    return count
-
-
 def _stopped(message: Message, stops: Sequence[str]) -> tuple[Message, str]:
     """(the message without the text that ended it, and what a token said behind it; that text)"""
     text = message.text
@@ -300,38 +295,3 @@ def _stopped(message: Message, stops: Sequence[str]) -> tuple[Message, str]:
     at, stop = min(ends)
     said = text[:at]
     return replace(message, content=(Text(said),) if said else ()), stop
-
-
-class _Shown:
-    """What of an answer under way may be shown."""
-
-    def __init__(self, chat: Chat, asked: Asked, show: Show | None, *, hidden: bool) -> None:
-        self._chat, self._asked, self._show = chat, asked, None if hidden else show
-        self._held = (*(() if asked.prompt is not None else (*chat.format.markers, *_SIGNS)), *asked.stop)
-        self._said = 0
-
-    def over(self, drawn: Generation) -> bool:
-        """Show what is new; whether nothing more is to come, whatever the engine would say."""
-        tokens = drawn.tokens
-        ended = bool(tokens) and tokens[-1] in self._chat.stop_ids
-        text = str(self._chat.tokenizer.decode(tokens[:-1] if ended else tokens, skip_special_tokens=False))
-        if self._show is not None:
-            safe = self._safe(text)
-            if len(safe) > self._said:
-                self._show(safe[self._said :])
-                self._said = len(safe)
-        if self._asked.one_call and not ended:
-            read = self._chat.read(tokens, self._asked.tools, turn=0)
-            if read.tool_calls and not read.malformed:
-                return True
-        return any(stop in text for stop in self._asked.stop)
-
-    def _safe(self, text: str) -> str:
-        """Up to a sign, or what may become one."""
-        text = text.rstrip("\ufffd")
-        ends = [at for sign in self._held if (at := text.find(sign)) >= 0]
-        text = text[: min(ends)] if ends else text
-        for count in range(min(len(text), max(map(len, self._held), default=0)), 0, -1):
-            if any(sign.startswith(text[-count:]) for sign in self._held):
-                return text[:-count]
-        return text

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from whetstone.tools.image import ImageTools
     from whetstone.tools.mcp import Mcp
     from whetstone.tools.memory import fold_memory
+    from whetstone.tools.models import FrozenModel, Models, model_named
     from whetstone.tools.notes import Notes
     from whetstone.tools.openapi import OpenApi
     from whetstone.tools.protocol import Episode, Result
@@ -33,10 +34,12 @@ __all__ = [
     "Catalogue",
     "Episode",
     "Files",
+    "FrozenModel",
     "Http",
     "HttpSearch",
     "ImageTools",
     "Mcp",
+    "Models",
     "Notes",
     "OpenApi",
     "Python",
@@ -50,6 +53,7 @@ __all__ = [
     "calculator",
     "finish",
     "fold_memory",
+    "model_named",
     "pocket_calculator",
     "submit",
     "tool_from_function",

@@ -8,6 +8,7 @@ from whetstone.tools.http import Http
 from whetstone.tools.image import ImageTools
 from whetstone.tools.mcp import Mcp
 from whetstone.tools.memory import fold_memory
+from whetstone.tools.models import Models
 from whetstone.tools.notes import Notes
 from whetstone.tools.openapi import OpenApi
 from whetstone.tools.sandbox_tools import Files, Python, Shell
@@ -26,6 +27,7 @@ TOOLS = {
     "http_search": HttpSearch,
     "image": ImageTools,
     "mcp": Mcp,
+    "models": Models,
     "notes": Notes,
     "openapi": OpenApi,
     "pocket_calculator": pocket_calculator,

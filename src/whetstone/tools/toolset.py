@@ -211,7 +211,8 @@ class Toolset:
         cost = 0.0
         for holder in self.holders:
             if fulfils(holder, Charges):
-                said, cost = holder.charge(call.name)
+                said, price = holder.charge(call.name)
+                cost += price
                 if said:
                     return self._answer(call, _failed("budget_exhausted", said))
         started = time.perf_counter()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from whetstone.assembly.assembly import Assembly
 from whetstone.compute_thread import run_in_compute_thread
+from whetstone.evaluation import Evaluation
 from whetstone.inference import ENGINES
 from whetstone.policies import clone_trainable
 from whetstone.record.run_directory import write_json
@@ -28,10 +29,18 @@ class BackgroundEvaluations:
     Args:
         run_dir: They are written to `evaluations/` there, as `STAGE-000010.json`.
         say: Told what each came to.
+        heard: Told of each (the stage, the step, what it came to).
     """
 
-    def __init__(self, assembly: Assembly, run_dir: Path, *, say: Callable[[str], None]) -> None:
-        self.assembly, self.run_dir, self.say = assembly, run_dir, say
+    def __init__(
+        self,
+        assembly: Assembly,
+        run_dir: Path,
+        *,
+        say: Callable[[str], None],
+        heard: Callable[[str, int, Evaluation], None] = lambda stage, step, came_to: None,
+    ) -> None:
+        self.assembly, self.run_dir, self.say, self.heard = assembly, run_dir, say, heard
         self._running: dict[int, asyncio.Task[None]] = {}
 
     async def begin(self, stage: str, step: int) -> None:
@@ -45,7 +54,7 @@ class BackgroundEvaluations:
             self._collect()
         model = await run_in_compute_thread(clone_trainable, self.assembly.policy.model)
         policy = replace(self.assembly.policy, model=model)
-        self._running[step] = asyncio.create_task(self._made(replace(self.assembly, policy=policy), path, step))
+        self._running[step] = asyncio.create_task(self._made(replace(self.assembly, policy=policy), path, stage, step))
 
     async def settle(self) -> None:
         """Wait for those under way.
@@ -68,7 +77,7 @@ class BackgroundEvaluations:
         for step in [step for step, task in self._running.items() if task.done()]:
             self._running.pop(step).result()
 
-    async def _made(self, assembly: Assembly, path: Path, step: int) -> None:
+    async def _made(self, assembly: Assembly, path: Path, stage: str, step: int) -> None:
         recipe = assembly.resolved.recipe
         settings = recipe.evaluation
         policy = replace(assembly.policy, model=assembly.sampled_model())
@@ -87,4 +96,5 @@ class BackgroundEvaluations:
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         write_trajectories(self.run_dir / "trajectories" / f"evaluation-{path.stem}.jsonl", trajectories)
         write_json(path, came_to.to_json())
+        self.heard(stage, step, came_to)
         self.say(f"after step {step}: success {came_to.success:.1%} of {came_to.episodes} episodes")

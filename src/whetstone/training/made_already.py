@@ -25,7 +25,7 @@ from whetstone.record.inputs import inputs_of, of_keys
 from whetstone.record.run_directory import run_inputs
 
 _DECIDE = (
-    "seed", "policy", "chat", "tasks", "environment", "reward", "engine", "learner", "supervised", "critic",
+    "seed", "policy", "chat", "tasks", "environment", "models", "reward", "engine", "learner", "supervised", "critic",
     "evaluation",
 )  # fmt: skip
 _SAMPLING = frozenset(

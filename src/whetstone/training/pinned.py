@@ -10,8 +10,8 @@ from whetstone.record import run_recipe
 
 
 def pinned(resolved: Resolved, run_dir: Path, *, resume: bool) -> Resolved:
-    """The recipe with commits written down: the policy's in `policy.revision`, those of teachers and of models in other
-    seats behind their names (`owner/model@commit`); as it was where none comes from the hub.
+    """The recipe with commits written down: the policy's in `policy.revision`, those of teachers, of frozen models and
+    of those in other seats behind their names (`owner/model@commit`); as it was where none comes from the hub.
 
     Args:
         resume: Whether the run in `run_dir` is gone on with: where its recipe has a commit, that one stands.
@@ -43,6 +43,7 @@ def _others(resolved: Resolved) -> list[tuple[str, str]]:
     recipe = resolved.recipe
     seats = recipe.rollout.strategy.options.get("frozen")
     found = [(f"rollout.strategy.frozen.{role}", str(name)) for role, name in dict(seats or {}).items()]
+    found += [(f"models.{name}.path", each.path) for name, each in recipe.models.items() if each.path is not None]
     taught = recipe.teacher.path if recipe.teacher is not None else None
     return [("teacher.path", taught), *found] if taught is not None else found
 

@@ -45,12 +45,14 @@ def run_stages(
     *,
     also: Sequence[Path] = (),
     progress: Progress,
+    there: Callable[[Path], None] = lambda folder: None,
 ) -> dict[str, Any]:
     """Run what is not there yet.
 
     Args:
         train: Runs or goes on with one stage.
         also: Run directories whose stages may be taken where they are the same.
+        there: Told of the folder of each stage, in their order, once it is run.
 
     Returns:
         A summary of the whole, as of a run.
@@ -80,6 +82,7 @@ def run_stages(
                 else:
                     train(resolved, folder, [before] if before is not None else [])
                 write_json(folder / _MADE, made_of)
+        there(folder)
         summary = read_json(folder / "summary.json")
         inside = folder.relative_to(run_dir) if folder.is_relative_to(run_dir) else folder.resolve()
         told.append({"name": stage.name, "folder": folder, "inside": inside, "reused": reused, "summary": summary})
@@ -116,7 +119,7 @@ def _shown(told: Sequence[Mapping[str, Any]], run_dir: Path) -> None:
 
 def _key(before: str, stage: NamedStage) -> str:
     """Names a stage by its recipe and those of all before it."""
-    decided = stage.resolved.with_changes({"title": None, "paper": None}).dump()
+    decided = stage.resolved.with_changes({"title": None, "paper": None, "trackers": None}).dump()
     return hashlib.sha256(f"{before}\n{stage.new_adapters}\n{decided}".encode()).hexdigest()
 
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from whetstone import notebook_html
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import Evaluation
 from whetstone.evaluation.reading import evaluation_from
 from whetstone.policies import Policy
 from whetstone.record.run_directory import read_json
+from whetstone.reporting import Journal, charts
 from whetstone.training.final import final_policy
+
+_CURVE = "reward/mean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,21 @@ class RunSummary:
     def after(self) -> Evaluation:
         """The last one behind a stage."""
         return list(self.evaluations.values())[-1]
+
+    def _repr_html_(self) -> str:
+        """What it came to and how it got there, in a notebook."""
+        names = ("evaluation", "success", "95 % interval", "episodes")
+        rows = [
+            (name, f"{made.success:.1%}", f"{made.interval[0]:.1%} to {made.interval[1]:.1%}", str(made.episodes))
+            for name, made in self.evaluations.items()
+        ]
+        steps = [row for row in Journal(self.run_dir).read() if row.get(_CURVE) is not None]
+        points = [float(row["step"]) for row in steps], [row[_CURVE] for row in steps]
+        curve = charts.curves({"reward": points}, x_label=f"step, {_CURVE}") if len(steps) > 1 else ""
+        minutes = f"{sum(self.seconds.values()) / 60:.1f}"
+        facts = {"recipe": self.recipe, "seed": str(self.seed), "minutes of training": minutes}
+        report = {"report": str(self.run_dir / "report.html")}
+        return notebook_html.box(self.title, facts | report, notebook_html.table(names, rows) + curve)
 
     def policy(self, *, trust_remote_code: bool = False) -> Policy:
         """The policy the run ended with, loaded anew at each call.

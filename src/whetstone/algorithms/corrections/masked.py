@@ -24,7 +24,8 @@ def masked(
     """Importance weights, 0 for those below `low` or above `high`.
 
     Args:
-        high: `low: 0, high: 5` is what AReaL masks by; `low: 0.5, high: 2` or 5 is IcePop.
+        low: Weights below it are 0.
+        high: Weights above it are 0. `low: 0, high: 5` is what AReaL masks by; `low: 0.5, high: 2` or 5 is IcePop.
 
     Raises:
         ValueError: The tensors differ in shape, or the bounds are no interval of positive numbers.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, system
-from whetstone.chat.api import fields
+from whetstone.chat.api import fields, shapes
 from whetstone.chat.api.asked import Answer, Asked, RefusedError
 from whetstone.chat.api.fields import in_order, listed, mapped, refuse_unknown, shortened, strict_json, text_of, tool_of
 from whetstone.chat.api.openai_chat import event, format_of, named_choice
@@ -325,4 +325,13 @@ def error_of(error: RefusedError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": None}
 
 
-MESSAGES = Wire("msg_", asked_of, message, Events, error_of)
+_OWN = {
+    "messages": shapes.BLOCKS,
+    "tools": shapes.NAMED_TOOLS,
+    "temperature": shapes.number(0, 1),
+    "tool_choice": shapes.TYPED_CHOICE,
+}
+_REQUEST = shapes.request_of(_READ | _HARMLESS, ("model", "messages", "max_tokens"), **_OWN)
+MESSAGES = Wire("msg_", asked_of, message, Events, error_of, _REQUEST)
+COUNTED = shapes.request_of(_COUNTED | _HARMLESS, ("model", "messages"), **_OWN)
+"""A request of `/v1/messages/count_tokens`."""

@@ -19,11 +19,20 @@ class RefusedError(Exception):
         message: What is wrong, and the nearest right thing.
         param: The field of the request.
         code: A word for programs, such as `context_length_exceeded`.
+        after: Seconds after which it may be asked again; None: nothing is said of that.
     """
 
-    def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        after: float | None = None,
+    ) -> None:
         super().__init__(message)
-        self.status, self.param, self.code = status, param, code
+        self.status, self.param, self.code, self.after = status, param, code, after
 
 
 @dataclass(frozen=True, slots=True)

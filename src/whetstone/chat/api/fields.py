@@ -12,6 +12,8 @@ from whetstone.chat.api.asked import RefusedError
 
 _MOST_ANSWERS = 128
 _MOST_STOPS = 16
+_DEEPEST = 64
+"""Objects and lists within one another; what reads, writes or checks them goes down as far as they go."""
 
 
 def read_body(written: bytes) -> Mapping[str, Any]:
@@ -23,11 +25,22 @@ def read_body(written: bytes) -> Mapping[str, Any]:
 
     try:
         body = strict_json(written)
+        _refuse_depth(body)
         if b"\\u" in written:
             json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise RefusedError("We could not parse the JSON body of your request.") from None
     return mapped(body, "the body of a request")
+
+
+def _refuse_depth(body: Any) -> None:
+    level = [body]
+    for _ in range(_DEEPEST):
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        if not inner:
+            return
+        level = [value for values in inner for value in values]
+    raise RefusedError(f"the body of a request: more than {_DEEPEST} objects and lists within one another")
 
 
 def strict_json(written: str | bytes) -> Any:

@@ -16,6 +16,7 @@ from whetstone.chat.api import fields
 from whetstone.chat.api.asked import Answer, Asked, RefusedError, json_number, piece_of
 from whetstone.chat.api.fields import in_order, listed, mapped, refuse_unknown, shortened, tool_of
 from whetstone.chat.api.protocol import Wire
+from whetstone.chat.api.shapes import request_of
 
 MOST_NAMED = 20
 """Likeliest tokens that are named at a place."""
@@ -272,4 +273,5 @@ def error_of(error: RefusedError) -> dict[str, Any]:
     return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
 
 
-CHAT = Wire("chatcmpl-", asked_of, completion, Chunks, error_of)
+_REQUEST = request_of(_READ | _HARMLESS, ("model", "messages"))
+CHAT = Wire("chatcmpl-", asked_of, completion, Chunks, error_of, _REQUEST)

@@ -15,6 +15,7 @@ from whetstone.chat.api.asked import Answer, Asked, RefusedError, json_number, p
 from whetstone.chat.api.fields import refuse_unknown, shortened
 from whetstone.chat.api.openai_chat import error_of, event, usage
 from whetstone.chat.api.protocol import Wire
+from whetstone.chat.api.shapes import request_of, whole
 
 _MOST_NAMED = 5
 _READ = frozenset({
@@ -135,4 +136,5 @@ class Chunks:
         return event({**self._head, "choices": [choice], **({"usage": None} if self._usage else {})})
 
 
-COMPLETIONS = Wire("cmpl-", asked_of, completion, Chunks, error_of)
+_REQUEST = request_of(_READ, ("model", "prompt"), logprobs=whole(0, _MOST_NAMED))
+COMPLETIONS = Wire("cmpl-", asked_of, completion, Chunks, error_of, _REQUEST)

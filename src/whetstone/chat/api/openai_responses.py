@@ -18,6 +18,7 @@ from whetstone.chat.api.asked import Answer, Asked, RefusedError
 from whetstone.chat.api.fields import in_order, listed, mapped, refuse_unknown, shortened, text_of, tool_of
 from whetstone.chat.api.openai_chat import MOST_NAMED, choice_of, error_of, event, format_of, logprobs_of
 from whetstone.chat.api.protocol import Wire
+from whetstone.chat.api.shapes import FLAT_TOOLS, request_of
 from whetstone.chat.message import Image, Text
 
 _READ = frozenset({
@@ -337,4 +338,5 @@ class Events:
         return event({"type": name, "sequence_number": self._number - 1, **told}, name)
 
 
-RESPONSES = Wire("resp_", asked_of, response, Events, error_of)
+_REQUEST = request_of(_READ | _HARMLESS, ("model", "input"), tools=FLAT_TOOLS)
+RESPONSES = Wire("resp_", asked_of, response, Events, error_of, _REQUEST)

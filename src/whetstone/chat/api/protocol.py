@@ -42,3 +42,5 @@ class Wire:
     stream: Callable[[str, str, Mapping[str, Any], Any], Stream]
     """(id, model, request, tokenizer) → the same, event by event."""
     error: Callable[[RefusedError], dict[str, Any]]
+    request: Mapping[str, Any]
+    """The JSON schema of a request."""

@@ -62,9 +62,9 @@ class Verifiers:
         success_at: float = 1.0,
         seconds: float = 120.0,
     ) -> None:
-        self._command = _command(taskset, python, options, runtime, max_tasks, tasks=False)
+        self._command = bridge_command(taskset, python, options, runtime, max_tasks)
         self.success_at, self.seconds = success_at, seconds
-        self._bridge: _Bridge | None = None
+        self._bridge: Bridge | None = None
         self._episode = ""
         self._transcript: list[dict[str, Any]] = []
         self._tools: dict[str, ToolSpec] = {}
@@ -76,7 +76,7 @@ class Verifiers:
             TaskError: It is none of the taskset, or needs what is not at hand.
         """
         await self._leave()
-        self._bridge, self._episode = _bridge(self._command, self.seconds), uuid.uuid4().hex
+        self._bridge, self._episode = bridge_of(self._command, self.seconds), uuid.uuid4().hex
         if "index" not in task.private or "key" not in task.private:
             raise TaskError(f"task {task.id}: no task of a verifiers taskset; its tasks are `source: verifiers`")
         place = {"index": task.private["index"], "key": task.private["key"]}
@@ -150,6 +150,7 @@ class VerifiersTasks(ListedTasks):
 
     Args:
         taskset: As of the environment, as are `python`, `options`, `runtime` and `max_tasks`.
+        env: As of the environment `verifiers_harness`, where that plays them; `{}` there, too.
         seed: The order in which training tasks come.
         held_out_share: The share kept for evaluation; 1 keeps all of them, and trains on the same.
         seconds: How long loading may take.
@@ -167,11 +168,12 @@ class VerifiersTasks(ListedTasks):
         options: dict[str, Any] | None = None,
         runtime: Literal["", "subprocess"] = "",
         max_tasks: int = 10_000,
+        env: dict[str, Any] | None = None,
         seed: int = 0,
         held_out_share: float = 0.1,
         seconds: float = 120.0,
     ) -> None:
-        command = _command(taskset, python, options, runtime, max_tasks, tasks=True)
+        command = bridge_command(taskset, python, options, runtime, max_tasks, tasks=True, env=env)
         try:
             ran = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
@@ -184,7 +186,7 @@ class VerifiersTasks(ListedTasks):
         super().__init__(*split_unless_all(tasks, held_out_share, where=taskset), seed=seed)
 
 
-class _Bridge:
+class Bridge:
     """A process with a taskset, of one event loop; many ask at once.
 
     Args:
@@ -267,26 +269,46 @@ class _Bridge:
             self._ready.exception()  # whoever waits is told
 
 
-_bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Bridge]] = weakref.WeakKeyDictionary()
+_bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Bridge]] = weakref.WeakKeyDictionary()
 
 
-def _bridge(command: list[str], seconds: float) -> _Bridge:
+def bridge_of(command: list[str], seconds: float) -> Bridge:
     """The process of a taskset in the running loop; started anew where it has ended."""
     here = _bridges.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps(command)
     if key not in here or here[key].over:
-        here[key] = _Bridge(command, seconds)
+        here[key] = Bridge(command, seconds)
     return here[key]
 
 
-def _command(
-    taskset: str, python: str, options: dict[str, Any] | None, runtime: str, max_tasks: int, *, tasks: bool
+def bridge_command(
+    taskset: str,
+    python: str,
+    options: dict[str, Any] | None,
+    runtime: str,
+    max_tasks: int,
+    *,
+    tasks: bool = False,
+    env: dict[str, Any] | None = None,
 ) -> list[str]:
+    """What starts the process of a taskset.
+
+    Args:
+        tasks: Whether it says its tasks, and ends.
+        env: The configuration of the environment that plays it, where it is not played from here.
+    """
     found = shutil.which(python) if python else sys.executable
     if found is None:
         brings = "python -m venv verifiers && verifiers/bin/pip install verifiers"
         raise RecipeError(f"verifiers: there is no interpreter {python}: {brings}, and `python: verifiers/bin/python`")
-    asked = {"taskset": taskset, "options": options or {}, "most": max_tasks, "runtime": runtime, "tasks": tasks}
+    asked = {
+        "taskset": taskset,
+        "options": options or {},
+        "most": max_tasks,
+        "runtime": runtime,
+        "tasks": tasks,
+        "env": env,
+    }
     return [found, "-P", str(_BRIDGE), json.dumps(asked)]  # -P: beside it stands a `verifiers` that is ours
 
 

@@ -66,13 +66,6 @@ class World:
                 f"{', '.join(takes)} ask for a runtime; `runtime: subprocess` gives them this machine, unconfined"
             )
 
-    def listed(self) -> list[dict[str, Any]]:
-        """Every task: what it is called, what makes it itself, and what it asks."""
-        return [
-            {"id": str(task.data.id or task.data.name or index), "key": task.key, "prompt": task.data.prompt_text}
-            for index, task in enumerate(self.tasks)
-        ]
-
     async def answer(self, asked: dict[str, Any]) -> Any:
         """What comes of one question."""
         if asked["do"] == "begin":
@@ -88,6 +81,74 @@ class World:
             return await episode.score(asked["messages"])
         await self.episodes.pop(asked["episode"]).end()
         return None
+
+
+class Played:
+    """A taskset that its own environment and harness play, against an address.
+
+    Args:
+        env: The configuration of the environment, by its own names; roles that name no runtime run on this machine.
+        others: As of `World`.
+    """
+
+    def __init__(self, taskset: str, options: dict[str, Any], most: int, runtime: str, env: dict[str, Any]) -> None:
+        from verifiers.v1.configs.agent import agent_config_fields
+        from verifiers.v1.utils.loaders import env_config_type, load_environment
+
+        config_type = env_config_type(taskset, env.get("id") or "")
+        roles = {
+            name: {"runtime": {"type": "subprocess"}, **env.get(name, {})}
+            for name in agent_config_fields(config_type.model_construct())
+        }
+        config = config_type.model_validate({**env, **roles, "taskset": {**options, "id": taskset}})
+        self.env = load_environment(config)
+        self.tasks = list(itertools.islice(iter(self.env.taskset), most))
+        if not self.tasks:
+            raise Refused("it has no tasks")
+        for name, harness in config.agent_harnesses().items():
+            loaded = self.env._harnesses[name]
+            if loaded.EXECUTES_CODE and getattr(config, name).runtime.type == "subprocess" and not runtime:
+                raise Refused(
+                    f"the harness {harness.id} runs what the model says; `runtime: subprocess` lets it do so on this "
+                    f"machine, unconfined, `env: {{{name}: {{runtime: …}}}}` elsewhere"
+                )
+        self.playing: dict[str, asyncio.Task[Any]] = {}
+
+    async def answer(self, asked: dict[str, Any]) -> Any:
+        """What comes of one question: an episode's end, or that it is given up."""
+        if asked["do"] == "end":
+            playing = self.playing.get(asked["episode"])
+            if playing is not None:
+                playing.cancel()
+            return None
+        task = self.tasks[asked["index"]] if asked["index"] < len(self.tasks) else None
+        if task is None or task.key != asked["key"]:
+            raise Refused(f"task {asked['index']} is another one than when tasks were read")
+        playing = self.playing[asked["episode"]] = asyncio.ensure_future(self._play(task, asked["base_url"]))
+        try:
+            return await playing
+        except asyncio.CancelledError:
+            return {"failed": "given up"}
+        finally:
+            del self.playing[asked["episode"]]
+
+    async def _play(self, task: Any, base_url: str) -> dict[str, Any]:
+        from verifiers.v1.clients import EvalClientConfig, ModelContext
+
+        client = EvalClientConfig(base_url=base_url, api_key_var="OPENAI_API_KEY")
+        episode = await self.env.run_episode(task, ModelContext("policy", client))
+        errors = [error for one in (episode, *episode.traces) for error in one.errors]
+        if not episode.ok and errors:
+            return {"failed": " ".join(str(errors[-1].message).split())[:500]}
+        ours = [trace for trace in episode.traces if trace.agent.trainable]
+        if not ours:
+            return {"failed": "no trace of it is trainable"}
+        parts: dict[str, float] = {}
+        for trace in ours:
+            rewards = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
+            values = {**{name: value for name, value in trace.metrics.items() if value is not None}, **rewards}
+            parts |= values if len(ours) == 1 else {f"{trace.agent.name}_{n}": value for n, value in values.items()}
+        return {"reward": sum(trace.reward for trace in ours) / len(ours), "parts": parts}
 
 
 class Episode:
@@ -187,7 +248,24 @@ async def _nothing(before: bytes) -> None:
     pass
 
 
-async def _serve(world: World, answers: Any) -> None:
+def _listed(tasks: list[Any]) -> list[dict[str, Any]]:
+    """Every task: what it is called, what makes it itself, and what it asks."""
+    return [
+        {"id": str(task.data.id or task.data.name or index), "key": task.key, "prompt": task.data.prompt_text}
+        for index, task in enumerate(tasks)
+    ]
+
+
+async def _serve(world: World | Played, answers: Any) -> None:
+    if isinstance(world, Played):
+        async with world.env.serving():
+            world.env._interception = None  # one for each run instead: the shared one keeps a client for each address
+            await _answer(world, answers)
+    else:
+        await _answer(world, answers)
+
+
+async def _answer(world: World | Played, answers: Any) -> None:
     reader = asyncio.StreamReader(limit=1 << 26)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     under_way = set()
@@ -213,12 +291,13 @@ def main() -> None:
     os.dup2(2, 1)
     asked = json.loads(sys.argv[1])
     try:
-        world = World(asked["taskset"], asked["options"], asked["most"], asked["runtime"])
+        given = (asked["taskset"], asked["options"], asked["most"], asked["runtime"])
+        world = World(*given) if asked.get("env") is None else Played(*given, asked["env"])
     except Exception as error:
         text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
         print(json.dumps({"error": " ".join(text.split())}), file=answers, flush=True)
         return
-    print(json.dumps({"tasks": world.listed() if asked["tasks"] else len(world.tasks)}), file=answers, flush=True)
+    print(json.dumps({"tasks": _listed(world.tasks) if asked["tasks"] else len(world.tasks)}), file=answers, flush=True)
     if not asked["tasks"]:
         asyncio.run(_serve(world, answers))
 

@@ -20,7 +20,8 @@ async def verdict(trajectory: Trajectory, task: Task, *, pays: Literal["success"
         pays: `success`, or `score` where the way there is to be worth something, too.
 
     Raises:
-        ValueError: The environment says nothing at the end; use a reward that reads the trajectory, or `returns`.
+        ValueError: The environment says nothing at the end, or not whether it was a success; use a reward that reads
+            the trajectory, or `returns`.
     """
     final = trajectory.final
     turns = tuple(turn.reward or 0.0 for turn in trajectory.turns)
@@ -29,6 +30,11 @@ async def verdict(trajectory: Trajectory, task: Task, *, pays: Literal["success"
             return Score(0.0, {"success": 0.0}, turns, success=False)
         raise ValueError("the environment says nothing of how an episode went (it has no verdict())")
     parts = {name: float(value) for name, value in final.items() if isinstance(value, bool | int | float)}
+    if "success" not in final:
+        raise ValueError(
+            f"the verdict says nothing of success, it has {', '.join(final)}; an agent returns a number, or is paid by "
+            "POST $OPENAI_BASE_URL/reward"
+        )
     success = bool(final["success"])
     return Score(float(final.get("score", success)) if pays == "score" else float(success), parts, turns, success)
 

@@ -29,7 +29,8 @@ class SelfPlay:
     train: Sequence[str] | None = None
     """Roles that are learned from; None: all that are not frozen."""
     frozen: Mapping[str, str] | None = None
-    """Role → model folder: who plays that seat instead, such as a checkpoint of the policy's. None: nobody."""
+    """Role → model folder, or a name of the recipe's `models`: who plays that seat instead, such as a checkpoint of the
+    policy's. None: nobody."""
 
     def __post_init__(self) -> None:
         if len(set(self.roles)) < 2:

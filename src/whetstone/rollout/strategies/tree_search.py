@@ -45,6 +45,7 @@ class TreeSearch:
     verifier: Any
     """A reward, named as in a recipe; it must be able to judge an episode that has only begun."""
     method: Literal["best_first", "a_star", "mcts"] = "best_first"
+    """Which state is gone on from: the best; the best less `turn_cost` a turn; or by upper confidence bounds."""
     expansions: int = 8
     """Paths that are continued, each `width` times."""
     width: int = 3

@@ -89,6 +89,7 @@ _MAY_NOT = (
     "inotify_init", "inotify_init1",  # there are 128 for a user, of whom there may be more outside
 )  # fmt: skip
 """Of the others those that programs know how to be refused: with "not permitted" rather than "not there"."""
+_SOCKETS = ("socket", "bind", "listen", "accept", "accept4", "connect")
 _OF_ONESELF = ("prlimit64", "sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr")
 """Their first argument is a process; 0 is whoever asks."""
 _OTHERS_FILES = ("chown", "fchown", "lchown", "fchownat")
@@ -123,13 +124,14 @@ class Bounds:
     """Files and folders."""
 
 
-def system_call_filters(*, own_files: bool) -> list[Any]:
+def system_call_filters(*, own_files: bool, loopback: bool = False) -> list[Any]:
     """What the kernel lets foreign code ask for; each is loaded, and a call must pass all of them.
 
     Args:
         own_files: Whether all files it could own are its own to begin with. Otherwise nobody's attributes are changed:
             Landlock does not keep modes and times, so that a session without a user or a root of its own would change
             the machine's. Modes and times are then kept as they are without a word, since copying a file sets both.
+        loopback: Whether it may have sockets, where its network has nothing but itself and one door.
 
     Raises:
         OSError: The library for it is not there.
@@ -142,7 +144,13 @@ def system_call_filters(*, own_files: bool) -> list[Any]:
     bounded = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     refused, word = pyseccomp.ERRNO(errno.EPERM), 0xFFFFFFFF
     for name in _MAY_NOT:
-        _add(bounded, refused, name)
+        if not (loopback and name in _SOCKETS):
+            _add(bounded, refused, name)
+    if loopback:
+        for name in _SOCKETS[1:]:
+            _add(allowed, pyseccomp.ALLOW, name)
+        for family in (socket.AF_INET, socket.AF_INET6):  # a path may lead out of it, a number cannot
+            _add(allowed, pyseccomp.ALLOW, "socket", pyseccomp.Arg(0, pyseccomp.EQ, family))
     for name in _OF_ONESELF:
         _add(bounded, refused, name, pyseccomp.Arg(0, pyseccomp.NE, 0))
     for name, one_process in (("setpriority", os.PRIO_PROCESS), ("ioprio_set", 1)):

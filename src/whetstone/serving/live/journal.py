@@ -48,10 +48,14 @@ class Return:
 
 
 class LearningJournal:
-    """The journal of a run, and what its lines come to."""
+    """The journal of a run, and what its lines come to.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Args:
+        mend: Whether what a kill left of a line is taken off; False where somebody may be writing to it.
+    """
+
+    def __init__(self, path: Path, *, mend: bool = True) -> None:
+        self.path, self._mends = path, mend
         self.steps: dict[int, Update | Return] = {}
         """By number, from 1."""
         self.void: set[int] = set()
@@ -146,7 +150,7 @@ class LearningJournal:
             return []
         content = self.path.read_bytes()
         whole = content.rfind(b"\n") + 1
-        if whole < len(content):  # what a kill left of a line nobody acted on
+        if whole < len(content) and self._mends:  # what a kill left of a line nobody acted on
             with saving(self.path), open(self.path, "r+b") as file:
                 file.truncate(whole)
         rows = []

@@ -27,7 +27,7 @@ from whetstone.reporting import Journal
 from whetstone.seeding import derive_random
 from whetstone.serving.live.journal import LearningJournal, Update
 from whetstone.serving.live.scorers import Judgement, Scorer
-from whetstone.serving.live.turns import JudgedTurn, TurnStore, followed_of, judged_turn
+from whetstone.serving.live.turns import JudgedTurn, TurnStore, followed_of, judged_turn, taken_over
 from whetstone.serving.live.weights import STAGE, LiveWeights
 from whetstone.serving.recording import Episode, Said
 from whetstone.training.evaluating import evaluate
@@ -64,6 +64,8 @@ class Live:
         self.journal = LearningJournal(run_dir / "live" / "journal.jsonl")
         self.weights = LiveWeights(assembly, self.settings, run_dir, self.journal, self.turns)
         self._metrics = Journal(run_dir)
+        self.forgotten: Callable[[str], None] = lambda episode: None
+        """Told of each episode that is deleted or unlearned."""
         self._next = max(self.turns.next, self.journal.next_turn)
         self._alone = asyncio.Lock()
         """Held by whoever changes weights."""
@@ -84,9 +86,36 @@ class Live:
         """Answers nobody said anything of get what the episode, or they themselves, were paid."""
         for number, said in enumerate(episode.said):
             paid = episode.turn_rewards.get(number, episode.reward)
-            if paid is not None and number not in episode.judged:
+            if number in episode.judged:
+                continue
+            if paid is not None:
                 episode.judged.add(number)
                 self._keep(episode, said, said, Judgement(paid, "", "paid by the client"))
+            else:
+                self._let_stand(episode, number)
+
+    def taken_over(self, episode: Episode, number: int) -> None:
+        """A person said something in the place of an answer; `live.intervention` says what is learned from it."""
+        person = next(place for place, each in enumerate(episode.said) if each is episode.said[number].replaced)
+        episode.judged |= {number, person}  # nothing that follows, and no reward of the episode, says more of either
+        if self.settings.intervention == "none":
+            return
+        self._add(taken_over(episode, number, self.settings.intervention, number=self._next))
+
+    def rated(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
+        """A person says what an answer was worth, and in words what would have helped: that is what is learned from it,
+        whatever follows.
+
+        Raises:
+            RefusedError: Something was made of it already.
+        """
+        if number in episode.judged:
+            raise RefusedError(f"answer {number} was judged already", status=409, code="judged")
+        said = episode.said[number]
+        judgement = Judgement(rating, note.strip(), f"rated by {by}")
+        if judgement.teaches:
+            episode.judged.add(number)
+        self._keep(episode, said, said, judgement)
 
     def forget(self, id: str) -> None:
         """Delete all turns of an episode.
@@ -99,12 +128,13 @@ class Live:
             raise RefusedError(said, status=409, code="learned_from")
         self.journal.add({"deleted": id})
         self.turns.delete(id)
+        self.forgotten(id)
 
     async def _judge(self, episode: Episode, said: Said, then: Said) -> None:
         number = next(place for place, each in enumerate(episode.said) if each is said)
         if number in episode.judged:
             return
-        episode.judged.add(number)
+        episode.judged.add(number)  # nobody else judges it meanwhile
         try:
             found = self._scorer(followed_of(said, then.heard))
             judgement = await found if inspect.isawaitable(found) else found
@@ -115,6 +145,7 @@ class Live:
             return
         if not judgement.teaches:
             episode.judged.discard(number)  # what is said or paid later may teach
+            self._let_stand(episode, number)
         paid = episode.turn_rewards.get(number)
         if paid is not None:
             episode.judged.add(number)
@@ -122,6 +153,19 @@ class Live:
         if episode.closed and not episode.said:  # forgotten meanwhile
             return
         self._keep(episode, said, then, judgement)
+
+    def _let_stand(self, episode: Episode, number: int) -> None:
+        """Where interventions are the reward, an answer that whoever watches let stand is worth 0: more than −1."""
+        if self.settings.intervention != "reward" or not episode.watched:
+            return
+        if number in episode.judged or number in episode.unseen:
+            return
+        episode.judged.add(number)
+        said = episode.said[number]
+        judgement = Judgement(0.0, "", f"{episode.watched} let it stand")
+        chat, room = self.assembly.chat, self.assembly.policy.context_length
+        followed = followed_of(said, ())
+        self._add(judged_turn(episode, said, followed, judgement, number=self._next, chat=chat, room=room))
 
     def _keep(self, episode: Episode, said: Said, then: Said, judgement: Judgement) -> None:
         following = () if then is said else then.heard
@@ -137,6 +181,9 @@ class Live:
             chat=self.assembly.chat,
             room=self.assembly.policy.context_length,
         )
+        self._add(turn)
+
+    def _add(self, turn: JudgedTurn) -> None:
         self._next += 1
         self.turns.add(turn)
         self._admit(turn.episode, turn.number)
@@ -369,6 +416,7 @@ class Live:
     async def _begin_anew(self, without: str) -> None:
         await self.weights.written()
         self.turns.delete(without)
+        self.forgotten(without)
         self.weights.forget()
         self.journal.without(without)
         self.journal.add({"begin": self.journal.version + 1})
@@ -390,4 +438,5 @@ def _of_turns(turns: list[JudgedTurn]) -> dict[str, float]:
         "reward/mean": fmean(turn.judgement.reward for turn in turns),
         "live/turns": float(len(turns)),
         "live/hinted": fmean(bool(turn.hinted) for turn in turns),
+        "live/interventions": fmean(turn.intervention is not None for turn in turns),
     }

@@ -18,6 +18,7 @@ from whetstone.serving.live.learning import Live
 from whetstone.serving.live.routes import live_routes
 from whetstone.serving.live.scorers import SCORERS
 from whetstone.serving.live.weights import as_reinforcement, settings_of
+from whetstone.serving.people import PeopleQueue, people_routes
 from whetstone.serving.speaking import Speaker
 
 
@@ -53,7 +54,10 @@ class LiveService:
         room = self.assembly.policy.context_length
         speaker = Speaker(self.engine, self.assembly.chat, context_length=room, seed=resolved.recipe.seed)
         self.server = Server(speaker, self.episodes, name=name, keys=keys)
-        self.app = application(self.server, also=live_routes(self.server, self.live))
+        self.people = PeopleQueue(folder / "live" / "people.jsonl")
+        self.live.forgotten = self.people.forget
+        routes = (*live_routes(self.server, self.live), *people_routes(self.server, self.people))
+        self.app = application(self.server, also=routes)
         self.learning: asyncio.Future[None] | None = None
         """Runs as long as it learns; it ends by itself with an error alone."""
 

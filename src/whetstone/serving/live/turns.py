@@ -23,11 +23,36 @@ from whetstone.data.stored_episodes import as_stored
 from whetstone.errors import RunDirectoryError
 from whetstone.rollout.context_transforms.note import appended
 from whetstone.serving.live.scorers import Followed, Judgement
-from whetstone.serving.recording import Episode, Said
-from whetstone.trajectory import Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory, Turn
+from whetstone.serving.recording import Episode, Said, conversation, turn_alone
+from whetstone.trajectory import Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory
 from whetstone.trajectory_json import encoded_trajectory, read_trajectory
 
 _HINT, _HINTED = "hint", "hinted"
+
+
+@dataclass(frozen=True, slots=True)
+class Intervention:
+    """A person who said something in the policy's place."""
+
+    learned_as: str
+    """`demonstration`: his words are imitated; `preference`: they are to be likelier than the policy's; `reward`: the
+    policy's are worth −1, and his 0."""
+    by: str
+    at: float
+    """Seconds since 1970."""
+    other: Trajectory
+    """The one of the two that `JudgedTurn.trajectory` is not: what the policy had said, or where that is paid, what the
+    person said."""
+
+    def told(self) -> dict[str, Any]:
+        """As it is told of over HTTP."""
+        (turn,) = self.other.turns
+        return {
+            "learned_as": self.learned_as,
+            "by": self.by,
+            "at": self.at,
+            "other": turn.message.to_openai(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +69,27 @@ class JudgedTurn:
     """Of this one turn, behind the whole context it was drawn in."""
     hinted: tuple[int, ...] = ()
     """[T] the context with the hint in it; empty where there is none."""
+    intervention: Intervention | None = None
+    """Where a person took over; then `trajectory` is what is learned from, of the two."""
 
-    def group(self, *, reward_weight: float) -> Group:
-        """As an update learns from it: its reward is its advantage, its task holds what the teacher reads."""
-        value = reward_weight * self.judgement.reward
-        trajectory = replace(self.trajectory, score=Score(value, success=self.judgement.reward > 0))
-        task = Task(trajectory.task_id, "", {_HINT: self.judgement.hint, _HINTED: self.hinted})
+    def group(self, *, reward_weight: float, intervention_weight: float = 1.0) -> Group:
+        """As an update learns from it: its reward is its advantage, its task holds what the teacher reads. Where both
+        answers of an intervention are learned from, it is a group of two."""
+        over = self.intervention
+        value = (reward_weight if over is None else intervention_weight) * self.judgement.reward
+        members = [replace(self.trajectory, score=Score(value, success=self.judgement.reward > 0))]
+        if over is not None and over.learned_as == "preference":
+            members.append(replace(over.other, score=Score(-value, success=False)))
+        elif over is not None and over.learned_as == "reward":
+            members.append(replace(over.other, score=Score(0.0, success=True)))
+        task = Task(self.trajectory.task_id, "", {_HINT: self.judgement.hint, _HINTED: self.hinted})
         # clients draw as they like, so what the sampler said is no probability of the policy's
-        return as_stored(Group(task, (trajectory,)), "", number=self.number, off_policy=OffPolicy.RECOMPUTE)
+        return as_stored(Group(task, tuple(members)), "", number=self.number, off_policy=OffPolicy.RECOMPUTE)
 
     def told(self) -> dict[str, Any]:
         """As it is told of over HTTP."""
         (turn,) = self.trajectory.turns
+        over = self.intervention
         return {
             "number": self.number,
             "episode": self.episode,
@@ -67,6 +101,7 @@ class JudgedTurn:
             "hint": self.judgement.hint,
             "why": self.judgement.why,
             "versions": sorted({version for version in turn.action.versions if version >= 0}),
+            "intervention": over.told() if over is not None else None,
         }
 
 
@@ -86,12 +121,7 @@ def hint_read(trajectory: Trajectory, task: Task) -> Trajectory:
 
 def followed_of(said: Said, following: Sequence[Message]) -> Followed:
     """An answer with the whole conversation before it."""
-    asked: list[Message] = [*said.heard]
-    before = said.before
-    while before is not None:
-        asked = [*before.heard, before.message, *asked]
-        before = before.before
-    return Followed(tuple(asked), said.message, tuple(following))
+    return Followed(conversation(said), said.message, tuple(following))
 
 
 def judged_turn(
@@ -107,17 +137,33 @@ def judged_turn(
         hinted = _with_hint(said, judgement.hint, chat).ids
         if len(hinted) + len(said.action) > room:
             hinted, judgement = (), replace(judgement, hint="", why=f"{judgement.why}; no room for its hint")
-    turn = Turn(
-        context=Tokens.written(said.context.ids, Author.ENVIRONMENT),
-        action=said.action,
-        message=said.message,
-        observation=followed.following,
-        opens_segment=True,
-    )
+    turn = turn_alone(said, followed.following)
     name = f"{episode.task or episode.id}/live-{number}"
     trajectory = Trajectory(name, name, followed.asked, (turn,), EndReason.TERMINATED)
     answer = next(place for place, each in enumerate(episode.said) if each is said)
     return JudgedTurn(number, episode.id, answer, judgement, trajectory, hinted)
+
+
+def taken_over(episode: Episode, answer: int, learned_as: str, *, number: int) -> JudgedTurn:
+    """An answer a person took over, as it is kept: the person's words with +1, or the policy's with −1.
+
+    Args:
+        answer: Of the policy; a person said something in its place.
+        learned_as: See `Intervention`.
+    """
+    own = episode.said[answer]
+    person = own.replaced
+    assert person is not None
+    name = f"{episode.task or episode.id}/live-{number}"
+    asked = conversation(own)
+    his, ours = (
+        Trajectory(f"{name}{end}", name, asked, (turn_alone(said),), EndReason.TERMINATED)
+        for said, end in ((person, ""), (own, "~policy"))
+    )
+    learned, other, reward = (ours, his, -1.0) if learned_as == "reward" else (his, ours, 1.0)
+    why = f"{person.by} took over: {learned_as}"
+    intervention = Intervention(learned_as, person.by, person.at, other)
+    return JudgedTurn(number, episode.id, answer, Judgement(reward, "", why), learned, (), intervention)
 
 
 def _with_hint(said: Said, hint: str, chat: Chat) -> Context:
@@ -133,17 +179,20 @@ class TurnStore:
 
     Args:
         folder: Made where it is not there.
+        mend: Whether what a kill left of a line is taken off; False where somebody may be writing to it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, mend: bool = True) -> None:
         self.folder = folder
-        with saving(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        if mend:
+            with saving(folder):
+                folder.mkdir(parents=True, exist_ok=True)
         self.episodes: dict[str, list[int]] = {}
         """By episode, the numbers of its turns."""
         self._of: dict[int, str] = {}
         for path in sorted(folder.glob("*.jsonl")):
-            _mend(path)
+            if mend:
+                _mend(path)
             for turn in self._read(path):
                 self._know(turn)
 
@@ -167,13 +216,16 @@ class TurnStore:
             SaveError: It could not be written.
         """
         judgement = turn.judgement
+        over = turn.intervention
         head = orjson.dumps({
             "number": turn.number, "episode": turn.episode, "answer": turn.answer, "reward": judgement.reward,
             "hint": judgement.hint, "why": judgement.why, "hinted": turn.hinted,
+            **({"learned_as": over.learned_as, "by": over.by, "at": over.at} if over is not None else {}),
         })  # fmt: skip
+        beside = b"" if over is None else b',"other":' + encoded_trajectory(over.other)
         path = self._path(turn.episode)
         with saving(path), open(path, "ab") as file:
-            file.write(head[:-1] + b',"trajectory":' + encoded_trajectory(turn.trajectory) + b"}\n")
+            file.write(head[:-1] + beside + b',"trajectory":' + encoded_trajectory(turn.trajectory) + b"}\n")
             file.flush()
             os.fsync(file.fileno())
         self._know(turn)
@@ -201,7 +253,8 @@ class TurnStore:
         return self.folder / f"{hashlib.sha256(episode.encode()).hexdigest()[:32]}.jsonl"
 
     def _read(self, path: Path) -> Iterator[JudgedTurn]:
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        content = path.read_bytes()
+        for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
             try:
                 yield _turn(orjson.loads(line))
             except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -211,7 +264,10 @@ class TurnStore:
 def _turn(row: Mapping[str, Any]) -> JudgedTurn:
     judgement = Judgement(row["reward"], row["hint"], row["why"])
     trajectory = read_trajectory(row["trajectory"], {})
-    return JudgedTurn(row["number"], row["episode"], row["answer"], judgement, trajectory, tuple(row["hinted"]))
+    over = None
+    if "learned_as" in row:
+        over = Intervention(row["learned_as"], row["by"], row["at"], read_trajectory(row["other"], {}))
+    return JudgedTurn(row["number"], row["episode"], row["answer"], judgement, trajectory, tuple(row["hinted"]), over)
 
 
 def _mend(path: Path) -> None:

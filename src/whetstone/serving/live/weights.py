@@ -54,7 +54,9 @@ def as_reinforcement(resolved: Resolved) -> Resolved:
     made = {name: value for name, value in wanted.items() if name == "learning_rate" or value != fields[name].default}
     none = (*STAGE_KINDS, *SAMPLING_KEYS, *CREDIT_KEYS, "stages", "rounds", "ablations", "process_model", STAGE)
     changes: dict[str, Any] = dict.fromkeys(none)
-    changes |= {"reinforcement": made, "advantage": {"name": "group_relative", "singleton": "raw"}}
+    raw: dict[str, Any] = {"name": "group_relative", "singleton": "raw"}
+    own = {"preference": "paired", "reward": "standardised"}.get(live.intervention)
+    changes |= {"reinforcement": made, "advantage": f"whetstone.serving.live.credit:{own}" if own else raw}
     if live.hint_weight > 0:
         distilled = {"name": "distilled", "teacher_weight": live.hint_weight, "reward_weight": 1.0}
         changes |= {"objective": distilled, "teacher": {"hint": "whetstone.serving.live.turns:hint_of"}}
@@ -93,7 +95,8 @@ class LiveWeights:
 
     def groups(self, numbers: Sequence[int]) -> list[Group]:
         """Judged turns as an update learns from them."""
-        return [turn.group(reward_weight=self.settings.reward_weight) for turn in self.turns.turns(numbers)]
+        weigh = {"reward_weight": self.settings.reward_weight, "intervention_weight": self.settings.intervention_weight}
+        return [turn.group(**weigh) for turn in self.turns.turns(numbers)]
 
     def bring(self, step: int) -> None:
         """Have the weights and the optimiser behind a step, from the nearest sound checkpoint on the way to it.

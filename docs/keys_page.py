@@ -1,0 +1,298 @@
+"""The page of keys: everything a recipe can say, from the settings themselves, and every option of every part."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Literal, get_type_hints
+
+from docstring_parser import parse
+from pydantic import BaseModel
+
+from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, CORRECTIONS, CREDIT_FILTERS, OBJECTIVES, SHAPING
+from whetstone.environments import ENVIRONMENTS
+from whetstone.inference import ENGINES
+from whetstone.plugins import options_of
+from whetstone.recipe.parts import Part
+from whetstone.recipe.settings import Recipe
+from whetstone.reporting.trackers import TRACKERS
+from whetstone.rewards import REWARDS
+from whetstone.rewards.judges import JUDGES
+from whetstone.rollout import SEARCHES
+from whetstone.rollout.allocations import ALLOCATIONS
+from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
+from whetstone.rollout.dynamic_sampling import DYNAMIC_SAMPLING
+from whetstone.rollout.environment_wrappers import ENVIRONMENT_WRAPPERS
+from whetstone.rollout.replay import REPLAY
+from whetstone.rollout.rewrites import REWRITES
+from whetstone.rollout.starts import STARTS
+from whetstone.rollout.stops import STOPS
+from whetstone.rollout.strategies import STRATEGIES
+from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
+from whetstone.tasks import SOURCES
+from whetstone.tasks.curricula import CURRICULA
+from whetstone.tools import TOOLS
+
+TOP = """# Every recipe key
+
+*Written from the settings by `make docs`; change them there.*
+
+A key is set in a recipe, on the command line by its dotted path (`whetstone train demo
+reinforcement.learning_rate=1e-5`) and in Python (`recipe.with_changes({"reinforcement.learning_rate": 1e-5})`). An
+unknown key, a wrong type, a value out of range and a key nothing reads in its combination are errors before anything
+runs. `whetstone recipes show RECIPE` prints a recipe whole and where each value comes from; `null` gives a key its
+default again. Beside these keys a file has `extends: RECIPE`, whose keys it begins with, and `with: [METHOD, …]`,
+methods laid over it.
+
+A *part* is a name, or a mapping with its name and options: `stops: [void_turn]`, `objective: {name: clipped,
+clip_high: 0.28}`. Its name is one of ours, or `package.module:name` of yours.
+[What each can be told](#options-of-parts) stands below;
+[methods](methods.md), [rollout](rollout.md), [rewards](rewards.md), [tools](tools.md) and
+[environments](environments.md) say what they are.
+
+"""
+OPTIONS = """## Options of parts
+
+What a part can be told beside its name; what has no line has no options. `needed` stands for a value one has to give.
+
+"""
+KINDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("tasks.source", SOURCES),
+    ("environment.name", ENVIRONMENTS),
+    ("environment.tools", TOOLS),
+    ("reward", REWARDS),
+    ("judges, where a reward asks one", JUDGES),
+    ("curriculum", CURRICULA),
+    ("rollout.strategy", STRATEGIES),
+    ("rollout.allocate", ALLOCATIONS),
+    ("rollout.start", STARTS),
+    ("rollout.context_transforms", CONTEXT_TRANSFORMS),
+    ("rollout.stops", STOPS),
+    ("rollout.rewrites", REWRITES),
+    ("rollout.environment_wrapper", ENVIRONMENT_WRAPPERS),
+    ("rollout.replay", REPLAY),
+    ("rollout.trajectory_filters", TRAJECTORY_FILTERS),
+    ("rollout.dynamic_sampling", DYNAMIC_SAMPLING),
+    ("evaluation.strategy", SEARCHES),
+    ("advantage", ADVANTAGES),
+    ("shaping", SHAPING),
+    ("advantage_transforms", ADVANTAGE_TRANSFORMS),
+    ("credit_filters", CREDIT_FILTERS),
+    ("objective", OBJECTIVES),
+    ("correction", CORRECTIONS),
+    ("engine", ENGINES),
+    ("trackers", TRACKERS),
+)
+_UNITS = (
+    (r"seconds$", "seconds"),
+    (r"_fraction$|^share$|^held_out$|^(success|drop)$", "share"),
+    (r"tokens$|^context_length$|^vocabulary$", "tokens"),
+    (r"megabytes$", "MB"),
+    (r"(^|_)steps$|^checkpoint_every$|^keep_every$|^held_out_every$|^plateau$", "steps"),
+    (r"(^|_)episodes$|^max_in_flight$", "episodes"),
+    (r"turns$", "turns"),
+    (r"calls$", "calls"),
+    (r"temperature$", "of logits"),
+)
+"""What a number is counted in, by its name."""
+_BOUNDS = {"ge": "≥ {:g}", "gt": "> {:g}", "le": "≤ {:g}", "lt": "< {:g}"}
+_NUMBERS = (int, float)
+
+
+def keys_page() -> str:
+    """The whole page."""
+    parts = [TOP, "## The recipe\n\n", _table(Recipe, "", sections=False)]
+    for name, field in Recipe.model_fields.items():
+        model = _section(field.annotation)
+        if model is not None:
+            parts += [f"## `{name}`\n\n", *_said_of_section(model), _table(model, name, sections=True)]
+    parts.append(OPTIONS)
+    for title, built_in in KINDS:
+        alike = {option: said for part in built_in.values() for option, said in _said_of_options(_inner(part)).items()}
+        told = [line for name, part in sorted(built_in.items()) for line in _options(name, part, alike)]
+        if told:
+            head = "| part | option | type | default | what it changes |\n| --- | --- | --- | --- | --- |\n"
+            parts += [f"### `{title}`\n\n", head, *told, "\n"]
+    return "".join(parts).rstrip() + "\n"
+
+
+def keys() -> Iterator[tuple[str, str]]:
+    """(dotted key, what it changes) of all."""
+    for name, field in Recipe.model_fields.items():
+        yield name, _documented(Recipe).get(name, "")
+        model = _section(field.annotation)
+        for dotted, _, said in _below(model, name) if model is not None else ():
+            yield dotted, said
+
+
+def _said_of_section(model: type[BaseModel]) -> list[str]:
+    text = inspect.getdoc(model) or ""
+    extra = model.model_config.get("extra") == "allow"
+    more = " Every other key is an option of it, see [below](#options-of-parts)." if extra else ""
+    return [f"{' '.join(text.split())}{more if 'every other key' not in text else ''}\n\n"]
+
+
+def _table(model: type[BaseModel], above: str, *, sections: bool) -> str:
+    lines = ["| key | type | default | unit, range | what it changes |\n| --- | --- | --- | --- | --- |\n"]
+    found = (
+        _below(model, above)
+        if sections
+        else ((name, field, _documented(model).get(name, "")) for name, field in model.model_fields.items())
+    )
+    for dotted, field, said in found:
+        default = "needed" if field.is_required() else f"`{_shown(_default(field))}`"
+        lines.append(
+            f"| `{dotted}` | {_type(field.annotation)} | {default} | {_range(dotted, field)} | {_cell(said)} |\n"
+        )
+    return "".join(lines) + "\n"
+
+
+def _below(model: type[BaseModel], above: str) -> Iterator[tuple[str, Any, str]]:
+    said = _documented(model)
+    for name, field in model.model_fields.items():
+        yield f"{above}.{name}", field, said.get(name, "")
+        inner = _section(field.annotation)
+        if inner is not None and inner is not model:
+            yield from _below(inner, f"{above}.{name}")
+
+
+def _documented(model: type[BaseModel]) -> dict[str, str]:
+    """By field what stands under it, where it or a class above declares it."""
+    found: dict[str, str] = {}
+    for owner in reversed(model.__mro__):
+        if not (issubclass(owner, BaseModel) and owner is not BaseModel):
+            continue
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(node, ast.ClassDef)
+        for field, below in pairwise(node.body):
+            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+                continue
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                found[field.target.id] = str(below.value.value)
+    return found
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """The settings a key holds, where it holds some."""
+    for inner in (annotation, *typing.get_args(annotation)):
+        if isinstance(inner, type) and issubclass(inner, BaseModel) and inner is not Part:
+            return inner
+        if typing.get_origin(inner) is typing.Annotated and (below := _section(typing.get_args(inner)[0])):
+            return below
+    return None
+
+
+def _default(field: Any) -> Any:
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, Part):
+        return value.name if not value.options else {"name": value.name, **value.options}
+    return "{…}" if isinstance(value, BaseModel) else value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = '""' if value == "" else str(list(value) if isinstance(value, tuple) else value)
+    return (text if len(text) <= 40 else f"{text[:39]}…").replace("|", "\\|")
+
+
+def _range(dotted: str, field: Any) -> str:
+    name = dotted.rpartition(".")[2]
+    units = (unit for pattern, unit in _UNITS if re.search(pattern, name))
+    unit = next(units, "") if _is_number(field.annotation) else ""
+    signs = ((bound, sign, form) for bound in field.metadata for sign, form in _BOUNDS.items())
+    bounds = [form.format(getattr(bound, sign)) for bound, sign, form in signs if hasattr(bound, sign)]
+    return ", ".join(filter(None, (unit, *bounds)))
+
+
+def _is_number(annotation: Any) -> bool:
+    return annotation in _NUMBERS or any(inner in _NUMBERS for inner in typing.get_args(annotation))
+
+
+def _type(annotation: Any) -> str:
+    """In words of a recipe."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _type(inner[0])
+    if origin is Literal:
+        return " \\| ".join(f"`{value}`" for value in inner)
+    if origin in (typing.Union, types.UnionType):
+        return " \\| ".join(_type(each) for each in inner)
+    if origin in (list, tuple) or getattr(origin, "__name__", "") in ("Sequence", "Collection"):
+        kinds = [each for each in inner if each is not Ellipsis]
+        return f"list of {_type(kinds[0])}" if kinds else "list"
+    if origin is not None and getattr(origin, "__name__", "") in ("dict", "Mapping"):
+        return "mapping"
+    if annotation is type(None):
+        return "null"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "part" if annotation is Part else "mapping"
+    if annotation is Any or getattr(annotation, "__name__", "") == "Callable":
+        return "part"
+    names = {str: "text", int: "integer", float: "number", bool: "true \\| false", dict: "mapping", list: "list"}
+    return names.get(annotation, getattr(annotation, "__name__", "part"))
+
+
+def _options(name: str, part: Callable[..., Any], others: Mapping[str, str]) -> Iterator[str]:
+    inner = _inner(part)
+    hints = get_type_hints(inner.__init__ if inspect.isclass(inner) else inner, include_extras=True)
+    documented = {**others, **_said_of_options(inner)}
+    for option, parameter in options_of(part).items():
+        if option in GIVEN:
+            continue
+        default = "needed" if parameter.default is parameter.empty else f"`{_shown(_plain(parameter.default))}`"
+        kind = _type(hints.get(option, Any))
+        yield f"| `{name}` | `{option}` | {kind} | {default} | {_cell(documented.get(option, ''))} |\n"
+
+
+def _inner(part: Callable[..., Any]) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(part, "func", part)
+    return found
+
+
+def _said_of_options(inner: Callable[..., Any]) -> dict[str, str]:
+    """By option, what the docstrings of a part and of what it is made from say."""
+    found: dict[str, str] = {}
+    owners = [owner for owner in reversed(inner.__mro__) if owner is not object] if inspect.isclass(inner) else [inner]
+    for owner in owners:
+        made = vars(owner).get("__init__") if inspect.isclass(owner) else None
+        for text in (owner.__doc__, made.__doc__ if made is not None else None):
+            found |= {p.arg_name: p.description for p in parse(text or "").params if p.description}
+        if inspect.isclass(owner) and owner.__module__.startswith("whetstone"):
+            found |= _fields_of(owner)
+    return found
+
+
+GIVEN = {"group_size", "max_turns", "seed", "source", "stored_groups", "policy", "heard", "max_sequences", "version"}
+"""What parts are given from elsewhere in the recipe, or by the run."""
+
+
+def _plain(value: Any) -> Any:
+    return getattr(value, "__name__", value) if callable(value) else value
+
+
+def _fields_of(part: type) -> dict[str, str]:
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+    assert isinstance(node, ast.ClassDef)
+    return {
+        field.target.id: str(below.value.value)
+        for field, below in pairwise(node.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+    }
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,67 @@
+"""What does a notebook show of a trajectory, a group, a run? A piece of HTML, in the colours of the page around it.
+
+Easy to get wrong: what models and tools wrote is text, whatever it looks like; all of it is escaped. And a notebook's
+theme is not the browser's: nothing has a colour of its own that only one of light and dark can bear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from whetstone.chat.message import Message
+
+_BOX = "border:1px solid rgba(128,128,128,.35);border-radius:6px;padding:.5em .8em;margin:.3em 0;max-width:60em"
+_TEXT = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;font-size:90%;unicode-bidi:isolate"
+_SHADES = {"user": "rgba(59,130,196,.14)", "assistant": "rgba(46,158,107,.14)", "tool": "rgba(217,130,43,.14)"}
+_OTHER = "rgba(128,128,128,.12)"
+_LONGEST = 4000
+"""Letters of one message."""
+
+
+def box(title: str, facts: Mapping[str, str], body: str) -> str:
+    """A titled frame.
+
+    Args:
+        title: Text.
+        facts: By name, what is said below the title; text.
+        body: HTML.
+    """
+    said = " · ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in facts.items())
+    return f'<div style="{_BOX}"><b>{escape(title)}</b><div style="opacity:.8">{said}</div>{body}</div>'
+
+
+def conversation(messages: Iterable[Message]) -> str:
+    """Messages one below the other, calls among them, as HTML."""
+    parts = []
+    for message in messages:
+        text = message.text if len(message.text) <= _LONGEST else f"{message.text[:_LONGEST]} …"
+        lines = [escape(text)] if text else []
+        lines += [f"→ {escape(call.name)}({escape(call.arguments)})" for call in message.tool_calls]
+        lines += [f"✗ {escape(what)}" for what in message.malformed]
+        shade = _SHADES.get(message.role, _OTHER)
+        body = "\n".join(lines)
+        parts.append(
+            f'<div style="background:{shade};border-radius:4px;padding:.3em .6em;margin:.25em 0">'
+            f'<small style="opacity:.7">{escape(message.role)}</small><div style="{_TEXT}">{body}</div></div>'
+        )
+    return "".join(parts)
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as HTML; names and cells are text."""
+    head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in names)
+    lines = "".join(
+        "<tr>" + "".join(f'<td style="text-align:left">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def folded(title: str, body: str) -> str:
+    """HTML behind a line that opens it.
+
+    Args:
+        title: Text.
+        body: HTML.
+    """
+    return f"<details><summary>{escape(title)}</summary>{body}</details>"

@@ -1,0 +1,26 @@
+"""Is the answer right that somebody else wrote? A frozen generator behind a planner, an agent that returns something.
+
+Easy to get wrong: what the policy said last is then a plan, and no answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from whetstone.chat import assistant
+from whetstone.rewards.answers.exact_match import exact_match
+from whetstone.rewards.protocol import Reward
+from whetstone.trajectory import EndReason, Score, Task, Trajectory
+
+
+async def reported_answer(trajectory: Trajectory, task: Task, *, outcome: Reward = exact_match) -> Score:
+    """What `outcome` says of `answer` in the world's verdict; 0 and no success where there is none.
+
+    Args:
+        outcome: Judges it as if the policy had ended with it.
+    """
+    answer = trajectory.final.get("answer")
+    if not isinstance(answer, str) or not trajectory.turns:
+        return Score(0.0, success=False)
+    last = replace(trajectory.turns[-1], message=assistant(answer))
+    return await outcome(replace(trajectory, turns=(*trajectory.turns[:-1], last), ended=EndReason.TERMINATED), task)

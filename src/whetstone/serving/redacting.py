@@ -1,0 +1,74 @@
+"""What is taken out of an episode before it is kept? Whatever a function of texts takes out, in words and in tokens.
+
+Easy to get wrong: the tokens spell what the messages say. Where a text changes, its tokens are written anew; what the
+policy had sampled there is no longer what it sampled, has no log-prob, and is not trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import groupby
+
+from whetstone.chat import Chat, Message
+from whetstone.chat.message import Text
+from whetstone.trajectory import Author, Tokens, Trajectory, Turn
+
+Redact = Callable[[str], str]
+"""A text without what is not to be kept."""
+
+
+class Redacting:
+    """Takes something out of trajectories.
+
+    Args:
+        redact: Called with each message's text, each call's arguments, and each stretch of tokens as text between two
+            control tokens. What it leaves alone is kept token for token; control tokens it writes are left out.
+    """
+
+    def __init__(self, chat: Chat, redact: Redact) -> None:
+        self._chat, self._redact = chat, redact
+        added = chat.tokenizer.added_tokens_decoder
+        self._special = frozenset(id for id, token in added.items() if token.special)
+
+    def __call__(self, trajectory: Trajectory) -> Trajectory:
+        """The trajectory, without that."""
+        turns = tuple(self._turn(turn) for turn in trajectory.turns)
+        return replace(trajectory, opening=tuple(map(self._message, trajectory.opening)), turns=turns)
+
+    def _turn(self, turn: Turn) -> Turn:
+        return replace(
+            turn,
+            context=self._tokens(turn.context),
+            action=self._tokens(turn.action),
+            message=self._message(turn.message),
+            observation=tuple(map(self._message, turn.observation)),
+        )
+
+    def _message(self, message: Message) -> Message:
+        content = tuple(
+            replace(part, text=self._redact(part.text)) if isinstance(part, Text) else part for part in message.content
+        )
+        calls = tuple(replace(call, arguments=self._redact(call.arguments)) for call in message.tool_calls)
+        return replace(message, content=content, tool_calls=calls)
+
+    def _tokens(self, tokens: Tokens) -> Tokens:
+        return Tokens.joined(self._stretches(tokens))
+
+    def _stretches(self, tokens: Tokens) -> Iterator[Tokens]:
+        start = 0
+        for is_special, run in groupby(id in self._special for id in tokens.ids):
+            end = start + len(list(run))
+            columns = (tokens.ids, tokens.authors, tokens.logprobs, tokens.versions, tokens.entropies)
+            stretch = Tokens(*(column[start:end] for column in columns))  # type: ignore[arg-type]
+            yield stretch if is_special else self._stretch(stretch)
+            start = end
+
+    def _stretch(self, stretch: Tokens) -> Tokens:
+        text = str(self._chat.tokenizer.decode(stretch.ids, skip_special_tokens=False))
+        redacted = self._redact(text)
+        if redacted == text:
+            return stretch
+        ids = [id for id in self._chat.encode(redacted) if id not in self._special]
+        sampled = any(author is not Author.ENVIRONMENT for author in stretch.authors)
+        return Tokens.written(ids, Author.SPLICED if sampled else Author.ENVIRONMENT)

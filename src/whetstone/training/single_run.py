@@ -1,0 +1,414 @@
+"""What is a run of the stages that stand in a recipe itself? Evaluate, imitate, evaluate, reinforce, evaluate.
+
+Easy to get wrong: after a kill, what the last checkpoint does not know never happened. Metrics are rewound to
+it, and everything that comes next is a function of the recipe and the step, so the run goes on as it would have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from whetstone.assembly.assembly import assemble
+from whetstone.assembly.auxiliary_models import imitator_for, learner_for
+from whetstone.assembly.memory import check_fits
+from whetstone.assembly.own_data import check_mixture, preferences_of, stored_of, with_learning
+from whetstone.causes import cause_key, listed
+from whetstone.compute_thread import run_in_compute_thread
+from whetstone.errors import (
+    CreditError,
+    FaultBudgetError,
+    MismatchError,
+    NonFiniteError,
+    NothingScoredError,
+    QuotaError,
+    WhetstoneError,
+)
+from whetstone.inference import publish
+from whetstone.learning.protocol import Learner
+from whetstone.learning.unchanged import Unchanged
+from whetstone.policies import Policy
+from whetstone.recipe import (
+    OfflineSettings,
+    OptimizerSettings,
+    PreferenceSettings,
+    PretrainingSettings,
+    ReinforcementSettings,
+    Resolved,
+    SamplingSettings,
+    SupervisedSettings,
+)
+from whetstone.record.checkpoint import (
+    Checkpoints,
+    Position,
+    checkpoint_path,
+    latest_checkpoint,
+    load_checkpoint,
+)
+from whetstone.record.run_directory import write_json
+from whetstone.record.store import RunStore
+from whetstone.reporting import (
+    Journal,
+    Progress,
+    ProgressBar,
+    learned_from,
+    learning_rows,
+    write_trajectories,
+)
+from whetstone.reporting.trackers import Feed
+from whetstone.rewards.protocol import let_go
+from whetstone.rollout import Collector
+from whetstone.training.background_evaluation import BackgroundEvaluations
+from whetstone.training.budget import share_spent
+from whetstone.training.ends import STEPS, end_of
+from whetstone.training.evaluating import evaluate
+from whetstone.training.handed_on import gone_on
+from whetstone.training.interruption import Interrupted, Interruption
+from whetstone.training.made_already import copy_evaluation
+from whetstone.training.reinforcement import Reinforcement
+from whetstone.training.stage import Stage
+from whetstone.training.stored import Looks, Stored
+from whetstone.training.supervised import Pretraining, Supervised
+from whetstone.training.telling import WITHOUT_USE, headline, summary_of
+from whetstone.training.watchdog import Playing, Watchdog
+from whetstone.trajectory import Group, Trajectory
+
+_MISMATCH = "sampler and learner disagree"
+_REWRITTEN = "the chat template rewrites"
+
+
+class SingleRun:
+    """One run under way.
+
+    Args:
+        feed: What its trackers are told through.
+    """
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        run_dir: Path,
+        progress: Progress,
+        on_metrics: Callable[[Mapping[str, Any]], None] | None,
+        feed: Feed,
+    ) -> None:
+        self.resolved, self.run_dir, self.progress, self.feed = resolved, run_dir, progress, feed
+        self.recipe = resolved.recipe
+        self.learning = with_learning(resolved)
+        """The recipe its parts are made from."""
+        self.journal = Journal(run_dir, heard=[feed.row, *([on_metrics] if on_metrics is not None else [])])
+        self.position = Position("", {}, 0)
+        self.optimizer: dict[str, Any] | None = None
+        warm_up = self.recipe.supervised
+        self.warmed_up = checkpoint_path(run_dir, warm_up.steps) if warm_up is not None else None
+        self.checkpoints = Checkpoints(run_dir, keep={self.warmed_up} if self.warmed_up is not None else set())
+        self.interruption = Interruption()
+        self.shown: ProgressBar | None = None
+        self.told: set[str] = set()
+        """Causes of failures that were said."""
+
+    async def play(self) -> dict[str, Any]:
+        """All stages from where the run stands; its summary.
+
+        Raises:
+            Interrupted: Somebody asked the process to stop; everything is saved.
+        """
+        with self.interruption:
+            await run_in_compute_thread(lambda: check_fits(self.resolved, trains=self.recipe.sampling is None))
+            self.assembly = await run_in_compute_thread(
+                lambda: assemble(self.learning, self._restored(), say=self.progress.say)
+            )
+            self._check_ablations()
+            method, self.position = gone_on(self.assembly.method, self.resolved, self.position, say=self.progress.say)
+            self.assembly = replace(self.assembly, method=method)
+            await run_in_compute_thread(check_mixture, self.assembly)
+            self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
+            await self._publish(self.position.version)
+            self.feed.follow(self.run_dir)
+            try:
+                if not self.position.done:
+                    await self._evaluate("untrained")
+                for name, settings in self.recipe.own_stages.items():
+                    await self._stage(name, settings)
+            finally:
+                await self.engine.close()
+                await self.checkpoints.written()
+                await let_go(self.assembly.reward)
+        parameters, seconds = self.assembly.policy.parameters, self.position.seconds
+        return summary_of(self.resolved, self.run_dir, self.journal.read(), seconds=seconds, parameters=parameters)
+
+    def ask_to_stop(self) -> None:
+        """Stop as at SIGINT, where that reaches another thread than the run's."""
+        self.interruption.ask(signal.SIGINT)
+
+    def _check_ablations(self) -> None:
+        """See that what is to be trained behind the run can be, before the run is.
+
+        Raises:
+            WhetstoneError: It cannot; the message says which.
+        """
+        recipe = self.recipe
+        for name, changes in recipe.ablations.items():
+            if not changes:
+                raise self.resolved.error(f"ablations.{name}", "changes nothing; say which keys are different")
+            variant = self.resolved.with_changes({"ablations": None, **changes})
+            other = variant.recipe
+            if (other.policy, other.chat, other.critic) == (recipe.policy, recipe.chat, recipe.critic):
+                try:
+                    assemble(variant, self.assembly.policy)
+                except WhetstoneError as error:
+                    raise type(error)(f"ablation {name}: {error}") from None
+
+    def _restored(self) -> Policy | None:
+        """The policy of the last checkpoint, with metrics rewound to it; None to begin at the beginning."""
+        path = latest_checkpoint(self.run_dir, say=self.progress.say, set_aside=True)
+        policy = None
+        if path is not None:
+            policy, self.optimizer, self.position = load_checkpoint(
+                path, trust_remote_code=self.recipe.policy.trust_remote_code
+            )
+            self.progress.say(f"going on after step {self.position.steps} ({path})")
+        self.journal.rewind(self.position.done)
+        return policy
+
+    async def _stage(self, name: str, settings: OptimizerSettings) -> None:
+        """The steps of a stage that are not done, a checkpoint now and then, and an evaluation behind it."""
+        done = self.position.done.get(name, 0)
+        if self.position.stage not in ("", name) and name in self.position.done:
+            return  # a later stage is under way
+        if self._standing(name, settings, done)[1] is None:
+            learner = await run_in_compute_thread(self._learner, settings)
+            if done and self.optimizer is not None:
+                learner.load_state_dict(self.optimizer)
+            with contextlib.ExitStack() as held:
+                work = self._work(settings, learner, done, held)
+                self.shown = held.enter_context(self.progress.stage(name, settings.steps, done=done))
+                held.enter_context(Watchdog(work, say=self.progress.say))
+                beside = BackgroundEvaluations(
+                    self.assembly,
+                    self.run_dir,
+                    say=self.progress.say,
+                    heard=lambda stage, step, came_to: self.feed.evaluation(stage, came_to.to_json(), step=step),
+                )
+                try:
+                    await self._steps(name, settings, learner, work, beside)
+                    work.conclude()
+                finally:
+                    await beside.close()
+                    await work.close()
+            await self.checkpoints.written()
+            await self._publish(work.version)
+            self._say_if_nothing_was_learned(name)
+            _, ended = self._standing(name, settings, work.done)
+            if ended != STEPS:
+                self.progress.say(f"{name} ended after step {work.done} of {settings.steps}, by {ended}")
+        if isinstance(settings, SamplingSettings):  # the policy is what it was
+            copy_evaluation(self.run_dir, "untrained", self.run_dir, name)
+        else:
+            await self._evaluate(name)
+
+    async def _steps(
+        self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations
+    ) -> None:
+        every = self.recipe.evaluation.interval_steps if isinstance(settings, ReinforcementSettings) else None
+        share, ended = self._standing(name, settings, work.done)
+        while ended is None:
+            began = time.perf_counter()
+            number = work.done + 1
+            try:
+                metrics = await self.interruption.unless_asked(work.step(share), finish=lambda: work.updating)
+            except Interrupted:
+                await self._park(name, settings, learner, work, beside)
+                raise
+            except (CreditError, NonFiniteError, FaultBudgetError, QuotaError, MismatchError) as error:
+                if not work.done:  # nothing was learned that could be lost
+                    raise type(error)(f"step {number} of {name}: {error}") from None
+                path = await self._save(settings, learner, work)
+                await self.checkpoints.written()
+                raise type(error)(f"step {number} of {name}: {error}. The state is in {path}") from None
+            self._record(name, work, metrics, time.perf_counter() - began)
+            self._tell(name, work, metrics)
+            assert self.shown is not None
+            self.shown.advance(metrics)
+            self._watch(work.collector)
+            if every is not None and work.done % every == 0:
+                await beside.begin(name, work.done)
+            share, ended = self._standing(name, settings, work.done)
+            if work.done % settings.checkpoint_every == 0 or ended is not None:
+                try:
+                    await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
+                except Interrupted:
+                    await self._park(name, settings, learner, work, beside)
+                    raise
+                await work.settle()
+                await self._save(settings, learner, work)
+
+    def _standing(self, name: str, settings: OptimizerSettings, done: int) -> tuple[float, str | None]:
+        """(how much of its budget a stage has spent, what it is over by); see `share_spent` and `end_of`."""
+        budget = settings.budget if isinstance(settings, ReinforcementSettings) else None
+        rows = self.journal.read() if budget is not None or settings.until is not None else []
+        return share_spent(rows, budget, name), end_of(rows, name, settings, done=done)
+
+    def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Stage:
+        if isinstance(settings, SupervisedSettings):
+            return Supervised(self.assembly, learner, self.engine, settings, done=done)
+        if isinstance(settings, PretrainingSettings):
+            return Pretraining(self.assembly, learner, self.engine, settings, done=done)
+        if isinstance(settings, PreferenceSettings):
+            pairs = preferences_of(self.assembly, settings)
+            return Stored(pairs, learner, self.engine, count=settings.batch_size, done=done)
+        if isinstance(settings, OfflineSettings):
+            stored = stored_of(self.assembly, settings)
+            looks = Looks(stored.held_out, settings.held_out_every, settings.steps)
+            return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done, looks=looks)
+        learns = not isinstance(settings, SamplingSettings)
+        sampled = self.assembly.resolved.recipe.reinforcement  # of other stages that sample, as their parts are made
+        assert sampled is not None
+        store = RunStore(self.run_dir, groups_per_file=sampled.tasks_per_step, say=self.progress.say)
+        held.callback(store.close)
+        return Reinforcement(
+            self.assembly,
+            learner,
+            self.engine,
+            sampled,
+            store=store,
+            base_version=self.position.version - (done if learns else 0),
+            state=self.position.sampling,
+            done=done,
+            learns=learns,
+        )
+
+    async def _park(
+        self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations
+    ) -> None:
+        """Somebody asked the run to stop: save, if that can be had within the time there is."""
+        self.progress.say(f"stopping after step {work.done} of {name}; a second signal stops at once")
+        try:
+            async with asyncio.timeout(self.interruption.seconds_left):
+                await beside.settle()
+                await work.settle()
+                if work.done:
+                    await self._save(settings, learner, work)
+                    await self.checkpoints.written()
+        except TimeoutError:
+            self.progress.say("groups under way took too long to wait for; they are on record as far as they came")
+
+    def _record(self, stage: str, work: Stage, metrics: dict[str, float], seconds: float) -> None:
+        spent = {**self.position.seconds, stage: self.position.seconds.get(stage, 0.0) + seconds}
+        done = {**self.position.done, stage: work.done}
+        self.position = replace(self.position, stage=stage, done=done, seconds=spent, version=work.version)
+        metrics["time/elapsed_seconds"] = sum(spent.values())
+        self.journal.record(stage, work.done, metrics)
+
+    def _tell(self, stage: str, work: Stage, metrics: Mapping[str, float]) -> None:
+        """Say what failed, once for each cause, and once that sampler and learner disagree."""
+        sampled = self.assembly.resolved.recipe.reinforcement
+        most = sampled.max_mismatch if sampled is not None else math.inf
+        apart = metrics.get("sampler/mismatch_kl", 0.0)
+        if apart > most / 10 and _MISMATCH not in self.told:
+            self.told.add(_MISMATCH)
+            self.progress.say(
+                f"step {work.done} of {stage}: sampler and learner disagree by {apart:.2g} nats a token on the same "
+                f"tokens (sampler/mismatch_kl); the run stops above {most:g} (reinforcement.max_mismatch)"
+            )
+        rewritten = self.assembly.chat.rewritten if self.assembly is not None else ""
+        if rewritten and _REWRITTEN not in self.told:
+            self.told.add(_REWRITTEN)
+            self.progress.say(
+                f"step {work.done} of {stage}: the chat template rewrites what was said ({rewritten}); each time a new "
+                "segment begins, which is exact and slower (episode/new_segments)"
+            )
+        new = {cause: count for cause, count in work.causes.items() if cause_key(cause) not in self.told}
+        self.told |= {cause_key(cause) for cause in new}
+        if new:
+            what = WITHOUT_USE.get(stage, "episodes have no score")
+            self.progress.say(f"step {work.done} of {stage}: {sum(new.values())} {what}: {listed(new)}")
+
+    def _say_if_nothing_was_learned(self, stage: str) -> None:
+        rows = [row for row in self.journal.read() if row["stage"] == stage and "update/skipped" in row]
+        if not rows or any(row["update/skipped"] < 1 for row in rows):
+            return
+        if any(row.get("update/nonfinite") for row in rows):
+            why = "gradients were not finite"
+        elif stage == "reinforcement":
+            why = learned_from(learning_rows(rows, windows=1)[0]).removeprefix("nothing: ")
+        else:
+            why = "the gradient was 0"
+        more = f"; `whetstone why {self.run_dir}` has each step" if stage == "reinforcement" else ""
+        self.progress.say(f"{stage}: nothing was learned, no update changed the weights: {why}{more}")
+
+    async def _save(self, settings: OptimizerSettings, learner: Learner, work: Stage) -> Path:
+        self.position = replace(self.position, sampling=work.state, memory=work.memory)
+        return await self.checkpoints.save(
+            self.assembly.policy,
+            learner.state_dict(),
+            self.position,
+            last=settings.keep_last,
+            every=settings.keep_every,
+        )
+
+    def _watch(self, collector: Collector | None) -> None:
+        if self.shown is not None and collector is not None:
+            self.shown.watch(lambda: collector.status().line())
+
+    def _learner(self, settings: OptimizerSettings) -> Learner:
+        if isinstance(settings, SupervisedSettings | PretrainingSettings):
+            return imitator_for(self.assembly, settings)
+        if isinstance(settings, SamplingSettings):
+            return Unchanged(self.assembly.policy)
+        learning = self.assembly.resolved.recipe.reinforcement
+        assert learning is not None
+        return learner_for(self.assembly, learning, self.warmed_up)
+
+    async def _publish(self, version: int) -> None:
+        await publish(dict(self.assembly.policy.model.named_parameters()), self.engine, version)
+
+    async def _evaluate(self, name: str) -> None:
+        """Success now, kept in `evaluations/`; one that was made before is not made again."""
+        path = self.run_dir / "evaluations" / f"{name}.json"
+        if path.is_file():
+            return
+        called = "before" if name == "untrained" and self.recipe.policy.path is not None else name
+        settings = self.recipe.evaluation
+        count = len(self.assembly.source.held_out(settings.episodes)) * settings.samples
+        playing = Playing()
+        with (
+            self.progress.stage(f"evaluation ({called})", count) as shown,
+            Watchdog(playing, say=self.progress.say),
+        ):
+            self.shown = shown
+
+            def watched(collector: Collector) -> None:
+                playing.collector = collector
+                self._watch(collector)
+
+            evaluating = evaluate(
+                self.assembly,
+                self.engine,
+                episodes=settings.episodes,
+                samples=settings.samples,
+                temperature=settings.temperature,
+                seed=self.recipe.seed,
+                heard=lambda group: shown.advance({}, by=len(group.trajectories)),
+                watched=watched,
+            )
+            came_to, groups = await self.interruption.unless_asked(evaluating, finish=lambda: False)
+        if came_to.episodes == 0 and (came_to.causes or came_to.too_long):
+            what = f"none of {came_to.invalid} episodes could be scored" if came_to.causes else "nothing was played"
+            why = listed(came_to.causes) or "no prompt leaves room for an answer in the model's context"
+            raise NothingScoredError(f"evaluation ({called}): {what}: {why}")
+        write_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl", _flat(groups))
+        write_json(path, came_to.to_json())
+        self.feed.evaluation(name, came_to.to_json())
+        self.progress.say(f"{called}: {headline(came_to.to_json())}")
+
+
+def _flat(groups: list[Group]) -> list[Trajectory]:
+    return [trajectory for group in groups for trajectory in group.trajectories]

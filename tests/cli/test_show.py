@@ -1,0 +1,104 @@
+"""A run on a page, over or still going on, and one trajectory of it, turn by turn."""
+
+import json
+import shutil
+
+import pytest
+
+from tests_cli import whetstone
+from tests_small import SMALL, TEACHING
+from whetstone.analysis import ShownRun
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.training import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "demo"
+    changes = [*SMALL, "ablations=null", TEACHING, "rollout.group_size=4"]
+    train(load_recipe("demo", changes), folder, progress=Progress(quiet=True))
+    return folder
+
+
+@pytest.fixture
+def copied(run, tmp_path):
+    """The run, to be damaged."""
+    return shutil.copytree(run, tmp_path / "copied")
+
+
+def an_id(run):
+    return ShownRun(run).last_ids(1)[0]
+
+
+def test_a_run_is_what_it_is_how_it_went_and_what_it_came_to(run):
+    done = whetstone("show", run)
+    assert done.returncode == 0, done.stderr
+    for text in ("A small agent learns", "tasks arithmetic", "; over", "untrained", "supervised, 2 of 2 steps"):
+        assert text in done.stdout
+    assert "reinforcement, 2 of 2 steps" in done.stdout
+    assert "nats per token" in done.stdout
+    assert f"--trajectory '{an_id(run)}'" in done.stdout
+
+
+def test_as_json_it_is_one_object(run):
+    told = json.loads(whetstone("show", run, "--json").stdout)
+    assert told["steps"] == 4
+    assert told["recipe"]["tasks"]["source"] == "arithmetic"
+    assert list(told["evaluations"]) == ["untrained", "supervised", "reinforcement"]
+
+
+def test_a_run_that_goes_on_is_shown_as_far_as_it_is_written(copied):
+    (copied / "summary.json").unlink()
+    with open(copied / "metrics.jsonl", "a") as file:
+        file.write('{"stage": "reinforcement", "st')
+    with open(copied / "trajectories" / "step-000002.jsonl", "a") as file:
+        file.write('{"id": "half')
+    done = whetstone("show", copied)
+    assert done.returncode == 0, done.stderr
+    assert "not over" in done.stdout
+    assert "reinforcement, 2 of 2 steps" in done.stdout
+    assert whetstone("show", copied, "--trajectory", an_id(copied)).returncode == 0
+
+
+def test_a_trajectory_is_a_conversation_with_what_each_turn_was_worth(run):
+    done = whetstone("show", run, "--trajectory", an_id(run))
+    assert done.returncode == 0, done.stderr
+    for text in (an_id(run), "user", "turn 0", "assistant", "advantage", "ended by", "learned from by update"):
+        assert text in done.stdout
+    without = whetstone("show", run, "--trajectory", an_id(run), "--no-credit").stdout
+    assert "advantage" not in without
+    told = json.loads(whetstone("show", run, "--trajectory", an_id(run), "--json").stdout)
+    assert told["trajectory"]["id"] == an_id(run)
+    assert set(told["credit"]["turns"]) == {str(n) for n in range(len(told["trajectory"]["turns"]))}
+
+
+def test_an_episode_of_an_evaluation_has_no_credit_and_it_is_said(run):
+    line = (run / "trajectories" / "evaluation-untrained.jsonl").read_text().splitlines()[0]
+    done = whetstone("show", run, "--trajectory", json.loads(line)["id"])
+    assert done.returncode == 0, done.stderr
+    assert "no credit: " in done.stdout
+
+
+def test_a_wrong_id_is_answered_with_the_nearest(run):
+    done = whetstone("show", run, "--trajectory", an_id(run)[:-1] + "9")
+    assert done.returncode == 2
+    assert "the nearest are" in done.stderr
+    assert an_id(run)[:-1] in done.stderr.partition("nearest")[2]
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_where_there_is_no_run_it_is_said(tmp_path):
+    done = whetstone("show", tmp_path)
+    assert done.returncode == 2
+    assert "holds no run" in done.stderr
+
+
+def test_what_was_said_is_shown_as_text(copied):
+    path = copied / "trajectories" / "evaluation-untrained.jsonl"
+    row = json.loads(path.read_text().splitlines()[0])
+    row["id"], row["task_id"] = "odd#0", "\x1b[2Jcleared \x1b]0;owned\x07"
+    path.write_text(json.dumps(row) + "\n")
+    done = whetstone("show", copied, "--trajectory", "odd#0")
+    assert "task cleared" in done.stdout
+    assert not set(done.stdout) & set("\x1b\x07")

@@ -1,0 +1,124 @@
+"""A command in a sandbox: it asks its model, and reaches nothing else."""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import sys
+
+import pytest
+
+from whetstone.chat import assistant
+from whetstone.environments.agent import Agent
+from whetstone.errors import RecipeError, SandboxError
+from whetstone.evaluation.contract import play
+from whetstone.sandbox import Limits
+from whetstone.trajectory import EndReason, Task
+
+confined = pytest.mark.skipif(
+    shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap"
+)
+ASK = """
+import json, os, urllib.request
+def ask(text):
+    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    said = urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "x"}))
+    return json.load(said)["choices"][0]["message"]["content"]
+"""
+LOOK = """
+import os, socket, sys
+def tried(what):
+    try:
+        what()
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+print(ask("begin"))
+print(json.dumps({
+    "machine": tried(lambda: socket.create_connection(("127.0.0.1", int(sys.argv[1])), 2)),
+    "world": tried(lambda: socket.create_connection(("1.1.1.1", 80), 2)),
+    "unix": tried(lambda: socket.socket(socket.AF_UNIX)),
+    "canary": tried(lambda: open(sys.argv[2])),
+    "beside": tried(lambda: open(sys.argv[3] + "/new", "w")),
+    "home": tried(lambda: open(os.environ["HOME"] + "/new", "w")),
+    "user": os.getuid(),
+    "processes": len([name for name in os.listdir("/proc") if name.isdigit()]),
+}))
+"""
+
+
+def episode(folder, code, *arguments, said="yes", task="t", **options):
+    """What comes of a script in a folder, with these arguments."""
+    folder.mkdir(exist_ok=True)
+    (folder / "agent.py").write_text(ASK + code)
+    command = [sys.executable, "agent.py", *map(str, arguments)]
+    make = lambda: Agent(command=command, folder=str(folder), sandbox=True, **options)  # noqa: E731
+    return asyncio.run(play(make, Task("t", task, {}), lambda *_: assistant(said), seed=0, max_turns=4)).trajectory
+
+
+@confined
+@pytest.mark.slow
+def test_it_reaches_its_model_and_nothing_else(tmp_path):
+    canary = tmp_path / "canary"
+    canary.write_text("secret")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        done = episode(tmp_path / "own", LOOK, port, canary, tmp_path / "own")
+    assert [message.text for message in done.opening] == ["begin"]
+    assert (done.ended, done.final["exit"]) == (EndReason.TERMINATED, 0)
+    found = json.loads(done.final["answer"])
+    assert found["machine"] == "ConnectionRefusedError"
+    assert found["world"] == found["beside"] == "OSError"
+    assert (found["unix"], found["canary"], found["home"]) == ("OSError", "FileNotFoundError", "done")
+    assert found["processes"] <= 3
+
+
+@confined
+@pytest.mark.slow
+def test_what_it_is_told_of_its_task_and_how_it_fell_over_come_through(tmp_path):
+    done = episode(tmp_path / "own", 'import sys; ask(sys.argv[1]); sys.exit("no more")', "{task}", task="it's $HOME")
+    assert [message.text for message in done.opening] == ["it's $HOME"]
+    assert (done.final["exit"], done.final["failed"]) == (1, "exit status 1: no more")
+
+
+@confined
+@pytest.mark.slow
+def test_many_at_once_hear_the_answers_to_their_own_requests(tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "agent.py").write_text(ASK + "import sys; print(ask(sys.argv[1]) + ask(sys.argv[1]))")
+
+    async def one(number):
+        make = lambda: Agent(command=[sys.executable, "agent.py", "{task}"], folder=str(own), sandbox=True)  # noqa: E731
+        answer = lambda conversation, *_: assistant(f"<{conversation[-1].text}>")  # noqa: E731
+        return (await play(make, Task(str(number), f"t{number}", {}), answer, seed=0)).trajectory.final["answer"]
+
+    async def many():
+        return await asyncio.gather(*map(one, range(24)))
+
+    assert asyncio.run(many()) == [f"<t{number}><t{number}>" for number in range(24)]
+
+
+@confined
+@pytest.mark.slow
+def test_more_memory_than_it_has_is_refused_to_it(tmp_path):
+    code = 'ask("a"); print(len(bytearray(1 << 30)))'
+    assert "MemoryError" in episode(tmp_path / "own", code, limits=Limits(memory_mb=256)).final["failed"]
+
+
+@confined
+def test_a_folder_that_is_closed_to_others_is_said(tmp_path):
+    if os.getuid() != 0:
+        pytest.skip("the program is another user for a superuser alone")
+    (tmp_path / "own").mkdir(mode=0o700)
+    with pytest.raises(SandboxError, match="is closed to others"):
+        episode(tmp_path / "own", "")
+
+
+def test_a_function_cannot_be_confined_and_limits_are_for_a_sandbox():
+    with pytest.raises(RecipeError, match="only a command can be in a sandbox"):
+        Agent(function=print, sandbox=True)
+    with pytest.raises(RecipeError, match="for `sandbox: true`"):
+        Agent(command="x", readable=["/opt"])

@@ -1,0 +1,113 @@
+"""One table has every number of a run: none is written that is not in it, and none is in it that nothing writes."""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import whetstone
+from tests_small import SMALL
+from tests_trackers import evaluation
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Journal, Progress
+from whetstone.reporting.metric_names import METRICS, PARTS, TRACKED, described
+from whetstone.reporting.trackers.feed import evaluation_metrics
+from whetstone.rollout import Method
+from whetstone.training import train
+
+SOURCE = Path(whetstone.__file__).parent
+ROWS = (*METRICS, *TRACKED)
+AREAS = {row.name.partition("/")[0] for row in METRICS} - {"loss", "PART"} | {"loss"}
+ROOMS = ("algorithms", "learning", "training", "record", "rewards", "rollout", "serving", "inference", "assembly")
+NOT_METRICS = {"tools/list", "tools/call"}
+LATER = {"correction/weight_squared", "smoothness/apart"}
+"""Made and used up before a step is written."""
+
+
+def words():
+    """Every text constant, keyword and piece of an f-string in the source, but for the table's own."""
+    found = []
+    for path in SOURCE.rglob("*.py"):
+        if path.name == "metric_names.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append((path, node.value))
+            elif isinstance(node, ast.keyword) and node.arg:
+                found.append((path, node.arg))
+    return found
+
+
+def test_each_name_stands_in_it_once_with_what_it_means():
+    counted = Counter(row.name for row in ROWS)
+    assert [name for name, count in counted.items() if count > 1] == []
+    for row in ROWS:
+        assert re.fullmatch(r"[A-Za-z_]+(/[A-Za-z_]+)*", row.name)
+        assert row.said.endswith((".", "…")), row.name
+        assert row.when
+
+
+def test_every_name_the_source_writes_is_in_it():
+    written = {
+        text
+        for path, text in words()
+        if path.relative_to(SOURCE).parts[0] in ROOMS
+        and re.fullmatch(r"[a-z_]+/[a-z_]+", text)
+        and text.partition("/")[0] in AREAS
+    }
+    assert {name for name in written - NOT_METRICS - LATER if described(name) is None} == set()
+
+
+def test_none_of_it_is_dead():
+    known = {text for _, text in words()}
+    dead = []
+    for row in ROWS:
+        last = row.name.rpartition("/")[2]
+        pieces = [piece for piece in re.split(r"/|[A-Z]+", row.name) if piece]
+        patterned = last != last.lower() and all(any(piece in text for text in known) for piece in pieces)
+        alive = row.name in known or last in known or patterned
+        if not alive:
+            dead.append(row.name)
+    assert dead == []
+
+
+def test_what_stands_for_a_part_is_what_a_method_has():
+    keys = {"curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "stored", "reward"}
+    assert set(PARTS) == keys | {"context_transforms", "stops", "rewrites", "replay", "trajectory_filters"}
+    assert set(PARTS) <= set(Method.__dataclass_fields__)
+
+
+def test_a_name_finds_the_row_that_fits_it_closest():
+    assert described("reward/mean").name == "reward/mean"
+    assert described("reward/turn_cost").name == "reward/NAME"
+    assert described("filter/void_turns_removed_fraction").name == "filter/NAME_removed_fraction"
+    assert described("replay/success_replay/stored").name == "PART/NAME"
+    assert described("replay/injected").name == "replay/injected"
+    assert described("evaluation/pass_at_8").name == "evaluation/pass_at_K"
+    assert described("reinforcement/step").name == "STAGE/step"
+    assert described("policy/no_such") is None
+    assert described("evaluation/pass_at_all") is None
+
+
+def test_what_trackers_are_told_of_an_evaluation_is_in_it():
+    told = evaluation_metrics({**evaluation(0.5), "well_formed_calls": 1.0, "pass_at": {"1": 0.5, "2": 0.75}})
+    assert "evaluation/pass_at_2" in told
+    assert [name for name in told if described(name) is None] == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        ["with=gigpo", "advantage=token_gae", "critic={ensemble: 2}"],
+        ["correction=truncated", "reinforcement.reference_kl=0.1", "reinforcement.imitation={batch_size: 2}"],
+        ["with=success-replay", "reinforcement.smoothness={}"],
+    ],
+)
+def test_every_name_a_small_run_writes_is_in_it(tmp_path, changes):
+    train(load_recipe("demo", [*SMALL, "ablations=null", *changes]), tmp_path / "run", progress=Progress(quiet=True))
+    names = {name for row in Journal(tmp_path / "run").read() for name in row} - {"stage", "step"}
+    assert len(names) > 40
+    assert {name for name in names if described(name) is None} == set()
