@@ -11,6 +11,7 @@ import pytest
 
 from tests_cli import whetstone
 from tests_viewed import made_run
+from whetstone.cli.listening import bound_to
 
 
 def refused(*words):
@@ -30,6 +31,13 @@ def test_a_port_in_use_is_said(run):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"http://127.0.0.1:{port} cannot be served: Address already in use" in refused(run, "--port", port)
+
+
+def test_what_is_answered_is_sent_at_once():
+    with bound_to("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()):
+        accepted, _ = bound.accept()
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        accepted.close()
 
 
 def test_a_missing_run_is_said_with_the_nearest(run):

@@ -76,9 +76,21 @@ def test_tools_steps_episodes_trace_and_comparison(runs):
     assert [step["start"] for step in told(runs, "/api/runs/0/steps")["steps"]] == [0.0, 2.0, 4.0]
     assert len(told(runs, "/api/runs/0/episodes?step=2")["episodes"]) == 4
     assert {event["ph"] for event in told(runs, "/api/runs/0/trace?first=1&last=2")["traceEvents"]} == {"M", "X"}
-    compared = told(runs, "/api/compare", comparison={"contenders": [], "pairs": []})
+    compared = told(runs, "/api/compare")
     assert compared["runs"][0]["curve"] == {"x": [16.0, 32.0, 48.0], "y": [0.5, 0.5, 0.5]}  # 16 sampled tokens a step
-    assert compared["comparison"] == {"contenders": [], "pairs": []}
+    assert compared["comparison"] is None
+
+
+def test_what_compare_wrote_is_read_when_it_is_there(runs, tmp_path):
+    viewer = Viewer(runs, folders=[tmp_path])
+    assert got(viewer, "/api/compare").json()["comparison"] is None
+    rows = [{"name": name, "success": [mean], "mean": mean, "seeds": [0]} for name, mean in (("a", 0.75), ("b", 0.5))]
+    pair = {"one": "a", "other": "b", "difference": 0.25, "p_seeds": None}
+    (tmp_path / "comparison.json").write_text(json.dumps({"contenders": rows, "pairs": [pair]}))
+    found = got(viewer, "/api/compare").json()["comparison"]
+    assert found["sentence"] == "a has the highest success, 75.0 %; over 1 seeds it cannot be told from any other."
+    (tmp_path / "comparison.json").write_text('{"contenders": [{}]}')
+    assert got(viewer, "/api/compare").json()["comparison"]["sentence"] == ""
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,21 @@ def test_a_line_of_another_version_is_there_with_what_it_has(tmp_path, indexed):
     assert (row["id"], row["reward"], row["step"], row["excerpt"]) == ("old", None, 4, "hello")
 
 
+def test_values_of_other_kinds_than_ours_stop_nothing(tmp_path, indexed):
+    run = made_run(tmp_path / "run", steps=1)
+    odd = (
+        b'{"id": "odd", "parent": {"a": 1}, "fork_turn": 1e300, "score": {"value": 1e400, "success": "yes"}}\n'
+        b'{"id": "group-99999999999999999999/x#0", "score": {"value": 5, "parts": {"right": null}}, "marks": [1]}\n'
+    )
+    with open(run / "trajectories" / "step-000001.jsonl", "ab") as file:
+        file.write(odd)
+    with open(run / "store" / "journal.jsonl", "ab") as file:
+        file.write(b'{"event": "consumed", "update": 1e400, "groups": ["x", null]}\n[]\n{"event": "kept"}\n')
+    index = indexed(run)
+    assert index.count() + len([said for said in index.remarks() if "trajectory" in said]) == 6
+    assert index.page(Wanted(text="group")).count >= 0
+
+
 def test_a_run_without_any_files_is_empty(tmp_path, indexed):
     index = indexed(tmp_path)
     assert index.page(Wanted()).count == 0

@@ -10,7 +10,7 @@ import click
 from whetstone.cli.listening import bound_to, keys_for
 from whetstone.serving.connections import runner
 from whetstone.viewing.app import Viewer, view_application
-from whetstone.viewing.opened import json_object, opened_runs
+from whetstone.viewing.opened import opened_runs
 
 
 @click.command()
@@ -33,9 +33,8 @@ def view(runs: tuple[Path, ...], address: str, port: int, keys: Path | None) -> 
     """
     known = keys_for(address, keys)
     opened = opened_runs(runs)
-    told = [found for folder in runs if (found := json_object(folder / "comparison.json"))]
     with bound_to(address, port) as bound:
-        viewer = Viewer(opened, keys=known, comparison=told[0] if told else None)
+        viewer = Viewer(opened, keys=known, folders=runs)
         server = runner(view_application(viewer))
         host, at = bound.getsockname()[:2]
         click.echo(f"{len(opened)} run{'s' * (len(opened) > 1)} at http://{f'[{host}]' if ':' in host else host}:{at}/")

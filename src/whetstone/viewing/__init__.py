@@ -7,6 +7,7 @@ from whetstone.window import window
 if TYPE_CHECKING:
     from whetstone.viewing.alerts import Alert, alerts_of
     from whetstone.viewing.app import view_application
+    from whetstone.viewing.compared import comparison_in
     from whetstone.viewing.index import TrajectoryIndex
     from whetstone.viewing.opened import OpenedRun, opened_runs
     from whetstone.viewing.taught import Taught
@@ -14,4 +15,14 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__ = window(__name__)
 
-__all__ = ["Alert", "OpenedRun", "Taught", "TrajectoryIndex", "Wanted", "alerts_of", "opened_runs", "view_application"]
+__all__ = [
+    "Alert",
+    "OpenedRun",
+    "Taught",
+    "TrajectoryIndex",
+    "Wanted",
+    "alerts_of",
+    "comparison_in",
+    "opened_runs",
+    "view_application",
+]

@@ -205,7 +205,7 @@ def starving_engine(rows: Sequence[Row]) -> Alert | None:
     return _alert(
         rows,
         "starving engine",
-        f"the engine works {engine / rollout:.0%} of the time in which episodes are played; the rest it waits for tools",
+        f"the engine works {engine / rollout:.0%} of the time in which episodes are played, and else waits for tools",
         "Tools: which is slow? Timeline: how many episodes are under way at once?",
         "more episodes at once, sampling ahead (admit_ahead), faster or more tool workers",
         "time/engine",

@@ -3,7 +3,8 @@
     GET /                                     the page; what is looked at stands behind the `?` of its address
     GET /page/{file}                          its parts
     GET /api/state                            which runs there are, and whether there is something new
-    GET /api/runs/{run}/overview · curves · choices · trajectories · trajectory · why · tools · steps · episodes · trace · data
+    GET /api/runs/{run}/overview · curves · choices · trajectories · trajectory · why · tools · steps · episodes
+                        · trace · data
     GET /api/compare
 
 Nothing can be changed: there is no other method. Easy to get wrong: a page from anywhere may have a browser ask a
@@ -59,13 +60,11 @@ class Viewer:
 
     Args:
         runs: Those that are looked at.
-        comparison: What `whetstone compare` wrote beside them, where it did.
+        folders: Where `whetstone compare` may have written what it found.
     """
 
-    def __init__(
-        self, runs: Sequence[OpenedRun], *, keys: Keys | None = None, comparison: Mapping[str, Any] | None = None
-    ) -> None:
-        self.runs, self.keys, self.comparison = list(runs), keys if keys is not None else Keys(), comparison
+    def __init__(self, runs: Sequence[OpenedRun], *, keys: Keys | None = None, folders: Sequence[Path] = ()) -> None:
+        self.runs, self.keys, self.folders = list(runs), keys if keys is not None else Keys(), list(folders)
         self._computing = threading.Lock()
         self._taught: dict[str, Any] = {}
 
@@ -102,7 +101,7 @@ class Viewer:
             read, there = run.index.left()
             about = {"name": run.name, "title": run.title, "revision": run.revision(), **run.progress()}
             rows.append({**about, "trajectories": run.index.count(), "read": read, "bytes": there})
-        return {"runs": rows, "comparison": self.comparison is not None}
+        return {"runs": rows}
 
     def trajectory(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
         """One, as a conversation, with the others of its group."""
@@ -165,7 +164,7 @@ class Viewer:
             curve = {"x": [x for x, _ in points[::width]], "y": [y for _, y in points[::width]]}
             rows.append({"name": run.name, "spent": spent, "curve": curve, "evaluations": run.evaluations(),
                          "verdict": run.verdict(), **run.progress()})  # fmt: skip
-        return {"runs": rows, "comparison": self.comparison}
+        return {"runs": rows, "comparison": viewing.comparison_in(self.folders)}
 
     def close(self) -> None:
         """Read no more."""
@@ -220,15 +219,13 @@ def view_application(viewer: Viewer) -> Any:
         return endpoint
 
     async def refused(request: Request, error: Exception) -> Response:
-        status = 500
         if isinstance(error, HTTPException):
-            error, status = RefusedError(str(error.detail)), error.status_code
-        elif isinstance(error, RefusedError):
-            status = error.status
-        elif isinstance(error, WhetstoneError):
-            status = 422
-        said = str(error) if status != 500 else f"{type(error).__name__}: the viewer failed"
-        return answer({"error": said}, status)
+            return answer({"error": str(error.detail)}, error.status_code)
+        if isinstance(error, RefusedError):
+            return answer({"error": str(error)}, error.status)
+        if isinstance(error, WhetstoneError):
+            return answer({"error": str(error)}, 422)
+        return answer({"error": f"{type(error).__name__}: the viewer failed"}, 500)
 
     @asynccontextmanager
     async def lifetime(app: Any) -> AsyncIterator[None]:

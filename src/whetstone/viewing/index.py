@@ -25,7 +25,7 @@ import orjson
 
 from whetstone.cache_folder import cache_folder
 from whetstone.chat.api.asked import RefusedError
-from whetstone.viewing.summarised import Summarised, summarised
+from whetstone.viewing.indexing import TABLES, add_line, hear, remark
 from whetstone.viewing.wanted import Wanted
 
 _FORM = 1
@@ -34,28 +34,10 @@ _SLICE_SECONDS = 0.4
 """Between two commits; so long somebody who asks may wait for a lock, and so old is what he sees."""
 _COMPARED = 4096
 """Bytes at the beginning and before the end of what was read, that must still be there."""
-_TABLES = """
-CREATE TABLE about (run TEXT);
-CREATE TABLE files (name TEXT PRIMARY KEY, done INTEGER, lines INTEGER, head INTEGER, tail INTEGER);
-CREATE TABLE groups (number INTEGER PRIMARY KEY, step INTEGER, state TEXT, kind TEXT);
-CREATE TABLE components (name TEXT PRIMARY KEY, place TEXT);
-CREATE TABLE remarks (file TEXT, said TEXT);
-CREATE TABLE trajectories (
-  number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT, task TEXT, kind TEXT, part TEXT, step INTEGER, of_group INTEGER,
-  reward REAL, success INTEGER, ended TEXT, error TEXT, turns INTEGER, calls INTEGER, tokens INTEGER, seconds REAL,
-  version INTEGER, parent TEXT, fork_turn INTEGER, role TEXT, marks TEXT, tools TEXT, outcomes TEXT, excerpt TEXT,
-  file TEXT, place INTEGER, length INTEGER);
-CREATE INDEX by_id ON trajectories (id);
-CREATE INDEX by_task ON trajectories (task);
-CREATE INDEX by_group ON trajectories (of_group);
-CREATE INDEX by_file ON trajectories (file);
-CREATE TABLE calls (trajectory INTEGER, name TEXT, outcome TEXT, seconds REAL);
-CREATE VIRTUAL TABLE texts USING fts5 (said, content='');
-"""
-_COLUMNS = (
-    "number, id, task, kind, part, step, of_group, reward, success, ended, error, turns, calls, tokens, seconds, "
-    "version, parent, fork_turn, role, marks, excerpt"
-)
+_NAMED = ("part", "kind", "ended", "tools", "outcomes", "marks", "task", "file")
+"""Columns that hold the number of a name: rows are narrow, and a filter passes over all of them."""
+_NUMBERS = ("step", "reward", "success", "turns", "calls", "tokens", "seconds", "version", "of_group")
+_TEXTS = ("id", "error", "parent", "fork_turn", "role", "excerpt", "place", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +124,7 @@ class TrajectoryIndex:
             file = open(path, "rb")  # noqa: SIM115 - closed below
         except OSError as error:
             with self._writing() as db:
-                self._remark(db, path.name, f"cannot be read: {error.strerror}")
+                remark(db, path.name, f"cannot be read: {error.strerror}")
             return False
         with closing(file), self._writing() as db:
             done, lines = self._gone_on(db, file, path.name)
@@ -154,7 +136,7 @@ class TrajectoryIndex:
                     break
                 lines += 1
                 if line.strip():
-                    self._add(db, components, line, (path.name, done, lines), part, step)
+                    add_line(db, components, line, (path.name, done, lines), part, step)
                 done += len(line)
                 if time.monotonic() - began > _SLICE_SECONDS:
                     self._read_to(db, file, path.name, done, lines)
@@ -170,8 +152,10 @@ class TrajectoryIndex:
         done, lines, head, tail = known
         if _compared(file, done) == (head, tail):
             return done, lines
-        db.execute("DELETE FROM calls WHERE trajectory IN (SELECT number FROM trajectories WHERE file = ?)", (name,))
-        db.execute("DELETE FROM trajectories WHERE file = ?", (name,))
+        held = "SELECT number FROM trajectories WHERE file = (SELECT number FROM names WHERE name = ?)"
+        db.execute(f"DELETE FROM calls WHERE trajectory IN ({held})", (name,))
+        db.execute(f"DELETE FROM texts_of WHERE number IN ({held})", (name,))
+        db.execute(f"DELETE FROM trajectories WHERE number IN ({held})", (name,))
         db.execute("DELETE FROM remarks WHERE file = ?", (name,))
         return 0, 0
 
@@ -180,58 +164,6 @@ class TrajectoryIndex:
         if known is None or known[0] != done:
             row = (name, done, lines, *_compared(file, done))
             db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", row)
-
-    def _add(
-        self,
-        db: sqlite3.Connection,
-        components: dict[str, str],
-        line: bytes,
-        at: tuple[str, int, int],
-        part: str,
-        step: int | None,
-    ) -> None:
-        name, place, number = at
-        try:
-            row = orjson.loads(line)
-            found = summarised(row)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            self._remark(db, name, f"line {number} is no trajectory ({type(error).__name__}) and is left out")
-            return
-        kind = found.kind
-        if found.group is not None:
-            of_group = db.execute("SELECT step, kind FROM groups WHERE number = ?", (found.group,)).fetchone()
-            if of_group is not None:
-                step, kind = of_group[0] or step, of_group[1] or kind
-        columns: dict[str, Any] = {
-            **{key: getattr(found, key) for key in _SAME},
-            "kind": kind,
-            "part": part,
-            "step": step,
-            "of_group": found.group,
-            "success": None if found.success is None else int(found.success),
-            "calls": len(found.calls),
-            "tools": _piped(call.name for call in found.calls),
-            "outcomes": _piped(call.outcome for call in found.calls),
-            "file": name,
-            "place": place,
-            "length": len(line),
-        }
-        for component, value in found.parts.items():
-            if component not in components:
-                components[component] = self._column(db, len(components), component)
-            columns[components[component]] = value
-        marks = ", ".join("?" * len(columns))
-        cursor = db.execute(f"INSERT INTO trajectories ({', '.join(columns)}) VALUES ({marks})", list(columns.values()))
-        if found.calls:
-            calls = [(cursor.lastrowid, call.name, call.outcome, call.seconds) for call in found.calls]
-            db.executemany("INSERT INTO calls VALUES (?, ?, ?, ?)", calls)
-        db.execute("INSERT INTO texts (rowid, said) VALUES (?, ?)", (cursor.lastrowid, _searched(found)))
-
-    def _column(self, db: sqlite3.Connection, number: int, component: str) -> str:
-        place = f"component_{number}"
-        db.execute(f"ALTER TABLE trajectories ADD COLUMN {place} REAL")
-        db.execute("INSERT INTO components VALUES (?, ?)", (component, place))
-        return place
 
     def _read_journal(self) -> None:
         """Which update took which group."""
@@ -251,40 +183,11 @@ class TrajectoryIndex:
                     break
                 lines += 1
                 try:
-                    self._heard(db, orjson.loads(line))
-                except (ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
-                    self._remark(db, path.name, f"line {lines} is no event ({type(error).__name__}) and is left out")
+                    hear(db, orjson.loads(line))
+                except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, sqlite3.Error) as error:
+                    remark(db, path.name, f"line {lines} is no event ({type(error).__name__}) and is left out")
                 done += len(line)
             self._read_to(db, file, path.name, done, lines)
-
-    def _heard(self, db: sqlite3.Connection, event: Mapping[str, Any]) -> None:
-        what = event["event"]
-        if what == "admitted":
-            task = event.get("task")
-            kind = str(task["tags"].get("kind", "")) if isinstance(task, dict) else ""
-            db.execute("INSERT OR IGNORE INTO groups VALUES (?, NULL, 'under way', ?)", (event["group"], kind))
-        elif what == "kept":
-            self._state(db, [event["group"]], "waiting", None)
-        elif what == "lost":
-            self._state(db, [event["group"]], f"lost: {event['reason']}", None)
-        elif what == "consumed":
-            self._state(db, event["groups"], "learned from", event["update"] + 1)
-            self._state(db, event.get("passed_over", ()), "passed over", event["update"] + 1)
-
-    def _state(self, db: sqlite3.Connection, numbers: Sequence[int], state: str, step: int | None) -> None:
-        db.executemany("INSERT OR IGNORE INTO groups VALUES (?, NULL, '', '')", [(number,) for number in numbers])
-        db.executemany(
-            "UPDATE groups SET state = ?, step = coalesce(?, step) WHERE number = ?",
-            [(state, step, number) for number in numbers],
-        )
-        if step is not None:
-            moved = [(step, number, step) for number in numbers]
-            db.executemany("UPDATE trajectories SET step = ? WHERE of_group = ? AND step IS NOT ?", moved)
-
-    def _remark(self, db: sqlite3.Connection, file: str, said: str) -> None:
-        there = db.execute("SELECT 1 FROM remarks WHERE file = ? AND said = ?", (file, said)).fetchone()
-        if there is None:
-            db.execute("INSERT INTO remarks VALUES (?, ?)", (file, said))
 
     # ------------------------------------------------------------ asking
 
@@ -300,27 +203,27 @@ class TrajectoryIndex:
             order = wanted.order(components)
             try:
                 count, reward, success = db.execute(
-                    f"SELECT count(*), avg(reward), avg(success) FROM trajectories WHERE {where}", bound
+                    f"SELECT count(*), avg(reward), avg(success) FROM trajectories t WHERE {where}", bound
                 ).fetchone()
-                cursor = db.execute(
-                    f"SELECT {', '.join((_COLUMNS, *components.values()))} FROM trajectories WHERE {where} "
-                    f"ORDER BY {order} LIMIT ? OFFSET ?",
+                found = db.execute(
+                    f"SELECT number FROM trajectories t WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?",
                     [*bound, wanted.limit, wanted.offset],
-                )
-                rows = _named(cursor, components)
+                ).fetchall()
             except sqlite3.OperationalError as error:
                 raise RefusedError(f"the index cannot answer that: {error}") from None
+            rows = _rows(db, components, [number for (number,) in found])
         return Page(count, reward, success, rows)
 
     def choices(self) -> dict[str, Any]:
         """What there is to choose from: parts, kinds, endings, tools, outcomes, components, and the range of steps."""
         with self._connected() as db:
-            told: dict[str, Any] = {
-                name: [list(row) for row in db.execute(
-                    f"SELECT {name}, count(*) FROM trajectories WHERE {name} != '' GROUP BY 1 ORDER BY 2 DESC LIMIT 60"
-                )]
-                for name in ("part", "kind", "ended")
-            }  # fmt: skip
+            told: dict[str, Any] = {}
+            for name in ("part", "kind", "ended"):
+                asked = (
+                    f"SELECT n.name, c FROM (SELECT {name} AS k, count(*) AS c FROM trajectories GROUP BY 1) "
+                    "JOIN names n ON n.number = k WHERE n.name != '' ORDER BY c DESC LIMIT 60"
+                )
+                told[name] = [list(row) for row in db.execute(asked)]
             for name, key in (("tool", "name"), ("outcome", "outcome")):
                 asked = f"SELECT {key}, count(*) FROM calls GROUP BY 1 ORDER BY 2 DESC LIMIT 60"
                 told[name] = [list(row) for row in db.execute(asked)]
@@ -335,10 +238,12 @@ class TrajectoryIndex:
             RefusedError: There is none of this id in this part.
         """
         with self._connected() as db:
-            components = self._components(db)
-            columns = ", ".join((_COLUMNS, "file, place, length", *components.values()))
-            cursor = db.execute(f"SELECT {columns} FROM trajectories WHERE id = ? AND part = ?", (id, part))
-            rows = _named(cursor, components)
+            found = db.execute(
+                "SELECT number FROM texts_of JOIN trajectories USING (number) "
+                "WHERE id = ? AND part = (SELECT number FROM names WHERE name = ?)",
+                (id, part),
+            ).fetchall()
+            rows = _rows(db, self._components(db), [number for (number,) in found])
         if not rows:
             raise RefusedError(f"no trajectory {id[:200]} in {part[:80]}", status=404)
         return rows[-1]
@@ -363,10 +268,8 @@ class TrajectoryIndex:
     def mates(self, group: int) -> list[dict[str, Any]]:
         """The rows of all trajectories of a group, as they were written."""
         with self._connected() as db:
-            components = self._components(db)
-            columns = ", ".join((_COLUMNS, *components.values()))
-            asked = f"SELECT {columns} FROM trajectories WHERE of_group = ? ORDER BY number"
-            return _named(db.execute(asked, (group,)), components)
+            found = db.execute("SELECT number FROM trajectories WHERE of_group = ? ORDER BY 1", (group,)).fetchall()
+            return _rows(db, self._components(db), [number for (number,) in found])
 
     def state_of(self, group: int) -> str:
         """What became of a group; empty where nobody knows."""
@@ -388,16 +291,17 @@ class TrajectoryIndex:
         """(tool, outcome, step, seconds) of every call of training."""
         with self._connected() as db:
             return db.execute(
-                "SELECT c.name, c.outcome, t.step, c.seconds FROM calls c JOIN trajectories t ON t.number = c.trajectory "
-                "WHERE t.part = 'training'"
+                "SELECT c.name, c.outcome, t.step, c.seconds FROM calls c "
+                f"JOIN trajectories t ON t.number = c.trajectory WHERE t.part = {_TRAINING}"
             ).fetchall()
 
     def of_steps(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """(step, line) of each trajectory of training in these steps."""
         with self._connected() as db:
             rows = db.execute(
-                "SELECT id, step, file, place, length FROM trajectories "
-                "WHERE part = 'training' AND step BETWEEN ? AND ? ORDER BY step, number",
+                "SELECT id, step, n.name, place, length FROM trajectories t JOIN texts_of USING (number) "
+                f"JOIN names n ON n.number = t.file WHERE t.part = {_TRAINING} AND step BETWEEN ? AND ? "
+                "ORDER BY step, t.number",
                 (first, last),
             ).fetchall()
         for id, step, file, place, length in rows:
@@ -424,7 +328,7 @@ class TrajectoryIndex:
             if db.execute("PRAGMA user_version").fetchone()[0] == _FORM:  # another process was quicker
                 db.execute("ROLLBACK")
                 return
-            for statement in _TABLES.strip().split(";\n"):
+            for statement in TABLES.strip().split(";\n"):
                 db.execute(statement.rstrip(";"))
             db.execute("INSERT INTO about VALUES (?)", (str(self.run_dir),))
             db.execute(f"PRAGMA user_version = {_FORM}")
@@ -453,10 +357,7 @@ class TrajectoryIndex:
         return dict(db.execute("SELECT name, place FROM components").fetchall())
 
 
-_SAME = (
-    "id", "task", "reward", "ended", "error", "turns", "tokens", "seconds", "version", "parent", "fork_turn", "role",
-    "marks", "excerpt",
-)  # fmt: skip
+_TRAINING = "(SELECT number FROM names WHERE name = 'training')"
 
 
 def told(page: Page) -> dict[str, Any]:
@@ -464,15 +365,23 @@ def told(page: Page) -> dict[str, Any]:
     return asdict(page)
 
 
-def _named(cursor: sqlite3.Cursor, components: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Rows by the names of their columns, components by theirs."""
-    names = [column[0] for column in cursor.description]
-    found = []
+def _rows(db: sqlite3.Connection, components: Mapping[str, str], numbers: Sequence[int]) -> list[dict[str, Any]]:
+    """The rows of these numbers, in this order, with names and texts; parts of the reward under `parts`."""
+    names = [f"(SELECT name FROM names WHERE number = t.{key}) AS {key}" for key in _NAMED]
+    columns = ", ".join(("t.number AS number", *_NUMBERS, *_TEXTS, *names, *components.values()))
+    marks = ", ".join("?" * len(numbers))
+    cursor = db.execute(
+        f"SELECT {columns} FROM trajectories t JOIN texts_of x ON x.number = t.number WHERE t.number IN ({marks})",
+        list(numbers),
+    )
+    keys = [column[0] for column in cursor.description]
+    found = {}
     for values in cursor:
-        row = dict(zip(names, values, strict=True))
+        row = dict(zip(keys, values, strict=True))
         parts = {name: row.pop(place) for name, place in components.items()}
-        found.append({**row, "parts": {name: value for name, value in parts.items() if value is not None}})
-    return found
+        row["parts"] = {name: value for name, value in parts.items() if value is not None}
+        found[row["number"]] = row
+    return [found[number] for number in numbers]
 
 
 def _place_of(stem: str) -> tuple[str, int | None]:
@@ -496,13 +405,3 @@ def _compared(file: Any, done: int) -> tuple[int, int]:
     head = zlib.crc32(file.read(min(_COMPARED, done)))
     file.seek(max(0, done - _COMPARED))
     return head, zlib.crc32(file.read(min(_COMPARED, done)))
-
-
-def _piped(names: Any) -> str:
-    """`|search|sum|`, each once; empty where there are none."""
-    found = dict.fromkeys(names)
-    return f"|{'|'.join(found)}|" if found else ""
-
-
-def _searched(found: Summarised) -> str:
-    return f"{found.text}\n{found.error}\n{found.task}"

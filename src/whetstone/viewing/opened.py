@@ -7,6 +7,7 @@ tokenizer from a checkpoint; only credit and demonstrations, which are computed 
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 from tokenizers import Tokenizer
 
 from whetstone.errors import RunDirectoryError, did_you_mean
@@ -43,6 +45,7 @@ class OpenedRun:
         self.index = TrajectoryIndex(folder, folder=cache)
         self.metrics = MetricRows(folder)
         self._tokenizer: tuple[Path, Tokenizer] | None = None
+        self._curves: tuple[list[float], dict[str, dict[str, Any]]] | None = None
         self._stop = threading.Event()
         self._reader: threading.Thread | None = None
         self.failed = ""
@@ -71,8 +74,8 @@ class OpenedRun:
                 self.metrics.refresh()
                 done = self.index.refresh(most_seconds=_SLICE_SECONDS)
                 self.failed = ""
-            except OSError as error:  # the folder went away, the disk of the cache is full
-                done, self.failed = True, f"{error.filename or self.folder}: {error.strerror or error}"
+            except (OSError, sqlite3.Error) as error:  # the folder went away, the disk of the cache is full
+                done, self.failed = True, f"the run can no longer be read: {error}"
             self._stop.wait(1.0 if done else 0.01)
 
     # ------------------------------------------------------------ what it is
@@ -217,6 +220,12 @@ class OpenedRun:
 
     def curves(self) -> dict[str, dict[str, Any]]:
         """By stage and key, curves as JSON; `evaluation/success` is of tasks that are held out."""
+        revision = self.revision()
+        if self._curves is None or self._curves[0] != revision:
+            self._curves = revision, self._drawn()
+        return self._curves[1]
+
+    def _drawn(self) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
         for stage in self.metrics.stages():
             found[stage] = {key: asdict(curve) for key, curve in curves_of(self.metrics.of(stage)).items()}
@@ -322,12 +331,15 @@ def _of_curve(changed: Change | None, what: str, form: str, steps: int) -> dict[
         return {"word": "early", "said": f"Too early to say: {steps} steps; from 15 on {what} is compared."}
     early, late = form.format(changed.early), form.format(changed.late)
     if changed.late >= 0.95 and what == "success":
-        return {"word": "learned", "said": f"Nearly all is solved: {what} {early} in the beginning, {late} now."}
+        return {"word": "learned", "said": f"Nearly all is solved: {what} was {early} in the beginning, {late} now."}
     if changed.clear >= 3:
-        return {"word": "learning", "said": f"It learns: {what} rose from {early} to {late} over {steps} steps."}
+        return {"word": "learning", "said": f"{what.capitalize()} rose from {early} to {late} over {steps} steps."}
     if changed.clear <= -3:
-        return {"word": "falling", "said": f"It gets worse: {what} fell from {early} to {late} over {steps} steps."}
-    return {"word": "flat", "said": f"No clear change: {what} {early} in the beginning, {late} now, {steps} steps."}
+        return {"word": "falling", "said": f"{what.capitalize()} fell from {early} to {late} over {steps} steps."}
+    return {
+        "word": "flat",
+        "said": f"{what.capitalize()} was {early} in the beginning, {late} now, over {steps} steps.",
+    }
 
 
 def _has_success(told: Any) -> bool:

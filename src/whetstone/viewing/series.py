@@ -82,13 +82,13 @@ def curves_of(rows: Sequence[Mapping[str, Any]], *, most: int = MOST_POINTS) -> 
 
     A success has Wilson's interval over the episodes of its step (of the steps that are shown as one point).
     """
-    keys = dict.fromkeys(key for row in rows for key in row if key not in ("stage", "step"))
-    found = {}
-    for key in keys:
-        points = [(row["step"], row[key], _episodes(row)) for row in rows if _is_number(row.get(key))]
-        if points:
-            found[key] = _curve(points, with_interval=key == "episode/success", most=most)
-    return found
+    points: dict[str, list[tuple[int, float, float]]] = {}
+    for row in rows:
+        step, episodes = row["step"], _episodes(row)
+        for key, value in row.items():
+            if type(value) in (float, int) and key != "step" and math.isfinite(value):
+                points.setdefault(key, []).append((step, value, episodes))
+    return {key: _curve(held, with_interval=key == "episode/success", most=most) for key, held in points.items()}
 
 
 def _curve(points: Sequence[tuple[int, float, float]], *, with_interval: bool, most: int) -> Curve:
@@ -110,7 +110,3 @@ def _episodes(row: Mapping[str, Any]) -> float:
     """Scored episodes of a step; 0 where it does not say."""
     played, invalid = row.get("cost_per_step/episodes"), row.get("episode/invalid")
     return max(0.0, (played or 0.0) - (invalid or 0.0))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -24,7 +24,7 @@ _TRAINED = {str(author) for author in TRAINABLE}
 
 
 def conversation(row: Mapping[str, Any], tokenizer: Tokenizer | None, *, whole: bool = False) -> dict[str, Any]:
-    """A trajectory's line as the page shows it: `opening` and `turns`, each with its messages, tokens, calls and credit.
+    """A trajectory's line as the page shows it: `opening`, and `turns` with messages, tokens, calls and credit.
 
     Args:
         tokenizer: None: tokens are shown by their ids.

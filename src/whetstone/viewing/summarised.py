@@ -72,24 +72,24 @@ def summarised(row: Mapping[str, Any]) -> Summarised:
     score = row.get("score") or {}
     turns: Sequence[Mapping[str, Any]] = row.get("turns") or ()
     texts = [text for message in row.get("messages") or () for text in texts_of(message)]
-    group = _GROUP.match(id)
+    group, success = _GROUP.match(id), score.get("success")
     actions = [turn.get("action") or {} for turn in turns]
     return Summarised(
         id=id,
         task=task,
         kind=kind_of(task),
-        group=int(group[1]) if group else None,
+        group=_whole(int(group[1])) if group else None,
         reward=_number(score.get("value")),
-        success=score.get("success"),
+        success=success if isinstance(success, bool) else None,
         parts={str(name): float(value) for name, value in (score.get("parts") or {}).items() if _is_number(value)},
         ended=str(row.get("ended") or ""),
         error=plain(str(row.get("error") or "")),
         turns=len(turns),
         tokens=sum(len(action.get("ids") or ()) for action in actions),
         seconds=_number(row.get("seconds")) or 0.0,
-        version=next((v for action in actions for v in (action.get("versions") or ())[:1]), None),
-        parent=row.get("parent"),
-        fork_turn=row.get("fork_turn"),
+        version=_whole(next((v for action in actions for v in (action.get("versions") or ())[:1]), None)),
+        parent=str(row["parent"]) if row.get("parent") is not None else None,
+        fork_turn=_whole(row.get("fork_turn")),
         role=str(row.get("role") or ""),
         marks=" ".join(map(str, row.get("marks") or ())),
         calls=tuple(
@@ -124,6 +124,10 @@ def texts_of(message: Mapping[str, Any]) -> list[str]:
 def _last_said(row: Mapping[str, Any]) -> str:
     spoken = [message for message in row.get("messages") or () if message.get("role") == "assistant"]
     return " ".join(texts_of(spoken[-1])) if spoken else ""
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and abs(value) < 2**62 else None
 
 
 def _is_number(value: Any) -> bool:

@@ -17,6 +17,9 @@ from whetstone.errors import did_you_mean
 
 SORTABLE = ("step", "reward", "success", "turns", "calls", "tokens", "seconds", "version", "task", "ended", "part")
 _COMPONENT = "component:"
+_HOLDS = "{} IN (SELECT n.number FROM names n WHERE instr({}, ?))"
+"""A column that holds the number of a list of names, and the list."""
+_BY_NAME = ("task", "ended", "part")
 MOST_ROWS = 200
 _NUMBERS = {"from_step": int, "to_step": int, "above": float, "below": float, "offset": int, "limit": int}
 
@@ -93,28 +96,28 @@ class Wanted:
 
         for name in ("part", "task", "kind", "ended"):
             if getattr(self, name):
-                also(f"{name} = ?", getattr(self, name))
+                also(f"t.{name} = (SELECT n.number FROM names n WHERE n.name = ?)", getattr(self, name))
         if self.from_step is not None:
             also("step >= ?", self.from_step)
         if self.to_step is not None:
             also("step <= ?", self.to_step)
         if self.tool:
-            also("instr(tools, ?)", f"|{self.tool}|")
+            also(_HOLDS.format("t.tools", "n.name"), f"|{self.tool}|")
         if self.mark:
-            also("instr(' ' || marks || ' ', ?)", f" {self.mark} ")
+            also(_HOLDS.format("t.marks", "' ' || n.name || ' '"), f" {self.mark} ")
         if self.outcome in ("solved", "unsolved"):
             also("success = ?", int(self.outcome == "solved"))
         elif self.outcome == "unscored":
             also("reward IS NULL")
         elif self.outcome:
-            also("instr(outcomes, ?)", f"|{self.outcome}|")
+            also(_HOLDS.format("t.outcomes", "n.name"), f"|{self.outcome}|")
         column = "reward" if self.measure == "reward" else _component(self.measure, components)
         if self.above is not None:
             also(f"{column} >= ?", self.above)
         if self.below is not None:
             also(f"{column} <= ?", self.below)
         if self.text.strip():
-            also("number IN (SELECT rowid FROM texts WHERE texts MATCH ?)", _matched(self.text))
+            also("t.number IN (SELECT rowid FROM texts WHERE texts MATCH ?)", _matched(self.text))
         return " AND ".join(asked) or "1", bound
 
     def order(self, components: Mapping[str, str]) -> str:
@@ -126,8 +129,10 @@ class Wanted:
         if self.sort not in SORTABLE and not self.sort.startswith(_COMPONENT):
             raise RefusedError(f'cannot sort by "{self.sort[:80]}"{did_you_mean(self.sort, SORTABLE)}')
         column = self.sort if self.sort in SORTABLE else _component(self.sort, components)
-        way = "DESC" if self.descending else "ASC"
-        return f"{column} IS NULL, {column} {way}, number {way}"
+        if column in _BY_NAME:
+            column = f"(SELECT n.name FROM names n WHERE n.number = t.{column})"
+        # below all else to SQLite, what is unknown comes last by itself where the order descends, and an index serves
+        return f"{column} DESC, t.number DESC" if self.descending else f"{column} ASC NULLS LAST, t.number ASC"
 
 
 def _component(name: str, components: Mapping[str, str]) -> str:

@@ -27,6 +27,7 @@ export async function ask(path, params = {}, signal = undefined) {
     const answer = await fetch(`/api/${path}${asked.size ? `?${asked}` : ""}`, { headers, signal });
     const content = await answer.json();
     if (answer.ok) return content;
+    if (answer.status === 403) sessionStorage.removeItem("key"); // another may do
     if (answer.status !== 401) throw new Error(content.error ?? `the viewer answered ${answer.status}`);
     waiting ??= askKey(content.error).finally(() => { waiting = null; });
     await waiting;

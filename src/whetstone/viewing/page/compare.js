@@ -28,7 +28,7 @@ export async function update(context) {
     whole(Math.round(run.spent.sampled_tokens)), duration(run.spent.seconds)];
   });
   const lines = shown.map((run) => ({ ...run.curve, name: run.name, colour: names.get(run.name) }));
-  fill(root, comparison && contenders(comparison), table(["run", "", "success before", "after", "reward", "turns", "calls",
+  fill(root, comparison && contenders(comparison), table(["run", "state", "success before", "after", "reward", "turns", "calls",
     "tokens", "episodes", "sampled tokens", "time"], rows, "Runs side by side"),
   el("p", { class: "soft" }, "Success on held-out tasks with its 95 % interval; spent in reinforcement."),
   lines.some((line) => line.x.length) && el("figure", { class: "wide" },
@@ -48,8 +48,8 @@ function contenders(told) {
   const pairs = told.pairs.map((pair) => [`${pair.one} − ${pair.other}`, `${number(100 * pair.difference)} points`,
     pair.interval?.[0] === null ? "one seed tells nothing" : pair.interval?.map((x) => number(100 * x)).join(" to "),
     number(pair.p_seeds), number(pair.p_tasks), number(pair.effect)]);
-  return [el("h2", {}, "Methods, over seeds"), table(["contender", "success", "by seed", "before", "reward", "turns",
-    "calls", "sampled tokens", ""], rows, "Contenders"),
+  return [el("h2", {}, "Methods, over seeds"), told.sentence && el("p", {}, told.sentence), table(["contender", "success", "by seed", "before", "reward", "turns",
+    "calls", "sampled tokens", "failed"], rows, "Contenders"),
   pairs.length > 0 && table(["pair", "difference", "95 % over seeds", "p, seeds", "p, tasks", "effect (h)"], pairs,
     "Pairs, by seed and task; p-values corrected after Holm"),
   el("h2", {}, "Runs")];

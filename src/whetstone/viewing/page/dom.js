@@ -1,5 +1,12 @@
 // What is on a page. Every text is a text node: nothing that a model or a tool wrote is ever read as markup.
 
+const ESCAPES = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])/g;
+const UNSEEN = /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+// What would move a terminal's cursor or turn the direction of writing shows as �, or goes.
+const plain = (value) => (typeof value === "string" ? value.replace(ESCAPES, "").replace(UNSEEN, "\ufffd") : value);
+const nodes = (children) => children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false).map(plain);
+
 export function el(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -7,10 +14,10 @@ export function el(tag, props = {}, ...children) {
     if (name === "on") for (const [event, heard] of Object.entries(value)) node.addEventListener(event, heard);
     else if (name === "style") for (const [key, said] of Object.entries(value)) node.style.setProperty(key, said);
     else if (name === "class") node.className = value;
-    else if (name in node && !["list", "role"].includes(name)) node[name] = value;
-    else node.setAttribute(name, value);
+    else if (name in node && !["list", "role"].includes(name)) node[name] = name === "title" ? plain(value) : value;
+    else node.setAttribute(name, plain(value));
   }
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(...nodes(children));
   return node;
 }
 
@@ -22,7 +29,7 @@ export function svg(tag, props = {}, ...children) {
 }
 
 export function fill(node, ...children) {
-  node.replaceChildren(...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false));
+  node.replaceChildren(...nodes(children));
   return node;
 }
 

@@ -72,6 +72,8 @@ function head(run, told) {
       el("span", { class: `pill state-${progress.state}` }, STATES[progress.state]),
       ` ${progress.stage} step ${whole(progress.step)}${progress.steps ? ` of ${whole(progress.steps)}` : ""}${age}`,
       progress.seconds ? `, ${duration(progress.seconds)} of training` : ""),
+    progress.state === "silent" && el("p", {}, "It is not over, and writes nothing: stopped, or stuck? ",
+      el("code", {}, `whetstone train … --run-dir ${told.folder} --resume`), " goes on with it."),
     share !== null && progress.state !== "finished" && el("progress", { max: 1, value: share,
       "aria-label": `${progress.stage}: ${Math.round(100 * share)} %` }),
     el("dl", { class: "figures" },
@@ -97,10 +99,23 @@ function alerts(told) {
       : "✓ No sign of trouble: entropy, reward against success, lengths, mismatch, gradients and engine were looked at.");
   }
   return [el("h2", {}, `Look at this (${told.alerts.length})`), el("div", { class: "alerts" }, told.alerts.map((alert) =>
-    el("section", { class: "alert" }, el("h3", {}, `⚠ ${alert.name}`), el("p", {}, `${alert.said}.`),
-      el("p", {}, el("b", {}, "Look at: "), alert.look, "."), el("p", {}, el("b", {}, "Try: "), alert.attempt, "."),
+    el("section", { class: "alert" }, el("h3", {}, `⚠ ${sentence(alert.name, "")}`), el("p", {}, sentence(alert.said)),
+      el("p", {}, el("b", {}, "Look at: "), sentence(alert.look), shown(alert)),
+      el("p", {}, el("b", {}, "Try: "), sentence(alert.attempt)),
       el("p", { class: "soft" }, "Curves: ", alert.keys.map((key, i) => [i ? ", " : "",
         el("a", { href: `#${key}`, on: { click: (event) => jump(event, key) } }, title(key))])))))];
+}
+
+const sentence = (said, end = ".") => said[0].toUpperCase() + said.slice(1) + (said.endsWith("?") ? "" : end);
+
+const SHOWN = {
+  "reward hacking": { outcome: "unsolved", sort: "reward" }, "failing episodes": { outcome: "unscored" },
+  "length drift": { sort: "tokens" }, "entropy collapse": { outcome: "unsolved" },
+};
+
+function shown({ name }) {
+  return SHOWN[name] && [" ", el("a", { href: link({ tab: "trajectories", part: "training", ...SHOWN[name] }),
+    on: { click: follow } }, "Show them")];
 }
 
 function jump(event, key) {
@@ -139,6 +154,22 @@ function drawControls(stages, stage) {
     el("label", { htmlFor: "stage" }, "stage "), choose, el("label", { htmlFor: "smooth" }, "smoothing "), slide, said));
 }
 
+// A run has more curves than fit on a screen; those below it are drawn when they come near.
+const seen = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    seen.unobserve(entry.target);
+    entry.target.replaceWith(entry.target.make());
+  }
+}, { rootMargin: "600px" });
+
+function whenSeen(make) {
+  const place = el("div", { class: "chart waiting" });
+  place.make = make;
+  seen.observe(place);
+  return place;
+}
+
 function curves({ overlaid }, stage) {
   const smooth = Number(state.smooth ?? 0.6);
   const of = (run, key) => held.curves.get(run.name)[stage]?.[key];
@@ -147,8 +178,8 @@ function curves({ overlaid }, stage) {
   const still = keys.length - moves.length;
   const made = (key) => el("figure", { id: `curve-${key}`, tabIndex: -1 },
     el("figcaption", {}, el("b", {}, title(key)), " ", el("code", {}, key), el("span", { class: "soft" }, meaning(key))),
-    chart(overlaid.filter((run) => of(run, key)).map((run) => ({ ...of(run, key), name: run.name, colour: run.colour,
-      points: key === "evaluation/success" })), { label: title(key), share: isShare(key), smooth }));
+    whenSeen(() => chart(overlaid.filter((run) => of(run, key)).map((run) => ({ ...of(run, key), name: run.name,
+      colour: run.colour, points: key === "evaluation/success" })), { label: title(key), share: isShare(key), smooth })));
   const found = grouped(moves).map(([name, mine]) => {
     const node = details(`${name} (${mine.length})`, opened.get(name) ?? !FOLDED.has(name),
       () => el("div", { class: "grid" }, mine.map(made)));

@@ -61,7 +61,6 @@ async function list(context, quietly = false) {
   asked = new AbortController();
   const began = performance.now();
   const given = { descending: "1", limit: LIMIT, ...filters() };
-  if (given.descending === "0") delete given.descending;
   try {
     listed = await ask(`runs/${context.at.i}/trajectories`, given, asked.signal);
   } catch (error) {
