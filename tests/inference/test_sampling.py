@@ -149,14 +149,6 @@ def test_what_is_not_allowed_is_not_drawn_and_the_log_prob_is_that_among_the_res
     assert (alone.tokens.tolist(), alone.logprobs.tolist()) == ([1], [0.0])
 
 
-def test_a_piece_is_drawn_as_the_same_place_of_the_whole_is():
-    logits = torch.zeros(1, 50)
-    whole = [draw(logits, [Sampling(9, seed=5)], [place]).tokens.item() for place in range(6)]
-    pieces = [draw(logits, [Sampling(9, seed=5, place=4)], [place]).tokens.item() for place in range(2)]
-    assert pieces == whole[4:]
-    assert len(set(whole)) > 1
-
-
 def test_the_likeliest_are_named_in_their_order_whatever_was_drawn():
     logits = torch.tensor([[0.0, 3.0, 1.0, 2.0], [0.0, 3.0, 1.0, 2.0]])
     named, none = draw(logits, [Sampling(1, temperature=0.5, top_logprobs=2), Sampling(1)], [0, 0]).tops

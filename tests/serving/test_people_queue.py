@@ -207,10 +207,14 @@ def test_a_person_who_says_nothing_in_time_ends_the_episode_as_data_and_one_who_
             assert verdict == {"user_ended": False, "user_answers": 1, "user_left": "deadline"}
             with pytest.raises(InfrastructureError, match=r"nobody at http.* took the user's seat within 0\.2 s"):
                 await episode_at(address, [], seconds=0.2)
-        with pytest.raises(InfrastructureError, match="asked"):
-            await episode_at("http://127.0.0.1:9", [])
 
     played(made(), work)
+
+
+@pytest.mark.slow
+def test_where_no_server_answers_there_is_no_episode():
+    with pytest.raises(InfrastructureError, match="asked"):
+        asyncio.run(episode_at("http://127.0.0.1:9", []))
 
 
 def test_a_seat_is_seen_by_its_own_key_and_by_whoever_may_sit():

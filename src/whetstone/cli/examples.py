@@ -80,6 +80,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "whetstone train demo --resume",
         "whetstone train demo trackers=tensorboard",
     ),
+    "view": (
+        "whetstone view runs/demo",
+        "whetstone view runs/demo runs/second",
+        "whetstone view runs --host 0.0.0.0 --keys keys.json",
+    ),
     "why": (
         "whetstone why runs/demo",
         "whetstone why runs/demo --step 12",

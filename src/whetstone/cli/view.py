@@ -24,12 +24,6 @@ def view(runs: tuple[Path, ...], address: str, port: int, keys: Path | None) -> 
 
     Curves, alerts, trajectories token by token, tools, the timeline; while a run goes on, the page goes on with it.
     Nothing is written into a run.
-
-    \b
-    whetstone view runs/demo
-    whetstone view runs/demo runs/second        # over each other, and what differs in their recipes
-    whetstone view comparisons --port 0
-    whetstone view runs --host 0.0.0.0 --keys keys.json
     """
     known = keys_for(address, keys)
     opened = opened_runs(runs)

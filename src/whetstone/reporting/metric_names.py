@@ -261,6 +261,7 @@ METRICS = _rows({
     "`whetstone live`": (
         ("live/turns", "turns", "Turns that were learned from."),
         ("live/hinted", "share", "Turns that were learned from with a hint."),
+        ("live/interventions", "share", "Turns that were learned from and that a person took over."),
         ("live/replayed", "turns", "Earlier turns that were learned from again."),
     ),
     "`live.guard`": (

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.assembly.assembly import assemble
+from whetstone.assembly.memory import check_fits
 from whetstone.assembly.trackers import trackers_of
 from whetstone.recipe import (
     NamedStage,
@@ -96,6 +97,8 @@ def _trained(
     stages = stages_of(resolved)
     if not stages and not resolved.recipe.own_stages:
         raise resolved.error("live", "has no stage beside it to train; `whetstone live` learns while it serves")
+    if not stages and not (resume and (run_dir / "summary.json").is_file()):  # before all that it reads is read
+        check_fits(resolved, trains=resolved.recipe.sampling is None)
     with claimed(run_dir, resolved, resume=resume):
         summary = read_json(run_dir / "summary.json") if resume else None
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):

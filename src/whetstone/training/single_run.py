@@ -18,7 +18,6 @@ from typing import Any
 
 from whetstone.assembly.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
-from whetstone.assembly.memory import check_fits
 from whetstone.assembly.own_data import check_mixture, preferences_of, stored_of, with_learning
 from whetstone.causes import cause_key, listed
 from whetstone.compute_thread import run_in_compute_thread
@@ -121,7 +120,6 @@ class SingleRun:
             Interrupted: Somebody asked the process to stop; everything is saved.
         """
         with self.interruption:
-            await run_in_compute_thread(lambda: check_fits(self.resolved, trains=self.recipe.sampling is None))
             self.assembly = await run_in_compute_thread(
                 lambda: assemble(self.learning, self._restored(), say=self.progress.say)
             )
