@@ -100,6 +100,16 @@ def test_only_what_was_drawn_behind_what_is_trained_says_whether_sampler_and_lea
     assert ("policy/staleness_kl" in told) == (mode is not OffPolicy.RECOMPUTE)
 
 
+def test_tokens_trained_behind_another_context_than_they_were_drawn_behind_are_asked_of_neither(sampled):
+    _assembly, learner, group = sampled()
+    drawn = with_logprobs(group.trajectories[0], -7.0)
+    turn = replace(drawn.turns[0], training_context=drawn.turns[0].context)
+    changed = replace(group, trajectories=(replace(drawn, turns=(turn, *drawn.turns[1:])), *group.trajectories[1:]))
+    told = learner.update(UpdateBatch((changed,))).metrics
+    assert told["sampler/mismatch_kl"] < 1e-4
+    assert told["policy/staleness_kl"] > 0.1
+
+
 def test_spliced_tokens_have_the_probability_they_were_spliced_with(sampled):
     assembly, learner, group = sampled()
     turn = group.trajectories[0].turns[0]

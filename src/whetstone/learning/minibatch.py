@@ -22,7 +22,7 @@ from whetstone.learning.model_trainer import ModelTrainer, action_places, action
 from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
 from whetstone.learning.spec import LearningSpec
 from whetstone.recipe import AggregationSettings, ImitationSettings, StoredMixtureSettings
-from whetstone.trajectory import Author, OffPolicy, Segment
+from whetstone.trajectory import Author, OffPolicy, Segment, Trajectory
 
 
 def minibatches_of(
@@ -85,7 +85,7 @@ def minibatches_of(
             apart = given.columns.at_actions(given.columns.spread(gaps, "turn", "token"))
             batch.value_slopes = _simulation_slopes(batch, [apart[i][k] for i, k in batch.placed])
         of = [given.columns.held[i].trajectory for i, _ in batch.placed]
-        batch.of_others = [trajectory.off_policy is not OffPolicy.RECOMPUTE for trajectory in of]
+        batch.of_others = [_drawn_otherwise(trajectory) for trajectory in of]
         batch.kept = _kept(given, batch)
         if batch.kept is not None and batch.old_known:
             drawn = batch.column(given, "sampler_logprobs")
@@ -95,6 +95,12 @@ def minibatches_of(
         for name in asked - FORWARD_COLUMNS - batch.extra.keys() - OF_SUMS:
             batch.extra[name] = batch.column(given, name)
     return batches
+
+
+def _drawn_otherwise(trajectory: Trajectory) -> bool:
+    return trajectory.off_policy is not OffPolicy.RECOMPUTE or any(
+        turn.training_context is not None for turn in trajectory.turns
+    )
 
 
 def _kept(given: BatchCredit, batch: Minibatch) -> list[Tensor] | None:
