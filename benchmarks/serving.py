@@ -7,6 +7,7 @@ kinds, and the memory of the server as it goes.
 
     python benchmarks/serving.py --write                     results/serving.json and serving.md
     python benchmarks/serving.py --soak 100000 --write       adds the soak to them
+    python benchmarks/serving.py --model smollm2-135m --tokens 24 --each 1 --rounds 3 --write    adds a pretrained model
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from whetstone.serving.connections import runner
 
 RESULTS = Path(__file__).parent / "results"
 GOAL = 0.9
-CLIENTS, EACH, TOKENS = 64, 2, 128
+CLIENTS = 64
 _DRAWN = re.compile(rb'"completion_tokens": ?(\d+)')
 SMALL = "policy.tiny={vocabulary: 340, hidden: 16, layers: 1, heads: 1, intermediate: 16, context_length: 256}"
 """Of the soak: what is looked at is the server, not the model."""
 
 
-def asked(client: int, turn: int, **more: Any) -> dict[str, Any]:
+def asked(client: int, turn: int, tokens: int, **more: Any) -> dict[str, Any]:
     """A request like no other."""
     number = client * 1000 + turn
     said = [{"role": "user", "content": f"Compute {number}*{number + 7}"}]
-    return {"model": "demo", "messages": said, "max_tokens": TOKENS, "seed": number, **more}
+    return {"model": "demo", "messages": said, "max_tokens": tokens, "seed": number, **more}
 
 
 # -------------------------------------------------------------------------------------------------- the clients
@@ -113,14 +114,14 @@ class Line:
             self._writer = None
 
 
-async def streaming(port: int, clients: int, each: int) -> dict[str, Any]:
+async def streaming(port: int, clients: int, each: int, tokens: int) -> dict[str, Any]:
     """So many at once, each one request behind the other."""
     heard = Heard()
 
     async def one(client: int) -> None:
         line = Line(port)
         for turn in range(each):
-            await line.ask(asked(client, turn, stream=True, stream_options={"include_usage": True}), heard)
+            await line.ask(asked(client, turn, tokens, stream=True, stream_options={"include_usage": True}), heard)
         line.hang_up()
 
     began = time.perf_counter()
@@ -170,42 +171,43 @@ class Endpoint:
         await self.engine.close()
 
 
-async def straight(endpoint: Endpoint, clients: int, each: int) -> dict[str, Any]:
+async def straight(endpoint: Endpoint, clients: int, each: int, tokens: int) -> dict[str, Any]:
     """The same requests, to the engine itself."""
     chat, engine = endpoint.assembly.chat, endpoint.engine
-    tokens = 0
+    drawn_tokens = 0
 
     async def one(client: int) -> None:
-        nonlocal tokens
+        nonlocal drawn_tokens
         for turn in range(each):
-            body = asked(client, turn)
+            body = asked(client, turn, tokens)
             ids = chat.open([user(body["messages"][0]["content"])], ()).ids
             sampling = Sampling(body["max_tokens"], stop_ids=chat.stop_ids, seed=body["seed"])
             name = f"straight {client} {turn}"
             drawn = await engine.generate(ids, sampling, episode=name)
-            tokens += len(drawn.tokens)
+            drawn_tokens += len(drawn.tokens)
             engine.forget(name)
 
     began = time.perf_counter()
     await asyncio.gather(*(one(client) for client in range(clients)))
-    return {"tokens": tokens, "seconds": time.perf_counter() - began}
+    return {"tokens": drawn_tokens, "seconds": time.perf_counter() - began}
 
 
-async def load(rounds: int) -> dict[str, Any]:
+async def load(rounds: int, each: int, tokens: int, model: str | None = None) -> dict[str, Any]:
     """Throughput of both, alternating; what clients waited; a change of weights in the middle."""
-    async with Endpoint.of(assemble(load_recipe("demo"))) as endpoint:
+    changes = [] if model is None else ["policy.tiny=null", f"policy.path={model}", "chat.format=hermes"]
+    async with Endpoint.of(assemble(load_recipe("demo", changes))) as endpoint:
         words = [sys.executable, __file__, "--client", str(endpoint.port)]
         pipe = asyncio.subprocess.PIPE
         clients = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, limit=1 << 24)
         assert clients.stdin is not None
         assert clients.stdout is not None
-        how = {"clients": CLIENTS, "each": EACH}
+        how = {"clients": CLIENTS, "each": each, "tokens": tokens}
 
         async def served() -> Any:
             clients.stdin.write(json.dumps(how).encode() + b"\n")  # type: ignore[union-attr]
             return json.loads(await clients.stdout.readline())  # type: ignore[union-attr]
 
-        await straight(endpoint, CLIENTS, 1)  # the engine chooses how it computes; nobody's time
+        await straight(endpoint, CLIENTS, 1, tokens)  # the engine chooses how it computes; nobody's time
         await served()
         bare, streamed = [], []
         for number in range(rounds):
@@ -213,7 +215,8 @@ async def load(rounds: int) -> dict[str, Any]:
             streamed.append(await served())
             print(number, _speed(bare[-1]), _speed(streamed[-1]), file=sys.stderr)
             endpoint.episodes.close()
-        assert all(told["tokens"] == bare[0]["tokens"] for told in (*bare, *streamed)), "they draw the same"
+        if model is None:  # sums of shorter numbers depend on who else is computed
+            assert all(told["tokens"] == bare[0]["tokens"] for told in (*bare, *streamed)), "they draw the same"
         swapping = asyncio.ensure_future(served())
         await asyncio.sleep(statistics.median(told["seconds"] for told in streamed) / 2)
         before = endpoint.engine.version
@@ -234,6 +237,8 @@ async def load(rounds: int) -> dict[str, Any]:
         "bare_tokens_per_second": [_speed(told) for told in bare],
         "served_tokens_per_second": [_speed(told) for told in streamed],
         "tokens_a_round": bare[0]["tokens"],
+        "each": each,
+        "most_tokens": tokens,
         "first_token_p50_seconds": _at(first, 0.5),
         "first_token_p99_seconds": _at(first, 0.99),
         "longest_gap_p50_seconds": _at(gaps, 0.5),
@@ -266,7 +271,7 @@ async def soak(requests: int, every: int) -> dict[str, Any]:
                     megabytes.append(round(resident_bytes() / 2**20, 1))
                     print(number, megabytes[-1], round(time.perf_counter() - began), file=sys.stderr, flush=True)
                 kind = number % 10
-                body = {**asked(number % 997, number // 997), "max_tokens": 2, "stream": kind < 4}
+                body = {**asked(number % 997, number // 997, 2), "stream": kind < 4}
                 name = f"soak-{number}"
                 chat = f"/episodes/{name}/v1/chat/completions"
                 if kind == 8:
@@ -309,28 +314,9 @@ def page(told: Mapping[str, Any]) -> str:
     """What was found, to be read."""
     measured, lines = told["measured"], ["# A policy behind the endpoint", ""]
     if "bare_tokens_per_second" in measured:
-        bare, served = measured["bare_tokens_per_second"], measured["served_tokens_per_second"]
-        swap = measured["swap"]
-        lines += [
-            f"The demo's model; {CLIENTS} clients in a process of their own, each {EACH} answers of up to {TOKENS} "
-            f"tokens a round, streamed over sockets; the same {measured['tokens_a_round']:,} tokens a round drawn by "
-            f"the engine alone. {len(bare)} rounds of each in turn.",
-            "",
-            "| | median | all rounds |",
-            "| --- | --- | --- |",
-            f"| engine alone, tokens a second | {statistics.median(bare):,.0f} | {_listed(bare)} |",
-            f"| streamed, tokens a second | {statistics.median(served):,.0f} | {_listed(served)} |",
-            f"| streamed / alone (goal {GOAL}) | {told['ratios']['of_engine']:.3f} | |",
-            f"| seconds to the first event, p50, p99 | {measured['first_token_p50_seconds']:.3f}, "
-            f"{measured['first_token_p99_seconds']:.3f} | |",
-            f"| longest gap between two events of an answer, p50, p99 | {measured['longest_gap_p50_seconds']:.3f}, "
-            f"{measured['longest_gap_p99_seconds']:.3f} | |",
-            "",
-            f"Weights changed in the middle of a round (`in_flight: continue`, {swap['seconds']:.3f} s): "
-            f"{swap['requests']} requests, {swap['refused']} refused, {swap['answers_of_both_versions']} answers with "
-            "tokens of both versions.",
-            "",
-        ]
+        lines += _load("The demo's model", measured)
+    for name, found in measured.get("models", {}).items():
+        lines += _load(name, found)
     if "soak" in measured:
         soaked = measured["soak"]
         lines += [
@@ -343,6 +329,36 @@ def page(told: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *([told["note"], ""] if "note" in told else [])])
 
 
+def _load(model: str, measured: Mapping[str, Any]) -> list[str]:
+    bare, served = measured["bare_tokens_per_second"], measured["served_tokens_per_second"]
+    swap = measured["swap"]
+    return [
+        f"{model}; {CLIENTS} clients in a process of their own, each {measured['each']} answers of up to "
+        f"{measured['most_tokens']} tokens a round, streamed over sockets; the same {measured['tokens_a_round']:,} "
+        f"tokens a round drawn by the engine alone. {len(bare)} rounds of each in turn.",
+        "",
+        "| | median | all rounds |",
+        "| --- | --- | --- |",
+        f"| engine alone, tokens a second | {statistics.median(bare):,.0f} | {_listed(bare)} |",
+        f"| streamed, tokens a second | {statistics.median(served):,.0f} | {_listed(served)} |",
+        f"| streamed / alone (goal {GOAL}) | {_ratio(measured):.3f} | |",
+        f"| seconds to the first event, p50, p99 | {measured['first_token_p50_seconds']:.3f}, "
+        f"{measured['first_token_p99_seconds']:.3f} | |",
+        f"| longest gap between two events of an answer, p50, p99 | {measured['longest_gap_p50_seconds']:.3f}, "
+        f"{measured['longest_gap_p99_seconds']:.3f} | |",
+        "",
+        f"Weights changed in the middle of a round (`in_flight: continue`, {swap['seconds']:.3f} s): "
+        f"{swap['requests']} requests, {swap['refused']} refused, {swap['answers_of_both_versions']} answers with "
+        "tokens of both versions.",
+        "",
+    ]
+
+
+def _ratio(measured: Mapping[str, Any]) -> float:
+    served, bare = (statistics.median(measured[f"{name}_tokens_per_second"]) for name in ("served", "bare"))
+    return float(served / bare)
+
+
 def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:,.0f}" for value in values)
 
@@ -353,6 +369,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--write", action="store_true", help="into benchmarks/results")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--model", help="a pretrained one, as `policy.path` names it; null: the demo's")
+    parser.add_argument("--each", type=int, default=2, help="answers of a client in a round")
+    parser.add_argument("--tokens", type=int, default=128, help="of an answer, at most")
     parser.add_argument("--soak", type=int, default=0, help="so many short requests, and nothing else")
     parser.add_argument("--client", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -367,10 +386,14 @@ def main() -> None:
     if arguments.soak:
         told["measured"]["soak"] = asyncio.run(soak(arguments.soak, max(1, arguments.soak // 20)))
     else:
-        measured = asyncio.run(load(arguments.rounds))
-        told["measured"] |= measured
-        medians = [statistics.median(measured[f"{name}_tokens_per_second"]) for name in ("served", "bare")]
-        told["ratios"] = {"of_engine": medians[0] / medians[1]}
+        measured = asyncio.run(load(arguments.rounds, arguments.each, arguments.tokens, arguments.model))
+        if arguments.model is not None:
+            told["measured"].setdefault("models", {})[Path(arguments.model).name] = measured
+            told["ratios"][f"of_engine_{Path(arguments.model).name}"] = _ratio(measured)
+        else:
+            told["measured"] |= measured
+            told["ratios"]["of_engine"] = _ratio(measured)
+            told.pop("note", None)
     told |= {"goal": {"of_engine": GOAL}, **circumstances(began)}
     if arguments.write:
         kept.write_text(json.dumps(told, indent=1) + "\n")
