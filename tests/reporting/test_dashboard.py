@@ -101,7 +101,8 @@ class Terminal:
         ours, theirs = pty.openpty()
         self.resize(theirs, width)
         given = {**os.environ, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1", **(environment or {})}
-        given = {name: value for name, value in given.items() if value is not None}
+        sizes = ("COLUMNS", "LINES")  # where these are set, a terminal's own size is not asked for
+        given = {name: value for name, value in given.items() if value is not None and name not in sizes}
         self.process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=given)
         os.close(theirs)
         self.ours, self.seen = ours, ""
