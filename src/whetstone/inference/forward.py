@@ -1,9 +1,9 @@
 """What does one forward pass over rows look like? New tokens of many rows in, logits out, bit for bit repeatable.
 
 Easy to get wrong: a matrix product sums in another order when it has only a few rows, so a token's last bits
-would depend on who else is there. Three rules prevent it (CPU, float32): every pass has at least sixteen tokens;
+would depend on who else is there. Four rules prevent it (CPU, float32): every pass has at least sixteen tokens;
 tokens of a prompt are computed in widths of a multiple of 4, drawn tokens one at a time; what is too few is
-filled up with tokens nobody reads.
+filled up with tokens nobody reads; activations see whole vectors of numbers (`activations.py`).
 
 On a CPU models of Llama's kind are computed from their blocks (`blocks.py`): small ones in float32 to the bits of their
 own pass; in others, rows that begin alike read that once (`beginnings.py`). In bfloat16, where nothing is promised to
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from whetstone.inference.activations import even_activations
 from whetstone.inference.attention import NAME, aim_attention
 from whetstone.inference.blocks import Blocks, blocks_of
 from whetstone.inference.cache import RowCache
@@ -73,6 +74,7 @@ class RowForward:
         self._dtype = next(model.parameters()).dtype
         self._blocks: Blocks | None = None
         if self.device.type == "cpu" and self._dtype in _AGREEMENT:
+            even_activations(self.model)
             if self._dtype == torch.bfloat16:
                 put_weights_first(self.model)
             large = sum(parameter.numel() for parameter in model.parameters()) >= SMALL
