@@ -20,6 +20,7 @@ from whetstone.record import RunStore
 from whetstone.reporting import Journal
 from whetstone.serving.access import Keys, new_key
 from whetstone.serving.connections import runner
+from whetstone.trajectory import Judgement, Score
 from whetstone.trajectory_json import encoded_trajectory
 from whetstone.viewing.app import Viewer, view_application
 from whetstone.viewing.opened import opened_runs
@@ -83,7 +84,9 @@ def folder(tmp_path_factory):
         evaluated(run, "untrained", 0.1, [0.05, 0.2], [episode("e/0", "sums/0", reward=0.0)])
         text = (run / "recipe.yaml").read_text()
         (run / "recipe.yaml").write_text(text.replace("0.001", rate))
-    evil = episode("group-0/evil/0#9", EVIL, says=EVIL, tool=EVIL, error=EVIL)
+    said = Judgement(EVIL, {"reason": EVIL, "met": False})
+    judged = Score(0.0, judgements=(Judgement("Is there a source?", {"reason": "it names one", "met": True}), said))
+    evil = episode("group-0/evil/0#9", EVIL, says=EVIL, tool=EVIL, error=EVIL, score=judged)
     object.__setattr__(evil.turns[0], "observation", (tool_result(EVIL, call_id="call_0"),))
     with open(place / "first" / "trajectories" / "step-000001.jsonl", "ab") as file:
         file.write(encoded_trajectory(evil) + b"\n")
@@ -234,6 +237,9 @@ def test_what_a_model_wrote_is_text_and_nothing_else(open_page):
     shown = page.locator("article").inner_text()
     assert "<script>document.title='owned'</script>" in shown
     assert "\x1b" not in shown
+    judgements = page.locator(".judgements li").all_inner_texts()
+    assert judgements[0].startswith("<img src=x")  # what was refused comes first
+    assert judgements[1] == "Is there a source?\nmet yes\nit names one"
     assert page.locator("main img, main script").count() == 0
     assert "owned" not in page.title()
 
