@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests_chromium import CHROMIUM
 from tests_viewed import episode, evaluated, made_run, played, row
 from whetstone.chat.message import tool_result
 from whetstone.cli.listening import bound_to
+from whetstone.extras import install_command
 from whetstone.record import RunStore
 from whetstone.reporting import Journal
 from whetstone.serving.access import Keys, new_key
@@ -26,7 +28,6 @@ from whetstone.viewing.app import Viewer, view_application
 from whetstone.viewing.opened import opened_runs
 
 pytestmark = pytest.mark.slow
-BROWSER = Path("/usr/bin/chromium")
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -37,18 +38,17 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-AXE = Path(os.environ.get("AXE", "node_modules/axe-core/axe.min.js"))
 PHONE = {"width": 390, "height": 800}
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31mred"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    if not BROWSER.is_file():
-        pytest.skip("no browser: apt-get install chromium")
+    api = pytest.importorskip("playwright.sync_api", reason=install_command("browser"))
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
     with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=str(BROWSER), args=FLAGS)
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield found
         found.close()
 
@@ -321,11 +321,12 @@ def test_on_a_phone_nothing_stands_beside_the_screen(open_page, tab):
     ],
 )
 def test_nobody_is_left_out(open_page, query, scheme):
-    if not AXE.is_file():
-        pytest.skip("no axe: npm install axe-core, or AXE=PATH/axe.min.js")
+    axe = pytest.importorskip("axe_playwright_python", reason=install_command("browser"))
     page = open_page(query, color_scheme=scheme)
     page.wait_for_selector("main table, main figure, main select")
-    page.evaluate(AXE.read_text())  # past the page's own policy, which forbids foreign scripts
+    page.evaluate(
+        (Path(axe.__file__).parent / "axe.min.js").read_text()
+    )  # past the page's own policy, which forbids foreign scripts
     found = page.evaluate("axe.run()")
     told = [(each["id"], each["nodes"][0]["html"][:160]) for each in found["violations"]]
     assert told == []
