@@ -79,7 +79,7 @@ function head(run, told) {
       "aria-label": `${progress.stage}: ${Math.round(100 * share)} %` }),
     el("dl", { class: "figures" },
       figure("success, last step", success ? percent(success.y.at(-1)) : "–",
-        success?.low.length ? `95 %: ${percent(success.low.at(-1))} to ${percent(success.high.at(-1))}` : ""),
+        success?.low.length ? `95 %: ${(100 * success.low.at(-1)).toFixed(0)} to ${(100 * success.high.at(-1)).toFixed(0)} %` : ""),
       figure("reward", number(last("reward/mean"))),
       figure("turns", number(last("episode/turns"))),
       figure("tool calls", number(last("episode/tool_calls"))),
