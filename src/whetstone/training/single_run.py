@@ -340,7 +340,7 @@ class SingleRun:
         else:
             why = "the gradient was 0"
         if stage == "reinforcement" and not any(row.get("episode/success") or row.get("reward/mean") for row in rows):
-            why += ", no episode earned anything: begin with demonstrations (supervised), easier tasks or a reward in parts"
+            why += ", no episode earned anything: begin with demonstrations (supervised), easier tasks, reward in parts"
         more = f"; `whetstone why {self.run_dir}` has each step" if stage == "reinforcement" else ""
         self.progress.say(f"{stage}: nothing was learned, no update changed the weights: {why}{more}")
 
