@@ -79,11 +79,13 @@ def api_page() -> str:
     for title, (said, kinds) in SEAMS.items():
         parts += [f"### {title}\n\n{said}\n\n", *map(_type, kinds)]
     parts.append("## The thirteen primitives\n\nThe key stands above each example, the protocols behind it.\n\n")
-    shown = {kind for _, kinds in SEAMS.values() for kind in kinds} | set(DATA)
+    shown: set[type] = set(DATA)
+    for _, kinds in SEAMS.values():
+        shown.update(kinds)
     for name, (key, code) in examples().items():
         parts += [f"### {name.capitalize()}\n\n`{key}`\n\n```python\n{code}```\n\n"]
         parts += [_type(kind) for kind in PRIMITIVES[name] if kind not in shown]
-        shown |= set(PRIMITIVES[name])
+        shown.update(PRIMITIVES[name])
     parts.append("### What is remembered\n\nA part that learns from how steps went has these, too.\n\n")
     parts += [_type(rollout.Stateful), _type(rollout.StepOutcome), _type(rollout.EpisodeKey)]
     return "".join(parts).rstrip() + "\n"

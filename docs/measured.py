@@ -16,12 +16,14 @@ RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 def stored(name: str) -> dict[str, Any]:
     """A stored result; empty where there is none."""
     path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.is_file() else {}
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return found
 
 
 def on_the_demo(kind: str, name: str) -> str:
     """What a method of credit or loss came to on the demo's task, seed by seed; empty where it was not tried."""
-    runs = [r for r in stored("methods")["measured"]["runs"] if (r["kind"], r["method"]) == (kind, name)]
+    every = stored("methods").get("measured", {}).get("runs", ())
+    runs = [run for run in every if (run["kind"], run["method"]) == (kind, name)]
     if not runs:
         return ""
     runs.sort(key=lambda run: run["seed"])
@@ -33,7 +35,7 @@ def on_the_demo(kind: str, name: str) -> str:
 
 def of_a_world(name: str) -> str:
     """What a recipe that comes along came to, with its interval; empty where that is not stored."""
-    one = stored("worlds")["measured"].get(name)
+    one = stored("worlds").get("measured", {}).get(name)
     if one is not None:
         low, high = one["interval"]
         return (
