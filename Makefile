@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup system worlds demo test test-slow check format docs docs-site bench mutants fuzz clean
+.PHONY: setup system worlds browser demo test test-slow check format docs docs-site bench mutants fuzz clean
 
 setup: $(READY)
 
@@ -30,6 +30,15 @@ system:
 	  && { apt-get install -y -qq default-jre-headless \
 	    || { apt-get update -qq && apt-get install -y -qq default-jre-headless; }; } >/dev/null 2>&1; } \
 	  || echo "Java is not installed: the tests of ScienceWorld are skipped"
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && { apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } >/dev/null 2>&1; } \
+	  || echo "Chromium is not installed: the tests of pages are skipped"
+
+# what leads that browser, and what looks for whom a page leaves out
+browser: $(READY)
+	@$(BIN)/python -c 'import playwright, axe_playwright_python' 2>/dev/null \
+	  || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable '.[dev,browser]' >/dev/null 2>&1 \
+	  || echo "Playwright could not be installed: the tests of the viewer's pages are skipped"
 
 # trains the recipe `demo` into runs/demo; a run that was stopped goes on, a finished one is shown again
 demo: $(READY)
@@ -40,7 +49,7 @@ test: $(READY)
 	$(BIN)/pytest -m "not slow" -n 2 --dist worksteal
 
 # the rest: long runs, sweeps, attacks, kills, and properties with all their examples
-test-slow: $(READY) system worlds
+test-slow: $(READY) system worlds browser
 	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile thorough -n 2 --dist worksteal
 
 check: $(READY)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 INTO = ROOT / "build" / "site-pages"
-SHOWN = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/**/*.svg", "benchmarks/results/**/*.md")
+SHOWN = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/**/*.svg", "docs/**/*.png", "benchmarks/results/**/*.md")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 
 

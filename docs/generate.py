@@ -16,14 +16,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from api_page import api_page
 from compatibility_page import compatibility_page
 from devices_page import devices_page
 from docstring_parser import parse
 from environments_page import environments_page
 from formats_page import formats_page
 from keys_page import keys_page
+from measured import on_the_demo, verdicts
 from metrics_page import metrics_page
 from papers_page import papers_page
+from recipes_page import recipes_page
 from rewards_page import rewards_page
 from tools_page import tools_page
 from what_matters_page import FOLDER, what_matters_page
@@ -226,6 +229,8 @@ def main() -> None:
         "what-matters.md": matters,
         "keys.md": keys_page(),
         "metrics.md": metrics_page(),
+        "recipes.md": recipes_page(),
+        "api.md": api_page(),
     }
     for name, page in pages.items():
         if "--check" not in sys.argv:
@@ -353,6 +358,10 @@ def _entry(name: str, function: Callable[..., Any]) -> str:
         lines += [f"| `{key}` | `{p.default}` | {said.get(key, '')} |\n" for key, p in options.items()]
         lines.append("\n")
     lines.append(f"*Source:* {' '.join(source.split())}\n\n")
+    for kind, functions in (("advantage", ADVANTAGES), ("objective", OBJECTIVES)):
+        if functions.get(name) is function:
+            measured, tried = on_the_demo(kind, name), verdicts(f"{kind} {name}")
+            lines += [f"{measured}\n\n"] * bool(measured) + [f"{tried}\n"] * bool(tried)
     return "".join(lines)
 
 

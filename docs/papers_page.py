@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
+from pathlib import Path
+
 from whetstone.analysis.evidence import HELD, IN_PART, NOT_HELD, NOT_TRIED
 from whetstone.analysis.papers import DECIDED, ELSEWHERE, Paper, papers, shares
 
+DESIGN = Path(__file__).parent / "design.md"
 TOP = """# Papers
 
 *Written from `papers.yaml` and the stored results of [benchmarks/evidence](../benchmarks/evidence) by `make docs`.*
@@ -50,6 +55,22 @@ def papers_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+@cache
+def decisions() -> dict[str, tuple[str, str]]:
+    """By heading as links write it, each heading of the page of design and the first sentences of what was decided."""
+    found = {}
+    for title, text in re.findall(r"^### ([^\n]+)\n\n(.+?)(?=\n#|\Z)", DESIGN.read_text(), re.MULTILINE | re.DOTALL):
+        link = re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
+        decided = re.sub(
+            r"^\*[^*]+\*\.? ?", "", " ".join(text.partition("\n\n")[0].split())
+        )  # without the survey's name
+        plain = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", decided.replace("**", ""))
+        sentences = re.split(r"(?<=\.) ", plain)
+        asked = plain[:1].islower()  # the first says what the survey asks for
+        found[link] = (title, sentences[asked].rstrip(":").replace("|", "\\|"))
+    return found
+
+
 def _named(paper: Paper) -> str:
     title = paper.title.replace("|", "\\|")
     return f"[{title}](https://arxiv.org/abs/{paper.arxiv})" if paper.arxiv else title
@@ -65,5 +86,6 @@ def _last(paper: Paper) -> str:
     if paper.page is not None:
         return f"[{paper.page}](../benchmarks/results/{paper.page}.md)"
     if paper.decision is not None:
-        return f"[{paper.decision.replace('-', ' ')}](design.md#{paper.decision})"
+        title, said = decisions()[paper.decision]
+        return f"[{title}](design.md#{paper.decision}): {said}"
     return paper.why or ""

@@ -79,7 +79,9 @@ JUDGED = """## Judges
 A judge is asked a question about material that is not to be trusted, and answers with one JSON object of a known shape.
 Material stands in fields whose marks are made from its own hash, so that nothing in it can close them; thoughts are
 taken out. Answers are kept by what was asked (`cache:`, one file for any number of runs), read strictly, and asked for
-again where they are prose. No answer is no score. `judge.meter` counts questions, tokens and cost.
+again where they are prose. No answer is no score. `judge.meter` counts questions, tokens and cost. What a judge of ours
+was asked and said, and its reason, is kept with the score (`score.judgements`) and shown by `whetstone view` and
+`whetstone show RUN --trajectory ID`.
 
 """
 

@@ -65,6 +65,19 @@ def test_the_world_of_the_readme_keeps_its_promises_and_is_learned_in(tmp_path, 
 
 
 @pytest.mark.slow
+def test_the_data_of_the_page_on_data_are_learned_from(tmp_path):
+    page = (ROOT / "docs" / "data.md").read_text()
+    (tmp_path / "chats.jsonl").write_text(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
+    for name, language in (("shop.py", "python"), ("shop.jsonl", "json"), ("shop.yaml", "yaml")):
+        (tmp_path / name).write_text(block(language))
+    for said in re.findall(r"^\$ whetstone (.* shop\.yaml.*)$", page, re.MULTILINE):
+        done = whetstone(*shlex.split(said), "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+    assert told["after"]["episodes"] >= 1
+
+
+@pytest.mark.slow
 def test_what_it_shows_from_python_trains(tmp_path):
     for name, language, number in (("shop.py", "python", 0), ("shop.jsonl", "json", 0), ("shop.yaml", "yaml", 0)):
         (tmp_path / name).write_text(block(language, number))

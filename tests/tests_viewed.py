@@ -25,9 +25,9 @@ def episode(id, task, *, reward=1.0, says="42", tool="sum", outcome="ok", second
         opens_segment=True, generation_seconds=0.5, queue_seconds=0.2, environment_seconds=0.3,
     )  # fmt: skip
     last = Turn(Tokens.written([6], Author.ENVIRONMENT), drawn, assistant(says), generation_seconds=0.4)
-    fields = {"turns": (first, last), "ended": EndReason.TERMINATED, "seconds": 1.2, **more}
     score = Score(reward, parts or {"right": reward}, turns=(0.0, reward), success=reward > 0.5)
-    return Trajectory(id=id, task_id=task, opening=(user(f"Compute {task}"),), score=score, **fields)
+    fields = {"turns": (first, last), "ended": EndReason.TERMINATED, "seconds": 1.2, "score": score, **more}
+    return Trajectory(id=id, task_id=task, opening=(user(f"Compute {task}"),), **fields)
 
 
 def made_run(folder, *, steps=3, tasks=2, samples=2, metrics=True, **changes):

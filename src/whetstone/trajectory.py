@@ -208,6 +208,16 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a judge said of a trajectory, and why."""
+
+    question: str
+    """As it was asked, without what was to be judged."""
+    said: Mapping[str, Any]
+    """The answer: `met`, `reason`, whatever its shape has."""
+
+
+@dataclass(frozen=True, slots=True)
 class Score:
     """What a reward said of a trajectory."""
 
@@ -225,6 +235,8 @@ class Score:
     invalid: str = ""
     """Why nothing can be said of the trajectory (a judge is down, a sandbox died), where that is so: it is no number
     then, whatever `value` is, and the trajectory leaves the statistics."""
+    judgements: tuple[Judgement, ...] = field(default=(), compare=False)
+    """What judges said on the way to it, for people to read; in no particular order, as they answered."""
 
     @classmethod
     def unknown(cls, why: str) -> Score:

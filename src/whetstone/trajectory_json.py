@@ -19,6 +19,7 @@ from whetstone.trajectory import (
     Author,
     CallRecord,
     EndReason,
+    Judgement,
     OffPolicy,
     RemovalScope,
     Score,
@@ -118,6 +119,8 @@ def _score(score: Score) -> dict[str, Any]:
     said: dict[str, Any] = {"value": score.value, "parts": dict(score.parts), "turns": turns, "success": score.success}
     if score.signals:
         said["signals"] = {name: list(values) for name, values in score.signals.items()}
+    if score.judgements:
+        said["judgements"] = [{"question": each.question, "said": dict(each.said)} for each in score.judgements]
     return said
 
 
@@ -194,7 +197,8 @@ def read_trajectory(row: Mapping[str, Any], before: Mapping[str, Trajectory]) ->
 def _read_score(row: Mapping[str, Any]) -> Score:
     turns = None if row["turns"] is None else tuple(row["turns"])
     signals = {name: tuple(values) for name, values in row.get("signals", {}).items()}
-    return Score(row["value"], row["parts"], turns, row["success"], signals)
+    judgements = tuple(Judgement(each["question"], each["said"]) for each in row.get("judgements", ()))
+    return Score(row["value"], row["parts"], turns, row["success"], signals, judgements=judgements)
 
 
 def _read_turn(row: Mapping[str, Any], message: Message, observation: tuple[Message, ...]) -> Turn:

@@ -124,6 +124,15 @@ def test_a_run_that_learned_nothing_says_so(shop):
     )
     done = whetstone("train", "shop.yaml", "reward=same:same", cwd=shop)
     assert "nothing was learned, no update changed the weights: all groups equal" in done.stderr
+    assert "begin with" not in done.stderr  # they did earn something
+
+
+def test_a_run_in_which_nobody_earned_anything_is_told_how_to_begin(shop):
+    shop.joinpath("lost.py").write_text(
+        "from whetstone.trajectory import Score\nasync def lost(trajectory, task): return Score(0.0, success=False)\n"
+    )
+    done = whetstone("train", "shop.yaml", "reward=lost:lost", cwd=shop)
+    assert "no episode earned anything: begin with demonstrations (supervised), easier tasks" in done.stderr
 
 
 def test_a_traceback_is_shown_where_it_is_asked_for(shop):

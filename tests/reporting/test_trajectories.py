@@ -11,6 +11,7 @@ from whetstone.trajectory import (
     Author,
     CallRecord,
     EndReason,
+    Judgement,
     RemovalScope,
     Score,
     Tokens,
@@ -34,7 +35,8 @@ FIRST = Turn(
 LAST = Turn(Tokens.written([7], Author.PARTNER), Tokens.written([8], Author.EXPERT), assistant("3"))
 WHOLE = Trajectory(
     "a", "task", (user("1+2?"),), (FIRST, LAST), EndReason.TERMINATED,
-    score=Score(1.0, {"x": 1.0}, (0.5, 0.5), True), seconds=1.5,
+    score=Score(1.0, {"x": 1.0}, (0.5, 0.5), True, judgements=(Judgement("Is it?", {"reason": "so", "met": True}),)),
+    seconds=1.5,
 )  # fmt: skip
 
 
@@ -62,6 +64,7 @@ def test_what_was_written_is_read_back_field_by_field(tmp_path):
     write_trajectories(path, [WHOLE, failed])
     whole, none = read_trajectories(path)
     assert replace(whole, turns=()) == replace(WHOLE, turns=())
+    assert whole.score.judgements == WHOLE.score.judgements  # equality of scores passes over them
     for a, b in zip(whole.turns, WHOLE.turns, strict=True):
         same_turn(a, b)
     assert none == failed

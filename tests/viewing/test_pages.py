@@ -13,19 +13,21 @@ from pathlib import Path
 
 import pytest
 
+from tests_chromium import CHROMIUM
 from tests_viewed import episode, evaluated, made_run, played, row
 from whetstone.chat.message import tool_result
 from whetstone.cli.listening import bound_to
+from whetstone.extras import install_command
 from whetstone.record import RunStore
 from whetstone.reporting import Journal
 from whetstone.serving.access import Keys, new_key
 from whetstone.serving.connections import runner
+from whetstone.trajectory import Judgement, Score
 from whetstone.trajectory_json import encoded_trajectory
 from whetstone.viewing.app import Viewer, view_application
 from whetstone.viewing.opened import opened_runs
 
 pytestmark = pytest.mark.slow
-BROWSER = Path("/usr/bin/chromium")
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -36,18 +38,17 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-AXE = Path(os.environ.get("AXE", "node_modules/axe-core/axe.min.js"))
 PHONE = {"width": 390, "height": 800}
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31mred"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    if not BROWSER.is_file():
-        pytest.skip("no browser: apt-get install chromium")
+    api = pytest.importorskip("playwright.sync_api", reason=install_command("browser"))
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
     with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=str(BROWSER), args=FLAGS)
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield found
         found.close()
 
@@ -83,7 +84,9 @@ def folder(tmp_path_factory):
         evaluated(run, "untrained", 0.1, [0.05, 0.2], [episode("e/0", "sums/0", reward=0.0)])
         text = (run / "recipe.yaml").read_text()
         (run / "recipe.yaml").write_text(text.replace("0.001", rate))
-    evil = episode("group-0/evil/0#9", EVIL, says=EVIL, tool=EVIL, error=EVIL)
+    said = Judgement(EVIL, {"reason": EVIL, "met": False})
+    judged = Score(0.0, judgements=(Judgement("Is there a source?", {"reason": "it names one", "met": True}), said))
+    evil = episode("group-0/evil/0#9", EVIL, says=EVIL, tool=EVIL, error=EVIL, score=judged)
     object.__setattr__(evil.turns[0], "observation", (tool_result(EVIL, call_id="call_0"),))
     with open(place / "first" / "trajectories" / "step-000001.jsonl", "ab") as file:
         file.write(encoded_trajectory(evil) + b"\n")
@@ -234,6 +237,9 @@ def test_what_a_model_wrote_is_text_and_nothing_else(open_page):
     shown = page.locator("article").inner_text()
     assert "<script>document.title='owned'</script>" in shown
     assert "\x1b" not in shown
+    judgements = page.locator(".judgements li").all_inner_texts()
+    assert judgements[0].startswith("<img src=x")  # what was refused comes first
+    assert judgements[1] == "Is there a source?\nmet yes\nit names one"
     assert page.locator("main img, main script").count() == 0
     assert "owned" not in page.title()
 
@@ -315,11 +321,12 @@ def test_on_a_phone_nothing_stands_beside_the_screen(open_page, tab):
     ],
 )
 def test_nobody_is_left_out(open_page, query, scheme):
-    if not AXE.is_file():
-        pytest.skip("no axe: npm install axe-core, or AXE=PATH/axe.min.js")
+    axe = pytest.importorskip("axe_playwright_python", reason=install_command("browser"))
     page = open_page(query, color_scheme=scheme)
     page.wait_for_selector("main table, main figure, main select")
-    page.evaluate(AXE.read_text())  # past the page's own policy, which forbids foreign scripts
+    page.evaluate(
+        (Path(axe.__file__).parent / "axe.min.js").read_text()
+    )  # past the page's own policy, which forbids foreign scripts
     found = page.evaluate("axe.run()")
     told = [(each["id"], each["nodes"][0]["html"][:160]) for each in found["violations"]]
     assert told == []

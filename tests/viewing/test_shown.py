@@ -5,7 +5,7 @@ import orjson
 from tests_viewed import episode
 from whetstone.chat.message import Image, Message, Text
 from whetstone.policies import build_tiny
-from whetstone.trajectory import Author, Tokens
+from whetstone.trajectory import Author, Judgement, Score, Tokens
 from whetstone.trajectory_json import encoded_trajectory
 from whetstone.viewing.shown import MOST_CHARACTERS, conversation, pieces
 
@@ -87,3 +87,12 @@ def test_a_row_of_another_version_is_shown_as_far_as_it_goes():
     told = conversation({"id": "old", "turns": [{"action": {"ids": [1]}}]}, None)
     assert told["turns"][0]["action"]["texts"] == ["#1 "]
     assert told["turns"][0]["message"] is None
+
+
+def test_what_judges_said_stands_in_it_as_text():
+    judged = episode("a", "t")
+    said = {"reason": "no \x1b[31msource", "met": False}
+    object.__setattr__(judged, "score", Score(0.0, judgements=(Judgement("Is it so?", said),)))
+    told = conversation(row(judged), None)["judgements"]
+    assert told == [{"question": "Is it so?", "said": {"reason": "no source", "met": False}}]
+    assert conversation({"id": "a", "score": {"judgements": [{}]}}, None)["judgements"][0]["said"] == {}

@@ -131,6 +131,9 @@ def _show_trajectory(trajectory: Trajectory, credit: Mapping[str, Any], unknown:
     said = "no score" if score is None else f"reward {score.value:g}"
     parts = "".join(f", {name} {value:g}" for name, value in score.parts.items()) if score is not None else ""
     click.secho(plain(f"ended by {trajectory.ended}{error}: {said}{parts}"), bold=True)
+    for each in score.judgements if score is not None else ():
+        said = ", ".join(f"{name} {value}" for name, value in each.said.items())
+        click.echo(_within(plain(f"judged: {each.question}\n  {said}"), full))
     if credit:
         baseline = next((link for link in credit["chain"] if link["what"] == "baseline"), None)
         compared = f", compared with {baseline['value']:.4g}: {baseline['said']}" if baseline is not None else ""

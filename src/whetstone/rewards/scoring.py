@@ -15,8 +15,9 @@ from numbers import Real
 from typing import Any
 
 from whetstone.errors import InfrastructureError, WhetstoneError, explained, said_by
+from whetstone.rewards.judges.heard import judgements_heard
 from whetstone.rewards.protocol import Compares, Reward
-from whetstone.trajectory import EndReason, RemovalScope, Score, Task, Trajectory
+from whetstone.trajectory import EndReason, Judgement, RemovalScope, Score, Task, Trajectory
 
 REWARD_FAILED = "the reward failed: "
 """What the error of a trajectory begins with whose reward did."""
@@ -34,7 +35,9 @@ async def scored(reward: Reward, trajectory: Trajectory, task: Task, *, seconds:
     if not trajectory.ended.valid:
         return replace(trajectory, removal=RemovalScope.BEFORE_BASELINE)
     try:
-        return _with(trajectory, await _within(seconds, reward(trajectory, task)))
+        with judgements_heard() as heard:
+            score = await _within(seconds, reward(trajectory, task))
+        return _with(trajectory, score, heard)
     except WhetstoneError:
         raise
     except KeyError as failure:
@@ -90,7 +93,7 @@ async def _within(seconds: float | None, judging: Awaitable[Any]) -> Any:
         raise
 
 
-def _with(trajectory: Trajectory, score: Score) -> Trajectory:
+def _with(trajectory: Trajectory, score: Score, heard: Sequence[Judgement] = ()) -> Trajectory:
     if not isinstance(score, Score):
         raise TypeError(f"it returned {_short(score)}, not a Score: return Score(1.0, success=True), say")
     if score.invalid:
@@ -105,7 +108,7 @@ def _with(trajectory: Trajectory, score: Score) -> Trajectory:
     for name, value in said.items():
         if not math.isfinite(value):
             raise ValueError(f"it said {value} as {name}")
-    return replace(trajectory, score=score)
+    return replace(trajectory, score=replace(score, judgements=score.judgements or tuple(heard)))
 
 
 def _in_numbers(score: Score) -> Score:

@@ -339,6 +339,8 @@ class SingleRun:
             why = learned_from(learning_rows(rows, windows=1)[0]).removeprefix("nothing: ")
         else:
             why = "the gradient was 0"
+        if stage == "reinforcement" and not any(row.get("episode/success") or row.get("reward/mean") for row in rows):
+            why += ", no episode earned anything: begin with demonstrations (supervised), easier tasks, reward in parts"
         more = f"; `whetstone why {self.run_dir}` has each step" if stage == "reinforcement" else ""
         self.progress.say(f"{stage}: nothing was learned, no update changed the weights: {why}{more}")
 

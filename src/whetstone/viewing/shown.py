@@ -24,7 +24,8 @@ _TRAINED = {str(author) for author in TRAINABLE}
 
 
 def conversation(row: Mapping[str, Any], tokenizer: Tokenizer | None, *, whole: bool = False) -> dict[str, Any]:
-    """A trajectory's line as the page shows it: `opening`, and `turns` with messages, tokens, calls and credit.
+    """A trajectory's line as the page shows it: `opening`, `turns` with messages, tokens, calls and credit, and what
+    judges said.
 
     Args:
         tokenizer: None: tokens are shown by their ids.
@@ -57,6 +58,7 @@ def conversation(row: Mapping[str, Any], tokenizer: Tokenizer | None, *, whole: 
     return {
         "opening": messages[: int(row.get("opening") or 0)],
         "turns": turns,
+        "judgements": [_judgement(each) for each in score.get("judgements") or ()],
         "removal": row.get("removal"),
         "final": {plain(str(name)): plain(str(value))[:2000] for name, value in (row.get("final") or {}).items()},
         "declared": {plain(str(name)): plain(str(value)) for name, value in (row.get("declared") or {}).items()},
@@ -137,6 +139,14 @@ def _cut(text: str, most: int) -> dict[str, Any]:
         return {"text": plain(text)}
     head, tail = text[: most * 3 // 4], text[-most // 4 :]
     return {"text": plain(head), "tail": plain(tail), "left_out": len(text) - len(head) - len(tail)}
+
+
+def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
+    said = (row.get("said") or {}).items()
+    return {
+        "question": plain(str(row.get("question"))),
+        "said": {plain(str(k)): v if isinstance(v, bool | int | float) else plain(str(v)) for k, v in said},
+    }
 
 
 def _nth(values: Any, number: int) -> Any:

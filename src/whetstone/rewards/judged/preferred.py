@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
 from whetstone.rewards.judged.material import transcript
 from whetstone.rewards.judges import Judge, Question
+from whetstone.rewards.judges.heard import judgement_of
 from whetstone.rewards.protocol import Reward
-from whetstone.trajectory import Score, Task, Trajectory
+from whetstone.trajectory import Judgement, Score, Task, Trajectory
 
 BETTER: Mapping[str, Any] = {
     "type": "object",
@@ -62,23 +63,31 @@ class Preferred:
         verdicts = await asyncio.gather(
             *(prefer(self.judge, self.ask, task.prompt, shown[a], shown[b]) for a, b in pairs)
         )
+        said: list[list[Judgement]] = [[] for _ in trajectories]
         for (a, b), verdict in zip(pairs, verdicts, strict=True):
+            if verdict.said:
+                asked = f"{self.ask} First: {trajectories[a].id}; second: {trajectories[b].id}"
+                for place in (a, b):
+                    said[place].append(judgement_of(asked, verdict.said))
             wins[a] += verdict.won
             wins[b] += 1 - verdict.won
             disagreed[a] += verdict.disagreed
             disagreed[b] += verdict.disagreed
         others = max(1, len(trajectories) - 1)
         return [
-            await self._with(t, task, won / others if len(trajectories) > 1 else 0.5, split / others)
-            for t, won, split in zip(trajectories, wins, disagreed, strict=True)
+            await self._with(t, task, won / others if len(trajectories) > 1 else 0.5, split / others, heard)
+            for t, won, split, heard in zip(trajectories, wins, disagreed, said, strict=True)
         ]
 
-    async def _with(self, trajectory: Trajectory, task: Task, share: float, disagreed: float) -> Score:
+    async def _with(
+        self, trajectory: Trajectory, task: Task, share: float, disagreed: float, said: Sequence[Judgement] = ()
+    ) -> Score:
         parts = {"wins": share, "order_disagreed": disagreed}
         if self.beside is None:
-            return Score(self.weight * share, parts)
+            return Score(self.weight * share, parts, judgements=tuple(said))
         other = await self.beside(trajectory, task)
-        return replace(other, value=other.value + self.weight * share, parts={**other.parts, **parts})
+        value, judgements = other.value + self.weight * share, (*other.judgements, *said)
+        return replace(other, value=value, parts={**other.parts, **parts}, judgements=judgements)
 
     async def close(self) -> None:
         """Let go of the judge."""
@@ -93,6 +102,8 @@ class Preference:
     """By the first: 1, 0, or a half for neither."""
     disagreed: bool
     """Whether the answer was another when their places were changed."""
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """The answer where the first stood first; empty where nobody was asked."""
 
 
 async def prefer(judge: Judge, ask: str, task: str, one: str, other: str) -> Preference:
@@ -102,7 +113,7 @@ async def prefer(judge: Judge, ask: str, task: str, one: str, other: str) -> Pre
     questions = [
         Question(ask, {"task": task, "first": a, "second": b}, BETTER) for a, b in ((one, other), (other, one))
     ]
-    said = [answer["better"] for answer in await asyncio.gather(*map(judge.answer, questions))]
-    there = {"first": 1.0, "second": 0.0, "neither": 0.5}[said[0]]
-    back = {"first": 0.0, "second": 1.0, "neither": 0.5}[said[1]]
-    return Preference(there, False) if there == back else Preference(0.5, True)
+    answers = await asyncio.gather(*map(judge.answer, questions))
+    there = {"first": 1.0, "second": 0.0, "neither": 0.5}[answers[0]["better"]]
+    back = {"first": 0.0, "second": 1.0, "neither": 0.5}[answers[1]["better"]]
+    return Preference(there if there == back else 0.5, there != back, answers[0])

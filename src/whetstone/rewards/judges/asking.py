@@ -16,6 +16,7 @@ from typing import Any
 import jsonschema
 
 from whetstone.errors import InfrastructureError
+from whetstone.rewards.judges.heard import hear
 from whetstone.rewards.judges.protocol import Meter, Question
 
 _LATEST = 20_000
@@ -87,6 +88,21 @@ async def certain(
     Raises:
         InfrastructureError: He never gave one.
     """
+    answer = await _certain(question, said, who=who, kept=kept, under_way=under_way, meter=meter, tries=tries)
+    hear(question, answer)
+    return answer
+
+
+async def _certain(
+    question: Question,
+    said: Callable[[int], Awaitable[str]],
+    *,
+    who: str,
+    kept: Kept,
+    under_way: dict[str, asyncio.Future[Mapping[str, Any]]],
+    meter: Meter,
+    tries: int,
+) -> Mapping[str, Any]:
     meter.questions += 1
     key = f"{who}\n{question.key}"
     found = kept.get(key)

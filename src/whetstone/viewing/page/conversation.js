@@ -73,11 +73,24 @@ function drawTrajectory(context, told, tokens, { measure, range, isPinned }) {
       details("As JSON", false, () => el("pre", { tabIndex: 0 }, JSON.stringify(row, null, 1)))),
     colours(measure, range),
     el("div", { class: "talk" }, told.opening.map((message) => bubble(context, told, message)),
-      told.turns.map((turn, i) => [turnHead(turn, i), drawAction(context, told, turn, tokens[i], measure, range, i),
+      told.turns.map((turn, i) => [turnHead(turn, i, tokens[i]), drawAction(context, told, turn, tokens[i], measure, range, i),
         turn.observation.map((message) => bubble(context, told, message))])),
+    judgements(told),
     Object.keys(told.final).length > 0 && details("What the environment said of itself", false, () => pairs(told.final)),
     Object.keys(told.declared).length > 0 && details("How its world works", false, () => pairs(told.declared)),
     group(told), credit(context, told));
+}
+
+// What judges said, and why; what they refused first.
+function judgements(told) {
+  if (!told.judgements.length) return null;
+  const refused = ({ said: { met } }) => met === false;
+  const rows = told.judgements.toSorted((a, b) => refused(b) - refused(a)).map(({ question, said: { reason, ...rest } }) =>
+    el("li", {}, el("b", {}, question), el("p", {}, Object.entries(rest).map(([name, value]) => el("span",
+      { class: value === true ? "right" : value === false ? "wrong" : "" },
+      `${name} ${value === true ? "yes" : value === false ? "no" : value} `))),
+    reason && el("p", { class: "text" }, reason)));
+  return details(`What judges said (${rows.length})`, true, () => el("ul", { class: "judgements" }, rows));
 }
 
 const pairs = (values) => el("dl", { class: "values" }, Object.entries(values).map(([name, value]) =>
@@ -102,11 +115,13 @@ function colours(measure, range) {
     el("span", { class: "soft" }, said));
 }
 
-function turnHead(turn, i) {
+function turnHead(turn, i, tokens) {
   const [generation, queue, environment] = turn.seconds;
   const said = [`turn ${i + 1}`];
   if (turn.reward !== null) said.push(`reward ${number(turn.reward)}`);
   if (turn.credit !== null) said.push(`credit ${number(turn.credit)}`);
+  const paid = tokens.map((token) => token.advantage).filter((value) => value !== undefined && value !== null);
+  if (paid.length) said.push(`advantage ${number(paid.reduce((sum, value) => sum + value, 0) / paid.length)}`);
   for (const [name, value] of Object.entries(turn.signals)) if (value !== null) said.push(`${name} ${number(value)}`);
   if (turn.rewritten) said.push("context rewritten");
   if (turn.aside) said.push("said to the rollout, not to the environment");

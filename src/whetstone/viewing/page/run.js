@@ -66,8 +66,9 @@ function head(run, told) {
   return [
     el("h1", {}, told.title),
     el("div", { class: `verdict ${mood}` },
-      el("p", { class: "word" }, el("span", { "aria-hidden": "true" }, `${sign} `), word),
-      el("p", {}, told.verdict.said)),
+      el("div", {}, el("p", { class: "word" }, el("span", { "aria-hidden": "true" }, `${sign} `), word),
+        el("p", {}, told.verdict.said)),
+      glance(run, rows)),
     el("p", { class: "progress" },
       el("span", { class: `pill state-${progress.state}` }, STATES[progress.state]),
       ` ${progress.stage} step ${whole(progress.step)}${progress.steps ? ` of ${whole(progress.steps)}` : ""}${age}`,
@@ -78,7 +79,7 @@ function head(run, told) {
       "aria-label": `${progress.stage}: ${Math.round(100 * share)} %` }),
     el("dl", { class: "figures" },
       figure("success, last step", success ? percent(success.y.at(-1)) : "–",
-        success?.low.length ? `95 %: ${percent(success.low.at(-1))} to ${percent(success.high.at(-1))}` : ""),
+        success?.low.length ? `95 %: ${(100 * success.low.at(-1)).toFixed(0)} to ${(100 * success.high.at(-1)).toFixed(0)} %` : ""),
       figure("reward", number(last("reward/mean"))),
       figure("turns", number(last("episode/turns"))),
       figure("tool calls", number(last("episode/tool_calls"))),
@@ -90,6 +91,14 @@ function head(run, told) {
       el("summary", {}, `${told.remarks.length} remarks on its files`),
       el("ul", {}, told.remarks.map((said) => el("li", {}, said)))),
   ];
+}
+
+// The one curve the verdict is about, beside it.
+function glance(run, rows) {
+  const key = ["episode/success", "reward/mean", "loss"].find((each) => rows[each]?.x.length > 1);
+  return key && el("figure", { class: "glance" }, el("figcaption", {}, title(key)),
+    chart([{ ...rows[key], name: run.name, colour: "var(--c0)" }], { label: `${title(key)}, at a glance`, share: isShare(key),
+      smooth: Number(state.smooth ?? 0.6) }));
 }
 
 function alerts(told) {

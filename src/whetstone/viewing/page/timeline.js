@@ -33,11 +33,12 @@ export async function update(context) {
 function summary(steps) {
   const sum = (key) => steps.reduce((total, each) => total + (each[key] ?? 0), 0);
   const [rollout, up] = [sum("rollout"), sum("update")];
-  const engine = steps.some((each) => each.engine !== null) ? sum("engine") : null;
+  const drawn = steps.filter((each) => each.engine !== null); // experts play without an engine
+  const played = drawn.reduce((total, each) => total + each.rollout, 0);
   const share = (part) => `${Math.round((100 * part) / (rollout + up || 1))} %`;
   return el("p", {}, `${whole(steps.length)} steps took ${duration(rollout + up)}: ${share(rollout)} sampling, `
-    + `${share(up)} updates.${engine === null || !rollout ? ""
-      : ` The engine worked ${Math.round((100 * engine) / rollout)} % of the sampling time.`}`);
+    + `${share(up)} updates.${!played ? ""
+      : ` While the policy sampled, the engine worked ${Math.round((100 * sum("engine")) / played)} % of the time.`}`);
 }
 
 const legend = () => el("p", { class: "legend" }, Object.entries(KINDS).map(([kind, name]) =>

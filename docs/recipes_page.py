@@ -1,0 +1,81 @@
+"""The page of recipes: every world and method that comes along, with what it sets and what came of it here."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+from measured import of_a_world, papers_of, verdicts
+
+from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe, read_method
+
+TOP = """# Recipes
+
+*Written from `src/whetstone/recipes` and stored results by `make docs`.*
+
+A world is what is to be learned; a method is a layer of a few keys that fits over any of them:
+
+```console
+$ whetstone train frozen-lake with=gigpo
+$ whetstone recipes show frozen-lake with=gigpo        # all of it, and where each key comes from
+$ whetstone compare frozen-lake with=null,gigpo --seeds 3
+```
+
+## Worlds
+
+Success on held-out tasks, before and behind reinforcement, with 95 % intervals. What a policy of a hundred million
+parameters came to: [real models](../benchmarks/results/real_models.md).
+
+| recipe | what is learned | tasks, environment, reward | measured |
+| --- | --- | --- | --- |
+"""
+METHODS = """
+## Methods
+
+{count}; each as its file has it, and what came of the claims of its paper by [one rule](papers.md). What is measured is
+the mechanism here, with tiny policies for minutes, and no verdict on a paper.
+
+"""
+
+
+def recipes_page() -> str:
+    """The whole page."""
+    parts = [TOP, *(_world(name) for name in built_in_recipes())]
+    names = built_in_methods()
+    parts.append(METHODS.format(count=len(names)))
+    parts += [_method(name) for name in names]
+    return "".join(parts).rstrip() + "\n"
+
+
+def _world(name: str) -> str:
+    recipe = load_recipe(name).recipe
+    parts = f"`{recipe.tasks.source}`, `{recipe.environment.name}`, `{recipe.reward.name}`"
+    return f"| `{name}` | {recipe.title} | {parts} | {of_a_world(name) or 'not stored'} |\n"
+
+
+def _method(name: str) -> str:
+    keys = dict(read_method(name).keys)
+    links = {paper.arxiv: paper.title for paper in papers_of(f"method {name}") if paper.arxiv}
+    for arxiv in re.findall(r"\d{4}\.\d{5}", str(keys.get("paper") or "")):
+        links.setdefault(arxiv, f"arXiv:{arxiv}")
+    said = " · ".join(f"[{title}](https://arxiv.org/abs/{arxiv})" for arxiv, title in links.items())
+    text = (files("whetstone") / "recipes" / "methods" / f"{name}.yaml").read_text(encoding="utf-8")
+    about, _, rest = _parted(text)
+    lines = [f"### `{name}`\n\n", f"{keys.get('title') or name}. {about}\n\n", f"```yaml\n{rest}```\n\n"]
+    if said:
+        lines.append(f"*Paper:* {said}\n\n")
+    if found := verdicts(f"method {name}"):
+        lines.append(f"{found}\n")
+    return "".join(lines)
+
+
+def _parted(text: str) -> tuple[str, str, str]:
+    """(the comment a file begins with, what it is called, its other keys)"""
+    lines = text.splitlines(keepends=True)
+    head = 0
+    while head < len(lines) and lines[head].startswith("#"):
+        head += 1
+    about = " ".join(line.lstrip("# ").strip() for line in lines[:head])
+    named = [line for line in lines[head:] if re.match(r"(title|paper):", line)]
+    rest = "".join(line for line in lines[head:] if line not in named)
+    return about, "".join(named), rest.strip("\n") + "\n"

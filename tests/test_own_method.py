@@ -1,0 +1,59 @@
+"""The page that takes an estimator from its paper: its code, its test and its recipe do what the page says."""
+
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests_cli import whetstone
+from whetstone.algorithms.advantages import leave_one_out
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "own-method.md").read_text()
+README = (ROOT / "README.md").read_text()
+CODE, TEST = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(KEYS,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+COMMANDS = [line.removeprefix("$ whetstone ") for line in re.findall(r"^\$ whetstone (?:train|recipes) .*", PAGE, re.M)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in (("rloo.py", CODE), ("test_rloo.py", TEST), ("rloo.yaml", KEYS)):
+        (tmp_path / name).write_text(text)
+    for name, language in (("shop.py", "python"), ("shop.jsonl", "json"), ("shop.yaml", "yaml")):
+        (tmp_path / name).write_text(re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)[1])
+    return tmp_path
+
+
+def test_it_is_thirty_lines_and_what_comes_along_by_that_name(folder, monkeypatch):
+    assert len(CODE.splitlines()) <= 30
+    monkeypatch.syspath_prepend(folder)
+    rewards, group = torch.rand(12, dtype=torch.float64), torch.arange(12) % 4
+    assert torch.allclose(importlib.import_module("rloo").rloo(rewards, group), leave_one_out(rewards, group))
+
+
+@pytest.mark.slow
+def test_its_test_passes_and_fails_where_the_function_is_another(folder):
+    def passed():
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_rloo.py"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+        return subprocess.run(words, cwd=folder, env=environment, capture_output=True, check=False).returncode == 0
+
+    assert passed()
+    (folder / "rloo.py").write_text(CODE.replace("(n - 1)", "n"))
+    assert not passed()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", COMMANDS)
+def test_its_commands_run(folder, said):
+    done = whetstone(*shlex.split(said), "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
