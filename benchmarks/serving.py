@@ -33,7 +33,7 @@ from whetstone.cli.listening import bound_to
 from whetstone.inference import Engine, Sampling
 from whetstone.recipe import load_recipe
 from whetstone.serving import Episodes, Server, Speaker, application
-from whetstone.serving.connections import runner
+from whetstone.serving.connections import keep_what_is_loaded, runner
 
 RESULTS = Path(__file__).parent / "results"
 GOAL = 0.9
@@ -162,6 +162,7 @@ class Endpoint:
         self._serving = asyncio.ensure_future(self._server.serve(sockets=[bound]))
         while not self._server.started:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
+        keep_what_is_loaded()
         return self
 
     async def __aexit__(self, *_: object) -> None:

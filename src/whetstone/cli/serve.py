@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from whetstone.assembly import Assembly
-from whetstone.chat import Chat
 from whetstone.cli.listening import bound_to, keys_for, served_at
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.unread import LEARNING, say_unread
@@ -19,7 +18,7 @@ from whetstone.errors import RecipeError
 from whetstone.plugins import find_part
 from whetstone.serving import Episodes, Keys, Server, Speaker, application, new_key
 from whetstone.serving.access import ROLES
-from whetstone.serving.connections import runner
+from whetstone.serving.connections import keep_what_is_loaded, runner
 from whetstone.serving.judging import Judging
 from whetstone.serving.people import PeopleQueue, people_routes
 from whetstone.serving.redacting import Redacting
@@ -37,7 +36,7 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 @click.option("--name", help="What clients call the model; the last part of RUN_OR_MODEL unless said.")
 @click.option("--record", type=click.Path(path_type=Path), help="A file episodes are added to, as `data` of a stage.")
 @click.option("--judge", is_flag=True, help="Let the run's reward judge each episode nobody paid; see --record.")
-@click.option("--redact", metavar="MODULE:FUNCTION", help="Takes a text, returns it as it may be kept; see --record.")
+@click.option("--redact", metavar="MODULE:FUNCTION", help="Takes a text, returns it as it may be kept.")
 @click.option("--people", type=click.Path(path_type=Path), metavar="FILE",
               help="Serve the page for people at /, with a queue that is kept in FILE.")  # fmt: skip
 @click.option("--keys", type=click.Path(path_type=Path), help="A file of keys; without it this machine alone may ask.")
@@ -82,8 +81,8 @@ def serve(
         click.echo(_made(keys, made, role, limits))
         return
     known = keys_for(address, keys)
-    if redact is not None and record is None:
-        raise RecipeError("--redact: nothing is kept without --record FILE")
+    if redact is not None and record is None and people is None:
+        raise RecipeError("--redact: nothing is kept without --record FILE or --people FILE")
     if judge and record is None:
         raise RecipeError("--judge: nothing is kept without --record FILE")
     if judge and not (Path(run_or_model) / "recipe.yaml").is_file():
@@ -118,14 +117,17 @@ async def _serve(
     assembly = assembled(run_or_model, overrides, None)
     engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
     named = name or Path(run_or_model).name
-    writer = _Record(record, _redacting(assembly.chat, redact)) if record is not None else None
+    taken_out = find_part("redact", redact, {}) if redact is not None else None
+    redacting = Redacting(assembly.chat, taken_out) if taken_out is not None else None
+    writer = _Record(record, redacting) if record is not None else None
     judging = _judging(assembly, writer) if judge and writer is not None else None
     try:
         episodes = Episodes(writer, idle_seconds=idle_seconds, judging=judging)
         speaker = Speaker(engine, assembly.chat, context_length=assembly.policy.context_length, seed=seed)
         behind = Server(speaker, episodes, name=named, keys=keys)
-        also = people_routes(behind, PeopleQueue(people)) if people is not None else ()
+        also = people_routes(behind, PeopleQueue(people, redact=taken_out)) if people is not None else ()
         server = runner(application(behind, also=also))
+        keep_what_is_loaded()
         click.echo(f"{named} at {served_at(bound)}")
         await server.serve(sockets=[bound])
     finally:
@@ -139,10 +141,6 @@ async def _serve(
 def _judging(assembly: Assembly, over: Callable[[Trajectory], None]) -> Judging:
     seconds = assembly.resolved.recipe.rollout.reward_timeout_seconds
     return Judging(assembly.reward, over, seconds=seconds, say=lambda line: click.echo(line, err=True))
-
-
-def _redacting(chat: Chat, redact: str | None) -> Callable[[Trajectory], Trajectory] | None:
-    return Redacting(chat, find_part("redact", redact, {})) if redact is not None else None
 
 
 class _Record:
