@@ -71,3 +71,8 @@ def without_cards(text):
 def without_words(text):
     """A redaction that leaves nothing."""
     return "x" if text.strip() else text
+
+
+def broken(text):
+    """A redaction that fails."""
+    raise ValueError("a bug of its own")

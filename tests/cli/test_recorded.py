@@ -5,6 +5,8 @@ from click.testing import CliRunner
 
 from whetstone.chat import assistant, user
 from whetstone.cli.main import cli
+from whetstone.cli.serve import RecordFile
+from whetstone.serving.recorded import recorded_episodes
 from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
 from whetstone.trajectory_json import encoded_trajectory
 
@@ -68,3 +70,17 @@ def test_a_file_of_something_else_is_named(tmp_path):
 )
 def test_a_judge_needs_a_run_and_a_record(arguments, said):
     assert said in str(whetstone("serve", *arguments).exception)
+
+
+def test_an_episode_a_redaction_fails_on_is_not_kept_and_the_next_one_is(tmp_path, capsys):
+    def redacting(trajectory):
+        if trajectory.id == "t/e1":
+            raise ValueError("a bug of its own")
+        return trajectory
+
+    path = tmp_path / "said.jsonl"
+    record = RecordFile(path, redacting)
+    record(episode("e1", "five", 1.0))
+    record(episode("e2", "six", 1.0))
+    assert [told.id for told in recorded_episodes(path)] == ["t/e2"]
+    assert "t/e1: not kept, since --redact failed: ValueError: a bug of its own" in capsys.readouterr().err

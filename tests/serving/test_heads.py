@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from tests_served import HI, Scripted, at_a_socket, made, played, request, sent_raw, until
+from whetstone.serving import Episodes, Key
 from whetstone.serving.streaming import EventStream
 
 CHAT = "/v1/chat/completions"
@@ -174,3 +175,13 @@ def test_who_hangs_up_before_the_first_word_has_nothing_drawn(assembly):
             await until(lambda: served.engine.cancelled)
 
     played(assembly, work, engine=Slow(assembly))
+
+
+def test_who_begins_ever_more_episodes_ends_his_own():
+    over = []
+    episodes = Episodes(over.append, most=4)
+    careful, greedy = Key("careful", ""), Key("greedy", "")
+    episodes.opened(careful, {"id": "kept"})
+    for number in range(9):
+        episodes.opened(greedy, {"id": f"g{number}"})
+    assert [episode.id for episode in episodes] == ["kept", "g6", "g7", "g8"]

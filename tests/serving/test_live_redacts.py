@@ -44,14 +44,16 @@ def test_a_live_run_keeps_and_learns_what_is_left_and_people_see_all_of_it_meanw
         assert TRAINABLE.intersection(one.action.authors)  # the policy's own words are learned from as ever
 
 
-def test_a_turn_of_which_nothing_is_left_is_not_kept(tmp_path):
+@pytest.mark.parametrize("redact", ["without_words", "broken"])
+def test_a_turn_of_which_nothing_is_left_or_that_was_not_read_through_is_not_kept(tmp_path, redact):
     async def run():
-        async with LiveServed(tmp_path, live_recipe("live.redact=tests_live:without_words")) as served:
+        async with LiveServed(tmp_path, live_recipe(f"live.redact=tests_live:{redact}")) as served:
             before = served.weights()
             for number in range(2):
                 await corrected(served, f"e{number}", seed=number)
             await served.settled()
             assert served.weights() == before
+            assert any("a bug of its own" in line for line in served.lines) == (redact == "broken")
             return len(served.live.turns.episodes)
 
     assert asyncio.run(run()) == 0

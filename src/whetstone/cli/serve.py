@@ -14,7 +14,7 @@ from whetstone.assembly import Assembly
 from whetstone.cli.listening import bound_to, keys_for, served_at
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.unread import LEARNING, say_unread
-from whetstone.errors import RecipeError
+from whetstone.errors import RecipeError, explained
 from whetstone.plugins import find_part
 from whetstone.serving import Episodes, Keys, Server, Speaker, application, new_key
 from whetstone.serving.access import ROLES
@@ -119,7 +119,7 @@ async def _serve(
     named = name or Path(run_or_model).name
     taken_out = find_part("redact", redact, {}) if redact is not None else None
     redacting = Redacting(assembly.chat, taken_out) if taken_out is not None else None
-    writer = _Record(record, redacting) if record is not None else None
+    writer = RecordFile(record, redacting) if record is not None else None
     judging = _judging(assembly, writer) if judge and writer is not None else None
     try:
         episodes = Episodes(writer, idle_seconds=idle_seconds, judging=judging)
@@ -143,7 +143,7 @@ def _judging(assembly: Assembly, over: Callable[[Trajectory], None]) -> Judging:
     return Judging(assembly.reward, over, seconds=seconds, say=lambda line: click.echo(line, err=True))
 
 
-class _Record:
+class RecordFile:
     """A file of trajectories, one a line, each whole on the disk before the next.
 
     Args:
@@ -154,7 +154,12 @@ class _Record:
         self.path, self.count, self._redacting = path, 0, redacting
 
     def __call__(self, trajectory: Trajectory) -> None:
-        trajectory = trajectory if self._redacting is None else self._redacting(trajectory)
+        if self._redacting is not None:
+            try:
+                trajectory = self._redacting(trajectory)
+            except Exception as failure:  # somebody's own function; what it did not read through is not kept
+                click.echo(f"{trajectory.id}: not kept, since --redact failed: {explained(failure)}", err=True)
+                return
         with open(self.path, "ab") as file:
             file.write(encoded_trajectory(trajectory) + b"\n")
             file.flush()

@@ -23,8 +23,8 @@ MOST_OF_A_HEAD = 1 << 16
 
 
 def keep_what_is_loaded() -> None:
-    """What is there now stays, and the collector of cycles looks through it no more: with a model and its libraries that
-    is a fifth of a second, in the middle of everybody's answers."""
+    """What is there now stays, and the collector of cycles looks through it no more: with a model and its libraries
+    that is a fifth of a second, in the middle of everybody's answers."""
     gc.collect()
     gc.freeze()
 

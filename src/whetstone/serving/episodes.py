@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -65,7 +65,8 @@ class Episodes:
         over: Takes each trajectory when its episode is over.
         judging: Takes it instead, with its task, where it is an episode and not an answer a person replaced.
         watcher: Told what becomes of each.
-        most: Episodes under way at once; the one nobody asked for the longest is over when there are more.
+        most: Episodes under way at once; where there are more, that of the key with the most of them is over in which
+            nobody asked for the longest.
         idle_seconds: After which one nobody asks is over, without a reward if it had none.
     """
 
@@ -277,7 +278,10 @@ class Episodes:
 
     def _begun(self, id: str, key: Key, task: str) -> Episode:
         if len(self._open) >= self._most:
-            self.end(next(iter(self._open.values())))
+            owners = Counter(each.owner for each in self._open.values())
+            owners[key.name] += 1  # nobody ends another's with more of his own
+            fullest = max(owners, key=lambda owner: owners[owner])
+            self.end(next(each for each in self._open.values() if each.owner == fullest))
         episode = self._open[id] = Episode(id, task, key.name, asked=time.monotonic())
         return episode
 

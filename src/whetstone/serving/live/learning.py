@@ -19,7 +19,7 @@ from typing import Any
 from whetstone.assembly.assembly import Assembly
 from whetstone.chat.api.asked import RefusedError
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.errors import RunDirectoryError
+from whetstone.errors import RunDirectoryError, explained
 from whetstone.inference import Engine, publish
 from whetstone.recipe import LiveSettings
 from whetstone.record.checkpoint import checkpoint_path
@@ -189,7 +189,11 @@ class Live:
 
     def _add(self, turn: JudgedTurn) -> None:
         if self._redacting is not None:
-            redacted = turn.redacted(self._redacting)
+            try:
+                redacted = turn.redacted(self._redacting)
+            except Exception as failure:  # somebody's own function; what it did not read through is not kept
+                self.say(f"live.redact failed, and a turn is not kept: {explained(failure)}")
+                redacted = None
             if redacted is None:
                 self._without_word += 1
                 return
