@@ -33,7 +33,7 @@ from whetstone.cli.listening import bound_to
 from whetstone.inference import Engine, Sampling
 from whetstone.recipe import load_recipe
 from whetstone.serving import Episodes, Server, Speaker, application
-from whetstone.serving.connections import runner
+from whetstone.serving.connections import keep_what_is_loaded, runner
 
 RESULTS = Path(__file__).parent / "results"
 GOAL = 0.9
@@ -162,6 +162,7 @@ class Endpoint:
         self._serving = asyncio.ensure_future(self._server.serve(sockets=[bound]))
         while not self._server.started:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
+        keep_what_is_loaded()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -253,6 +254,16 @@ async def load(rounds: int, each: int, tokens: int, model: str | None = None) ->
     }
 
 
+def spoken(kind: int, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """(an API, a request in it): four kinds of ten are streamed, two each are Anthropic's and Responses."""
+    said, most, stream = body["messages"], body["max_tokens"], {"stream": kind < 4}
+    if kind in (2, 6):
+        return "messages", {"model": "demo", "messages": said, "max_tokens": most, **stream}
+    if kind in (3, 7):
+        return "responses", {"model": "demo", "input": said[0]["content"], "max_output_tokens": most, **stream}
+    return "chat/completions", {**body, **stream}
+
+
 async def soak(requests: int, every: int) -> dict[str, Any]:
     """Short requests of all kinds, and the memory of the server."""
     assembly = assemble(load_recipe("demo", [SMALL, "ablations=null"]))
@@ -271,21 +282,24 @@ async def soak(requests: int, every: int) -> dict[str, Any]:
                     megabytes.append(round(resident_bytes() / 2**20, 1))
                     print(number, megabytes[-1], round(time.perf_counter() - began), file=sys.stderr, flush=True)
                 kind = number % 10
-                body = {**asked(number % 997, number // 997, 2), "stream": kind < 4}
+                api, body = spoken(kind, asked(number % 997, number // 997, 2))
                 name = f"soak-{number}"
-                chat = f"/episodes/{name}/v1/chat/completions"
+                path = f"/episodes/{name}/v1/{api}"
                 if kind == 8:
                     body["model"] = "another"
                 if kind == 9:  # hangs up before it is answered
-                    asking = asyncio.ensure_future(line.ask(body, Heard(), path=chat))
+                    asking = asyncio.ensure_future(line.ask(body, Heard(), path=path))
                     await asyncio.sleep(0.002)
                     asking.cancel()
                     line.hang_up()
                     lost += 1
                     continue
-                await line.ask(body, heard, path=chat)
+                if kind == 5:
+                    await line.ask({"id": name, "task": f"task-{number % 7}"}, Heard(), path="/v1/episodes")
+                await line.ask(body, heard, path=path)
                 if kind in (0, 5):
-                    await line.ask({"reward": 1.0}, Heard(), path=f"/v1/episodes/{name}/reward")
+                    worth = {"reward": 1.0} if kind == 0 else {"final": True}
+                    await line.ask(worth, Heard(), path=f"/v1/episodes/{name}/reward")
             line.hang_up()
 
         await asyncio.gather(*(one() for _ in range(16)))
@@ -320,7 +334,8 @@ def page(told: Mapping[str, Any]) -> str:
     if "soak" in measured:
         soaked = measured["soak"]
         lines += [
-            f"Soak: {soaked['requests']:,} short requests (streamed, whole, paid, refused, hung up) in "
+            f"Soak: {soaked['requests']:,} short requests (chat, Responses and Messages; "
+            f"streamed, whole, begun, paid, ended, refused, hung up) in "
             f"{soaked['seconds']:,.0f} s: {soaked['answered']:,} answered, {soaked['refused']:,} refused as they "
             f"should, {soaked['hung_up']:,} hung up, {soaked['engine_failed']} failed. Resident megabytes every "
             f"{soaked['every']:,}: {', '.join(f'{m:.0f}' for m in soaked['megabytes'])}.",

@@ -55,7 +55,8 @@ def test_what_is_only_looked_at_loads_no_torch_and_few_modules(loads):
 
 
 def test_the_window_offers_what_it_names():
-    assert {"train", "load_recipe", "evaluate", "Recipe", "Task", "Trajectory", "Score"} == set(whetstone.__all__)
+    offered = {"train", "load_recipe", "evaluate", "episode", "Recipe", "Task", "Trajectory", "Score"}
+    assert offered == set(whetstone.__all__)
     assert all(callable(getattr(whetstone, name)) for name in whetstone.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         whetstone.trian  # noqa: B018

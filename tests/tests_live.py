@@ -61,3 +61,18 @@ async def corrected(served, episode, *, says="No, it should be B.", asks="Name a
         said.append(told.choices[0].message.model_dump(exclude_none=True))
         said.append({"role": "user", "content": says})
     return said
+
+
+def without_cards(text):
+    """A redaction that knows one card."""
+    return text.replace("4111", "[card]")
+
+
+def without_words(text):
+    """A redaction that leaves nothing."""
+    return "x" if text.strip() else text
+
+
+def broken(text):
+    """A redaction that fails."""
+    raise ValueError("a bug of its own")

@@ -22,10 +22,11 @@ from whetstone import window  # as a module, which is what `whetstone.window` is
 if TYPE_CHECKING:
     from whetstone.recipe.resolved import load_recipe
     from whetstone.recipe.settings import Recipe
+    from whetstone.serving.client import episode
     from whetstone.training.agent_evaluation import evaluate
     from whetstone.training.run import train
     from whetstone.trajectory import Score, Task, Trajectory
 
 __getattr__, __dir__ = window.window(__name__)
 
-__all__ = ["Recipe", "Score", "Task", "Trajectory", "evaluate", "load_recipe", "train"]
+__all__ = ["Recipe", "Score", "Task", "Trajectory", "episode", "evaluate", "load_recipe", "train"]

@@ -17,7 +17,7 @@ from whetstone.recipe import Resolved, load_recipe
 from whetstone.record import latest_checkpoint, run_recipe
 from whetstone.record.run_directory import claimed
 from whetstone.serving import Keys
-from whetstone.serving.connections import runner
+from whetstone.serving.connections import keep_what_is_loaded, runner
 from whetstone.serving.live.service import LiveService
 
 
@@ -95,6 +95,7 @@ async def _live(
         if paused:
             service.live.pause(True)
         asked = runner(service.app)
+        keep_what_is_loaded()
         click.echo(f"{name} at {served_at(bound)}, learning in {folder}")
         serving = asyncio.ensure_future(asked.serve(sockets=[bound]))
         assert service.learning is not None

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import click
 
-from whetstone.chat import Chat
+from whetstone.assembly import Assembly
 from whetstone.cli.listening import bound_to, keys_for, served_at
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.unread import LEARNING, say_unread
-from whetstone.errors import RecipeError
+from whetstone.errors import RecipeError, explained
 from whetstone.plugins import find_part
 from whetstone.serving import Episodes, Keys, Server, Speaker, application, new_key
 from whetstone.serving.access import ROLES
-from whetstone.serving.connections import runner
+from whetstone.serving.connections import keep_what_is_loaded, runner
+from whetstone.serving.judging import Judging
 from whetstone.serving.people import PeopleQueue, people_routes
 from whetstone.serving.redacting import Redacting
 from whetstone.trajectory import Trajectory
@@ -34,7 +35,8 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
 @click.option("--name", help="What clients call the model; the last part of RUN_OR_MODEL unless said.")
 @click.option("--record", type=click.Path(path_type=Path), help="A file episodes are added to, as `data` of a stage.")
-@click.option("--redact", metavar="MODULE:FUNCTION", help="Takes a text, returns it as it may be kept; see --record.")
+@click.option("--judge", is_flag=True, help="Let the run's reward judge each episode nobody paid; see --record.")
+@click.option("--redact", metavar="MODULE:FUNCTION", help="Takes a text, returns it as it may be kept.")
 @click.option("--people", type=click.Path(path_type=Path), metavar="FILE",
               help="Serve the page for people at /, with a queue that is kept in FILE.")  # fmt: skip
 @click.option("--keys", type=click.Path(path_type=Path), help="A file of keys; without it this machine alone may ask.")
@@ -54,6 +56,7 @@ def serve(
     port: int,
     name: str | None,
     record: Path | None,
+    judge: bool,
     redact: str | None,
     people: Path | None,
     keys: Path | None,
@@ -69,7 +72,8 @@ def serve(
     """Serve RUN_OR_MODEL, a run at its last checkpoint or a model as `policy.path` names it, until stopped.
 
     Agents are given `base_url=http://HOST:PORT/v1`, those of Anthropic's client the same without `/v1`. With
-    --record what they say is kept token by token, and `POST /v1/episodes/ID/reward` says what it was worth.
+    --record what they say is kept token by token, and `POST /v1/episodes/ID/reward`, or `whetstone.episode` in Python,
+    says what it was worth. `whetstone why FILE` says which tokens of it can be trained.
     """
     if made is not None:
         limits = {"requests_a_minute": requests_a_minute, "tokens_a_minute": tokens_a_minute}
@@ -77,11 +81,18 @@ def serve(
         click.echo(_made(keys, made, role, limits))
         return
     known = keys_for(address, keys)
-    if redact is not None and record is None:
-        raise RecipeError("--redact: nothing is kept without --record FILE")
-    say_unread(overrides, (*LEARNING, *_OF_EPISODES), "what is said is neither judged nor learned from")
+    if redact is not None and record is None and people is None:
+        raise RecipeError("--redact: nothing is kept without --record FILE or --people FILE")
+    if judge and record is None:
+        raise RecipeError("--judge: nothing is kept without --record FILE")
+    if judge and not (Path(run_or_model) / "recipe.yaml").is_file():
+        raise RecipeError(f"--judge: {run_or_model} is a model, and has no reward; name a run")
+    unread = [key for key in _OF_EPISODES if not (judge and key == "reward")]
+    say_unread(overrides, (*LEARNING, *unread), "what is said is not learned from, nor played here")
     with bound_to(address, port) as bound:
-        asyncio.run(_serve(run_or_model, overrides, bound, name, record, redact, people, known, idle_seconds, seed))
+        asyncio.run(
+            _serve(run_or_model, overrides, bound, name, record, judge, redact, people, known, idle_seconds, seed)
+        )
 
 
 def _made(keys: Path | None, name: str, role: str, limits: dict[str, int | None]) -> str:
@@ -96,6 +107,7 @@ async def _serve(
     bound: socket.socket,
     name: str | None,
     record: Path | None,
+    judge: bool,
     redact: str | None,
     people: Path | None,
     keys: Keys,
@@ -105,26 +117,33 @@ async def _serve(
     assembly = assembled(run_or_model, overrides, None)
     engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
     named = name or Path(run_or_model).name
-    writer = _Record(record, _redacting(assembly.chat, redact)) if record is not None else None
+    taken_out = find_part("redact", redact, {}) if redact is not None else None
+    redacting = Redacting(assembly.chat, taken_out) if taken_out is not None else None
+    writer = RecordFile(record, redacting) if record is not None else None
+    judging = _judging(assembly, writer) if judge and writer is not None else None
     try:
-        episodes = Episodes(writer, idle_seconds=idle_seconds)
+        episodes = Episodes(writer, idle_seconds=idle_seconds, judging=judging)
         speaker = Speaker(engine, assembly.chat, context_length=assembly.policy.context_length, seed=seed)
         behind = Server(speaker, episodes, name=named, keys=keys)
-        also = people_routes(behind, PeopleQueue(people)) if people is not None else ()
+        also = people_routes(behind, PeopleQueue(people, redact=taken_out)) if people is not None else ()
         server = runner(application(behind, also=also))
+        keep_what_is_loaded()
         click.echo(f"{named} at {served_at(bound)}")
         await server.serve(sockets=[bound])
     finally:
+        if judging is not None:
+            await judging.settled()
         if writer is not None:
             click.echo(f"{record}: {writer.count} episodes")
         await engine.close()
 
 
-def _redacting(chat: Chat, redact: str | None) -> Callable[[Trajectory], Trajectory] | None:
-    return Redacting(chat, find_part("redact", redact, {})) if redact is not None else None
+def _judging(assembly: Assembly, over: Callable[[Trajectory], None]) -> Judging:
+    seconds = assembly.resolved.recipe.rollout.reward_timeout_seconds
+    return Judging(assembly.reward, over, seconds=seconds, say=lambda line: click.echo(line, err=True))
 
 
-class _Record:
+class RecordFile:
     """A file of trajectories, one a line, each whole on the disk before the next.
 
     Args:
@@ -135,7 +154,12 @@ class _Record:
         self.path, self.count, self._redacting = path, 0, redacting
 
     def __call__(self, trajectory: Trajectory) -> None:
-        trajectory = trajectory if self._redacting is None else self._redacting(trajectory)
+        if self._redacting is not None:
+            try:
+                trajectory = self._redacting(trajectory)
+            except Exception as failure:  # somebody's own function; what it did not read through is not kept
+                click.echo(f"{trajectory.id}: not kept, since --redact failed: {explained(failure)}", err=True)
+                return
         with open(self.path, "ab") as file:
             file.write(encoded_trajectory(trajectory) + b"\n")
             file.flush()

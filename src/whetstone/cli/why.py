@@ -21,11 +21,12 @@ from whetstone.errors import RunDirectoryError
 from whetstone.plain_json import to_json
 from whetstone.reporting import Journal, learned_from, learning_rows
 from whetstone.serving.live.explaining import live_turns
+from whetstone.serving.recorded import recorded_episodes
 from whetstone.tools.plain_text import plain
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False), shell_complete=completing.run_folders)
+@click.argument("run_dir", type=click.Path(path_type=Path), shell_complete=completing.run_folders)
 @click.argument("trajectory", required=False, shell_complete=completing.trajectory_ids)
 @click.option("--step", type=int, help="Of reinforcement, from 1: its trajectories, and why it did or did not learn.")
 @click.option("--turn", type=int, help="Only the tokens of this turn, from 0.")
@@ -48,8 +49,14 @@ def why(
     what it was compared with, its advantage, and each token's ratio, clipping and push. Ids are listed by --step.
 
     Of a live run: every answer something was made of, by whom and in which update; with an episode's id, which of its
-    tokens are trained and why the rest are not.
+    tokens are trained and why the rest are not. Of a file of `whetstone serve --record`: the same of what is on record.
     """
+    if run_dir.is_file():
+        for option, value in (("--step", step), ("--turn", turn), ("--token", token)):
+            if value is not None:
+                raise RunDirectoryError(f"{option}: of a file there are its episodes, and with an episode's id its own")
+        _recorded(run_dir, trajectory, as_json)
+        return
     record.run_recipe(run_dir)  # says where there is no run
     if (run_dir / "live").is_dir():
         for option, value in (("--step", step), ("--turn", turn), ("--token", token)):
@@ -165,6 +172,34 @@ def _live(run_dir: Path, episode: str | None, as_json: bool) -> None:
             verb = "trained" if told.trained else "not trained"
             click.echo(
                 plain(f"turn {turn.number}, {told.by}: {told.said[:60]!r}: {told.count} tokens {verb}: {told.why}")
+            )
+
+
+def _recorded(path: Path, episode: str | None, as_json: bool) -> None:
+    """What of the episodes of a file can be trained."""
+    episodes = recorded_episodes(path, episode)
+    if as_json:
+        click.echo(to_json({"episodes": [asdict(each) for each in episodes]}))
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("episode", "reward", "turns", "segments", "drawn", "trained", "why"):
+        table.add_column(name, justify="left" if name in ("episode", "why") else "right", overflow="fold")
+    for each in episodes:
+        reward = "none" if each.reward is None else f"{each.reward:g}"
+        numbers = (reward, str(len(each.turns)), str(each.segments), str(each.drawn), str(each.trained))
+        table.add_row(escape(plain(each.id)), *numbers, escape(plain("; ".join(each.why))))
+    Console().print(table)
+    if episode is None:
+        if episodes:
+            click.echo(f"whetstone why {path} '{plain(episodes[0].id)}'   says which tokens of it can be trained")
+        return
+    for each in episodes:
+        for turn in each.turns:
+            why = "".join(f"; {reason}" for reason in turn.why)
+            click.echo(
+                plain(
+                    f"turn {turn.turn}: {turn.said[:60]!r}: {turn.trained} of {turn.drawn} tokens can be trained{why}"
+                )
             )
 
 

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.chat.api.asked import Answer, Asked, RefusedError, told, words
-from whetstone.chat.api.fields import flag, read_body
+from whetstone.chat.api.fields import finite, flag, read_body
 from whetstone.chat.api.openai_completions import COMPLETIONS
 from whetstone.chat.api.openai_responses import RESPONSES
 from whetstone.chat.api.protocol import Wire
@@ -193,12 +193,12 @@ class Agent:
         """Somebody says what the episode was worth.
 
         Raises:
-            RefusedError: It is no number.
+            RefusedError: It is no number, or more is said than there is here.
         """
-        worth = body.get("reward")
-        if isinstance(worth, bool) or not isinstance(worth, int | float):
-            raise RefusedError("reward: a number is asked for", param="reward")
-        self.final |= {"score": float(worth), "success": bool(body.get("success", worth >= 1))}
+        if unknown := sorted(set(body) - {"reward", "success"}):
+            raise RefusedError(f"{unknown[0]}: in training there are reward, success", param=unknown[0])
+        worth = finite(body.get("reward"), "reward")
+        self.final |= {"score": worth, "success": bool(body.get("success", worth >= 1))}
 
     async def _run(self, task: Task, url: str) -> None:
         if self._command:

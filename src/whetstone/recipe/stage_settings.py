@@ -418,6 +418,9 @@ class LiveSettings(OptimizerSettings):
     """What becomes of answers under way when weights change, as of reinforcement."""
     guard: GuardSettings | None = None
     """Go back where success on held-out tasks falls; null: nobody looks."""
+    redact: str | None = None
+    """`package.module:function`, a text → as it may be kept: what is taken out of words and tokens before a turn is
+    stored and learned from, and of what people wrote; null: nothing."""
     checkpoint_every: int = Field(10, ge=1)
     """Updates between two checkpoints."""
 

@@ -22,7 +22,7 @@ from whetstone.chat.api.asked import RefusedError
 from whetstone.errors import RecipeError
 
 ROLES = ("use", "reward", "admin")
-"""Each may do what those before it may: ask the model; pay episodes of any key; see and delete them."""
+"""Each may do what those before it may: ask the model; pay its own episodes; see, pay and delete those of any key."""
 
 _MINUTE = 60.0
 

@@ -5,7 +5,8 @@
     GET    /v1/models · /health · /openapi.json
     GET, DELETE /v1/responses/{id}               one of the last, kept in memory
     GET    /v1/episodes · /v1/episodes/{id}      what is under way
-    POST   /v1/episodes/{id}/reward              {"reward": 1.0}: the episode is over and worth that
+    POST   /v1/episodes                          {"id": …, "task": …}: one begins, before anything is said in it
+    POST   /v1/episodes/{id}/reward · /episodes/{id}/v1/reward    {"reward": 1.0}: it is over and worth that
     DELETE /v1/episodes/{id}                     forget it
 
 An episode is named by the header `x-whetstone-episode` or by the path `/episodes/{id}/v1/…`, which a client that only
@@ -20,10 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from whetstone.chat.api.anthropic_messages import counted_of
 from whetstone.chat.api.asked import Answer, Asked, RefusedError
 from whetstone.chat.api.fields import flag, read_body
 from whetstone.chat.api.openai_responses import RESPONSES
-from whetstone.chat.api.protocol import Stream, Wire
+from whetstone.chat.api.protocol import Wire
 from whetstone.chat.api.routes import ROUTES, model_listed, models_listed, wire_of
 from whetstone.chat.api.stored_responses import StoredResponses
 from whetstone.errors import EngineError, InfrastructureError, RecipeError, explained
@@ -39,16 +39,14 @@ from whetstone.extras import install_command
 from whetstone.network.loopback import LOOPBACK, named
 from whetstone.serving.access import Key, Keys
 from whetstone.serving.connections import RequestIds
-from whetstone.serving.episodes import Episodes
+from whetstone.serving.episodes import Episodes, checked_name, seed_of
 from whetstone.serving.openapi import document
 from whetstone.serving.recording import Episode
 from whetstone.serving.speaking import Speaker
+from whetstone.serving.streaming import EventStream, unless_gone
 
 EPISODE, TASK, SEED = "x-whetstone-episode", "x-whetstone-task", "x-whetstone-seed"
 """Headers."""
-LONGEST_NAME = 200
-"""Signs, of an episode or a task."""
-_NAME = re.compile(rf"[ -~]{{0,{LONGEST_NAME}}}")
 
 
 class Server:
@@ -85,6 +83,7 @@ class Server:
         headers = {name.lower(): value for name, value in request.headers.items()}
         host = headers.get("host", "")
         own = headers.get("origin") in (None, f"http://{host}")  # any other page in a browser could ask as its user
+        own = own and len(request.headers.getlist("host")) == 1
         if not len(self.keys) and not (named(host) in LOOPBACK and own):
             raise RefusedError("without keys this server answers to its own machine alone", status=403)
         key = self.keys.of(headers)
@@ -114,12 +113,9 @@ class Server:
         """The episode a request belongs to."""
         name = request.path_params.get("episode") or request.headers.get(EPISODE, "")
         task = request.headers.get(TASK, "")
-        if not _NAME.fullmatch(name) or "/" in name or not _NAME.fullmatch(task):
-            raise RefusedError(f"names have up to {LONGEST_NAME} printable signs of ASCII, those of episodes no stroke")
-        given = request.headers.get(SEED, "")
-        if given and not (given.isascii() and given.isdigit() and len(given) < 20 and int(given) < 2**63):
-            raise RefusedError(f"{SEED}: a whole number from 0 to 2**63 - 1, got {given[:40]}", param=SEED)
-        return self.episodes.of(key, asked, named=name, task=task, seed=int(given) if given else None)
+        checked_name(EPISODE, name, of_episode=True)
+        seed = seed_of(request.headers.get(SEED), SEED)
+        return self.episodes.of(key, asked, named=name, task=checked_name(TASK, task), seed=seed)
 
     def model_of(self, body: Mapping[str, Any]) -> str:
         """The model that is asked.
@@ -192,7 +188,7 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         from starlette.exceptions import HTTPException
         from starlette.middleware import Middleware
         from starlette.requests import Request
-        from starlette.responses import JSONResponse, StreamingResponse
+        from starlette.responses import JSONResponse
         from starlette.routing import Route
     except ImportError:
         raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
@@ -227,10 +223,10 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
             return told
 
         if is_streamed:
-            events = _streamed(server, key, asked, episode, wire.stream(id, model, body, tokenizer), told_of)
-            first = await anext(events)  # what is refused has a status of its own
-            return StreamingResponse(_after(first, events), media_type="text/event-stream", headers=headers)
-        answers = await _unless_gone(request, server.answered(key, asked, episode))
+            stream = wire.stream(id, model, body, tokenizer)
+            drawing = partial(server.answered, key, asked, episode)
+            return await EventStream(asked.count, drawing, stream, told_of, headers).begin(request.receive)
+        answers = await unless_gone(request, server.answered(key, asked, episode))
         return JSONResponse(told_of(answers), headers=headers)
 
     async def counted(request: Request) -> JSONResponse:
@@ -251,6 +247,10 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
             return JSONResponse(_told(server.episodes.get(key, request.path_params["id"])))
         own = [_told(each) for each in server.episodes if each.owner == key.name or key.may("admin")]
         return JSONResponse({"object": "list", "data": own})
+
+    async def opened(request: Request) -> JSONResponse:
+        key = server.key_of(request)
+        return JSONResponse(_told(server.episodes.opened(key, await server.body_of(request, key))))
 
     async def reward(request: Request) -> JSONResponse:
         key = server.key_of(request)
@@ -293,90 +293,16 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         ]
     routes += [
         Route("/v1/episodes", under_way),
+        Route("/v1/episodes", opened, methods=["POST"]),
         Route("/v1/episodes/{id}", under_way),
         Route("/v1/episodes/{id}/reward", reward, methods=["POST"]),
+        Route("/episodes/{id}/v1/reward", reward, methods=["POST"]),
         Route("/v1/episodes/{id}", delete, methods=["DELETE"]),
     ]
     routes += also
     kinds = (RefusedError, HTTPException, Exception)
     handlers = dict.fromkeys(kinds, refused)
     return Starlette(routes=routes, lifespan=lifetime, exception_handlers=handlers, middleware=[Middleware(RequestIds)])
-
-
-async def _streamed(
-    server: Server,
-    key: Key,
-    asked: Asked,
-    episode: Episode,
-    stream: Stream,
-    kept: Callable[[list[Answer]], object],
-) -> AsyncIterator[str]:
-    """Events as they come; whoever stops listening stops the drawing."""
-    waiting: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
-    prompt_tokens = 0
-
-    def show(number: int, text: str) -> None:
-        waiting.put_nowait((number, text))
-
-    def begun(tokens: int) -> None:
-        nonlocal prompt_tokens
-        prompt_tokens = tokens
-
-    shows = tuple(partial(show, number) for number in range(asked.count))
-    task = asyncio.ensure_future(server.answered(key, asked, episode, shows, begun))
-    task.add_done_callback(lambda _: waiting.put_nowait(None))
-    opened = False
-    try:
-        while True:
-            more = await waiting.get()
-            if more is None and task.exception() is not None and not opened:
-                await task
-            if not opened:
-                opened = True
-                yield "".join(stream.opened(asked.count, prompt_tokens))
-            if more is None:
-                break
-            for line in stream.more(*more):
-                yield line
-        try:
-            answers = task.result()
-        except RefusedError as error:  # the status is sent already
-            yield stream.failed(error)
-            return
-        kept(answers)
-        for line in stream.ended(answers):
-            yield line
-    finally:
-        task.cancel()
-
-
-async def _after(first: str, events: AsyncIterator[str]) -> AsyncIterator[str]:
-    try:
-        yield first
-        async for line in events:
-            yield line
-    finally:
-        await events.aclose()  # type: ignore[attr-defined]
-
-
-async def _unless_gone(request: Any, work: Any) -> list[Answer]:
-    """What comes of it, unless the client hangs up."""
-    task = asyncio.ensure_future(work)
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        task.cancel()
-
-    watching = asyncio.ensure_future(gone())
-    try:
-        return list(await task)
-    except asyncio.CancelledError:
-        raise RefusedError("the client closed the request", status=499) from None
-    finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
 
 
 def _told(episode: Episode) -> dict[str, Any]:

@@ -7,6 +7,7 @@ a byte at a time. Whoever holds the socket can.
 from __future__ import annotations
 
 import asyncio
+import gc
 import uuid
 from typing import Any
 
@@ -17,6 +18,15 @@ SECONDS_TO_ASK = 30.0
 """From a connection to a whole head of a first request."""
 SECONDS_TO_READ = 60.0
 """In which a client that is behind has to take something."""
+MOST_OF_A_HEAD = 1 << 16
+"""Bytes of an address and its headers, or of what comes behind a body, that come in pieces."""
+
+
+def keep_what_is_loaded() -> None:
+    """What is there now stays, and the collector of cycles looks through it no more: with a model and its libraries
+    that is a fifth of a second, in the middle of everybody's answers."""
+    gc.collect()
+    gc.freeze()
 
 
 def runner(app: Any, *, seconds_to_ask: float = SECONDS_TO_ASK, seconds_to_read: float = SECONDS_TO_READ) -> Any:
@@ -27,14 +37,16 @@ def runner(app: Any, *, seconds_to_ask: float = SECONDS_TO_ASK, seconds_to_read:
     """
     try:
         import uvicorn
-        from uvicorn.protocols.http.h11_impl import H11Protocol
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError:
-        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
+        raise RecipeError(f"serving needs starlette, uvicorn and httptools: {install_command('serve')}") from None
 
-    class Patient(H11Protocol):  # type: ignore[misc]
-        """Waits so long and no longer."""
+    class Patient(HttpToolsProtocol):  # type: ignore[misc]
+        """Waits so long and no longer, for so much and no more."""
 
         _waiting: asyncio.TimerHandle | None = None
+        _moved, _kept = False, 0
+        """Whether what came last said more than a piece of a head; bytes of such pieces behind one another."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -43,6 +55,25 @@ def runner(app: Any, *, seconds_to_ask: float = SECONDS_TO_ASK, seconds_to_read:
         def connection_lost(self, exc: Exception | None) -> None:
             self._wait_no_more()
             super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            self._moved = False
+            super().data_received(data)
+            self._kept = 0 if self._moved else self._kept + len(data)  # the parser keeps a head however long it gets
+            if self._kept > MOST_OF_A_HEAD:
+                self.transport.abort()
+
+        def on_headers_complete(self) -> None:
+            self._moved = True
+            super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self._moved = True
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._moved = True
+            super().on_message_complete()
 
         def pause_writing(self) -> None:
             super().pause_writing()

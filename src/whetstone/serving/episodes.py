@@ -6,18 +6,22 @@ another's episode is refused and changes nothing.
 
 from __future__ import annotations
 
-import math
+import re
 import time
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from whetstone.chat.api.asked import Asked, RefusedError
+from whetstone.chat.api.fields import finite, shortened
 from whetstone.serving.access import Key
 from whetstone.serving.recording import Episode, begins_with
-from whetstone.trajectory import Trajectory
+from whetstone.trajectory import Task, Trajectory
 
+LONGEST_NAME = 200
+"""Signs, of an episode or a task."""
+_NAME = re.compile(rf"[ -~]{{0,{LONGEST_NAME}}}")
 _REMEMBERED = 4096
 """Ids of episodes that are over, to say so to whoever asks for them."""
 
@@ -59,8 +63,10 @@ class Episodes:
 
     Args:
         over: Takes each trajectory when its episode is over.
+        judging: Takes it instead, with its task, where it is an episode and not an answer a person replaced.
         watcher: Told what becomes of each.
-        most: Episodes under way at once; the one nobody asked for the longest is over when there are more.
+        most: Episodes under way at once; where there are more, that of the key with the most of them is over in which
+            nobody asked for the longest.
         idle_seconds: After which one nobody asks is over, without a reward if it had none.
     """
 
@@ -71,8 +77,9 @@ class Episodes:
         most: int = 4096,
         idle_seconds: float = 3600.0,
         watcher: Watcher | None = None,
+        judging: Callable[[Trajectory, Task], None] | None = None,
     ) -> None:
-        self.watcher = watcher
+        self.watcher, self.judging = watcher, judging
         self._over, self._most, self._idle = over, most, idle_seconds
         self._open: OrderedDict[str, Episode] = OrderedDict()
         self._ended: OrderedDict[str, str] = OrderedDict()
@@ -119,6 +126,34 @@ class Episodes:
             return self.get(key, id)
         return self._begun(id, key, "")
 
+    def opened(self, key: Key, said: Mapping[str, Any]) -> Episode:
+        """A new one, before anything is said in it: `{"id": …, "task": …, "seed": …}`, each of which may be left out.
+
+        Raises:
+            RefusedError: It is there already, or over; or something in it is not as it has to be.
+        """
+        if unknown := sorted(set(said) - {"id", "task", "seed"}):
+            raise RefusedError(f"{unknown[0]}: not known; there are id, task, seed", param=unknown[0])
+        id, task, problem = said.get("id"), said.get("task") or "", None
+        if isinstance(task, Mapping):
+            if self.judging is None:
+                raise RefusedError(
+                    "task: nobody judges here (whetstone serve --judge); its name is enough", param="task"
+                )
+            problem = _problem(task)
+            task = problem.id
+        id = checked_name("id", id, of_episode=True) if id else uuid.uuid4().hex
+        task, seed = checked_name("task", task), seed_of(said.get("seed"), "seed")
+        self._reap()
+        if id in self._open:
+            self._own(key, self._open[id])
+            raise RefusedError(f'there is an episode "{id}" already', status=409, code="episode_exists", param="id")
+        if self._ended.get(id) is not None:
+            raise _over(id)
+        episode = self._begun(id, key, task)
+        episode.problem, episode.seed = problem, seed
+        return episode
+
     def _known(self, key: Key, asked: Asked) -> Episode | None:
         """One of the key's in which the beginning of what is asked was said, rather one nobody has gone on from."""
         if asked.prompt is not None:
@@ -151,25 +186,31 @@ class Episodes:
 
     def reward(self, key: Key, id: str, said: Mapping[str, Any]) -> Episode:
         """Pay an episode: `{"reward": 1.0}` ends it; `{"turn": 0, "reward": 0.5}` pays an answer, and it goes on;
-        `{"reward": 1.0, "turns": {"0": 0.5}}` does both.
+        `{"reward": 1.0, "turns": {"0": 0.5}}` does both; `{"final": true}` ends it unpaid.
 
         Raises:
             RefusedError: It is over, unknown or another's, or the numbers are none.
         """
         episode = self.get(key, id)
-        if not key.may("reward"):
+        if not key.may("reward") and set(said) != {"final"}:
             raise RefusedError(
                 "this key may not pay episodes: that takes the role reward or admin", status=403, code="forbidden"
             )
+        final = said.get("final")
+        if final is not None and not isinstance(final, bool):
+            raise RefusedError(f"final: true or false, got {shortened(final)}", param="final")
         if not episode.said:
+            if final and set(said) == {"final"}:
+                self.end(episode)
+                return episode
             raise RefusedError(f'nothing was said in the episode "{id[:80]}" yet', status=409, code="episode_empty")
         if unknown := sorted(set(said) - {"reward", "turn", "turns", "final"}):
             raise RefusedError(f"{unknown[0]}: not known; there are reward, turn, turns, final", param=unknown[0])
         given = said.get("turns") or {}
         if not isinstance(given, Mapping):
             raise RefusedError("turns: an object of answer numbers and rewards", param="turns")
-        turns = {_turn(number, episode): _number(worth, "turns") for number, worth in given.items()}
-        worth = _number(said.get("reward"), "reward") if said.get("reward") is not None else None
+        turns = {_turn(turn, episode): finite(worth, "turns") for turn, worth in given.items()}
+        worth = finite(said.get("reward"), "reward") if said.get("reward") is not None else None
         if said.get("turn") is not None:
             if worth is None:
                 raise RefusedError("reward: a number is asked for", param="reward")
@@ -178,7 +219,7 @@ class Episodes:
         episode.turn_rewards |= turns
         if worth is not None:
             episode.reward = worth
-        if worth is not None and said.get("final", True):
+        if final or (final is None and worth is not None):
             self.end(episode)
         return episode
 
@@ -212,9 +253,15 @@ class Episodes:
         self._let_go(episode)
         if episode.said and self.watcher is not None:
             self.watcher.ended(episode)
-        if episode.said and self._over is not None:
-            for trajectory in (episode.trajectory(), *episode.replaced()):
-                self._over(trajectory)
+        if not episode.said:
+            return
+        whole = episode.trajectory()
+        if self.judging is not None:
+            self.judging(whole, episode.problem or Task(whole.task_id, ""))
+        elif self._over is not None:
+            self._over(whole)
+        for trajectory in episode.replaced() if self._over is not None else ():
+            self._over(trajectory)
 
     def delete(self, key: Key, id: str) -> None:
         """Forget an episode under way; it is handed to nobody."""
@@ -231,7 +278,10 @@ class Episodes:
 
     def _begun(self, id: str, key: Key, task: str) -> Episode:
         if len(self._open) >= self._most:
-            self.end(next(iter(self._open.values())))
+            owners = Counter(each.owner for each in self._open.values())
+            owners[key.name] += 1  # nobody ends another's with more of his own
+            fullest = max(owners, key=lambda owner: owners[owner])
+            self.end(next(each for each in self._open.values() if each.owner == fullest))
         episode = self._open[id] = Episode(id, task, key.name, asked=time.monotonic())
         return episode
 
@@ -253,6 +303,44 @@ class Episodes:
             self.end(first)
 
 
+def checked_name(param: str, given: Any, *, of_episode: bool = False) -> str:
+    """The name of an episode, or of a task.
+
+    Raises:
+        RefusedError: It cannot be one.
+    """
+    if not isinstance(given, str) or not _NAME.fullmatch(given) or (of_episode and "/" in given):
+        raise RefusedError(
+            f"{param}: names have up to {LONGEST_NAME} printable signs of ASCII, those of episodes no stroke",
+            param=param,
+        )
+    return given
+
+
+def seed_of(given: Any, param: str) -> int | None:
+    """The seed of an episode, as a number or as digits; None: it has none.
+
+    Raises:
+        RefusedError: It is none.
+    """
+    if given is None or given == "":
+        return None
+    digits = shortened(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) < 2**63):
+        raise RefusedError(f"{param}: a whole number from 0 to 2**63 - 1, got {shortened(given)}", param=param)
+    return int(digits)
+
+
+def _problem(given: Mapping[str, Any]) -> Task:
+    """A task that is to be judged."""
+    if unknown := sorted(set(given) - {"id", "prompt", "private"}):
+        raise RefusedError(f"task.{unknown[0]}: not known; there are id, prompt, private", param="task")
+    id, prompt, private = given.get("id", ""), given.get("prompt", ""), given.get("private", {})
+    if not isinstance(prompt, str) or not isinstance(private, Mapping):
+        raise RefusedError("task: prompt is a text, private an object", param="task")
+    return Task(checked_name("task.id", id), prompt, private)
+
+
 def _over(id: str) -> RefusedError:
     return RefusedError(
         f'the episode "{id[:80]}" is over: it was paid (final: false leaves one open), deleted, or nobody asked in it '
@@ -267,19 +355,13 @@ def _unknown(id: str) -> RefusedError:
     return RefusedError(f'there is no episode "{id[:80]}"; {hint}', status=404, code="not_found")
 
 
-def _turn(number: Any, episode: Episode) -> int:
+def _turn(given: Any, episode: Episode) -> int:
     try:
-        turn = int(number)
+        turn = int(given)
     except (TypeError, ValueError):
         turn = -1
     if not 0 <= turn < len(episode.said):
         raise RefusedError(
-            f"turn {str(number)[:20]}: the episode has {len(episode.said)} answers, from 0", param="turn"
+            f"turn {shortened(given)[:20]}: the episode has {len(episode.said)} answers, from 0", param="turn"
         )
     return turn
-
-
-def _number(value: Any, param: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise RefusedError(f"{param}: a number is asked for, got {str(value)[:40]}", param=param)
-    return float(value)

@@ -47,6 +47,25 @@ _WORTH = {
     },
     "additionalProperties": False,
 }
+_BEGUN = {
+    "type": "object",
+    "properties": {
+        "id": {"anyOf": [{"type": "string", "pattern": "^[!-.0-~]{1,200}$"}, {"type": "null"}]},
+        "task": {
+            "anyOf": [
+                {"type": "string", "pattern": "^[!-~]{0,200}$"},
+                {
+                    "type": "object",
+                    "properties": {"id": _TEXT, "prompt": {"type": "string"}, "private": {"type": "object"}},
+                    "additionalProperties": False,
+                },
+                {"type": "null"},
+            ]
+        },
+        "seed": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, {"type": "null"}]},
+    },
+    "additionalProperties": False,
+}
 
 
 def document(model: str) -> dict[str, Any]:
@@ -57,7 +76,7 @@ def document(model: str) -> dict[str, Any]:
         "/v1/models/{model}": {"get": _of("model", "model")},
         "/v1/messages/count_tokens": {"post": _of("count_tokens", asks=COUNTED)},
         "/v1/responses/{id}": {"get": _of("response", "id"), "delete": _of("forget_response", "id")},
-        "/v1/episodes": {"get": _of("episodes")},
+        "/v1/episodes": {"get": _of("episodes"), "post": _of("begin_episode", asks=_BEGUN)},
         "/v1/episodes/{id}": {"get": _of("episode", "id"), "delete": _of("forget_episode", "id")},
         "/v1/episodes/{id}/reward": {"post": _of("reward", "id", asks=_WORTH)},
     }

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from whetstone.chat import Chat, Context, Message, ToolSpec, user
 from whetstone.chat.api.asked import told, words
-from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
+from whetstone.trajectory import Author, EndReason, Score, Task, Tokens, Trajectory, Turn
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +66,8 @@ class Episode:
     task: str = ""
     owner: str = ""
     """Whose key began it."""
+    problem: Task | None = None
+    """Its task, where whoever began it said more than a name."""
     said: list[Said] = field(default_factory=list)
     """In the order in which they were asked for."""
     asked: float = 0.0

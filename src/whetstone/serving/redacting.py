@@ -6,9 +6,10 @@ policy had sampled there is no longer what it sampled, has no log-prob, and is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from whetstone.chat import Chat, Message
 from whetstone.chat.message import Text
@@ -16,6 +17,20 @@ from whetstone.trajectory import Author, Tokens, Trajectory, Turn
 
 Redact = Callable[[str], str]
 """A text without what is not to be kept."""
+
+
+_WORDS = ("content", "text", "arguments", "about", "note")
+"""What words stand under, in messages as OpenAI's API writes them and in what people are told."""
+
+
+def redacted_words(value: Any, redact: Redact) -> Any:
+    """The same lists and mappings, whatever stands in them as words redacted; names, roles and ids are left."""
+    if isinstance(value, Mapping):
+        return {
+            key: redact(each) if key in _WORDS and isinstance(each, str) else redacted_words(each, redact)
+            for key, each in value.items()
+        }
+    return [redacted_words(each, redact) for each in value] if isinstance(value, list | tuple) else value
 
 
 class Redacting:
@@ -27,7 +42,7 @@ class Redacting:
     """
 
     def __init__(self, chat: Chat, redact: Redact) -> None:
-        self._chat, self._redact = chat, redact
+        self._chat, self.redact = chat, redact
         added = chat.tokenizer.added_tokens_decoder
         self._special = frozenset(id for id, token in added.items() if token.special)
 
@@ -35,6 +50,10 @@ class Redacting:
         """The trajectory, without that."""
         turns = tuple(self._turn(turn) for turn in trajectory.turns)
         return replace(trajectory, opening=tuple(map(self._message, trajectory.opening)), turns=turns)
+
+    def read(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Tokens nobody sampled, without that."""
+        return self._tokens(Tokens.written(ids, Author.ENVIRONMENT)).ids
 
     def _turn(self, turn: Turn) -> Turn:
         return replace(
@@ -47,9 +66,9 @@ class Redacting:
 
     def _message(self, message: Message) -> Message:
         content = tuple(
-            replace(part, text=self._redact(part.text)) if isinstance(part, Text) else part for part in message.content
+            replace(part, text=self.redact(part.text)) if isinstance(part, Text) else part for part in message.content
         )
-        calls = tuple(replace(call, arguments=self._redact(call.arguments)) for call in message.tool_calls)
+        calls = tuple(replace(call, arguments=self.redact(call.arguments)) for call in message.tool_calls)
         return replace(message, content=content, tool_calls=calls)
 
     def _tokens(self, tokens: Tokens) -> Tokens:
@@ -66,7 +85,7 @@ class Redacting:
 
     def _stretch(self, stretch: Tokens) -> Tokens:
         text = str(self._chat.tokenizer.decode(stretch.ids, skip_special_tokens=False))
-        redacted = self._redact(text)
+        redacted = self.redact(text)
         if redacted == text:
             return stretch
         ids = [id for id in self._chat.encode(redacted) if id not in self._special]

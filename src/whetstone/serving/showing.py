@@ -29,6 +29,7 @@ class Shown:
         self._chat, self._asked, self._show = chat, asked, None if hidden else show
         signs = () if asked.prompt is not None else (*chat.format.markers, *_SIGNS)
         self._held = (*signs, *asked.stop, *((calls,) if calls and asked.tools else ()))
+        self._halves = frozenset(sign[:count] for sign in self._held for count in range(1, len(sign) + 1))
         self._longest = max(map(len, self._held), default=0)
         self._text, self._said = "", 0
         self._from, self._to = 0, 0
@@ -84,6 +85,6 @@ class Shown:
     def _without_halves(self, new: str) -> str:
         """Up to what may become a sign."""
         for count in range(min(len(new), self._longest), 0, -1):
-            if any(sign.startswith(new[-count:]) for sign in self._held):
+            if new[-count:] in self._halves:
                 return new[:-count]
         return new

@@ -51,13 +51,13 @@ def strict_json(written: str | bytes) -> Any:
         RecursionError: It is nested too deeply.
     """
 
-    def finite(number: str) -> float:
+    def read(number: str) -> float:
         value = float(number)
         if not math.isfinite(value):
             raise ValueError(f"{number} is no number of JSON")
         return value
 
-    return json.loads(written, parse_constant=finite, parse_float=finite)
+    return json.loads(written, parse_constant=read, parse_float=read)
 
 
 def refuse_unknown(body: Mapping[str, Any], known: Collection[str], why: Mapping[str, str]) -> None:
@@ -190,6 +190,17 @@ def real(body: Mapping[str, Any], name: str, default: float, low: float, high: f
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise RefusedError(f"{name}: from {low:g} to {high:g}, got {shortened(value)}", param=name)
     return float(value)
+
+
+def finite(value: Any, where: str) -> float:
+    """A number that can be computed with.
+
+    Raises:
+        RefusedError: It is none, or a whole one that is too large for that.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
+        return float(value)
+    raise RefusedError(f"{where}: a number is asked for, got {shortened(value)}", param=where)
 
 
 def temperature(body: Mapping[str, Any], high: float = 2) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 from whetstone.assembly.assembly import Assembly
 from whetstone.chat.api.asked import RefusedError
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.errors import RunDirectoryError
+from whetstone.errors import RunDirectoryError, explained
 from whetstone.inference import Engine, publish
 from whetstone.recipe import LiveSettings
 from whetstone.record.checkpoint import checkpoint_path
@@ -30,6 +30,7 @@ from whetstone.serving.live.scorers import Judgement, Scorer
 from whetstone.serving.live.turns import JudgedTurn, TurnStore, followed_of, judged_turn, taken_over
 from whetstone.serving.live.weights import STAGE, LiveWeights
 from whetstone.serving.recording import Episode, Said
+from whetstone.serving.redacting import Redacting
 from whetstone.training.evaluating import evaluate
 
 _SHOWN = 50
@@ -43,6 +44,7 @@ class Live:
         assembly: Of `as_reinforcement`.
         scorer: Says of each answer what followed it makes of it.
         settings: Of the recipe.
+        redacting: What is taken out of a turn before it is kept, and so before it is learned from.
         run_dir: Where journal, turns, metrics and checkpoints are; what is there is gone on with.
         say: Told in a line of what matters.
     """
@@ -55,9 +57,11 @@ class Live:
         run_dir: Path,
         *,
         settings: LiveSettings,
+        redacting: Redacting | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.assembly, self.engine, self.say = assembly, engine, say
+        self._redacting = redacting
         self.settings = settings
         self._scorer, self._run_dir = scorer, run_dir
         self.turns = TurnStore(run_dir / "live" / "episodes")
@@ -184,6 +188,16 @@ class Live:
         self._add(turn)
 
     def _add(self, turn: JudgedTurn) -> None:
+        if self._redacting is not None:
+            try:
+                redacted = turn.redacted(self._redacting)
+            except Exception as failure:  # somebody's own function; what it did not read through is not kept
+                self.say(f"live.redact failed, and a turn is not kept: {explained(failure)}")
+                redacted = None
+            if redacted is None:
+                self._without_word += 1
+                return
+            turn = redacted
         self._next += 1
         self.turns.add(turn)
         self._admit(turn.episode, turn.number)

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from whetstone.assembly import assemble
 from whetstone.assembly.instantiate import function_of
+from whetstone.plugins import find_part
 from whetstone.recipe import Resolved
 from whetstone.serving.access import Keys
 from whetstone.serving.app import Server, application
@@ -19,6 +20,7 @@ from whetstone.serving.live.routes import live_routes
 from whetstone.serving.live.scorers import SCORERS
 from whetstone.serving.live.weights import as_reinforcement, settings_of
 from whetstone.serving.people import PeopleQueue, people_routes
+from whetstone.serving.redacting import Redacting
 from whetstone.serving.speaking import Speaker
 
 
@@ -49,12 +51,14 @@ class LiveService:
         scorer = function_of(resolved, "live.scorer", settings.scorer, SCORERS, kind="scorer")
         self.assembly = assemble(as_reinforcement(resolved), say=say)
         self.engine = self.assembly.engine(heard=say)
-        self.live = Live(self.assembly, self.engine, scorer, folder, settings=settings, say=say)
+        redact = find_part("redact", settings.redact, {}) if settings.redact is not None else None
+        redacting = Redacting(self.assembly.chat, redact) if redact is not None else None
+        self.live = Live(self.assembly, self.engine, scorer, folder, settings=settings, redacting=redacting, say=say)
         self.episodes = Episodes(idle_seconds=idle_seconds, watcher=self.live)
         room = self.assembly.policy.context_length
         speaker = Speaker(self.engine, self.assembly.chat, context_length=room, seed=resolved.recipe.seed)
         self.server = Server(speaker, self.episodes, name=name, keys=keys)
-        self.people = PeopleQueue(folder / "live" / "people.jsonl")
+        self.people = PeopleQueue(folder / "live" / "people.jsonl", redact=redact)
         self.live.forgotten = self.people.forget
         routes = (*live_routes(self.server, self.live), *people_routes(self.server, self.people))
         self.app = application(self.server, also=routes)

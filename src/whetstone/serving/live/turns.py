@@ -24,7 +24,8 @@ from whetstone.errors import RunDirectoryError
 from whetstone.rollout.context_transforms.note import appended
 from whetstone.serving.live.scorers import Followed, Judgement
 from whetstone.serving.recording import Episode, Said, conversation, turn_alone
-from whetstone.trajectory import Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory
+from whetstone.serving.redacting import Redacting
+from whetstone.trajectory import TRAINABLE, Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory
 from whetstone.trajectory_json import encoded_trajectory, read_trajectory
 
 _HINT, _HINTED = "hint", "hinted"
@@ -85,6 +86,18 @@ class JudgedTurn:
         task = Task(self.trajectory.task_id, "", {_HINT: self.judgement.hint, _HINTED: self.hinted})
         # clients draw as they like, so what the sampler said is no probability of the policy's
         return as_stored(Group(task, tuple(members)), "", number=self.number, off_policy=OffPolicy.RECOMPUTE)
+
+    def redacted(self, redacting: Redacting) -> JudgedTurn | None:
+        """As it is kept where something is taken out before; None: nothing is left of it that can be learned from."""
+        over = self.intervention
+        if over is not None:
+            over = replace(over, other=redacting(over.other))
+        found, judgement = redacting(self.trajectory), self.judgement
+        learned = [found] if over is None or over.learned_as == "demonstration" else [found, over.other]
+        if not all(TRAINABLE.intersection(trajectory.turns[0].action.authors) for trajectory in learned):
+            return None
+        said = replace(judgement, hint=redacting.redact(judgement.hint), why=redacting.redact(judgement.why))
+        return replace(self, trajectory=found, judgement=said, hinted=redacting.read(self.hinted), intervention=over)
 
     def told(self) -> dict[str, Any]:
         """As it is told of over HTTP."""

@@ -32,6 +32,7 @@ from typing import Any
 from whetstone.atomic_write import saving, write_text
 from whetstone.chat.api.asked import RefusedError
 from whetstone.errors import RunDirectoryError
+from whetstone.serving.redacting import Redact, redacted_words
 
 KINDS = ("user", "policy")
 """Whose seat a person may take: the user's in a test of an agent, or the policy's in an episode that is watched."""
@@ -88,14 +89,20 @@ class PeopleQueue:
 
     Args:
         path: The journal; what is there is gone on with. None: nothing is kept.
+        redact: A text without what is not to be kept; who waits, or looks, sees all of it as long as the server runs.
         claim_seconds: How long who claimed a seat has until he speaks.
         clock: Seconds since 1970.
     """
 
     def __init__(
-        self, path: Path | None = None, *, claim_seconds: float = 300.0, clock: Callable[[], float] = time.time
+        self,
+        path: Path | None = None,
+        *,
+        redact: Redact | None = None,
+        claim_seconds: float = 300.0,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self.path, self.claim_seconds, self._clock = path, claim_seconds, clock
+        self.path, self.claim_seconds, self._clock, self._redact = path, claim_seconds, clock, redact
         self.seats: dict[str, Seat] = {}
         self.notes: list[Mapping[str, Any]] = []
         self._changed = asyncio.Event()
@@ -279,7 +286,8 @@ class PeopleQueue:
             with saving(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with open(self.path, "ab") as file:
-                    file.write(json.dumps(row).encode() + b"\n")
+                    kept = row if self._redact is None else redacted_words(row, self._redact)
+                    file.write(json.dumps(kept).encode() + b"\n")
                     file.flush()
                     os.fsync(file.fileno())
         self._see(row)

@@ -30,10 +30,12 @@ from typing import Any
 from whetstone.chat import Message
 from whetstone.chat.api.asked import RefusedError
 from whetstone.chat.api.asked import told as as_told
+from whetstone.chat.api.fields import finite
 from whetstone.errors import RecipeError
 from whetstone.extras import install_command
 from whetstone.serving.access import Key
-from whetstone.serving.app import LONGEST_NAME, Server
+from whetstone.serving.app import Server
+from whetstone.serving.episodes import checked_name
 from whetstone.serving.interventions import message_from, take_over
 from whetstone.serving.people.holding import Holding, shown_to_people
 from whetstone.serving.people.queue import PeopleQueue, Seat
@@ -107,9 +109,7 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         seconds = _number(body, "seconds") or 0.0
         if not 0 <= seconds <= 3600:
             raise RefusedError("seconds: an answer waits for an hour at most; 0: not at all", param="seconds")
-        if len(request.path_params["id"]) > LONGEST_NAME:
-            raise RefusedError(f"names of episodes have up to {LONGEST_NAME} signs")
-        episode = server.episodes.named(key, request.path_params["id"])
+        episode = server.episodes.named(key, checked_name("id", request.path_params["id"], of_episode=True))
         episode.watched, episode.hold_seconds = by, seconds
         return JSONResponse({"object": "watch", "episode": episode.id, "by": by, "seconds": seconds})
 
@@ -249,12 +249,7 @@ def _text(body: Mapping[str, Any], name: str, default: str = "") -> str:
 
 
 def _number(body: Mapping[str, Any], name: str) -> float | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise RefusedError(f"{name}: a number is asked for, got {str(value)[:40]}", param=name)
-    return float(value)
+    return None if body.get(name) is None else finite(body[name], name)
 
 
 def _messages(given: Any) -> list[dict[str, Any]]:

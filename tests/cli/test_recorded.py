@@ -1,0 +1,86 @@
+"""`whetstone why` of a file of episodes, and what `whetstone serve` refuses before it serves."""
+
+import pytest
+from click.testing import CliRunner
+
+from whetstone.chat import assistant, user
+from whetstone.cli.main import cli
+from whetstone.cli.serve import RecordFile
+from whetstone.serving.recorded import recorded_episodes
+from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
+from whetstone.trajectory_json import encoded_trajectory
+
+
+def whetstone(*arguments):
+    return CliRunner().invoke(cli, [*map(str, arguments)])
+
+
+def episode(name, text, reward):
+    action = Tokens.joined(
+        [
+            Tokens.written((5,), Author.SPLICED),
+            Tokens.sampled((6, 7), logprobs=(-0.5, -0.25), versions=(3, 3), entropies=(0.0, 0.0)),
+        ]
+    )
+    turn = Turn(Tokens.written((1, 2), Author.ENVIRONMENT), action, assistant(text), opens_segment=True)
+    score = None if reward is None else Score(reward)
+    return Trajectory(f"t/{name}", "t", (user("hi"),), (turn,), EndReason.TERMINATED, score=score)
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    path = tmp_path / "said.jsonl"
+    found = [episode("e1", "[bold]five\x1b[31m", 1.0), episode("e2", "six", None)]
+    path.write_bytes(b"".join(encoded_trajectory(each) + b"\n" for each in found))
+    return path
+
+
+def test_why_lists_the_episodes_of_a_file_and_the_tokens_of_one(recorded):
+    told = whetstone("why", recorded)
+    assert told.exit_code == 0, told.output
+    assert "t/e1" in told.output
+    assert "none" in told.output
+    one = whetstone("why", recorded, "e1")
+    assert "2 of 3 tokens can be trained; 1 not trained: put there, and not drawn" in one.output
+    assert "\x1b[31m" not in one.output
+    assert '"trained": 2' in whetstone("why", recorded, "e1", "--json").output.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("e3",), "has no episode e3"), (("--turn", "0"), "--turn: of a file"), (("--step", "1"), "--step: of a file")],
+)
+def test_what_a_file_cannot_tell_is_refused(recorded, arguments, said):
+    result = whetstone("why", recorded, *arguments)
+    assert said in str(result.exception)
+
+
+def test_a_file_of_something_else_is_named(tmp_path):
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"x": 1}\n')
+    assert "no trajectory" in str(whetstone("why", other).exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("a-model", "--judge"), "nothing is kept without --record"),
+        (("a-model", "--judge", "--record", "said.jsonl"), "a-model is a model, and has no reward; name a run"),
+    ],
+)
+def test_a_judge_needs_a_run_and_a_record(arguments, said):
+    assert said in str(whetstone("serve", *arguments).exception)
+
+
+def test_an_episode_a_redaction_fails_on_is_not_kept_and_the_next_one_is(tmp_path, capsys):
+    def redacting(trajectory):
+        if trajectory.id == "t/e1":
+            raise ValueError("a bug of its own")
+        return trajectory
+
+    path = tmp_path / "said.jsonl"
+    record = RecordFile(path, redacting)
+    record(episode("e1", "five", 1.0))
+    record(episode("e2", "six", 1.0))
+    assert [told.id for told in recorded_episodes(path)] == ["t/e2"]
+    assert "t/e1: not kept, since --redact failed: ValueError: a bug of its own" in capsys.readouterr().err

@@ -1,0 +1,187 @@
+"""What the server keeps of a head, in how many pieces it writes, and names and numbers that cannot be."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from tests_served import HI, Scripted, at_a_socket, made, played, request, sent_raw, until
+from whetstone.serving import Episodes, Key
+from whetstone.serving.streaming import EventStream
+
+CHAT = "/v1/chat/completions"
+ASKED = {"model": "tiny", "messages": HI, "max_tokens": 4}
+
+
+@pytest.fixture(scope="module")
+def assembly():
+    return made()
+
+
+def at_socket(assembly, work):
+    async def run(served):
+        async with at_a_socket(served.app) as port:
+            return await work(served, port)
+
+    return played(assembly, run)
+
+
+HEAD = b"host: localhost\r\n"
+ENDLESS = [
+    b"GET /health HTTP/1.1\r\nx: ",
+    b"GET /",
+    b"POST /health HTTP/1.1\r\n" + HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\nx: ",
+]
+"""A header, an address, a header behind a body."""
+
+
+@pytest.mark.parametrize("endless", ENDLESS)
+def test_a_head_without_an_end_is_not_kept(assembly, endless):
+    async def work(served, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(endless)
+        sent = 0
+        with suppress(ConnectionError):
+            while sent < 2**24:
+                writer.write(b"a" * 2**14)
+                await writer.drain()
+                await asyncio.sleep(0)
+                sent += 2**14
+        writer.close()
+        return sent
+
+    assert at_socket(assembly, work) < 2**23
+
+
+def test_many_requests_on_one_connection_are_no_endless_head(assembly):
+    async def work(served, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        asked = request("/health", method="GET", x_filler="a" * 900)
+        for _ in range(100):
+            writer.write(asked)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+        writer.close()
+
+    at_socket(assembly, work)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: evil.example\r\nhost: localhost\r\n\r\n",
+        b"POST /v1/models HTTP/1.1\r\n" + HEAD + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n{}",
+        b"POST /v1/models HTTP/1.1\r\n" + HEAD + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\n folded: x\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ],
+)
+def test_a_head_that_can_be_read_in_two_ways_is_refused(assembly, written):
+    async def work(served, port):
+        return (await sent_raw(port, written))[0]
+
+    assert at_socket(assembly, work) in (0, 400, 403)
+
+
+def test_what_is_there_at_once_goes_out_in_one_piece():
+    """A write is a call of the system; pieces that came together and the end are one."""
+    told = []
+
+    class Lines:
+        def opened(self, count, prompt_tokens):
+            yield f"open {count} {prompt_tokens}|"
+
+        def more(self, number, text):
+            yield f"{text}|"
+
+        def ended(self, answers):
+            yield from ("end|", "done|")
+
+    async def answering(shows, begun):
+        begun(3)
+        shows[0]("a")
+        shows[0]("b")
+        await until(lambda: len(told) == 2)
+        shows[0]("c")
+        return []
+
+    async def run():
+        over = []
+        waiting = asyncio.Event().wait
+        stream = await EventStream(1, answering, Lines(), over.append, {"x-one": "1"}).begin(waiting)
+
+        async def send(message):
+            told.append(message)
+
+        await stream({}, waiting, send)
+        assert over == [[]]
+
+    asyncio.run(run())
+    head, *body = told
+    assert (b"x-one", b"1") in head["headers"]
+    assert [(piece["body"], piece["more_body"]) for piece in body] == [
+        (b"open 1 3|a|b|", True),
+        (b"c|end|done|", False),
+    ]
+
+
+@pytest.mark.parametrize("worth", [10**400, -(10**400), 1e301])
+def test_a_reward_that_cannot_be_computed_with_is_refused(assembly, worth):
+    async def work(served):
+        async with served.http() as http:
+            await http.post(f"/episodes/e1{CHAT}", json=ASKED)
+            paths = ("/v1/episodes/e1/reward", "/v1/episodes/e1/rate")
+            bodies = ({"reward": worth}, {"rating": worth})
+            return [(await http.post(path, json=body)).status_code for path, body in zip(paths, bodies, strict=True)]
+
+    assert played(assembly, work) == [400, 400]
+
+
+def test_an_episode_is_named_by_signs_that_make_no_header(assembly):
+    async def work(served):
+        async with served.http() as http:
+            found = []
+            for name in ("a\r\nset-cookie: x", "☃", "a/b", 7, ["a"], {"id": "a"}):
+                found.append((await http.post("/v1/episodes", json={"id": name})).status_code)
+            for task in ({"id": "t"}, ["t"], 7, "t\n", "x" * 201):
+                found.append((await http.post("/v1/episodes", json={"task": task})).status_code)
+            found.append((await http.post("/v1/episodes/a%0d%0ax/watch", json={"by": "Ada"})).status_code)
+            return found, list(served.episodes)
+
+    found, begun = played(assembly, work)
+    assert found == [400] * len(found)
+    assert not begun
+
+
+def test_who_hangs_up_before_the_first_word_has_nothing_drawn(assembly):
+    class Slow(Scripted):
+        cancelled = 0
+
+        async def generate(self, *_, **__):
+            self.prompts.append(())
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.cancelled += 1
+
+    async def work(served):
+        async with at_a_socket(served.app) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(CHAT, {**ASKED, "stream": True}))
+            await until(lambda: served.engine.prompts)
+            writer.close()
+            await until(lambda: served.engine.cancelled)
+
+    played(assembly, work, engine=Slow(assembly))
+
+
+def test_who_begins_ever_more_episodes_ends_his_own():
+    over = []
+    episodes = Episodes(over.append, most=4)
+    careful, greedy = Key("careful", ""), Key("greedy", "")
+    episodes.opened(careful, {"id": "kept"})
+    for number in range(9):
+        episodes.opened(greedy, {"id": f"g{number}"})
+    assert [episode.id for episode in episodes] == ["kept", "g6", "g7", "g8"]
