@@ -5,7 +5,7 @@ Easy to get wrong: updates in front of `skip` fill the pipeline. Everything is c
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from whetstone.scaling.simulation_replica import Replica
@@ -23,8 +23,8 @@ class Measures:
         self.of = scenario
         self.states: Counter[str] = Counter()
         self.at_work = 0
-        self.phases: Counter[str] = Counter()
-        self.waits: Counter[str] = Counter()
+        self.phases: defaultdict[str, float] = defaultdict(float)
+        self.waits: defaultdict[str, float] = defaultdict(float)
         self.placed = self.called = 0.0
         self.tokens = self.aged = 0.0
         self.ages: Counter[int] = Counter()
@@ -74,7 +74,7 @@ class Measures:
             self.steps.append(now - self._since)
         self._since = now
         if self.made == self.of.skip:
-            self.phases, self.waits, self.ages = Counter(), Counter(), Counter()
+            self.phases, self.waits, self.ages = defaultdict(float), defaultdict(float), Counter()
             self.placed = self.called = self.tokens = self.aged = 0.0
             self._busy, self._batched = _work_of(replicas, now)
         elif self.made == self.of.updates:
