@@ -264,7 +264,7 @@ def _tools(took: Mapping[str, Sequence[float]]) -> list[SlowTool]:
 def stored_lines(run_dir: Path, *, most: int = _MOST_EPISODES) -> list[dict[str, Any]]:
     """The last trajectories of a run, as they are stored; a torn line is left out."""
     found: list[dict[str, Any]] = []
-    for path in sorted((run_dir / "trajectories").glob("*.jsonl"), reverse=True):
+    for path in sorted((run_dir / "trajectories").glob("step-*.jsonl"), reverse=True):
         with open(path, "rb") as file:
             for text in file:
                 try:
