@@ -224,6 +224,7 @@ def test_a_wider_spread_keeps_the_mean():
         assert Spread(3.0, sigma).draw(numbers, 100_000).mean() == pytest.approx(3.0, rel=0.02)
     assert set(Spread(0, values=(1.0, 4.0)).draw(numbers, 100)) == {1.0, 4.0}
     assert Spread(0, values=(1.0, 4.0)).expected == 2.5
+    assert Spread(3.0, 1.0, most=5.0).draw(numbers, 1000).max() == 5.0
 
 
 def test_a_scenario_that_cannot_be_is_refused():

@@ -23,7 +23,7 @@ from whetstone.scaling.plan_hardware import Gpu
 
 _GIB = 2**30
 _USABLE = 0.9
-_FEWEST_SEQUENCES = 8
+_FEWEST_SEQUENCES = 16
 """A replica with room for fewer is spread over more GPUs."""
 _SPREADS = (1, 2, 4, 8)
 

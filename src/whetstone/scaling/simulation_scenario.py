@@ -26,19 +26,22 @@ class Spread:
     sigma: float = 0.0
     values: tuple[float, ...] = ()
     """What was measured; where there are any, `mean` and `sigma` are not used."""
+    most: float = math.inf
+    """A limit or a timeout: longer ones are cut to it, which takes a little from the mean."""
 
     def draw(self, numbers: np.random.Generator, count: int) -> NDArray[np.float64]:
         """So many of it, each for itself: [count]."""
         if self.values:
-            return numbers.choice(np.asarray(self.values, dtype=np.float64), count)
-        if self.sigma == 0 or self.mean == 0:
-            return np.full(count, self.mean)
-        drawn = numbers.standard_normal(count)
-        return np.exp(math.log(self.mean) - self.sigma**2 / 2 + self.sigma * drawn)
+            drawn = numbers.choice(np.asarray(self.values, dtype=np.float64), count)
+        elif self.sigma == 0 or self.mean == 0:
+            drawn = np.full(count, self.mean)
+        else:
+            drawn = np.exp(math.log(self.mean) - self.sigma**2 / 2 + self.sigma * numbers.standard_normal(count))
+        return np.minimum(drawn, self.most)
 
     @property
     def expected(self) -> float:
-        """Its mean."""
+        """Its mean, but for what is cut."""
         return sum(self.values) / len(self.values) if self.values else self.mean
 
 
