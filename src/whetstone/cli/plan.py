@@ -28,7 +28,7 @@ from whetstone.scaling.plan_rates import Rates, read_rates
 @click.option(
     "--rates",
     "rates_path",
-    type=click.Path(path_type=Path, exists=True),
+    type=click.Path(path_type=Path),
     help="A YAML file of what was measured, or a run whose episodes are like those to come.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
