@@ -51,6 +51,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "whetstone papers",
         "whetstone papers --row 2402.03300",
     ),
+    "plan": (
+        "whetstone plan demo --gpus 64 --model 8b",
+        "whetstone plan shop.yaml reinforcement.admit_ahead=2 --gpus 1024 --gpu h200 --model 32b",
+        "whetstone plan shop.yaml --gpus 8 --model 8b --rates runs/shop",
+    ),
     "recipes": ("whetstone recipes",),
     "recipes show": ("whetstone recipes show demo with=dapo reinforcement.steps=30",),
     "replay": (
@@ -89,6 +94,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "whetstone why runs/demo",
         "whetstone why runs/demo --step 12",
         "whetstone why runs/demo 'group-3/TASK#0' --turn 1",
+        "whetstone why runs/demo --slow",
     ),
 }
 """By command."""

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from whetstone import record
-from whetstone.analysis import Explainer, Explanation, advice, looks_of
+from whetstone.analysis import Explainer, Explanation, Slowness, advice, looks_of, slowness_of, stored_lines, waits_of
 from whetstone.causes import listed
 from whetstone.cli import completing
 from whetstone.errors import RunDirectoryError
@@ -32,6 +32,7 @@ from whetstone.tools.plain_text import plain
 @click.option("--turn", type=int, help="Only the tokens of this turn, from 0.")
 @click.option("--token", type=int, help="Only this action token of the trajectory, from 0.")
 @click.option("--weights/--no-weights", default=True, help="Make updates again for ratios and pushes.  [default: yes]")
+@click.option("--slow", is_flag=True, help="What the run waits for: its bottleneck, and what to try.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def why(
     run_dir: Path,
@@ -40,6 +41,7 @@ def why(
     turn: int | None,
     token: int | None,
     weights: bool,
+    slow: bool,
     as_json: bool,
 ) -> None:
     """Explain one number of RUN_DIR.
@@ -50,14 +52,23 @@ def why(
 
     Of a live run: every answer something was made of, by whom and in which update; with an episode's id, which of its
     tokens are trained and why the rest are not. Of a file of `whetstone serve --record`: the same of what is on record.
+
+    With --slow: where its time went, which part holds the others up, the costliest tools, and what to change.
     """
     if run_dir.is_file():
-        for option, value in (("--step", step), ("--turn", turn), ("--token", token)):
+        for option, value in (("--step", step), ("--turn", turn), ("--token", token), ("--slow", slow or None)):
             if value is not None:
                 raise RunDirectoryError(f"{option}: of a file there are its episodes, and with an episode's id its own")
         _recorded(run_dir, trajectory, as_json)
         return
     record.run_recipe(run_dir)  # says where there is no run
+    if slow:
+        given = {"TRAJECTORY": trajectory, "--step": step, "--turn": turn, "--token": token}
+        for option, value in given.items():
+            if value is not None:
+                raise RunDirectoryError(f"{option}: --slow is of the whole run; leave one of them out")
+        _slow(run_dir, as_json)
+        return
     if (run_dir / "live").is_dir():
         for option, value in (("--step", step), ("--turn", turn), ("--token", token)):
             if value is not None:
@@ -83,6 +94,43 @@ def why(
         click.echo(to_json({**asdict(found), "tokens": [asdict(each) for each in tokens]}))
         return
     _show(found, tokens)
+
+
+def _slow(run_dir: Path, as_json: bool) -> None:
+    """What the stage that samples waits for; where none does, the last one."""
+    recipe, rows = record.run_recipe(run_dir).recipe, Journal(run_dir).read()
+    sampling = any(row["stage"] == "reinforcement" for row in rows)
+    stage = "reinforcement" if sampling else rows[-1]["stage"] if rows else ""
+    rows = [row for row in rows if row["stage"] == stage]
+    if not rows:
+        raise RunDirectoryError(f"{run_dir}: no step on record")
+    ahead = recipe.reinforcement.admit_ahead if recipe.reinforcement is not None else 0
+    lines = stored_lines(run_dir)
+    waits = waits_of(lines) if lines else None
+    found = slowness_of(rows, waits, admit_ahead=ahead, max_in_flight=recipe.rollout.max_in_flight)
+    if as_json:
+        click.echo(to_json({"stage": stage, **asdict(found)}))
+        return
+    _show_slowness(found, stage)
+
+
+def _show_slowness(found: Slowness, stage: str) -> None:
+    click.secho(found.bottleneck, bold=True, nl=False)
+    click.echo(f": {plain(found.said)}")
+    click.echo(f"try: {found.attempt}")
+    parts = ", ".join(f"{name} {share:.0%}" for name, share in found.parts.items() if share >= 0.005)
+    click.echo(
+        f"{found.steps} steps of {stage}, {found.seconds:.3g} s each: {parts}; the slowest is {found.slowest_step}"
+    )
+    if found.waits is None or not found.waits.tools:
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("tool", "calls", "mean s", "95 % s", "most s", "of tool time"):
+        table.add_column(name, justify="left" if name == "tool" else "right")
+    for tool in found.waits.tools[:8]:
+        numbers = (f"{tool.mean:.3g}", f"{tool.p95:.3g}", f"{tool.most:.3g}", f"{tool.share:.0%}")
+        table.add_row(escape(plain(tool.name)), str(tool.calls), *numbers)
+    Console().print(table)
 
 
 def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:

@@ -1,0 +1,316 @@
+"""Does the simulator say what a real run takes? Real runs of the whole loop, and what was foreseen of them.
+
+The demo's model, untrained, in a world whose answers take a while that is drawn anew for each (log-normal). Three runs
+without latency give the rates: a decode step by its batch, an update by its tokens, what a step does beside. From those
+alone the simulator says seconds a step of other runs: other latencies, other numbers of episodes at once, other bounds,
+other lengths. The error is told of each.
+
+Easy to get wrong: a run is noisy itself. Beside each prediction stands how far simulated runs of the same length lie
+apart from seed to seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from circumstances import circumstances
+from whetstone.analysis import stored_lines
+from whetstone.chat import Message, user
+from whetstone.environments import Observation, StepResult
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.scaling.simulation import simulate
+from whetstone.scaling.simulation_scenario import EngineRates, EpisodeShape, LearnerRates, Scenario, Spread
+from whetstone.training import train
+from whetstone.trajectory import Score, Task, Trajectory
+
+RESULTS = Path(__file__).parent / "results"
+SIGMA, GROUPS, GROUP = 0.7, 8, 4
+SKIPPED, SEEDS = 2, 5
+COMMON = [
+    "ablations=null",
+    "supervised=null",
+    "reward=simulated:parity",
+    f"rollout.group_size={GROUP}",
+    # an untrained model hardly ends a turn by itself: a digit ends it, some fifteen tokens on
+    "rollout.max_new_tokens=160",
+    "rollout.stop=['1', '2', '3', '4', '5', '7']",
+    "policy.tiny.context_length=1024",
+    f"reinforcement.tasks_per_step={GROUPS}",
+    "reinforcement.checkpoint_every=1000",
+    "evaluation.episodes=2",
+    "reinforcement.max_mismatch=.inf",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One run."""
+
+    turns: int = 3
+    seconds: float = 0.0
+    """Of an answer, in the mean."""
+    places: int = 32
+    ahead: int = 0
+    bound: int = 0
+
+    @property
+    def name(self) -> str:
+        """In a line."""
+        bounds = f"{self.ahead} ahead, bound {self.bound}" if self.ahead else "synchronous"
+        return f"{self.turns} turns, answers of {self.seconds:g} s, {self.places} at once, {bounds}"
+
+
+FITTED = (Setting(turns=2, places=4), Setting(turns=4, places=12), Setting(turns=3, places=32))
+HELD_OUT = (
+    Setting(seconds=0.2),
+    Setting(seconds=0.2, places=8),
+    Setting(seconds=1.0),
+    Setting(turns=5, seconds=0.5),
+    Setting(seconds=0.2, places=96, ahead=1, bound=1),
+    Setting(seconds=0.5, places=96, ahead=1, bound=2),
+    Setting(seconds=1.0, places=96, ahead=2, bound=4),
+    Setting(seconds=1.0, places=24, ahead=2, bound=4),
+    Setting(turns=2, seconds=1.5, places=128, ahead=3, bound=6),
+)
+
+
+class SlowWorld:
+    """Answers after a while, whatever was said, so many times."""
+
+    def __init__(self, *, turns: int = 3, seconds: float = 0.0) -> None:
+        self.turns, self.seconds, self.left = turns, seconds, turns
+        self.numbers = random.Random()
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """The task."""
+        self.numbers, self.left = random.Random(f"{task.id} {seed}"), self.turns
+        return Observation((user(task.prompt),))
+
+    async def step(self, action: Message) -> StepResult:
+        """After a while."""
+        if self.seconds:
+            await asyncio.sleep(self.numbers.lognormvariate(math.log(self.seconds) - SIGMA**2 / 2, SIGMA))
+        self.left -= 1
+        return StepResult(Observation((user("go on"),)), terminated=self.left == 0)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def parity(trajectory: Trajectory, task: Task) -> Score:
+    """1 where the ids that were sampled add up to an odd number: there is always something to learn from."""
+    return Score(float(sum(sum(turn.action.ids) for turn in trajectory.turns) % 2), success=True)
+
+
+def measured(setting: Setting, updates: int, folder: Path) -> dict[str, Any]:
+    """Seconds of a real run's steps and what they went into; the first and those without sampling beside are out."""
+    overrides = [
+        *COMMON,
+        "environment={name: 'simulated:SlowWorld', max_turns: 8}",
+        f"environment.turns={setting.turns}",
+        f"environment.seconds={setting.seconds}",
+        f"rollout.max_in_flight={setting.places}",
+        f"reinforcement.steps={updates}",
+    ]
+    if setting.ahead:
+        ahead = (f"admit_ahead={setting.ahead}", f"max_staleness={setting.bound}")
+        overrides += [*(f"reinforcement.{bound}" for bound in ahead), "correction={name: masked, high: 5}"]
+    train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    ends = [row["time/elapsed_seconds"] for row in rows]
+    last = len(rows) - (setting.ahead + 1 if setting.ahead else 0)  # behind it nothing new is sampled
+    lengths = [ends[k] - ends[k - 1] for k in range(SKIPPED, last)]
+    counted = rows[SKIPPED:last]
+    rest = [s - r["time/rollout"] - r["time/update"] for s, r in zip(lengths, counted, strict=True)]
+    said = [len(turn["action"]["ids"]) for line in stored_lines(folder) for turn in line["turns"]]
+    return {
+        "seconds": statistics.fmean(lengths),
+        "each": [round(length, 4) for length in lengths],
+        "rollout": statistics.fmean(row["time/rollout"] for row in counted),
+        "update": statistics.fmean(row["time/update"] for row in counted),
+        "tokens": statistics.fmean(row["update/computed_tokens"] for row in counted),
+        "between": statistics.fmean(max(0.0, each) for each in rest),
+        "turn_tokens": statistics.fmean(said),
+        "lengths": said[:: max(1, len(said) // 200)],
+        "turns": len(said) / max(1, len(stored_lines(folder))),
+        "staleness": statistics.fmean(row["policy/staleness_mean"] for row in counted),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What the runs without latency say."""
+
+    step_seconds: float
+    step_seconds_per_sequence: float
+    update_seconds: float
+    update_seconds_per_token: float
+    between_seconds: float
+    turn_tokens: tuple[float, ...]
+    """Lengths of turns, as they were drawn."""
+
+
+def scenario(setting: Setting, fitted: Fitted, tokens: float, *, updates: int, seed: int) -> Scenario:
+    """What is simulated of a setting.
+
+    Args:
+        tokens: That an update learns from.
+    """
+    answer = Spread(setting.seconds, SIGMA)
+    return Scenario(
+        engine=EngineRates(1, fitted.step_seconds, fitted.step_seconds_per_sequence, max_sequences=256),
+        episode=EpisodeShape(
+            turns=Spread(setting.turns),
+            prompt_tokens=Spread(0),
+            turn_tokens=Spread(0, values=fitted.turn_tokens),
+            observation_tokens=Spread(0),
+            tool_seconds=answer,
+            last_tool_seconds=answer,
+        ),
+        learner=LearnerRates(
+            fitted.update_seconds + fitted.update_seconds_per_token * tokens, 0.0, fitted.between_seconds
+        ),
+        groups_per_update=GROUPS,
+        group_size=GROUP,
+        max_in_flight=setting.places,
+        admit_ahead=setting.ahead,
+        max_staleness=setting.bound,
+        take_turns=True,  # engine and learner share one thread
+        updates=updates,
+        skip=SKIPPED,
+        seed=seed,
+    )
+
+
+def fit(runs: dict[Setting, dict[str, Any]]) -> Fitted:
+    """Rates by least squares: sampling without latency is steps times one number and tokens times another."""
+    said = tuple(float(length) for run in runs.values() for length in run["lengths"])
+    still = Fitted(0.0, 0.0, 0.0, 0.0, 0.0, said)
+    counts = []
+    for setting in runs:
+        each = []
+        for one in (replace(still, step_seconds=1.0), replace(still, step_seconds_per_sequence=1.0)):
+            each.append(simulate(scenario(setting, one, 0, updates=4, seed=0)).seconds_per_update)
+        counts.append(each)
+    rollouts = np.array([run["rollout"] for run in runs.values()])
+    scaled = np.array(counts) / rollouts[:, None]  # relative errors count, not seconds
+    step, each_sequence = np.linalg.lstsq(scaled, np.ones(len(runs)), rcond=None)[0]
+    tokens = np.array([[1.0, run["tokens"]] for run in runs.values()])
+    updates = np.array([run["update"] for run in runs.values()])
+    fixed, per_token = np.linalg.lstsq(tokens, updates, rcond=None)[0]
+    if fixed < 0:  # a line through nothing
+        fixed, per_token = 0.0, float((updates / tokens[:, 1]).mean())
+    between = statistics.fmean(run["between"] for run in runs.values())
+    return Fitted(float(step), max(0.0, float(each_sequence)), float(fixed), float(per_token), between, said)
+
+
+def foreseen(setting: Setting, fitted: Fitted, tokens: float, updates: int) -> dict[str, float]:
+    """Seconds a step over some seeds, and how far they lie apart."""
+    runs = [simulate(scenario(setting, fitted, tokens, updates=updates, seed=seed)) for seed in range(SEEDS)]
+    seconds = [run.seconds_per_update for run in runs]
+    return {
+        "seconds": statistics.fmean(seconds),
+        "deviation": statistics.stdev(seconds),
+        "staleness": statistics.fmean(run.token_staleness_mean for run in runs),
+        "environment": statistics.fmean(run.shares.environment for run in runs),
+    }
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--updates", type=int, default=14, help="of each run")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write simulated.json and simulated.md into {RESULTS.name}"
+    )
+    arguments = parser.parse_args()
+    began, updates = time.perf_counter(), arguments.updates
+    with tempfile.TemporaryDirectory() as name:
+        runs = {}
+        for number, setting in enumerate((*FITTED, *HELD_OUT)):
+            runs[setting] = measured(setting, updates, Path(name) / str(number))
+            print(f"{setting.name}: {runs[setting]['seconds']:.3f} s a step", file=sys.stderr)
+    told = told_of(runs, updates, began)
+    if arguments.write:
+        (RESULTS / "simulated.json").write_text(json.dumps(told, indent=1) + "\n")
+        (RESULTS / "simulated.md").write_text(page(told))
+    print(json.dumps(told) if arguments.json else page(told))
+
+
+def told_of(runs: dict[Setting, dict[str, Any]], updates: int, began: float) -> dict[str, Any]:
+    """The result as one object."""
+    fitted = fit({setting: runs[setting] for setting in FITTED})
+    rows = []
+    for setting in (*FITTED, *HELD_OUT):
+        run = runs[setting]
+        # every episode is as long: tokens of an update are those of its episodes
+        tokens = _tokens(runs, setting)
+        found = foreseen(setting, fitted, tokens, updates)
+        error = found["seconds"] / run["seconds"] - 1
+        rows.append({"setting": setting.name, "held_out": setting in HELD_OUT, "measured": run, "foreseen": found,
+                     "error": error})  # fmt: skip
+    errors = [abs(row["error"]) for row in rows if row["held_out"]]
+    return {
+        "name": "simulated",
+        "measured": {"rates": asdict(fitted), "runs": rows, "updates": updates},
+        "ratios": {"median_error": statistics.median(errors), "largest_error": max(errors)},
+        "goal": "seconds a step of held-out settings within 15 %",
+        "bound": "how far runs of the same setting lie apart from seed to seed",
+        **circumstances(began),
+    }
+
+
+def _tokens(runs: dict[Setting, dict[str, Any]], setting: Setting) -> float:
+    """Tokens of an update, by the turns of its episodes: the line through those that were fitted."""
+    line = np.polyfit([each.turns for each in FITTED], [runs[each]["tokens"] for each in FITTED], 1)
+    return float(np.polyval(line, setting.turns))
+
+
+def page(told: dict[str, Any]) -> str:
+    """The result in words."""
+    rates, ratios = told["measured"]["rates"], told["ratios"]
+    held = [row for row in told["measured"]["runs"] if row["held_out"]]
+    within = sum(abs(row["error"]) <= 0.15 for row in held)
+    lines = [
+        "# What the simulator foresees, against real runs",
+        "",
+        f"`python benchmarks/simulated.py --write`, {told['machine']['cores']} cores, alone, {told['seconds']:.0f} s: "
+        "the demo's model, untrained, in a world that answers after a while (log-normal, σ 0.7).",
+        "",
+        f"Rates from three runs without latency: a decode step takes {1e3 * rates['step_seconds']:.2f} ms and "
+        f"{1e3 * rates['step_seconds_per_sequence']:.3f} ms a sequence; an update {rates['update_seconds']:.3f} s and "
+        f"{1e6 * rates['update_seconds_per_token']:.1f} µs a token; a step {rates['between_seconds']:.3f} s beside.",
+        "",
+        f"Of {len(held)} held-out settings {within} are foreseen within 15 %; the median error is "
+        f"{ratios['median_error']:.1%}, the largest {ratios['largest_error']:.1%}.",
+        "",
+        "| setting | measured, s a step | foreseen | error | seeds apart (σ) | staleness measured | foreseen |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in told["measured"]["runs"]:
+        run, found = row["measured"], row["foreseen"]
+        name = row["setting"] if row["held_out"] else f"{row['setting']} (fitted)"
+        lines.append(
+            f"| {name} | {run['seconds']:.3f} | {found['seconds']:.3f} | {row['error']:+.1%} | "
+            f"{found['deviation'] / found['seconds']:.1%} | {run['staleness']:.2f} | {found['staleness']:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""`whetstone plan`: what a recipe would come to on a cluster, before anybody rents it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from whetstone.cli import completing
+from whetstone.cli.notes import say_notes
+from whetstone.plain_json import to_json
+from whetstone.recipe import load_recipe
+from whetstone.scaling.plan import Balance, Plan
+from whetstone.scaling.plan import plan as best_plan
+from whetstone.scaling.plan_hardware import GPUS, find_gpu
+from whetstone.scaling.plan_rates import Rates, read_rates
+
+
+@click.command()
+@click.argument("recipe", shell_complete=completing.recipes)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
+@click.option("--gpus", type=int, required=True, help="How many there are in all.")
+@click.option("--model", help="Its size, such as 8b; unless it is the recipe's own policy.")
+@click.option("--gpu", "gpu_name", default="h100", show_default=True, help=f"One of {', '.join(GPUS)}.")
+@click.option(
+    "--rates",
+    "rates_path",
+    type=click.Path(path_type=Path),
+    help="A YAML file of what was measured, or a run whose episodes are like those to come.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan(
+    recipe: str,
+    overrides: tuple[str, ...],
+    gpus: int,
+    model: str | None,
+    gpu_name: str,
+    rates_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict what RECIPE comes to on a cluster: memory of each GPU, the balance of learner and samplers, steps an
+    hour, what holds it up, and what a change would bring.
+
+    By formula, unless --rates says what was measured; docs/scaling.md has both.
+    """
+    resolved = load_recipe(recipe, overrides)
+    say_notes(resolved)
+    rates = read_rates(rates_path) if rates_path is not None else Rates()
+    found = best_plan(resolved, gpu=find_gpu(gpu_name), gpus=gpus, model=model, rates=rates)
+    if as_json:
+        click.echo(to_json(asdict(found)))
+        return
+    _show(found)
+
+
+def _show(found: Plan) -> None:
+    click.secho(f"{found.parameters / 1e9:.3g} billion parameters on {found.gpus} {found.gpu}", bold=True)
+    click.echo(f"balance: {_balance(found.balance)}")
+    if found.needed:
+        click.echo(f"with {' '.join(f'{key}={value}' for key, value in found.needed.items())}, or it does not fit")
+    parts = ", ".join(f"{name} {gib:.1f}" for name, gib in found.learner.parts.items())
+    click.echo(f"a GPU of the learner holds {found.learner.total:.1f} GiB: {parts}")
+    replica = found.replica
+    click.echo(
+        f"a GPU of a replica holds {replica.weights + replica.keys:.1f} GiB: weights {replica.weights:.1f}, keys and "
+        f"values {replica.keys:.1f}, room for {replica.sequences:,} sequences"
+    )
+    click.echo(
+        f"a step: {found.seconds_per_update:.1f} s; an hour: {found.updates_per_hour:,.0f} steps, "
+        f"{found.episodes_per_hour:,.0f} episodes; {found.tokens_per_second:,.0f} sampled tokens a second"
+    )
+    shares = found.summary.shares
+    click.echo(
+        f"at work: learner {shares.learner:.0%}, replicas {shares.sampler:.0%} with batches {shares.sampler_batch:.0%} "
+        f"full, places for episodes {shares.places:.0%}; staleness {found.summary.staleness_mean:.2g} in the mean, "
+        f"{found.summary.staleness_max} at most"
+    )
+    click.secho(f"bottleneck: {found.summary.bottleneck}", bold=True)
+    _show_changes(found)
+    if found.simulated_share < 1:
+        click.echo(f"simulated as {found.simulated_share:.1%} of the cluster")
+
+
+def _show_changes(found: Plan) -> None:
+    if not found.changes:
+        click.echo("no change that was tried brings more than 5 %")
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("what to change", "steps/h", "episodes/h", "then held up by"):
+        table.add_column(name, justify="right" if name.endswith("/h") else "left")
+    for change in found.changes:
+        keys = " ".join(f"{key}={value}" for key, value in change.keys.items())
+        table.add_row(keys, f"{change.updates_per_hour:,.0f}", f"{change.episodes_per_hour:,.0f}", change.bottleneck)
+    Console().print(table)
+
+
+def _balance(balance: Balance) -> str:
+    replicas = (
+        f"{balance.replicas} replicas of {balance.tensor_parallel} GPU{'s' if balance.tensor_parallel > 1 else ''}"
+    )
+    if balance.colocated:
+        return f"{balance.learners} GPUs that learn and sample in turns, as {replicas}"
+    return f"{balance.learners} GPUs learn, {replicas} sample"

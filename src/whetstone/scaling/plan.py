@@ -1,0 +1,253 @@
+"""What would this recipe come to on so many GPUs, how are they best dealt out, and what holds it up?
+
+    recipe, model, GPUs → what fits (`plan_memory.py`) → rates (`plan_rates.py`) → every balance of learner and samplers
+    → the simulator → the best balance, its bottleneck, and what a change of one key would bring
+
+Learner and samplers are tried apart, and together on all GPUs in turns. A large cluster is simulated as a slice of it:
+replicas, groups and places divided by one number, the learner's time kept; replicas know of each other by admission
+alone.
+
+Easy to get wrong: what is fastest a step is not what is fastest an episode. More tasks a step make steps longer and
+clusters fuller; both numbers are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whetstone.assembly.memory import ModelSize, size_of
+from whetstone.errors import RecipeError
+from whetstone.recipe import ReinforcementSettings, Resolved
+from whetstone.scaling.plan_hardware import Gpu, named_model
+from whetstone.scaling.plan_memory import (
+    LearnerMemory,
+    ReplicaMemory,
+    fitting_learner,
+    learner_memory,
+    smallest_replica,
+    trained_parameters,
+)
+from whetstone.scaling.plan_rates import Rates, engine_rates, episode_shape, learner_rates, mean_context
+from whetstone.scaling.simulation import simulate
+from whetstone.scaling.simulation_scenario import Failures, Scenario, Summary
+
+_MOST_SIMULATED = 384
+"""Episodes of an update that are simulated; of more a slice is."""
+_UPDATES, _SKIPPED = 8, 3
+_WORTH = 0.05
+"""A change that brings less is not told."""
+_SWITCH_SECONDS = 5.0
+"""In which GPUs that do both put the one's memory aside and take the other's back; per update, both ways together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How GPUs are dealt out."""
+
+    learners: int
+    replicas: int
+    tensor_parallel: int
+    colocated: bool
+    """Whether the same GPUs do both, in turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What another value of some keys would bring."""
+
+    keys: Mapping[str, Any]
+    updates_per_hour: float
+    episodes_per_hour: float
+    bottleneck: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a recipe comes to."""
+
+    gpu: str
+    gpus: int
+    parameters: int
+    balance: Balance
+    learner: LearnerMemory
+    replica: ReplicaMemory
+    seconds_per_update: float
+    updates_per_hour: float
+    episodes_per_hour: float
+    tokens_per_second: float
+    summary: Summary
+    simulated_share: float
+    """Of the cluster; 1: all of it."""
+    needed: Mapping[str, Any]
+    """Keys that have to be other than the recipe's for it to fit."""
+    others: Sequence[tuple[Balance, float]]
+    """Balances that were tried, with their updates an hour, the best first."""
+    changes: Sequence[Change]
+    """What would bring most episodes an hour, the best first."""
+    assumed: Mapping[str, Any]
+
+
+def plan(resolved: Resolved, *, gpu: Gpu, gpus: int, model: str | None, rates: Rates, seed: int = 0) -> Plan:
+    """The best plan for a recipe's reinforcement.
+
+    Args:
+        gpus: In all.
+        model: A size such as `8b`; None: the recipe's own policy.
+
+    Raises:
+        RecipeError: The recipe has no reinforcement, there is no such model, or it fits nowhere.
+    """
+    if gpus < 1:
+        raise RecipeError(f"--gpus: 1 or more, got {gpus}")
+    settings = resolved.recipe.reinforcement
+    if settings is None:
+        raise RecipeError("reinforcement: a plan is of a recipe that samples and learns; this one has no such stage")
+    cluster = _Cluster(resolved, settings, _model_size(resolved, model), gpu, gpus, rates, seed)
+    tried = sorted(cluster.balances(), key=lambda each: -each[1].updates_per_hour)
+    best, found = tried[0]
+    share = cluster.share
+    return Plan(
+        gpu=gpu.name,
+        gpus=gpus,
+        parameters=cluster.size.parameters,
+        balance=best,
+        learner=learner_memory(cluster.size, resolved.recipe, cluster.settings, best.learners),
+        replica=cluster.replica,
+        seconds_per_update=found.seconds_per_update,
+        updates_per_hour=found.updates_per_hour,
+        episodes_per_hour=found.episodes_per_hour * share,
+        tokens_per_second=found.tokens_per_second * share,
+        summary=found,
+        simulated_share=1 / share,
+        needed=cluster.needed,
+        others=[(balance, told.updates_per_hour) for balance, told in tried],
+        changes=sorted(cluster.changes(best, found), key=lambda change: -change.episodes_per_hour),
+        assumed={**rates.model_dump(), "context": round(cluster.context)},
+    )
+
+
+def _model_size(resolved: Resolved, model: str | None) -> ModelSize:
+    if model is None:
+        size = size_of(resolved.recipe)
+        if size is None or not size.layers:
+            raise RecipeError("policy.path: the size of this model cannot be counted; say it: --model 8b")
+        return size
+    size = named_model(model)
+    if size is None:
+        raise RecipeError(f'--model: "{model}" is not a size; 8b has eight billion parameters')
+    return size
+
+
+class _Cluster:
+    """GPUs, a model, and a recipe that is to run on them."""
+
+    def __init__(
+        self, resolved: Resolved, settings: ReinforcementSettings, size: ModelSize, gpu: Gpu, gpus: int, rates: Rates,
+        seed: int,
+    ) -> None:  # fmt: skip
+        self.resolved, self.size, self.gpu, self.gpus = resolved, size, gpu, gpus
+        self.rates, self.seed = rates, seed
+        self.shape = episode_shape(rates.episode, resolved.recipe)
+        self.context = mean_context(self.shape)
+        spread = 2.0  # what the longest come to
+        self.replica = smallest_replica(size, gpu, gpus, self.context * spread)
+        smallest, self.settings = fitting_learner(size, resolved.recipe, settings, gpu, gpus)
+        self.fewest = smallest.gpus
+        self.needed = {
+            f"reinforcement.{name}": value
+            for name, value in self.settings.model_dump().items()
+            if value != settings.model_dump()[name]
+        }
+        episodes = settings.tasks_per_step * resolved.recipe.rollout.group_size
+        self.share = max(1.0, episodes / _MOST_SIMULATED)
+
+    def balances(self) -> Iterator[tuple[Balance, Summary]]:
+        """Each with what it comes to."""
+        wide = self.replica.tensor_parallel
+        learners = {self.fewest}
+        for part in (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4):
+            learners.add(max(self.fewest, round(self.gpus * part / wide) * wide))
+        apart = [Balance(n, (self.gpus - n) // wide, wide, False) for n in sorted(learners) if self.gpus - n >= wide]
+        for balance in [*apart, Balance(self.gpus, self.gpus // wide, wide, True)]:
+            yield balance, self.simulated(balance, self.settings, self.resolved.recipe.rollout.max_in_flight)
+
+    def changes(self, balance: Balance, now: Summary) -> Iterator[Change]:
+        """Other values of a key or two, where they bring something."""
+        settings, places = self.settings, self.resolved.recipe.rollout.max_in_flight
+        ahead = settings.admit_ahead
+        tried: list[tuple[dict[str, Any], ReinforcementSettings, int]] = [
+            ({"rollout.max_in_flight": 4 * places}, settings, 4 * places),
+        ]
+        tasks = settings.model_copy(update={"tasks_per_step": 4 * settings.tasks_per_step})
+        both = {"reinforcement.tasks_per_step": tasks.tasks_per_step, "rollout.max_in_flight": 4 * places}
+        tried.append((both, tasks, 4 * places))
+        for admit, bound in ((ahead + 1, 2 * ahead + 2), (ahead, 2 * settings.max_staleness if ahead else 0)):
+            more = {"admit_ahead": admit, "max_staleness": bound}
+            if (admit, bound) != (ahead, settings.max_staleness):
+                keys = {f"reinforcement.{name}": value for name, value in more.items()}
+                tried.append(
+                    ({**keys, "rollout.max_in_flight": 4 * places}, settings.model_copy(update=more), 4 * places)
+                )
+        episodes = now.episodes_per_hour * self.share
+        for keys, changed, wide in tried:
+            apart = balance
+            if changed.admit_ahead and balance.colocated:
+                continue
+            found = self.simulated(apart, changed, wide)
+            each = found.updates_per_hour * changed.tasks_per_step * self.resolved.recipe.rollout.group_size
+            if each > episodes * (1 + _WORTH):
+                yield Change(keys, found.updates_per_hour, each, found.bottleneck)
+
+    def simulated(self, balance: Balance, settings: ReinforcementSettings, places: int) -> Summary:
+        """What a balance comes to."""
+        share = max(1.0, settings.tasks_per_step * self.resolved.recipe.rollout.group_size / _MOST_SIMULATED)
+        return simulate(self.scenario(balance, settings, places, share))
+
+    def scenario(self, balance: Balance, settings: ReinforcementSettings, places: int, share: float) -> Scenario:
+        """What is simulated.
+
+        Args:
+            share: What replicas, groups and places are divided by.
+        """
+        size, gpu, rates, recipe = self.size, self.gpu, self.rates, self.resolved.recipe
+        engine = engine_rates(
+            rates.engine, size, gpu, tensor_parallel=balance.tensor_parallel, sequences=self.replica.sequences,
+            context=self.context,
+        )  # fmt: skip
+        travel = size.parameters if recipe.policy.lora is None else trained_parameters(size, recipe)
+        learner = learner_rates(
+            rates, size, gpu, settings, learners=balance.learners, travel=travel,
+            trained=trained_parameters(size, recipe), tensor_parallel=balance.tensor_parallel, context=self.context,
+        )  # fmt: skip
+        groups, replicas = max(1, round(settings.tasks_per_step / share)), max(1, round(balance.replicas / share))
+        # a replica that stands for a part of one is slower by as much
+        slower = balance.replicas / share / replicas
+        engine = replace(engine, replicas=replicas, step_seconds=engine.step_seconds / min(1.0, slower),
+                         step_seconds_per_sequence=engine.step_seconds_per_sequence / slower)  # fmt: skip
+        tokens = learner.seconds_per_token * settings.tasks_per_step / groups
+        if balance.colocated:
+            learner = replace(learner, transfer_seconds=_SWITCH_SECONDS)
+        hourly = rates.failures.gpu_per_hour
+        return Scenario(
+            engine=engine,
+            episode=self.shape,
+            learner=replace(learner, seconds_per_token=tokens),
+            failures=Failures(
+                replica_per_hour=hourly * balance.tensor_parallel,
+                learner_per_hour=hourly * balance.learners,
+                restart_seconds=rates.failures.restart_seconds,
+            ),
+            groups_per_update=groups,
+            group_size=recipe.rollout.group_size,
+            max_in_flight=max(recipe.rollout.group_size, round(places / share)),
+            admit_ahead=settings.admit_ahead,
+            max_staleness=settings.max_staleness,
+            deterministic=settings.deterministic,
+            in_flight=settings.in_flight,
+            take_turns=balance.colocated,
+            updates=_UPDATES,
+            skip=_SKIPPED,
+            seed=self.seed,
+        )

@@ -1,0 +1,85 @@
+"""What are GPUs and models like, as far as a plan needs it? Numbers of data sheets and of published configurations.
+
+Easy to get wrong: a data sheet's largest number of operations is with sparsity. These are dense ones in bfloat16.
+
+Source: the makers' data sheets (A100, H100, H200, B200, L40S, RTX 4090, MI300X); for the shapes the Qwen3 technical
+report, arXiv:2505.09388, table 1, and Llama 3, arXiv:2407.21783, table 3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from whetstone.assembly.memory import ModelSize
+from whetstone.errors import RecipeError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One accelerator."""
+
+    name: str
+    memory_gib: float
+    teraflops: float
+    """Dense, bfloat16, a second."""
+    memory_bandwidth: float
+    """GB a second."""
+    link: float
+    """GB a second to others of its node, one way."""
+    network: float
+    """GB a second to other nodes, one way; one adapter a GPU in servers, one for all in workstations."""
+
+
+GPUS: Mapping[str, Gpu] = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("a100-40", 40, 312, 1555, 300, 25),
+        Gpu("a100", 80, 312, 2039, 300, 25),
+        Gpu("h100", 80, 989, 3350, 450, 50),
+        Gpu("h200", 141, 989, 4800, 450, 50),
+        Gpu("b200", 180, 2250, 8000, 900, 50),
+        Gpu("mi300x", 192, 1307, 5300, 448, 50),
+        Gpu("l40s", 48, 362, 864, 32, 12.5),
+        Gpu("rtx-4090", 24, 165, 1008, 32, 3),
+    )
+}
+MODELS: Mapping[str, ModelSize] = {
+    "0.6b": ModelSize(600_000_000, 28, 1024, 3072, 1024, 151_936, 40_960),
+    "1.7b": ModelSize(1_700_000_000, 28, 2048, 6144, 1024, 151_936, 40_960),
+    "4b": ModelSize(4_000_000_000, 36, 2560, 9728, 1024, 151_936, 40_960),
+    "8b": ModelSize(8_190_000_000, 36, 4096, 12_288, 1024, 151_936, 40_960),
+    "14b": ModelSize(14_800_000_000, 40, 5120, 17_408, 1024, 151_936, 40_960),
+    "32b": ModelSize(32_800_000_000, 64, 5120, 25_600, 1024, 151_936, 40_960),
+    "70b": ModelSize(70_600_000_000, 80, 8192, 28_672, 1024, 128_256, 131_072),
+    "405b": ModelSize(405_000_000_000, 126, 16_384, 53_248, 1024, 128_256, 131_072),
+}
+"""Dense models by what they are called; other sizes have the shape of the next smaller one."""
+
+
+def find_gpu(name: str) -> Gpu:
+    """The GPU of a name.
+
+    Raises:
+        RecipeError: None is known by it.
+    """
+    gpu = GPUS.get(name.lower())
+    if gpu is None:
+        raise RecipeError(f'no GPU "{name}"{did_you_mean(name.lower(), GPUS)}; known are {", ".join(GPUS)}')
+    return gpu
+
+
+def named_model(name: str) -> ModelSize | None:
+    """The model of a size such as `8b`; None where it is not written as one."""
+    low = name.lower()
+    if low in MODELS:
+        return MODELS[low]
+    said = re.fullmatch(r"(\d+(?:\.\d+)?)b", low)
+    if said is None or float(said[1]) <= 0:
+        return None
+    count = round(float(said[1]) * 1e9)
+    near = max(
+        (m for m in MODELS.values() if m.parameters <= count), key=lambda m: m.parameters, default=MODELS["0.6b"]
+    )
+    return replace(near, parameters=count)

@@ -1,0 +1,529 @@
+"""How fast would a run be, and what would it wait for? The whole loop, event by event, without computing anything.
+
+    admission → places → reset → (engine → tool) × turns → reward → the deadline rule → update → transfer → admission
+
+Admission and the choice of an update's groups are those of the real loop (`rollout/batch_scheduling.py`); engines,
+tools, rewards and the learner are their rates alone. The same scenario gives the same run, whatever else is computed:
+lengths and latencies of a group come from the scenario's seed and the group's number.
+
+Easy to get wrong: an event that was foreseen may be void by the time it comes. Whoever changes what an event rests on
+raises the count it was foreseen under.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from whetstone.rollout.batch_scheduling import next_batch
+from whetstone.scaling.simulation_measures import Measures
+from whetstone.scaling.simulation_replica import Replica, Request
+from whetstone.scaling.simulation_scenario import Scenario, Summary
+
+_FEW = 0.1
+"""Of an update's episodes: fewer under way are stragglers."""
+_HOUR = 3600.0
+
+State = Literal["engine", "tools", "tool_workers", "rewards", "reward_workers", "places", "failures"]
+
+
+@dataclass(slots=True)
+class _Episode:
+    number: int
+    group: int
+    turns: int
+    prompt: float
+    said: Any  # [turns] tokens sampled
+    answers: Any  # [turns] tokens of observations
+    tool_seconds: Any  # [turns]
+    reset_seconds: float
+    reward_seconds: float
+    state: State = "places"
+    turn: int = 0
+    context: float = 0.0
+    versions: float = 0.0
+    """Tokens times the version that drew them."""
+    replica: int = -1
+    keys: int = -1
+    """Of which state of its replica it has keys there."""
+    node: int = 0
+    epoch: int = 0
+    """Raised when it begins again: what was foreseen is void."""
+
+
+@dataclass(slots=True)
+class _Workers:
+    """A number of workers, or any; who finds none waits in line."""
+
+    count: int | None
+    busy: int = 0
+    line: deque[tuple[_Episode, int]] | None = None
+
+    def __post_init__(self) -> None:
+        self.line = deque()
+
+    def take(self, episode: _Episode) -> bool:
+        assert self.line is not None
+        if self.count is not None and self.busy >= self.count:
+            self.line.append((episode, episode.epoch))
+            return False
+        self.busy += 1
+        return True
+
+    def give_back(self) -> _Episode | None:
+        """The next in line, who has the worker now."""
+        assert self.line is not None
+        self.busy -= 1
+        while self.line:
+            episode, epoch = self.line.popleft()
+            if episode.epoch == epoch:
+                self.busy += 1
+                return episode
+        return None
+
+
+def simulate(scenario: Scenario) -> Summary:
+    """What a run of this scenario comes to."""
+    return _Run(scenario).summary()
+
+
+class _Run:
+    """The state of a simulated run."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.of, self.now = scenario, 0.0
+        self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.serial = 0
+        self.replicas = [Replica(scenario.engine) for _ in range(scenario.engine.replicas)]
+        self.least = [(0, number) for number in range(len(self.replicas))]
+        self.orphans: list[Request] = []
+        self.tools, self.rewards = _Workers(scenario.environment_workers), _Workers(scenario.reward_workers)
+        self.episodes: dict[int, _Episode] = {}
+        """Those under way or in line for a place."""
+        self.queued: deque[_Episode] = deque()
+        self.placed = 0
+        self.version = self.next_group = self.next_episode = 0
+        self.live: dict[int, int] = {}
+        self.left: dict[int, int] = {}
+        """Episodes of a group that are not over."""
+        self.drawn: dict[int, list[tuple[float, float]]] = {}
+        """(tokens, tokens times version) of the episodes of a group that are over."""
+        self.read: dict[int, float] = {}
+        """Tokens of a group that the learner computes."""
+        self.finished: set[int] = set()
+        self.consumed: list[int] = []
+        self.phase: Literal["waiting", "learning", "between", "transfer", "down"] = "waiting"
+        self.learning = 0
+        """Raised when the update under way is void."""
+        self.settling = False
+        self.taking: set[int] = set()
+        """Replicas that have not taken the new weights."""
+        self.few = int(_FEW * scenario.groups_per_update * scenario.group_size)
+        self.measures = Measures(scenario)
+        self.luck = np.random.default_rng([scenario.seed, 1])
+        self.counts: Counter[str] = Counter()
+
+    def summary(self) -> Summary:
+        """Run it to its end."""
+        self._expect_failures()
+        self._fill()
+        while self.version < self.of.updates:
+            if not self.events:
+                raise RuntimeError("a simulated run came to a standstill")
+            when, _, act, about = heapq.heappop(self.events)
+            self._pass_to(when)
+            act(*about)
+        consumed = self.version * self.of.groups_per_update
+        return self.measures.summary(
+            started=consumed + len(self.live), consumed=consumed, alive=len(self.live), counts=self.counts
+        )
+
+    def _pass_to(self, when: float) -> None:
+        span = when - self.now
+        if span > 0:
+            self.measures.pass_by(span, self.phase, self.placed, few=len(self.episodes) <= self.few)
+        self.now = when
+
+    def _in(self, seconds: float, act: Callable[..., None], *about: Any) -> None:
+        self.serial += 1
+        heapq.heappush(self.events, (self.now + seconds, self.serial, act, about))
+
+    # ------------------------------------------------------------ groups and places
+
+    def _fill(self) -> None:
+        """Let in groups as far as the version allows and places are free."""
+        of = self.of
+        while True:
+            while self.queued and self.placed < of.max_in_flight:
+                self._begin(self.queued.popleft())
+            allowed = (of.admit_ahead + self.version + 1) * of.groups_per_update
+            started = self.version * of.groups_per_update + len(self.live)
+            if self.queued or self.placed >= of.max_in_flight or started >= allowed:
+                return
+            self._admit()
+
+    def _admit(self) -> None:
+        of, number = self.of, self.next_group
+        self.next_group += 1
+        self.live[number], self.left[number], self.drawn[number], self.read[number] = (
+            self.version,
+            of.group_size,
+            [],
+            0.0,
+        )
+        shape, numbers = of.episode, np.random.default_rng([of.seed, 0, number])
+        size = of.group_size
+        turns = np.maximum(1, np.rint(shape.turns.draw(numbers, size))).astype(int)
+        prompts = np.repeat(shape.prompt_tokens.draw(numbers, 1), size)  # one task, one prompt
+        resets, rewards = shape.reset_seconds.draw(numbers, size), shape.reward_seconds.draw(numbers, size)
+        for k in range(size):
+            count = int(turns[k])
+            tools = shape.tool_seconds.draw(numbers, count)
+            tools[-1] = shape.last_tool_seconds.draw(numbers, 1)[0] if shape.last_tool_seconds is not None else 0.0
+            episode = _Episode(
+                self.next_episode, number, count, float(prompts[k]),
+                np.maximum(1, np.rint(shape.turn_tokens.draw(numbers, count))),
+                np.rint(shape.observation_tokens.draw(numbers, count)),
+                tools, float(resets[k]), float(rewards[k]), node=self.next_episode % max(1, of.failures.nodes),
+            )  # fmt: skip
+            self.next_episode += 1
+            self.episodes[episode.number] = episode
+            self.measures.count("places", +1)
+            self.queued.append(episode)
+
+    def _begin(self, episode: _Episode) -> None:
+        """It has its place."""
+        self.placed += 1
+        self._reset(episode)
+
+    def _reset(self, episode: _Episode) -> None:
+        episode.turn, episode.context, episode.versions = 0, 0.0, 0.0
+        self._become(episode, "tools")
+        self._in(episode.reset_seconds, self._draw, episode, episode.epoch, episode.prompt)
+
+    def _become(self, episode: _Episode, state: State) -> None:
+        self.measures.count(episode.state, -1)
+        self.measures.count(state, +1)
+        episode.state = state
+
+    # ------------------------------------------------------------ an episode
+
+    def _draw(self, episode: _Episode, epoch: int, read: float) -> None:
+        """Its turn goes to an engine, which has to read so much first."""
+        if epoch != episode.epoch:
+            return
+        episode.context += read
+        request = Request(episode.number, float(episode.said[episode.turn]), read, episode.context)
+        self._become(episode, "engine")
+        self._send(request, episode)
+
+    def _send(self, request: Request, episode: _Episode) -> None:
+        number = episode.replica
+        if number < 0 or not self.replicas[number].alive:
+            found = self._least_loaded()
+            if found is None:
+                self._become(episode, "failures")
+                self.orphans.append(request)
+                return
+            if number >= 0:
+                self.replicas[number].held -= 1  # it is on no list: it is dead
+            number, episode.keys = found, -1
+            episode.replica = number
+            self._hold(number, +1)
+        replica = self.replicas[number]
+        if episode.keys != replica.keys:
+            request.read, episode.keys = request.context, replica.keys
+        replica.catch_up(self.now)
+        replica.ask(request)
+        self._expect(number)
+
+    def _least_loaded(self) -> int | None:
+        while self.least:
+            held, number = self.least[0]
+            if self.replicas[number].alive and self.replicas[number].held == held:
+                return number
+            heapq.heappop(self.least)
+        return None
+
+    def _hold(self, number: int, more: int) -> None:
+        self.replicas[number].held += more
+        heapq.heappush(self.least, (self.replicas[number].held, number))
+
+    def _expect(self, number: int) -> None:
+        """Foresee who is done next."""
+        replica = self.replicas[number]
+        replica.scheduled += 1
+        end = replica.next_end()
+        if end is not None:
+            self._in(max(0.0, end - self.now), self._drawn, number, replica.scheduled)
+
+    def _drawn(self, number: int, scheduled: int) -> None:
+        replica = self.replicas[number]
+        if scheduled != replica.scheduled:
+            return
+        replica.catch_up(self.now)
+        for request in replica.finished():
+            self._said(self.episodes[request.episode])
+        if replica.draining and not replica.running:
+            self._take(number)
+        self._expect(number)
+
+    def _said(self, episode: _Episode) -> None:
+        """A turn is over."""
+        tokens = float(episode.said[episode.turn])
+        episode.context += tokens
+        episode.versions += tokens * self.version
+        seconds = float(episode.tool_seconds[episode.turn])
+        if episode.turn == episode.turns - 1 and seconds == 0:
+            self._leave(episode)
+        elif self.tools.take(episode):
+            self._call(episode)
+        else:
+            self._become(episode, "tool_workers")
+
+    def _call(self, episode: _Episode) -> None:
+        self._become(episode, "tools")
+        self.measures.calls(+1)
+        self._in(float(episode.tool_seconds[episode.turn]), self._answered, episode, episode.epoch)
+
+    def _answered(self, episode: _Episode, epoch: int) -> None:
+        self.measures.calls(-1)
+        following = self.tools.give_back()
+        if following is not None:
+            self._call(following)
+        if epoch != episode.epoch:
+            return
+        episode.turn += 1
+        if episode.turn == episode.turns:
+            self._leave(episode)
+        else:
+            self._draw(episode, epoch, float(episode.answers[episode.turn - 1]))
+
+    def _leave(self, episode: _Episode) -> None:
+        """Its place is free, and it is judged."""
+        self.placed -= 1
+        self._hold(episode.replica, -1)
+        if self.rewards.take(episode):
+            self._judge(episode)
+        else:
+            self._become(episode, "reward_workers")
+        self._fill()
+
+    def _judge(self, episode: _Episode) -> None:
+        self._become(episode, "rewards")
+        self._in(episode.reward_seconds, self._judged, episode)
+
+    def _judged(self, episode: _Episode) -> None:
+        following = self.rewards.give_back()
+        if following is not None:
+            self._judge(following)
+        self.measures.count("rewards", -1)
+        del self.episodes[episode.number]
+        group = episode.group
+        self.drawn[group].append((float(episode.said.sum()), episode.versions))
+        self.read[group] += episode.context
+        self.left[group] -= 1
+        if self.left[group] == 0:
+            del self.left[group]
+            self.finished.add(group)
+            self._look()
+
+    # ------------------------------------------------------------ the learner
+
+    def _look(self) -> None:
+        """Is there an update, or is the run settled?"""
+        if self.phase == "waiting" and self.settling:
+            self._settle()
+        elif self.phase == "waiting" and len(self.finished) >= self.of.groups_per_update:
+            numbers = self._chosen()
+            if numbers is not None:
+                self.consumed = numbers
+                self._learn()
+
+    def _chosen(self) -> list[int] | None:
+        size = self.of.groups_per_update
+        if self.of.by_recipe:
+            oldest = sorted(self.live)[:size]
+            return oldest if self.finished.issuperset(oldest) else None
+        running = {number: began for number, began in self.live.items() if number not in self.finished}
+        return next_batch(
+            {number: self.live[number] for number in self.finished},
+            running,
+            version=self.version,
+            groups_per_update=size,
+            max_staleness=self.of.max_staleness,
+        )
+
+    def _learn(self) -> None:
+        self.phase = "learning"
+        if self.of.take_turns:
+            self._pause(range(len(self.replicas)), +1)
+        rates = self.of.learner
+        seconds = rates.seconds + rates.seconds_per_token * sum(self.read[number] for number in self.consumed)
+        self._in(seconds, self._learned, self.learning)
+
+    def _learned(self, learning: int) -> None:
+        if learning != self.learning:
+            return
+        if self.of.take_turns:
+            self._pause(range(len(self.replicas)), -1)
+        for number in self.consumed:
+            tokens = self.drawn.pop(number)
+            self.measures.consume(self.version, self.live[number], tokens)
+            del self.read[number]
+        self.phase = "between"
+        self._in(self.of.learner.between_seconds, self._publish)
+
+    def _publish(self) -> None:
+        """New weights, unless groups have to be over first."""
+        self.phase, self.settling = "waiting", True
+        self._settle()
+
+    def _settle(self) -> None:
+        allowed = self.of.admit_ahead * self.of.groups_per_update
+        waiting = len(self.live) - len(self.consumed)
+        if self.of.by_recipe and (waiting < allowed or not self.finished.issuperset(self.live)):
+            return
+        self.settling, self.phase = False, "transfer"
+        self._in(self.of.learner.prepare_seconds, self._transfer)
+
+    def _transfer(self) -> None:
+        self.taking = {number for number, replica in enumerate(self.replicas) if replica.alive}
+        for number in list(self.taking):
+            replica = self.replicas[number]
+            replica.catch_up(self.now)
+            if self.of.in_flight == "drain" and replica.running:
+                replica.draining = True
+            else:
+                self._take(number)
+        if not self.taking:
+            self._in(0.0, self._advance)
+
+    def _take(self, number: int) -> None:
+        """The replica takes the weights, and draws nothing meanwhile."""
+        replica = self.replicas[number]
+        replica.draining = False
+        self._pause([number], +1)
+        if self.of.in_flight != "continue":
+            replica.keys += 1
+            for request in replica.read_again():
+                self.episodes[request.episode].keys = replica.keys
+        self._in(self.of.learner.transfer_seconds, self._taken, number)
+
+    def _taken(self, number: int) -> None:
+        self._pause([number], -1)
+        replica = self.replicas[number]
+        replica.let_in()
+        self._expect(number)
+        self._took(number)
+
+    def _took(self, number: int) -> None:
+        if number in self.taking:
+            self.taking.discard(number)
+            if not self.taking:
+                self._advance()
+
+    def _advance(self) -> None:
+        for number in self.consumed:
+            del self.live[number]
+            self.finished.discard(number)
+        self.version += 1
+        self.consumed, self.phase = [], "waiting"
+        self.measures.advance(self.now, self.replicas)
+        self._fill()
+        self._look()
+
+    def _pause(self, numbers: Iterable[int], more: int) -> None:
+        for number in numbers:
+            replica = self.replicas[number]
+            replica.catch_up(self.now)
+            replica.paused += more
+            self._expect(number)
+
+    # ------------------------------------------------------------ failures
+
+    def _expect_failures(self) -> None:
+        failures = self.of.failures
+        for rate, act in (
+            (failures.replica_per_hour * len(self.replicas), self._replica_dies),
+            (failures.learner_per_hour, self._learner_dies),
+            (failures.node_per_hour * failures.nodes, self._node_dies),
+        ):
+            if rate > 0:
+                self._in(self.luck.exponential(_HOUR / rate), self._again, rate, act)
+
+    def _again(self, rate: float, act: Callable[[], None]) -> None:
+        act()
+        self._in(self.luck.exponential(_HOUR / rate), self._again, rate, act)
+
+    def _replica_dies(self) -> None:
+        number = int(self.luck.integers(len(self.replicas)))
+        replica = self.replicas[number]
+        if not replica.alive:
+            return
+        self.counts["restarts"] += 1
+        replica.catch_up(self.now)
+        replica.alive, replica.draining = False, False
+        replica.keys += 1
+        lost = replica.drop_all()
+        self._expect(number)
+        self.counts["lost_turns"] += len(lost)
+        for request in lost:
+            self._send_again(request)
+        self._took(number)
+        self._in(self.of.failures.restart_seconds, self._replica_is_back, number)
+
+    def _send_again(self, request: Request) -> None:
+        """To another, which reads all of it."""
+        episode = self.episodes[request.episode]
+        self._become(episode, "engine")
+        self._send(request, episode)
+
+    def _replica_is_back(self, number: int) -> None:
+        replica = self.replicas[number]
+        replica.catch_up(self.now)
+        replica.alive = True
+        self._hold(number, 0)
+        orphans, self.orphans = self.orphans, []
+        for request in orphans:
+            self._send_again(request)
+        self._expect(number)
+
+    def _learner_dies(self) -> None:
+        if self.phase not in ("learning", "waiting") or self.settling:
+            return
+        self.counts["restarts"] += 1
+        self.learning += 1
+        if self.phase == "learning" and self.of.take_turns:
+            self._pause(range(len(self.replicas)), -1)
+        again, self.phase = self.phase == "learning", "down"
+        self._in(self.of.failures.restart_seconds, self._learner_is_back, again)
+
+    def _learner_is_back(self, again: bool) -> None:
+        self.phase = "waiting"
+        if again:
+            self._learn()
+        else:
+            self._look()
+
+    def _node_dies(self) -> None:
+        node = int(self.luck.integers(self.of.failures.nodes))
+        self.counts["restarts"] += 1
+        hit = [e for e in self.episodes.values() if e.node == node and e.state in ("engine", "tools", "tool_workers")]
+        drawing: dict[int, set[int]] = {}
+        for episode in hit:
+            episode.epoch += 1
+            if episode.state == "engine":
+                drawing.setdefault(episode.replica, set()).add(episode.number)
+            self._become(episode, "failures")
+            self._in(self.of.failures.restart_seconds, self._reset, episode)
+        for number, episodes in drawing.items():
+            self.replicas[number].catch_up(self.now)
+            self.replicas[number].remove(episodes)
+            self._expect(number)
+        self.counts["lost_episodes"] += len(hit)

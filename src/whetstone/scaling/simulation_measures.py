@@ -1,0 +1,136 @@
+"""What is counted while a simulated run goes by? Times in which something was so, and what each update was made of.
+
+Easy to get wrong: updates in front of `skip` fill the pipeline. Everything is counted from there, engines too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from whetstone.scaling.simulation_replica import Replica
+from whetstone.scaling.simulation_scenario import Scenario, Shares, Summary
+
+_WAITS = ("engine", "tools", "tool_workers", "rewards", "reward_workers", "places", "failures")
+_IDLE = 0.1
+"""Of the time: a learner that waits longer beside sampling is not what holds it up."""
+
+
+class Measures:
+    """The counts of a run."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.of = scenario
+        self.states: Counter[str] = Counter()
+        self.at_work = 0
+        self.phases: defaultdict[str, float] = defaultdict(float)
+        self.waits: defaultdict[str, float] = defaultdict(float)
+        self.placed = self.called = 0.0
+        self.tokens = self.aged = 0.0
+        self.ages: Counter[int] = Counter()
+        self.steps: list[float] = []
+        self.made = 0
+        self._since = self._busy = self._batched = 0.0
+
+    def count(self, state: str, more: int) -> None:
+        """An episode enters or leaves a state."""
+        self.states[state] += more
+
+    def calls(self, more: int) -> None:
+        """A tool call begins or ends."""
+        self.at_work += more
+
+    def pass_by(self, span: float, phase: str, placed: int, *, few: bool) -> None:
+        """So long nothing changed."""
+        self.phases[phase] += span
+        self.placed += span * placed
+        self.called += span * self.at_work
+        if phase != "waiting":
+            return
+        if few:
+            self.waits["stragglers"] += span
+            return
+        total = sum(self.states[state] for state in _WAITS)
+        for state in _WAITS:
+            if self.states[state]:
+                self.waits[state] += span * self.states[state] / total
+
+    def consume(self, version: int, began: int, episodes: Sequence[tuple[float, float]]) -> None:
+        """A group is learned from.
+
+        Args:
+            began: The version it was let in at.
+            episodes: (tokens, tokens times the version that drew them).
+        """
+        self.ages[version - began] += 1
+        for tokens, by_version in episodes:
+            self.tokens += tokens
+            self.aged += tokens * version - by_version
+
+    def advance(self, now: float, replicas: Sequence[Replica]) -> None:
+        """An update is over and its weights are there."""
+        self.made += 1
+        if self.made > self.of.skip:
+            self.steps.append(now - self._since)
+        self._since = now
+        if self.made == self.of.skip:
+            self.phases, self.waits, self.ages = defaultdict(float), defaultdict(float), Counter()
+            self.placed = self.called = self.tokens = self.aged = 0.0
+            self._busy, self._batched = _work_of(replicas, now)
+        elif self.made == self.of.updates:
+            busy, batched = _work_of(replicas, now)
+            self._busy, self._batched = busy - self._busy, batched - self._batched
+
+    def summary(self, *, started: int, consumed: int, alive: int, counts: Mapping[str, int]) -> Summary:
+        """All of it."""
+        of, seconds, updates = self.of, sum(self.steps), len(self.steps)
+        waiting = {name: self.waits[name] / seconds for name in (*_WAITS, "stragglers") if self.waits[name]}
+        lines = of.environment_workers or of.max_in_flight
+        shares = Shares(
+            learner=self.phases["learning"] / seconds,
+            sampler=self._busy / (seconds * of.engine.replicas),
+            sampler_batch=self._batched / (self._busy * of.engine.max_sequences) if self._busy else 0.0,
+            environment=self.called / (seconds * lines),
+            places=self.placed / (seconds * of.max_in_flight),
+            transfer=self.phases["transfer"] / seconds,
+        )
+        groups = sum(self.ages.values())
+        return Summary(
+            seconds_per_update=seconds / updates,
+            updates_per_hour=3600 * updates / seconds,
+            episodes_per_hour=3600 * updates * of.groups_per_update * of.group_size / seconds,
+            tokens_per_second=self.tokens / seconds,
+            shares=shares,
+            waiting=waiting,
+            staleness={age: count / groups for age, count in sorted(self.ages.items())},
+            staleness_mean=sum(age * count for age, count in self.ages.items()) / groups,
+            token_staleness_mean=self.aged / self.tokens if self.tokens else 0.0,
+            bottleneck=self._bottleneck(shares, waiting, seconds),
+            started=started,
+            consumed=consumed,
+            alive=alive,
+            restarts=counts.get("restarts", 0),
+            lost_turns=counts.get("lost_turns", 0),
+            lost_episodes=counts.get("lost_episodes", 0),
+            seconds=seconds,
+            steps=self.steps,
+        )
+
+    def _bottleneck(self, shares: Shares, waiting: Mapping[str, float], seconds: float) -> str:
+        """What a step waits for most. Where sampling and learning go on beside each other the learner is it only
+        while it hardly waits; where they take turns, whichever is longer."""
+        down = self.phases["down"] / seconds
+        waits = {**waiting, "failures": waiting.get("failures", 0.0) + down}
+        beside = not self.of.by_recipe and not self.of.take_turns
+        if beside and sum(waits.values()) > _IDLE:
+            return max(waits, key=lambda name: waits[name])
+        own = {"learner": shares.learner, "transfer": shares.transfer, "between": self.phases["between"] / seconds}
+        every = {**own, **waits}
+        return max(every, key=lambda name: every[name])
+
+
+def _work_of(replicas: Sequence[Replica], now: float) -> tuple[float, float]:
+    """(seconds at work, sequences times those seconds) of all replicas so far."""
+    for replica in replicas:
+        replica.catch_up(now)
+    return sum(replica.busy for replica in replicas), sum(replica.batched for replica in replicas)

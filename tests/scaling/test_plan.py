@@ -1,0 +1,131 @@
+"""What a plan says is what its formulas say, and what cannot be is refused with its numbers."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from whetstone.cli.plan import plan as command
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe
+from whetstone.scaling.plan import plan
+from whetstone.scaling.plan_hardware import GPUS, MODELS, find_gpu, named_model
+from whetstone.scaling.plan_memory import fitting_learner, learner_memory, replica_memory, smallest_replica
+from whetstone.scaling.plan_rates import EngineFacts, Rates, engine_rates, learner_rates, read_rates
+
+GIB = 2**30
+SMALL = ["reinforcement.tasks_per_step=4", "rollout.group_size=4"]
+
+
+@pytest.fixture(scope="module")
+def resolved():
+    return load_recipe("demo", SMALL)
+
+
+def test_memory_is_counted_as_it_is_dealt_out(resolved):
+    recipe, size = resolved.recipe, MODELS["8b"]
+    held = learner_memory(size, recipe, recipe.reinforcement, 8)
+    # the demo trains with Muon, whose states are counted as AdamW's: 4 + 4 + 8 bytes a parameter over 8 GPUs
+    assert held.parts["weights"] == pytest.approx(4 * 8.19e9 / 8 / GIB)
+    assert held.parts["optimiser"] == pytest.approx(8 * 8.19e9 / 8 / GIB)
+    assert held.parts["gathered layers"] == pytest.approx(4 * 8.19e9 / 36 / GIB)
+    half = learner_memory(size, recipe, recipe.reinforcement, 16)
+    assert half.parts["weights"] == pytest.approx(held.parts["weights"] / 2)
+    key = next(name for name in held.parts if name.startswith("a pass"))
+    assert half.parts[key] == held.parts[key]  # more GPUs make no room for longer passes
+    adapters = load_recipe("demo", [*SMALL, "policy.lora={rank: 16}"]).recipe
+    assert learner_memory(size, adapters, adapters.reinforcement, 8).parts["gradients"] < 0.1
+    replica = replica_memory(size, GPUS["h100"], 1, 4096)
+    assert replica.weights == pytest.approx(2 * 8.19e9 / GIB)
+    # 2 · 36 layers · 1,024 keys · 2 bytes a token, of 72 − 15.3 GiB
+    assert replica.sequences == int((72 - replica.weights) * GIB / (2 * 36 * 1024 * 2 * 4096))
+
+
+def test_a_model_is_spread_over_as_few_gpus_as_hold_it(resolved):
+    assert smallest_replica(MODELS["8b"], GPUS["h100"], 64, 4096).tensor_parallel == 1
+    assert smallest_replica(MODELS["70b"], GPUS["h100"], 64, 4096).tensor_parallel == 4
+    with pytest.raises(RecipeError, match=r"405 billion parameters fit on no replica: over 8 l40s"):
+        smallest_replica(MODELS["405b"], GPUS["l40s"], 64, 4096)
+    recipe = resolved.recipe
+    found, settings = fitting_learner(MODELS["8b"], recipe, recipe.reinforcement, GPUS["h100"], 64)
+    assert settings.activation_checkpointing
+    assert found.total <= 72
+    assert learner_memory(MODELS["8b"], recipe, settings, found.gpus - 1).total > 72
+    with pytest.raises(RecipeError, match=r"70\.6 billion parameters cannot be trained on 4 rtx-4090: each would hold"):
+        fitting_learner(MODELS["70b"], recipe, recipe.reinforcement, GPUS["rtx-4090"], 4)
+
+
+def test_rates_follow_their_formulas(resolved):
+    size, gpu = MODELS["8b"], GPUS["h100"]
+    one = engine_rates(EngineFacts(), size, gpu, tensor_parallel=1, sequences=1000, context=4096)
+    assert one.step_seconds == pytest.approx(2 * 8.19e9 / (3350e9 * 0.7))
+    assert one.prefill_seconds_per_token == pytest.approx(2 * 8.19e9 / (989e12 * 0.5))
+    assert one.max_sequences == 256
+    told = EngineFacts(step_seconds=0.5, max_sequences=8)
+    measured = engine_rates(told, size, gpu, tensor_parallel=1, sequences=1000, context=4096)
+    assert (measured.step_seconds, measured.max_sequences) == (0.5, 8)
+    settings = resolved.recipe.reinforcement
+    about = {"learners": 8, "travel": size.parameters, "trained": size.parameters, "tensor_parallel": 1}
+    learner = learner_rates(Rates(), size, gpu, settings, context=2000, **about)
+    operations = 6 * 8.19e9 + 6 * 36 * 4096 * 2000
+    assert learner.seconds_per_token == pytest.approx(operations / (8 * 989e12 * 0.4))
+    assert learner.transfer_seconds == pytest.approx(0.5 + 2 * 8.19e9 / (50e9 * 0.8))
+
+
+def test_a_plan_deals_all_gpus_out_and_takes_the_best(resolved):
+    found = plan(resolved, gpu=GPUS["h100"], gpus=16, model="8b", rates=Rates())
+    balance = found.balance
+    taken = balance.learners if balance.colocated else balance.learners + balance.replicas * balance.tensor_parallel
+    assert taken <= 16
+    assert found.updates_per_hour == pytest.approx(max(rate for _, rate in found.others))
+    assert found.updates_per_hour * found.seconds_per_update == pytest.approx(3600)
+    assert found.episodes_per_hour == pytest.approx(found.updates_per_hour * 16)
+    assert all(change.episodes_per_hour > 1.05 * found.episodes_per_hour for change in found.changes)
+
+
+def test_a_large_cluster_is_simulated_as_a_slice_of_it():
+    wide = load_recipe("demo", ["reinforcement.tasks_per_step=512", "rollout.max_in_flight=16384"])
+    found = plan(wide, gpu=GPUS["h100"], gpus=1024, model="8b", rates=Rates())
+    assert found.simulated_share == pytest.approx(384 / 4096)
+    assert found.episodes_per_hour == pytest.approx(found.updates_per_hour * 512 * 8, rel=0.01)
+
+
+def test_rates_are_read_from_a_file_and_mistakes_in_it_are_one_line(tmp_path):
+    path = tmp_path / "rates.yaml"
+    path.write_text("episode: {tool_seconds: 3}\nlearner: {mfu: 0.3}\n")
+    assert read_rates(path).episode.tool_seconds == 3
+    for text, said in (
+        ("episode: {tool_second: 3}", 'episode.tool_second: no such key; did you mean "tool_seconds"'),
+        ("learner: {mfu: 2}", "learner.mfu"),
+        ("[1, 2]", "rates are a mapping of keys to values: episode, engine"),
+    ):
+        path.write_text(text)
+        with pytest.raises(RecipeError) as refused:
+            read_rates(path)
+        assert said in str(refused.value)
+
+
+def test_names_that_are_none_are_refused_with_the_nearest():
+    with pytest.raises(RecipeError, match='no GPU "h10"; did you mean "h100"'):
+        find_gpu("h10")
+    assert named_model("9b").layers == MODELS["8b"].layers
+    assert named_model("9b").parameters == 9_000_000_000
+    assert named_model("eight") is None
+
+
+def test_the_command_says_balance_memory_and_bottleneck():
+    words = ["demo", *SMALL, "--gpus", "8", "--model", "8b"]
+    shown = CliRunner().invoke(command, words, catch_exceptions=False).output
+    for said in ("8.19 billion parameters on 8 h100", "balance: ", "a GPU of a replica holds", "bottleneck: "):
+        assert said in shown
+    told = json.loads(CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False).output)
+    assert told["balance"]["tensor_parallel"] == 1
+    assert told["summary"]["bottleneck"] in shown
+    for wrong, said in (
+        (["--gpus", "0"], "--gpus: 1 or more"),
+        (["--gpus", "8", "--gpu", "h1000"], "no GPU"),
+        (["--gpus", "8", "--model", "huge"], "is not a size"),
+    ):
+        refused = CliRunner().invoke(command, ["demo", "--model", "8b", *wrong])
+        assert isinstance(refused.exception, RecipeError)
+        assert said in str(refused.exception)
