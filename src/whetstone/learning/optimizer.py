@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ demo's warm-up: success after 150 steps 1 % at a share of 1, 50 % at 0.3)."""
 
 
 _BETAS = (0.9, 0.95)
+SHARDS = "shards"
+"""In a saved state, the folder of what several processes wrote of it, each its own; absent where one wrote it all."""
 
 
 class Optimizers:
@@ -69,6 +72,11 @@ class Optimizers:
     def place(self) -> float:
         """How far along the stage is, in steps: by its steps or by its budget, whichever ends it first."""
         return max(self.done, min(1.0, self.share) * self.settings.steps)
+
+    @property
+    def each(self) -> Sequence[Optimizer]:
+        """Of the matrices, of the rest, of critics; as many of them as there are."""
+        return self._optimizers
 
     def rate(self) -> float:
         """The learning rate of the next step."""
@@ -114,8 +122,13 @@ class Optimizers:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         self.done, self.share = state["done"], state.get("share", 0.0)
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+        saved = state["optimizers"]
+        if state.get(SHARDS) is not None:
+            from whetstone.learning.sharded_state import read_shards  # most runs never need what it stands on
+
+            saved = read_shards(Path(state[SHARDS]), self._optimizers, saved)
+        for optimizer, each in zip(self._optimizers, saved, strict=True):
+            optimizer.load_state_dict(each)
         self.refresh()
 
     @torch.no_grad()
