@@ -1,6 +1,7 @@
 """Updates by one process and by several: what each comes to, from the same groups."""
 
 import os
+import pickle
 import signal
 
 import pytest
@@ -16,6 +17,8 @@ from whetstone.learning.spec import UpdateBatch
 from whetstone.recipe import load_recipe
 from whetstone.scaling.learners.group import GroupLearner
 from whetstone.scaling.learners.group_trainer import GroupTrainer
+from whetstone.scaling.learners.messages import Question
+from whetstone.scaling.learners.rank import Rank
 from whetstone.scaling.learners.shard_trainer import Frozen
 from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
 
@@ -25,6 +28,7 @@ FORMS = {
     "critic": ["advantage=token_gae", "critic={}"],
     "preference": ["objective=dpo", "advantage=null"],
     "adapters": ["policy.lora={rank: 2}", "reinforcement.reference_kl=0.1"],
+    "checkpointed": ["reinforcement.activation_checkpointing=true"],
     "sequences": ["objective=gspo", "reinforcement.minibatches=2", "aggregation=sequence_mean"],
 }
 CLOSE = 1e-5
@@ -150,3 +154,23 @@ def assert_same_update(form, processes, *changes, **options):
     for name in said.metrics.keys() - apart:
         if not name.startswith("throughput/"):
             assert told.metrics[name] == pytest.approx(said.metrics[name], rel=1e-3, abs=1e-5), name
+
+
+class OneRank:
+    """Stands for `LearnerProcesses` where the only rank is computed here; what it is asked is pickled all the same."""
+
+    count, joined, closed = 1, False, False
+
+    def __init__(self):
+        self.rank = Rank()
+
+    def ask(self, name, each=None, **all_alike):
+        question = Question(name, {**(each or [{}])[0], **all_alike})
+        answer = self.rank.answered(pickle.loads(pickle.dumps(question)))
+        if answer.kind == "raised":
+            raise answer.value
+        assert answer.kind == "done", answer.text
+        return [pickle.loads(pickle.dumps(answer.value))]
+
+    def close(self):
+        self.closed = True

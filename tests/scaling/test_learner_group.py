@@ -2,13 +2,18 @@
 
 import copy
 import json
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from tests_learners import (
     FORMS,
+    OneRank,
     alone,
     assembled,
     assert_close,
@@ -21,6 +26,7 @@ from tests_learners import (
     together,
     weights_of,
 )
+from tests_slow import mostly_slow
 from tests_small import SMALL, TEACHING
 from whetstone.errors import LearnerError, RecipeError
 from whetstone.learning.spec import UpdateBatch
@@ -28,6 +34,7 @@ from whetstone.learning.token_index import index_groups
 from whetstone.recipe import load_recipe
 from whetstone.record.checkpoint import Position, damage, load_checkpoint, save_checkpoint
 from whetstone.reporting import Progress
+from whetstone.scaling.learners.messages import ADDRESS, KEY
 from whetstone.scaling.learners.processes import LearnerProcesses
 from whetstone.training import train
 
@@ -46,8 +53,22 @@ def four():
     processes.close()
 
 
+@pytest.fixture(scope="module")
+def here():
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}.items():
+            patched.setenv(name, value)
+        yield OneRank()
+        dist.destroy_process_group()
+
+
 def segments():
     return [segment for held in index_groups(tuple(groups())) for segment in held.segments]
+
+
+@pytest.mark.parametrize("form", mostly_slow(FORMS, quick=["shared-prefix", "critic", "adapters"]))
+def test_what_a_rank_is_asked_comes_to_the_loss_and_gradient_of_one_process(here, form):
+    assert_same_update(form, here)
 
 
 @pytest.mark.slow
@@ -143,6 +164,36 @@ def test_a_loss_of_the_middle_of_a_function_is_refused_in_a_line():
     several = together(assembled(), LearnerProcesses(2)).trainer
     with pytest.raises(LearnerError, match="top of a module"):
         several.step(segments(), lambda outputs, micro: plain(outputs, micro))
+
+
+@pytest.mark.slow
+def test_ranks_that_torchrun_starts_join_and_leave_with_the_run(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setenv(ADDRESS, address)
+    monkeypatch.setenv(KEY, "5" * 64)
+    command = [
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "whetstone.scaling.learners.rank",
+    ]
+    with subprocess.Popen([sys.executable, "-m", *command]) as started:
+        try:
+            processes = LearnerProcesses(2, address=address)
+            assert_same_update("shared-prefix", processes)
+            processes.close()
+            assert started.wait(60) == 0
+        finally:
+            started.terminate()
+
+
+def test_an_address_without_a_secret_is_refused(monkeypatch):
+    monkeypatch.delenv(KEY, raising=False)
+    with pytest.raises(LearnerError, match=rf"{KEY}: .*openssl rand -hex 32"):
+        LearnerProcesses(2, address="127.0.0.1:0")
 
 
 @pytest.mark.slow

@@ -72,6 +72,6 @@ def _made(assembly: Assembly, settings: OptimizerSettings, **given: Any) -> Lear
     recipe = assembly.resolved.recipe
     named = recipe.learner
     if recipe.scale.learner_processes > 1:
-        named = Part(name=_GROUP, processes=recipe.scale.learner_processes)  # type: ignore[call-arg]
+        named = Part(name=_GROUP, processes=recipe.scale.learner_processes)
     learner: Learner = part_of(assembly.resolved, "learner", "learner", named, LEARNERS, given, protocol=Learner)
     return learner

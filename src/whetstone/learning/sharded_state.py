@@ -14,9 +14,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
 from whetstone.errors import RunDirectoryError
@@ -36,7 +39,7 @@ def write_shards(folder: Path, optimizers: Sequence[Optimizer]) -> list[dict[str
             for name, value in remembered.items():
                 tensors[f"{number}.{place}.{name}"] = torch.as_tensor(value)
         groups.append({"state": {}, "param_groups": saved["param_groups"]})
-    dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder), no_dist=not dist.is_initialized())
+    save(tensors, storage_writer=FileSystemWriter(folder), no_dist=not dist.is_initialized())
     return groups
 
 
@@ -52,10 +55,10 @@ def read_shards(
         RunDirectoryError: A file is missing or damaged, or they are of other parameters.
     """
     try:
-        reader = dcp.FileSystemReader(folder)
+        reader = FileSystemReader(folder)
         found = _empty(reader.read_metadata().state_dict_metadata, optimizers)
-        dcp.load(found, storage_reader=reader, no_dist=not dist.is_initialized())
-    except (OSError, LookupError, ValueError, dcp.CheckpointException) as error:
+        load(found, storage_reader=reader, no_dist=not dist.is_initialized())
+    except (OSError, LookupError, ValueError, CheckpointException) as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise RunDirectoryError(f"{folder}: the optimiser's state cannot be read: {said[:300]}") from error
     states: list[dict[str, Any]] = [{**group, "state": {}} for group in groups]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from whetstone.learning.spec import LearningSpec
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
 from whetstone.scaling.learners.group_trainer import GroupTrainer
+from whetstone.scaling.learners.messages import ADDRESS
 from whetstone.scaling.learners.processes import LearnerProcesses
 from whetstone.scaling.learners.shard_trainer import Frozen
 
@@ -33,8 +36,9 @@ class GroupLearner(LocalLearner):
         self._group = trainer
 
     def close(self) -> None:
-        """End the processes."""
-        self._group.close()
+        """End the processes, unless others started them."""
+        if not self._group.processes.joined:
+            self._group.close()
 
 
 def group_learner(
@@ -50,21 +54,20 @@ def group_learner(
     reference_device: torch.device | None = None,
     teacher_device: torch.device | None = None,
     staging: Path | None = None,
-    address: str | None = None,
 ) -> GroupLearner:
-    """A learner of so many processes, each on a device of its own where the policy is on one.
+    """A learner of so many processes, each on a device of its own where the policy is on one. They are started here,
+    unless the environment has an address (`WHETSTONE_LEARNER_ADDRESS`) where those that others start join.
 
     Args:
         processes: How many.
         staging: A folder on the file system of checkpoints, where ranks write their share of one.
-        address: `host:port` where ranks that others start join; None: they are started here.
         reference_device: Not asked: one that lies on the CPU, beside a policy on a device, stays there between passes.
         teacher_device: As for the reference.
     """
     if staging is not None:
         _clear(staging)
     frozen = dict(_frozen(policy, reference=reference, teacher=teacher))
-    group = LearnerProcesses(processes, address=address)
+    group = _processes(processes)
     try:
         trainer = GroupTrainer(
             group, policy, settings, frozen=frozen, own_teacher=own_teacher, process=process, staging=staging
@@ -73,6 +76,20 @@ def group_learner(
         group.close()
         raise
     return GroupLearner(trainer, spec)
+
+
+_joined: dict[int, LearnerProcesses] = {}
+"""By their number, those that others started: they stay for all stages of a run."""
+
+
+def _processes(count: int) -> LearnerProcesses:
+    address = os.environ.get(ADDRESS)
+    if address is None:
+        return LearnerProcesses(count)
+    if count not in _joined or _joined[count].closed:
+        _joined[count] = LearnerProcesses(count, address=address)
+        atexit.register(_joined[count].close)
+    return _joined[count]
 
 
 def _frozen(policy: Policy, **models: Module | None) -> Iterator[tuple[str, Frozen]]:

@@ -6,6 +6,7 @@ brought up to date behind every step, and ranks are told where something else ch
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +22,10 @@ from whetstone.learning.optimizer import SHARDS, Optimizers
 from whetstone.learning.packing import MicroBatch, Piece, pack
 from whetstone.learning.tally import Tally
 from whetstone.learning.token_outputs import TokenOutputs
-from whetstone.policies import Policy
+from whetstone.policies import CPU, Policy, on_cpu
 from whetstone.recipe import OptimizerSettings
 from whetstone.scaling.learners.dealing import rounds_of
+from whetstone.scaling.learners.messages import on_device
 from whetstone.scaling.learners.processes import LearnerProcesses, OutOfMemory, threads_of
 from whetstone.scaling.learners.shard_trainer import Divisible, Frozen, Pass
 from whetstone.trajectory import Segment
@@ -70,7 +72,7 @@ class GroupTrainer(ModelTrainer):
         self.processes, self._frozen = processes, frozen
         self.own_teacher = own_teacher
         self.reference = frozen["reference"].model if "reference" in frozen else None
-        self._begin = {"settings": settings, "frozen": frozen, "own_teacher": own_teacher}
+        self._begin: dict[str, Any] = {"settings": settings, "own_teacher": own_teacher}
         self.optimizers = GroupOptimizers(self, staging)
         self._peak = 0.0
         self._start([None] * processes.count)
@@ -128,9 +130,12 @@ class GroupTrainer(ModelTrainer):
     def _start(self, kept: Sequence[Any]) -> None:
         """Have all ranks take their share of what there is."""
         meet = self.processes.ask("rendezvous")[0]
-        critic = self.policy.critic
-        policy = Policy(self.policy.model, None, critic, self.policy.dtype)
-        given = {"policy": policy, "device": self._device.type, "threads": threads_of(self.processes.count)}
+        critic = copy.deepcopy(self.policy.critic).cpu() if self.policy.critic is not None else None
+        policy = Policy(on_cpu(self.policy.model), None, critic, self.policy.dtype)
+        threads = None if self.processes.joined else threads_of(self.processes.count)
+        given: dict[str, Any] = {"policy": policy, "device": self._device.type, "threads": threads}
+        frozen = {name: replace(each, model=on_cpu(each.model)) for name, each in self._frozen.items()}
+        given["frozen"] = frozen
         self.processes.ask("begin", [{"own_state": state} for state in kept], meet=meet, **given, **self._begin)
 
     def _gradient(
@@ -148,7 +153,7 @@ class GroupTrainer(ModelTrainer):
             {
                 "segments": share.segments(segments),
                 "passes": share.passes,
-                "loss_of": divisible.part(share.places) if divisible is not None else loss_of,
+                "loss_of": on_device(divisible.part(share.places), CPU) if divisible is not None else loss_of,
             }
             for share in shares
         ]

@@ -62,10 +62,10 @@ def receive(connection: Connection) -> Any:
 def on_device(value: Any, device: torch.device) -> Any:
     """The same value with its tensors on a device; those inside of sequences, mappings and dataclasses."""
     if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if isinstance(value, Mapping):
+        return value.detach().to(device)
+    if isinstance(value, dict):
         return {key: on_device(each, device) for key, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [on_device(each, device) for each in value]
     if is_dataclass(value) and not isinstance(value, type):
         changed = {each.name: on_device(getattr(value, each.name), device) for each in fields(value)}

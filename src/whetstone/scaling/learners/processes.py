@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener, wait
 from pickle import PicklingError
 from typing import IO, Any
@@ -26,6 +27,7 @@ from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, 
 _START_SECONDS = 300.0
 """How long ranks may take to join; PyTorch loads slowly where many processes load it from one disk."""
 _END_SECONDS = 5.0
+_KEY_BYTES = 16
 _RANK_MODULE = "whetstone.scaling.learners.rank"
 _BETWEEN_LOOKS = 0.5
 
@@ -41,16 +43,17 @@ class LearnerProcesses:
 
     def __init__(self, count: int, *, address: str | None = None) -> None:
         self.count = count
-        self._joined = address is not None
+        self.joined = address is not None
+        """Whether others started them."""
         host, _, port = (address or "127.0.0.1:0").rpartition(":")
-        self._key = bytes.fromhex(os.environ[KEY]) if self._joined else secrets.token_bytes(32)
+        self._key = key_in_environment() if self.joined else secrets.token_bytes(32)
         self._listener = Listener((host, int(port)), backlog=count, authkey=self._key)
         self._said: list[IO[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         self.closed = False
         try:
-            if not self._joined:
+            if not self.joined:
                 self._start()
             self._meet()
         except BaseException:
@@ -104,18 +107,14 @@ class LearnerProcesses:
         for connection in self._connections:
             connection.close()
         self._listener.close()
-        deadline = time.monotonic() + _END_SECONDS
-        for process in self._processes:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for process in self._processes:  # they hold nothing that would have to be written
+            process.kill()
+            process.wait()
         for file in self._said:
             file.close()
 
     def _start(self) -> None:
-        host, port = self._listener.address[:2]  # type: ignore[misc]
+        host, port = self._listener.address[:2]
         for rank in range(self.count):
             own = {
                 "RANK": str(rank),
@@ -150,7 +149,7 @@ class LearnerProcesses:
         while len(there) < self.count:
             try:
                 connection = self._listener.accept()
-            except TimeoutError:
+            except (AuthenticationError, EOFError, OSError):  # nobody yet, or somebody who has no business here
                 for rank, process in enumerate(self._processes):
                     if process.poll() is not None:
                         self._died(rank)
@@ -233,6 +232,24 @@ class OutOfMemory(torch.OutOfMemoryError):
     def __init__(self, message: str, kept: list[Any]) -> None:
         super().__init__(message)
         self.kept = kept
+
+
+def key_in_environment() -> bytes:
+    """The secret of a run and the ranks that join it.
+
+    Raises:
+        LearnerError: There is none, or it is none.
+    """
+    try:
+        key = bytes.fromhex(os.environ.get(KEY, ""))
+    except ValueError:
+        key = b""
+    if len(key) < _KEY_BYTES:
+        raise LearnerError(
+            f"{KEY}: beside {ADDRESS} it holds the same secret for the run and its ranks, {2 * _KEY_BYTES} hexadecimal "
+            "digits or more (`openssl rand -hex 32`)"
+        )
+    return key
 
 
 def threads_of(count: int) -> int:

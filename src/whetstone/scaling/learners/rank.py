@@ -1,6 +1,6 @@
 """What is a process that learns with others? It joins the run, and does what it is asked until the run goes.
 
-    python -m whetstone.scaling.learners.rank       with RANK, WORLD_SIZE, … as torchrun sets them
+    torchrun --nproc-per-node 2 -m whetstone.scaling.learners.rank
 
 Easy to get wrong: ranks that wait for one that ran out of memory would wait for ever, and what gathers weights cannot
 be taken up in the middle. So whoever runs out says so, hands over its share of the optimiser's state, and begins anew;
@@ -14,6 +14,7 @@ import pickle
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -36,6 +37,7 @@ from whetstone.trajectory import Segment
 
 _TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others in the middle of a pass."""
+_JOIN_SECONDS = 300.0
 _GONE = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
 """What an error says where another rank went away."""
 
@@ -63,7 +65,7 @@ class Rank:
         *,
         meet: tuple[str, int],
         device: str,
-        threads: int,
+        threads: int | None,
         policy: Policy,
         settings: OptimizerSettings,
         frozen: Mapping[str, Frozen],
@@ -71,7 +73,9 @@ class Rank:
         own_state: Sequence[dict[str, Any]] | None,
     ) -> None:
         """Meet the others, and take a share of a policy."""
-        torch.set_num_threads(threads)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.trainer = None  # of another stage
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if not dist.is_initialized():
             self._meet(meet, device, rank, count)
@@ -91,7 +95,7 @@ class Rank:
         self.device = torch.device("cpu") if device == "cpu" else torch.device(device, local)
         if device == "cuda":
             torch.cuda.set_device(self.device)
-        store = dist.TCPStore(meet[0], meet[1], count, is_master=rank == 0, timeout=_TIMEOUT)
+        store = dist.TCPStore(meet[0], meet[1], count, is_master=rank == 0, timeout=_TIMEOUT)  # type: ignore[attr-defined]
         backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_TIMEOUT)
 
@@ -207,11 +211,23 @@ def serve(connection: Connection) -> bool:
             return True
 
 
+def _joined() -> Connection:
+    """A connection to the run, which may be a while in coming."""
+    host, _, port = os.environ[ADDRESS].rpartition(":")
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while True:
+        try:
+            return Client((host, int(port)), authkey=bytes.fromhex(os.environ[KEY]))
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+
+
 def main() -> None:
     """Join the run whose address the environment has."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run hears it, and ends this one
-    host, _, port = os.environ[ADDRESS].rpartition(":")
-    connection = Client((host, int(port)), authkey=bytes.fromhex(os.environ[KEY]))
+    connection = _joined()
     send(connection, int(os.environ["RANK"]))
     sys.path[:] = receive(connection)
     if serve(connection):
