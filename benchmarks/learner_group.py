@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,19 @@ from safetensors.torch import load_file
 from circumstances import circumstances
 
 SHORT = [
-    "supervised.steps=40", "supervised.optimizer=adamw", "supervised.learning_rate=1e-3", "reinforcement.steps=4",
-    "reinforcement.tasks_per_step=8", "reinforcement.optimizer=adamw", "reinforcement.learning_rate=1e-4",
+    "supervised.steps=40", "reinforcement.steps=4", "reinforcement.tasks_per_step=8",
     "reinforcement.deterministic=true", "evaluation.episodes=4", "ablations=null",
+]  # fmt: skip
+ADAMW = [
+    "supervised.optimizer=adamw", "supervised.learning_rate=1e-3", "reinforcement.optimizer=adamw",
+    "reinforcement.learning_rate=1e-4",
 ]  # fmt: skip
 
 
-def trained(processes: int, folder: Path) -> dict[str, Any]:
+def trained(processes: int, folder: Path, changes: Sequence[str]) -> dict[str, Any]:
     """Losses, weights and seconds of a short run by so many processes."""
     run = folder / f"of-{processes}"
-    words = ["train", "demo", *SHORT, f"scale.learner_processes={processes}", "--run-dir", str(run)]
+    words = ["train", "demo", *SHORT, *changes, f"scale.learner_processes={processes}", "--run-dir", str(run)]
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "whetstone.cli.main", *words], capture_output=True, text=True, check=False
@@ -58,11 +62,12 @@ def main() -> None:
     """Train, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--muon", action="store_true", help="the demo's own optimiser")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        runs = {count: trained(count, Path(folder)) for count in given.processes}
+        runs = {count: trained(count, Path(folder), [] if given.muon else ADAMW) for count in given.processes}
     first = runs[given.processes[0]]
     measured: dict[str, Any] = {}
     for count, run in runs.items():

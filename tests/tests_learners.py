@@ -29,6 +29,7 @@ FORMS = {
     "preference": ["objective=dpo", "advantage=null"],
     "adapters": ["policy.lora={rank: 2}", "reinforcement.reference_kl=0.1"],
     "checkpointed": ["reinforcement.activation_checkpointing=true"],
+    "muon": ["reinforcement.optimizer=muon", "reinforcement.epochs=2"],
     "sequences": ["objective=gspo", "reinforcement.minibatches=2", "aggregation=sequence_mean"],
 }
 CLOSE = 1e-5

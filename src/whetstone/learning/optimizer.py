@@ -35,9 +35,15 @@ SHARDS = "shards"
 
 
 class Optimizers:
-    """The optimiser of a stage, its schedule, and its state as one thing to save."""
+    """The optimiser of a stage, its schedule, and its state as one thing to save.
 
-    def __init__(self, policy: Policy, settings: OptimizerSettings) -> None:
+    Args:
+        of_matrices: What stands for Muon; it has its options.
+    """
+
+    def __init__(
+        self, policy: Policy, settings: OptimizerSettings, *, of_matrices: Callable[..., Optimizer] = Muon
+    ) -> None:
         self.settings, self.done = settings, 0
         self.share = 0.0
         """How much of the stage's budget is used up."""
@@ -61,7 +67,7 @@ class Optimizers:
             self._optimizers.append(_adamw(settings.optimizer)(of_groups, lr=outer, betas=_BETAS, weight_decay=decay))
         if inner:
             self._optimizers.append(
-                Muon(self._updated(inner), lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+                of_matrices(self._updated(inner), lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
             )
         if policy.critic is not None:
             critic = self._updated(critic)

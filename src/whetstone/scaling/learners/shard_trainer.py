@@ -27,6 +27,7 @@ from whetstone.learning.tally import Tally
 from whetstone.learning.token_outputs import TokenForward, TokenOutputs
 from whetstone.policies import Policy, adapters_off
 from whetstone.recipe import OptimizerSettings
+from whetstone.scaling.learners.divided_muon import DividedMuon
 from whetstone.scaling.learners.sharding import (
     DividedMovement,
     clipped_norm,
@@ -114,7 +115,7 @@ class ShardTrainer(ModelTrainer):
             policy, settings, reference=models.get("reference"), teacher=models.get("teacher"), own_teacher=own_teacher
         )
         self.policy = replace(policy, model=self._forward.network)
-        self.optimizers = Optimizers(self.policy, settings)
+        self.optimizers = Optimizers(self.policy, settings, of_matrices=DividedMuon)
         self._device = device
 
     def _forward_of(self, model: torch.nn.Module, device: torch.device | None = None) -> TokenForward:

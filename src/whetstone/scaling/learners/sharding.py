@@ -60,8 +60,9 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def part_like(everything: Tensor, divided: Tensor) -> Tensor:
-    """`everything`, divided as another tensor of its shape is; where that is not, or of another shape, as it is."""
-    if not isinstance(divided, DTensor) or everything.shape != divided.shape:
+    """`everything`, divided as another tensor of its shape is. What is divided already, of another shape, or beside one
+    that is not divided, stays as it is."""
+    if isinstance(everything, DTensor) or not isinstance(divided, DTensor) or everything.shape != divided.shape:
         return everything
     rows = _rows(divided)
     mine = everything[rows].to(divided.to_local().device, copy=True)
