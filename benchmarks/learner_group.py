@@ -25,10 +25,14 @@ from typing import Any
 from safetensors.torch import load_file
 
 from circumstances import circumstances
+from learner import SETTINGS, forks, groups
+from whetstone.learning.packing import Piece, pieces_of
+from whetstone.scaling.learners.dealing import rounds_of
+from whetstone.trajectory import Segment
 
 SHORT = [
     "supervised.steps=40", "reinforcement.steps=4", "reinforcement.tasks_per_step=8",
-    "reinforcement.deterministic=true", "evaluation.episodes=4", "ablations=null",
+    "evaluation.episodes=4", "ablations=null",
 ]  # fmt: skip
 ADAMW = [
     "supervised.optimizer=adamw", "supervised.learning_rate=1e-3", "reinforcement.optimizer=adamw",
@@ -58,6 +62,29 @@ def trained(processes: int, folder: Path, changes: Sequence[str]) -> dict[str, A
     }
 
 
+def dealt(ranks: Sequence[int]) -> dict[str, dict[str, float]]:
+    """How evenly an update of 32 groups, and of forks as many tokens large, is dealt out: what all ranks compute, over
+    what they could in the time the slowest of each round takes."""
+    found: dict[str, dict[str, float]] = {}
+    for name, segments in {"groups": groups("1m", 32), "forks": forks("1m", 8)}.items():
+        found[name] = {}
+        for count in ranks:
+            rounds = rounds_of(segments, count, token_budget=SETTINGS.micro_batch_tokens, share=True, cost=cost)
+            slots = [[sum(map(cost, slot_of(segments, slot))) for slot in row] for row in rounds]
+            found[name][str(count)] = sum(map(sum, slots)) / (count * sum(map(max, slots)))
+    return found
+
+
+def cost(piece: Piece) -> float:
+    """Of a model of 4 layers and 128 numbers a state."""
+    return 6 * piece.tokens * 4 * (4 * 128**2 + 3 * 128 * 384) + 12 * piece.pairs * 4 * 128
+
+
+def slot_of(segments: Sequence[Segment], slot: Sequence[int]) -> list[Piece]:
+    """What a rank computes in a round."""
+    return pieces_of([segments[i] for i in slot], token_budget=2**62)
+
+
 def main() -> None:
     """Train, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -85,6 +112,7 @@ def main() -> None:
     found = {
         "name": "learner_group",
         "measured": measured,
+        "dealing": dealt((2, 4, 8, 16)),
         "ratios": {},
         "goal": "losses and weights within 1e-5",
         **circumstances(began),
@@ -98,6 +126,9 @@ def main() -> None:
             f"{of['update_seconds']['supervised'] * 1000:.0f} ms (imitation), "
             f"{of['update_seconds']['reinforcement'] * 1000:.0f} ms (reinforcement); the run {of['run_seconds']:.1f} s"
         )
+    for name, even in found["dealing"].items():
+        said = ", ".join(f"{count} ranks {share:.1%}" for count, share in even.items())
+        print(f"{name} dealt out: busy {said}")
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ def here():
         dist.destroy_process_group()
 
 
-def segments():
-    return [segment for held in index_groups(tuple(groups())) for segment in held.segments]
+def segments(**options):
+    return [segment for held in index_groups(tuple(groups(**options))) for segment in held.segments]
 
 
 @pytest.mark.parametrize("form", mostly_slow(FORMS, quick=["shared-prefix", "critic", "adapters"]))
@@ -128,42 +128,44 @@ def test_what_one_saved_two_go_on_from(two):
 
 
 @pytest.mark.slow
-def test_memory_of_one_process_is_the_decision_of_all():
+def test_a_loss_of_the_middle_of_a_function_is_refused_in_a_line_and_nothing_ends(two):
+    several = together(assembled(), two).trainer
+    with pytest.raises(LearnerError, match="top of a module"):
+        several.step(segments(), lambda outputs, micro: plain(outputs, micro))
+    assert several.step(segments(), plain)["update/skipped"] == 0
+
+
+def test_a_mistake_in_a_loss_is_what_is_said(here):
+    with pytest.raises(KeyError, match="no such column"):
+        together(assembled(), here).trainer.step(segments(), mistaken)
+
+
+@pytest.fixture(scope="module")
+def spare():
+    """Two processes that may begin anew, and may not outlive it."""
     processes = LearnerProcesses(2)
-    try:
-        one, several = alone(assembled()).trainer, together(assembled(), processes).trainer
-        for loss, its in ((plain, plain), (cramped, plain)):
-            several.step(segments(), loss)
-            one.step(segments(), its)
-        assert several.out_of_memory >= 1
-        assert several.token_budget < one.token_budget
-        assert_close(weights_of(several), weights_of(one))
-    finally:
-        processes.close()
+    yield processes
+    processes.close()
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_ends_the_update_and_says_how_to_go_on():
-    processes = LearnerProcesses(2)
-    several = together(assembled(), processes).trainer
+def test_memory_of_one_process_is_the_decision_of_all(spare):
+    cramped_for = ["reinforcement.micro_batch_tokens=160"]
+    one, several = alone(assembled(*cramped_for)).trainer, together(assembled(*cramped_for), spare).trainer
+    for loss, its in ((plain, plain), (cramped, plain), (plain, plain)):
+        several.step(segments(size=6), loss)
+        one.step(segments(size=6), its)
+    assert (several.out_of_memory, several.token_budget, one.token_budget) == (1, 80, 160)
+    assert_close(weights_of(several), weights_of(one))
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_ends_the_update_and_says_how_to_go_on(spare):
+    several = together(assembled(), spare).trainer
     with pytest.raises(LearnerError, match=r"learner process 2 of 2 ended by signal 9.*--resume"):
         several.step(segments(), fatal)
     with pytest.raises(LearnerError, match="--resume"):
         several.step(segments(), plain)
-
-
-@pytest.mark.slow
-def test_a_mistake_in_a_loss_is_what_is_said_and_nobody_waits():
-    several = together(assembled(), LearnerProcesses(2)).trainer
-    with pytest.raises(KeyError, match="no such column"):
-        several.step(segments(), mistaken)
-
-
-@pytest.mark.slow
-def test_a_loss_of_the_middle_of_a_function_is_refused_in_a_line():
-    several = together(assembled(), LearnerProcesses(2)).trainer
-    with pytest.raises(LearnerError, match="top of a module"):
-        several.step(segments(), lambda outputs, micro: plain(outputs, micro))
 
 
 @pytest.mark.slow

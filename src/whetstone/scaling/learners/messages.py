@@ -40,14 +40,23 @@ class Answer:
     """Of an error, in words."""
 
 
+def pack(message: object) -> bytes:
+    """A message as it is sent.
+
+    Raises:
+        pickle.PicklingError, AttributeError, TypeError: It holds something that another process could not have.
+    """
+    return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+
+
 def send(connection: Connection, message: object) -> None:
     """Send a message.
 
     Raises:
         OSError: Nobody is there.
-        pickle.PicklingError, AttributeError, TypeError: It holds something that another process could not have.
+        pickle.PicklingError, AttributeError, TypeError: As of `pack`.
     """
-    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+    connection.send_bytes(pack(message))
 
 
 def receive(connection: Connection) -> Any:

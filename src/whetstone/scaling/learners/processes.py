@@ -22,7 +22,7 @@ from typing import IO, Any
 import torch
 
 from whetstone.errors import LearnerError
-from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, receive, send
+from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, pack, receive, send
 
 _START_SECONDS = 300.0
 """How long ranks may take to join; PyTorch loads slowly where many processes load it from one disk."""
@@ -71,21 +71,22 @@ class LearnerProcesses:
         Raises:
             OutOfMemory: Memory of one did not suffice. All have begun anew and remember nothing; the error has what
                 they are to remember.
-            LearnerError: One died. All are ended.
+            LearnerError: One died, and all are ended. Or this cannot be handed over, and nothing was asked.
             Exception: What one raised. All are ended.
         """
         if self.closed:
             raise LearnerError("the learner's processes have ended; --resume goes on from the last checkpoint")
         questions = [Question(name, {**given, **all_alike}) for given in each or [{}] * self.count]
-        for rank, (connection, question) in enumerate(zip(self._connections, questions, strict=True)):
+        try:
+            packed = [pack(question) for question in questions]
+        except (PicklingError, AttributeError, TypeError) as error:
+            raise LearnerError(
+                f"scale.learner_processes: another process cannot have this ({error}); functions of a recipe are "
+                "defined at the top of a module"
+            ) from error
+        for rank, (connection, message) in enumerate(zip(self._connections, packed, strict=True)):
             try:
-                send(connection, question)
-            except (PicklingError, AttributeError, TypeError) as error:
-                self.close()
-                raise LearnerError(
-                    f"scale.learner_processes: another process cannot have this ({error}); functions of a recipe are "
-                    "defined at the top of a module"
-                ) from error
+                connection.send_bytes(message)
             except OSError:
                 self._died(rank)
         answers = self._answers(range(self.count))

@@ -203,7 +203,8 @@ def serve(connection: Connection) -> bool:
         except (EOFError, OSError):
             return False
         except Exception as error:  # it holds something of a module that is not here
-            send(connection, Answer("raised", None, f"{type(error).__name__}: {error}"))
+            said = "functions of a recipe are defined at the top of a module that others can import"
+            send(connection, Answer("raised", None, f"{type(error).__name__}: {error}; {said}"))
             continue
         answer = rank.answered(question)
         send(connection, answer)
