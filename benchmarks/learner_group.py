@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -44,7 +45,7 @@ def trained(processes: int, folder: Path, changes: Sequence[str]) -> dict[str, A
     """Losses, weights and seconds of a short run by so many processes."""
     run = folder / f"of-{processes}"
     words = ["train", "demo", *SHORT, *changes, f"scale.learner_processes={processes}", "--run-dir", str(run)]
-    began = time.perf_counter()
+    began, used = time.perf_counter(), cpu_seconds()
     done = subprocess.run(
         [sys.executable, "-m", "whetstone.cli.main", *words], capture_output=True, text=True, check=False
     )
@@ -58,8 +59,15 @@ def trained(processes: int, folder: Path, changes: Sequence[str]) -> dict[str, A
         "losses": {stage: [row["loss"] for row in found] for stage, found in of.items()},
         "update_seconds": {stage: [row["time/update"] for row in found] for stage, found in of.items()},
         "seconds": seconds,
+        "cpu_seconds": cpu_seconds() - used,
         "weights": load_file(last / "model.safetensors"),
     }
+
+
+def cpu_seconds() -> float:
+    """Of processors, by everything that was started here and has ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def dealt(ranks: Sequence[int]) -> dict[str, dict[str, float]]:
@@ -108,6 +116,7 @@ def main() -> None:
             "weights_apart": max(float((first["weights"][n] - w).abs().max()) for n, w in run["weights"].items()),
             "update_seconds": {stage: sorted(of)[len(of) // 2] for stage, of in run["update_seconds"].items()},
             "run_seconds": run["seconds"],
+            "run_cpu_seconds": run["cpu_seconds"],
         }
     found = {
         "name": "learner_group",
@@ -124,7 +133,8 @@ def main() -> None:
         print(
             f"{count} processes: losses {of['loss_apart']:.2g} apart, weights {of['weights_apart']:.2g}; an update "
             f"{of['update_seconds']['supervised'] * 1000:.0f} ms (imitation), "
-            f"{of['update_seconds']['reinforcement'] * 1000:.0f} ms (reinforcement); the run {of['run_seconds']:.1f} s"
+            f"{of['update_seconds']['reinforcement'] * 1000:.0f} ms (reinforcement); the run {of['run_seconds']:.1f} s, "
+            f"{of['run_cpu_seconds']:.1f} s of processors"
         )
     for name, even in found["dealing"].items():
         said = ", ".join(f"{count} ranks {share:.1%}" for count, share in even.items())
