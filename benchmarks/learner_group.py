@@ -133,7 +133,7 @@ def main() -> None:
         print(
             f"{count} processes: losses {of['loss_apart']:.2g} apart, weights {of['weights_apart']:.2g}; an update "
             f"{of['update_seconds']['supervised'] * 1000:.0f} ms (imitation), "
-            f"{of['update_seconds']['reinforcement'] * 1000:.0f} ms (reinforcement); the run {of['run_seconds']:.1f} s, "
+            f"{of['update_seconds']['reinforcement'] * 1000:.0f} ms (reinforcement); a run {of['run_seconds']:.1f} s, "
             f"{of['run_cpu_seconds']:.1f} s of processors"
         )
     for name, even in found["dealing"].items():

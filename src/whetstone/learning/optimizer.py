@@ -10,6 +10,7 @@ with the step size matched to AdamW's as in Liu et al. 2025, arXiv:2502.16982 (b
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ demo's warm-up: success after 150 steps 1 % at a share of 1, 50 % at 0.3)."""
 
 
 _BETAS = (0.9, 0.95)
+_SHARDED = "whetstone.learning.sharded_state"
 SHARDS = "shards"
 """In a saved state, the folder of what several processes wrote of it, each its own; absent where one wrote it all."""
 
@@ -130,9 +132,8 @@ class Optimizers:
         self.done, self.share = state["done"], state.get("share", 0.0)
         saved = state["optimizers"]
         if state.get(SHARDS) is not None:
-            from whetstone.learning.sharded_state import read_shards  # most runs never need what it stands on
-
-            saved = read_shards(Path(state[SHARDS]), self._optimizers, saved)
+            sharded = importlib.import_module(_SHARDED)  # most runs never need what it stands on
+            saved = sharded.read_shards(Path(state[SHARDS]), self._optimizers, saved)
         for optimizer, each in zip(self._optimizers, saved, strict=True):
             optimizer.load_state_dict(each)
         self.refresh()
