@@ -66,6 +66,10 @@ class MismatchError(WhetstoneError):
     """Sampler and learner disagree too far on what sampled tokens were worth; the update was not made."""
 
 
+class LearnerError(WhetstoneError):
+    """A process that learns with others ended, or could not begin; what was saved is whole."""
+
+
 class FaultBudgetError(WhetstoneError):
     """Servers, sandboxes, rewards or our own code failed too often to go on; the last good state is saved."""
 

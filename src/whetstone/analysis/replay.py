@@ -84,7 +84,8 @@ class Replay:
         self.learned = made.recipe.sampling is None
         """Whether there were updates, and not episodes alone."""
         self.recorded = with_learning(made)
-        self.changed: Resolved = self.recorded.with_overrides(changes)
+        # updates are made again in one process, whose inside can be looked at
+        self.changed: Resolved = self.recorded.with_overrides(changes).with_changes({"scale": None})
         self.record = RunRecord(run_dir, forgotten=refuse_damage)
         self.before, self.after = assemble(self.recorded), assemble(self.changed)
         warm_up = self.recorded.recipe.supervised

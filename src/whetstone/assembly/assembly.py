@@ -36,6 +36,7 @@ from whetstone.assembly.compatibility import (
 from whetstone.assembly.environment import environment_of
 from whetstone.assembly.frozen_models import frozen_models
 from whetstone.assembly.instantiate import found, function_of, part_of
+from whetstone.assembly.learner_processes import check_learner_processes
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.assembly.policy import chat_of, policy_of
 from whetstone.assembly.stored_data import StoredReader
@@ -295,6 +296,7 @@ def assemble(
     reward = _reward(resolved)
     check_judging(resolved, reward, environment(), source)
     chat = chat_of(resolved, policy, format)
+    check_learner_processes(resolved, policy.device, say=say)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy = strategy_of(resolved, source, vocabulary)
     reader = StoredReader(resolved, chat, environment, policy.context_length)

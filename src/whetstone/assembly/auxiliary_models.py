@@ -17,14 +17,20 @@ from whetstone.learning.factory import LEARNERS
 from whetstone.learning.process_model import ProcessModel
 from whetstone.learning.protocol import Learner
 from whetstone.policies import has_adapters, load_policy, placed
-from whetstone.recipe import OptimizerSettings, ReinforcementSettings
+from whetstone.recipe import OptimizerSettings, Part, ReinforcementSettings
+
+_GROUP = "whetstone.scaling.learners.group:group_learner"
+"""What learns in several processes, by the name a recipe could have for it, too: it stands on this room."""
 
 
-def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: Path | None) -> Learner:
+def learner_for(
+    assembly: Assembly, settings: ReinforcementSettings, warmed_up: Path | None, *, staging: Path | None = None
+) -> Learner:
     """A learner with a reference, a teacher and a process model, each where the recipe reads it.
 
     Args:
         warmed_up: The checkpoint reinforcement began with; None where it began with the untrained policy.
+        staging: The folder of checkpoints, where learner processes write their shares of one; None: a temporary one.
     """
     recipe, policy = assembly.resolved.recipe, assembly.policy
     load = partial(load_policy, trust_remote_code=recipe.policy.trust_remote_code)
@@ -41,6 +47,7 @@ def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: 
     return _made(
         assembly,
         settings,
+        staging=staging,
         spec=assembly.learning_spec(settings),
         reference=reference,
         teacher=taught,
@@ -51,13 +58,20 @@ def learner_for(assembly: Assembly, settings: ReinforcementSettings, warmed_up: 
     )
 
 
-def imitator_for(assembly: Assembly, settings: OptimizerSettings) -> Learner:
-    """A learner that imitates, and learns from no group."""
-    return _made(assembly, settings)
+def imitator_for(assembly: Assembly, settings: OptimizerSettings, *, staging: Path | None = None) -> Learner:
+    """A learner that imitates, and learns from no group.
+
+    Args:
+        staging: As of `learner_for`.
+    """
+    return _made(assembly, settings, staging=staging)
 
 
 def _made(assembly: Assembly, settings: OptimizerSettings, **given: Any) -> Learner:
     given |= {"policy": assembly.policy, "settings": settings}
-    named = assembly.resolved.recipe.learner
+    recipe = assembly.resolved.recipe
+    named = recipe.learner
+    if recipe.scale.learner_processes > 1:
+        named = Part(name=_GROUP, processes=recipe.scale.learner_processes)
     learner: Learner = part_of(assembly.resolved, "learner", "learner", named, LEARNERS, given, protocol=Learner)
     return learner

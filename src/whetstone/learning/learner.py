@@ -27,9 +27,11 @@ from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, minibatches_of, spans_passes
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.noise import EmbeddingNoise
+from whetstone.learning.packing import MicroBatch
 from whetstone.learning.sequence_logprobs import coefficients, sums_level, sums_of
 from whetstone.learning.spec import LearningSpec, UpdateBatch, UpdateResult
 from whetstone.learning.token_index import IndexedTrajectory, index_groups, observed_fraction
+from whetstone.learning.token_outputs import TokenOutputs
 from whetstone.policies import Critic
 from whetstone.recipe import CriticSettings
 from whetstone.seeding import derive_seed
@@ -146,7 +148,7 @@ class LocalLearner:
 
     def imitate(self, segments: Sequence[Segment]) -> UpdateResult:
         """See `protocol.Learner`."""
-        return UpdateResult(self.trainer.step(segments, lambda outputs, _: supervised(outputs.logprobs)))
+        return UpdateResult(self.trainer.step(segments, _imitation))
 
     def end_step(self) -> None:
         """See `protocol.Learner`."""
@@ -212,6 +214,10 @@ def batch_columns(spec: LearningSpec, trainer: ModelTrainer | None, held: Sequen
         added=by_name(spec.columns),
         believed=_believed(spec.critic),
     )
+
+
+def _imitation(outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
+    return supervised(outputs.logprobs)
 
 
 def _believed(settings: CriticSettings | None) -> Callable[[Tensor], Tensor] | None:

@@ -12,8 +12,8 @@ passes: what is one number for all of it is computed over the whole batch first 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ from whetstone.plugins import unbound
 from whetstone.recipe import CriticSettings, EntropySettings, SmoothnessSettings
 from whetstone.trajectory import Segment
 
+T = TypeVar("T")
 PerSegment = Sequence[Tensor]
 """[A] of each segment, in the order of the segments that are updated on."""
 FORWARD_COLUMNS = frozenset({
@@ -68,6 +69,25 @@ class WholeBatch:
         if self.by_entropy is not None:
             loss = loss + _of(self.by_entropy, micro).to(entropies) * (entropies - entropies.detach())
         return TokenLoss(loss, {name: _of(values, micro).to(logprobs) for name, values in self.metrics.items()})
+
+    def part(self, places: Sequence[int]) -> WholeBatch:
+        """The same of some of the segments, in this order."""
+        return WholeBatch(
+            [self.losses[i] for i in places],
+            [self.by_logprob[i] for i in places],
+            _some(self.by_entropy, places),
+            {name: [of[i] for i in places] for name, of in self.metrics.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LossFindings:
+    """What a pass over segments finds out beside their loss."""
+
+    old: list[Tensor] | None
+    """Per segment, [A] log-probs before the step; None where they were known."""
+    entropy_by_turn: Mapping[int, tuple[float, int]]
+    """(sum, tokens) at each turn."""
 
 
 @dataclass(slots=True)
@@ -166,6 +186,39 @@ class UpdateLoss:
             metrics["loss/imitation"] = imitated.detach()
         metrics["loss/policy"] = torch.where(micro.expert, 0.0, policy_loss)
         return TokenLoss(loss, metrics)
+
+    def part(self, places: Sequence[int]) -> UpdateLoss:
+        """The same loss of some of the segments, in this order, for whoever else computes those; it finds out of its
+        own what the pass finds."""
+        wanted = list(places)
+        return replace(
+            self,
+            old=_some(self.old, wanted) or [],
+            weights=_some(self.weights, wanted),
+            extra={name: [of[i] for i in wanted] for name, of in self.extra.items()},
+            reference=_some(self.reference, wanted),
+            kept=_some(self.kept, wanted),
+            first_attempt=_some(self.first_attempt, wanted),
+            targets=_some(self.targets, wanted),
+            values=_some(self.values, wanted),
+            value_shares=_some(self.value_shares, wanted),
+            value_slopes=_some(self.value_slopes, wanted),
+            entropy_by_turn={},
+            whole=self.whole.part(wanted) if self.whole is not None else None,
+        )
+
+    def found(self) -> LossFindings:
+        """What a part found out of its own."""
+        return LossFindings([old.cpu() for old in self.old] if self.first else None, self.entropy_by_turn)
+
+    def take(self, places: Sequence[int], found: LossFindings) -> None:
+        """What the part of these segments found out."""
+        for place, old in zip(places, found.old or (), strict=False):
+            if len(old):  # else another part has it
+                self.old[place] = old
+        for turn, (total, count) in found.entropy_by_turn.items():
+            before = self.entropy_by_turn.get(turn, (0.0, 0))
+            self.entropy_by_turn[turn] = (before[0] + total, before[1] + count)
 
     def note_old(self, outputs: TokenOutputs, micro: MicroBatch) -> None:
         """Keep the log-probs before this step's updates, where this pass is what finds them."""
@@ -319,6 +372,10 @@ def _per_token(numbers: Sequence[float], micro: MicroBatch) -> Tensor:
     """[A] a number of each segment at its tokens."""
     of_each = _of([torch.tensor([number]) for number in numbers], micro)
     return of_each.repeat_interleave(torch.tensor(micro.counts))
+
+
+def _some(per_segment: Sequence[T] | None, places: Sequence[int]) -> list[T] | None:
+    return None if per_segment is None else [per_segment[i] for i in places]
 
 
 def _of(per_segment: PerSegment, micro: MicroBatch) -> Tensor:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeVar
@@ -25,6 +24,7 @@ from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.optimizer import Optimizers
 from whetstone.learning.packing import MicroBatch, pack
 from whetstone.learning.resources import Flops, Movement, peak_memory_gib
+from whetstone.learning.tally import Tally
 from whetstone.learning.token_outputs import TokenForward, TokenOutputs
 from whetstone.policies import Policy, adapters_off
 from whetstone.recipe import OptimizerSettings
@@ -35,7 +35,8 @@ T = TypeVar("T")
 LossOf = Callable[[TokenOutputs, MicroBatch], TokenLoss]
 """(what the policy says of the action tokens, with gradient; the micro-batch) → a loss per token."""
 
-_SMALLEST_BUDGET = 64
+SMALLEST_BUDGET = 64
+"""Tokens of a pass that are not halved any more."""
 
 _FLOAT16_SCALE = 2.0**12
 """What a loss in float16 is multiplied by on its way back: gradients of its activations would be 0 without."""
@@ -178,9 +179,8 @@ class ModelTrainer:
             return {"update/skipped": 1.0, "update/tokens": 0.0}
         divisor = total if divisor is None else divisor
         began = time.perf_counter()
-        metrics, standing, flops = self._within_memory(
-            lambda: self._gradient(segments, loss_of, temperature, divisor, flat, noise)
-        )
+        tally = self._within_memory(lambda: self._gradient(segments, loss_of, temperature, divisor, flat, noise))
+        metrics = tally.metrics()
         self.optimizers.critic_only = critic_only
         try:
             agreed()
@@ -192,9 +192,9 @@ class ModelTrainer:
         return metrics | {
             "update/tokens": float(total),
             "update/learning_rate": self.optimizers.rate(),
-            "throughput/update_tokens_per_second": standing / seconds,
-            "throughput/mfu": self._flops.utilisation(flops, seconds),
-            "memory/peak_gib": peak_memory_gib(self._device),
+            "throughput/update_tokens_per_second": tally.standing / seconds,
+            "throughput/mfu": self._utilisation(tally.flops, seconds),
+            "memory/peak_gib": self._peak_memory(),
             "memory/micro_batch_tokens": float(self.token_budget),
         }
 
@@ -206,38 +206,39 @@ class ModelTrainer:
         divisor: int,
         flat: Collection[int],
         noise: EmbeddingNoise | None,
-    ) -> tuple[dict[str, float], int, int]:
-        """Forward and backward over all segments. (metrics, tokens of the segments, floating-point operations)"""
-        means = _Means()
-        losses: defaultdict[str, float] = defaultdict(float)
-        computed = standing = flops = over = 0
+    ) -> Tally:
+        """Forward and backward over all segments; see `_learn`."""
+        tally = Tally()
         for micro, sloped in self._passes(segments, flat):
-            with torch.set_grad_enabled(sloped):
-                outputs = self._forward(micro, temperature, noise=noise)
-                per_token = loss_of(outputs, micro)
-                if self.watch is not None:
-                    self.watch(segments, outputs, micro, per_token)
-                if sloped:
-                    (per_token.loss.sum() * self._scale / divisor).backward()  # type: ignore[no-untyped-call]
-            with torch.no_grad():
-                losses["loss"] += per_token.loss.sum().item() / divisor
-                means.add("policy/entropy", outputs.entropies, micro.expert)
-                for name, values in per_token.metrics.items():
-                    if name.startswith("loss/"):
-                        losses[name] += values.sum().item() / divisor
-                    else:
-                        means.add(name, values, micro.expert)
-            computed += len(micro.ids)
-            standing += micro.segment_tokens
-            flops += self._flops.of(micro, backward=sloped) * (1 if noise is None else 2)
-            over += len(micro.ids) > self.token_budget
-        metrics = dict(losses) | means.found()
-        metrics |= {
-            "update/computed_tokens": float(computed),
-            "update/shared_fraction": 1 - computed / standing,
-            "update/over_budget": float(over),
-        }
-        return metrics, standing, flops
+            self._learn(
+                micro, loss_of, tally, segments=segments, sloped=sloped, temperature=temperature, divisor=divisor,
+                noise=noise,
+            )  # fmt: skip
+        return tally
+
+    def _learn(
+        self,
+        micro: MicroBatch,
+        loss_of: LossOf,
+        tally: Tally,
+        *,
+        segments: Sequence[Segment],
+        sloped: bool,
+        temperature: float,
+        divisor: int,
+        noise: EmbeddingNoise | None,
+    ) -> None:
+        """Forward over a micro-batch, backward where it is `sloped`; what came of it goes into the tally."""
+        with torch.set_grad_enabled(sloped):
+            outputs = self._forward(micro, temperature, noise=noise)
+            per_token = loss_of(outputs, micro)
+            if self.watch is not None:
+                self.watch(segments, outputs, micro, per_token)
+            if sloped:
+                (per_token.loss.sum() * self._scale / divisor).backward()  # type: ignore[no-untyped-call]
+        tally.add(per_token, outputs, micro, divisor)
+        tally.flops += self._flops.of(micro, backward=sloped) * (1 if noise is None else 2)
+        tally.over += len(micro.ids) > self.token_budget
 
     def _passes(self, segments: Sequence[Segment], flat: Collection[int]) -> Iterator[tuple[MicroBatch, bool]]:
         """(a micro-batch, whether it has a gradient) of each, those that have one first."""
@@ -252,7 +253,8 @@ class ModelTrainer:
     ) -> dict[str, float]:
         """What `step` reports of losses, without a gradient or a step."""
         everything = range(len(segments))
-        return self._within_memory(lambda: self._gradient(segments, loss_of, temperature, divisor, everything, None))[0]
+        tally = self._within_memory(lambda: self._gradient(segments, loss_of, temperature, divisor, everything, None))
+        return tally.metrics()
 
     @torch.no_grad()
     def logprobs(
@@ -339,7 +341,7 @@ class ModelTrainer:
             device=device,
         )
 
-    def _packed(self, segments: Sequence[Segment], device: torch.device | None = None) -> Iterable[MicroBatch]:
+    def _check_ids(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
             largest = max(segment.tokens.ids, default=0)
             if largest >= self._vocabulary:
@@ -347,6 +349,9 @@ class ModelTrainer:
                     f"{segment.trajectory_id}: token {largest} is not among the {self._vocabulary} the model knows; "
                     "tokenizer and model do not match"
                 )
+
+    def _packed(self, segments: Sequence[Segment], device: torch.device | None = None) -> Iterable[MicroBatch]:
+        self._check_ids(segments)
         return pack(
             segments,
             token_budget=self.token_budget,
@@ -392,7 +397,7 @@ class ModelTrainer:
                 return work()
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 self._forget_gradient()
-                if not _is_out_of_memory(error) or self.token_budget <= _SMALLEST_BUDGET:
+                if not is_out_of_memory(error) or self.token_budget <= SMALLEST_BUDGET:
                     raise
                 self.token_budget //= 2
                 self.out_of_memory += 1
@@ -407,52 +412,46 @@ class ModelTrainer:
             for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad /= self._scale
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm).item()
+        norm = self._clipped_norm(parameters)
         moves = math.isfinite(norm) and norm > 0
         found = {"update/gradient_norm": norm} if math.isfinite(norm) else {}
         if moves:
-            movement = Movement(parameters)
+            movement = self._movement(parameters)
             self.optimizers.update()
             found["update/relative_norm"] = movement.ratio()
         self._forget_gradient()
-        self.nonfinite_in_a_row = 0 if math.isfinite(norm) else self.nonfinite_in_a_row + 1
+        self._note_finite(math.isfinite(norm))
+        return found | {"update/skipped": float(not moves), "update/nonfinite": float(not math.isfinite(norm))}
+
+    def _note_finite(self, finite: bool) -> None:
+        self.nonfinite_in_a_row = 0 if finite else self.nonfinite_in_a_row + 1
         if self.nonfinite_in_a_row >= self.settings.max_nonfinite:
             raise NonFiniteError(
                 f"the gradient was not finite {self.nonfinite_in_a_row} updates in a row; none of them was applied. "
                 "A lower learning_rate or max_gradient_norm, or policy.dtype: float32, is the usual cure"
             )
-        return found | {"update/skipped": float(not moves), "update/nonfinite": float(not math.isfinite(norm))}
+
+    def _peak_memory(self) -> float:
+        """In GiB, of what computes."""
+        return peak_memory_gib(self._device)
+
+    def _utilisation(self, flops: int, seconds: float) -> float:
+        return self._flops.utilisation(flops, seconds)
+
+    def _clipped_norm(self, parameters: Sequence[torch.nn.Parameter]) -> float:
+        """The norm of the gradient, which is cut to the one that is allowed."""
+        return torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm).item()
+
+    def _movement(self, parameters: Sequence[torch.nn.Parameter]) -> Movement:
+        """Watches how far they move from here on."""
+        return Movement(parameters)
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether it is what a CPU's or GPU's allocator says when there is none left."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return "can't allocate memory" in str(error) or "out of memory" in str(error)
-
-
-class _Means:
-    """Means over tokens that lie in different passes; NaN where a token says nothing."""
-
-    def __init__(self) -> None:
-        self._sums: defaultdict[tuple[str, bool], float] = defaultdict(float)
-        self._counts: defaultdict[tuple[str, bool], int] = defaultdict(int)
-
-    def add(self, name: str, values: Tensor, expert: Tensor) -> None:
-        """[A] numbers of a pass; the policy's own and an expert's are kept apart."""
-        says = ~values.isnan()
-        for by_expert in (False, True):
-            mine = values[says & (expert == by_expert)]
-            self._sums[name, by_expert] += mine.sum().item()
-            self._counts[name, by_expert] += len(mine)
-
-    def found(self) -> dict[str, float]:
-        """By name, over the policy's own tokens where there is one, else over an expert's."""
-        return {
-            name: self._sums[name, by_expert] / count
-            for (name, by_expert), count in self._counts.items()
-            if count and (not by_expert or not self._counts[name, False])
-        }
 
 
 def action_tokens(segment: Segment) -> int:

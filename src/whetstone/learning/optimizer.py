@@ -10,8 +10,10 @@ with the step size matched to AdamW's as in Liu et al. 2025, arXiv:2502.16982 (b
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,12 +31,21 @@ demo's warm-up: success after 150 steps 1 % at a share of 1, 50 % at 0.3)."""
 
 
 _BETAS = (0.9, 0.95)
+_SHARDED = "whetstone.learning.sharded_state"
+SHARDS = "shards"
+"""In a saved state, the folder of what several processes wrote of it, each its own; absent where one wrote it all."""
 
 
 class Optimizers:
-    """The optimiser of a stage, its schedule, and its state as one thing to save."""
+    """The optimiser of a stage, its schedule, and its state as one thing to save.
 
-    def __init__(self, policy: Policy, settings: OptimizerSettings) -> None:
+    Args:
+        of_matrices: What stands for Muon; it has its options.
+    """
+
+    def __init__(
+        self, policy: Policy, settings: OptimizerSettings, *, of_matrices: Callable[..., Optimizer] = Muon
+    ) -> None:
         self.settings, self.done = settings, 0
         self.share = 0.0
         """How much of the stage's budget is used up."""
@@ -58,7 +69,7 @@ class Optimizers:
             self._optimizers.append(_adamw(settings.optimizer)(of_groups, lr=outer, betas=_BETAS, weight_decay=decay))
         if inner:
             self._optimizers.append(
-                Muon(self._updated(inner), lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+                of_matrices(self._updated(inner), lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
             )
         if policy.critic is not None:
             critic = self._updated(critic)
@@ -69,6 +80,11 @@ class Optimizers:
     def place(self) -> float:
         """How far along the stage is, in steps: by its steps or by its budget, whichever ends it first."""
         return max(self.done, min(1.0, self.share) * self.settings.steps)
+
+    @property
+    def each(self) -> Sequence[Optimizer]:
+        """Of the matrices, of the rest, of critics; as many of them as there are."""
+        return self._optimizers
 
     def rate(self) -> float:
         """The learning rate of the next step."""
@@ -114,8 +130,12 @@ class Optimizers:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         self.done, self.share = state["done"], state.get("share", 0.0)
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+        saved = state["optimizers"]
+        if state.get(SHARDS) is not None:
+            sharded = importlib.import_module(_SHARDED)  # most runs never need what it stands on
+            saved = sharded.read_shards(Path(state[SHARDS]), self._optimizers, saved)
+        for optimizer, each in zip(self._optimizers, saved, strict=True):
+            optimizer.load_state_dict(each)
         self.refresh()
 
     @torch.no_grad()

@@ -67,13 +67,49 @@ def pack(
     Args:
         share: Whether tokens that segments share are computed once.
     """
+    read, wanted, fed = _fed(segments)
+    nodes = prefix_trees(fed, share=share)
+    for leaves in _bins(nodes, token_budget):
+        yield _micro_batch(leaves, nodes, fed, wanted, read, segments, device)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Segments that are computed together wherever that is: a tree, or part of one with the path in front of it."""
+
+    indices: tuple[int, ...]
+    """Where they stand in the sequence that was cut, ascending."""
+    tokens: int
+    """Tokens that are computed."""
+    pairs: int
+    """(token, token in front of it or itself) pairs that attention looks at."""
+
+
+def pieces_of(segments: Sequence[Segment], *, token_budget: int, share: bool = True) -> list[Piece]:
+    """What can be dealt out to several who compute side by side; each of at most `token_budget` tokens, but for longer
+    segments.
+
+    Every segment with an action token is in exactly one of them.
+    """
+    read, _, fed = _fed(segments)
+    nodes = prefix_trees(fed, share=share)
+    found = []
+    for load in _loads(nodes, token_budget):
+        used = {node for leaf in load.leaves for node in _path(leaf, nodes)}
+        runs = [(nodes[node].start, len(nodes[node])) for node in used]
+        pairs = sum(n * start + n * (n + 1) // 2 for start, n in runs)
+        indices = tuple(sorted(read[nodes[leaf].sequence] for leaf in load.leaves))
+        found.append(Piece(indices, load.tokens, pairs))
+    return found
+
+
+def _fed(segments: Sequence[Segment]) -> tuple[list[int], list[Ids], list[Ids]]:
+    """(segments with an action token, where those stand in each, the ids each is computed from)"""
     read = [i for i, segment in enumerate(segments) if any(segment.action_mask[1:])]
     wanted = [np.flatnonzero(segments[i].action_mask) for i in read]
     wanted = [places[places > 0] for places in wanted]  # nothing stands before the first, so nothing predicts it
     fed = [np.asarray(segments[i].tokens.ids[: places[-1]]) for i, places in zip(read, wanted, strict=True)]
-    nodes = prefix_trees(fed, share=share)
-    for leaves in _bins(nodes, token_budget):
-        yield _micro_batch(leaves, nodes, fed, wanted, read, segments, device)
+    return read, wanted, fed
 
 
 @dataclass(slots=True)
@@ -85,7 +121,13 @@ class _Load:
 
 
 def _bins(nodes: Sequence[Node], budget: int) -> Iterator[list[int]]:
-    """The leaves of each micro-batch, ascending.
+    """The leaves of each micro-batch, ascending."""
+    for load in _first_fit(_loads(nodes, budget), budget):
+        yield sorted(load.leaves)
+
+
+def _loads(nodes: Sequence[Node], budget: int) -> list[_Load]:
+    """What is computed together, whatever else is.
 
     A tree within the budget stays whole. One beyond it is cut where branches part, each piece with the path
     in front of it; so a shared run is computed as often as there are pieces, and no more.
@@ -104,8 +146,7 @@ def _bins(nodes: Sequence[Node], budget: int) -> Iterator[list[int]]:
             load.tokens += len(node)
         (loads[node.parent] if node.parent >= 0 else roots).extend(below)
         loads[i] = []
-    for load in _first_fit(roots[::-1], budget):
-        yield sorted(load.leaves)
+    return roots[::-1]
 
 
 def _first_fit(loads: Sequence[_Load], room: int) -> list[_Load]:

@@ -22,6 +22,15 @@ class LooksAhead(Protocol):
 
 
 @runtime_checkable
+class Closes(Protocol):
+    """A learner that holds something beyond its memory, such as processes."""
+
+    def close(self) -> None:
+        """Let go of it; nothing is learned any more."""
+        ...
+
+
+@runtime_checkable
 class Learner(Protocol):
     """Learns from a step's groups."""
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from whetstone.learning.packing import MicroBatch
 from whetstone.policies import peak_memory, setting_of
 
-_LOOKED_AT = 4096
+MOVEMENT_LOOKED_AT = 4096
 """Numbers of each tensor whose movement is measured; a copy of all of them would double the weights' memory."""
 
 
@@ -52,6 +52,10 @@ class Flops:
         pairs = sum(n * start + n * (n + 1) // 2 for start, n in runs)
         found: int = 6 * (len(micro.ids) * self._body + len(micro.rows) * self._head) + 12 * pairs * self._pair
         return found if backward else found // 3
+
+    def of_sizes(self, tokens: int, pairs: int) -> int:
+        """Of the layers alone, for so many tokens, of which so many pairs look at each other."""
+        return 6 * tokens * self._body + 12 * pairs * self._pair
 
     def utilisation(self, flops: int, seconds: float) -> float:
         """The share of what a large matrix product reaches on this machine."""
@@ -88,7 +92,7 @@ class Movement:
 
     @staticmethod
     def _some(parameter: Tensor) -> Tensor:
-        return parameter.detach().flatten()[:_LOOKED_AT]
+        return parameter.detach().flatten()[:MOVEMENT_LOOKED_AT]
 
 
 def peak_memory_gib(device: torch.device) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -110,6 +110,7 @@ class TokenForward:
         self._computed = _Computed(model, self.way)
         self.network: torch.nn.Module = self._computed.network
         """The model as it is computed here."""
+        self._whole: _Whole | None = None
         for module in self.network.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
@@ -137,15 +138,30 @@ class TokenForward:
             plain = self(micro, temperature)
             with noise.on(self.network):
                 return replace(plain, perturbed=self(micro, temperature))
+        return TokenOutputs(*(self._whole or self._found)(micro, temperature))
+
+    def shard(self, divide: Callable[[torch.nn.Module], None]) -> None:
+        """Have a model that lies on several devices, a share on each, computed as one.
+
+        Args:
+            divide: Divides the parameters of a module, whose `forward` is a whole pass, between those devices, in
+                place. Those of the model that was given are not among them any more.
+        """
+        self._whole = _Whole(self.network, self.critic, self._found)
+        divide(self._whole)
+        self.model = self.network
+
+    def _found(self, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor, Tensor | None]:
+        """([A] log-probs, [A] entropies, [A, heads] values)"""
         with self._precision():
             rows = self._computed(micro)
             if not self.way.reads_states:
                 logits = _at(temperature, rows)
                 logprobs, entropies = TokenStatistics.apply(logits, micro.row_of, micro.targets)  # type: ignore[no-untyped-call]
-                return TokenOutputs(logprobs, entropies[micro.row_of])
+                return logprobs, entropies[micro.row_of], None
             values = None if self.critic is None else self.critic(rows)[micro.row_of]
             logprobs, entropies = self._in_chunks(rows, micro, temperature)
-        return TokenOutputs(logprobs, entropies[micro.row_of], values)
+        return logprobs, entropies[micro.row_of], values
 
     def _in_chunks(self, rows: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
         """([A] log-probs, [R] entropies)"""
@@ -181,6 +197,20 @@ class TokenForward:
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
+
+
+class _Whole(torch.nn.Module):
+    """A whole pass as one module, so that what gathers a divided model's parameters does it around all of the pass: its
+    layers, its output layer, which is read behind them, and its critic."""
+
+    def __init__(self, network: torch.nn.Module, critic: torch.nn.Module | None, found: Callable[..., Any]) -> None:
+        super().__init__()
+        self.network, self.critic, self._found = network, critic, found
+
+    def forward(self, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor, Tensor | None]:
+        """See `TokenForward._found`."""
+        said: tuple[Tensor, Tensor, Tensor | None] = self._found(micro, temperature)
+        return said
 
 
 class TokenStatistics(torch.autograd.Function):

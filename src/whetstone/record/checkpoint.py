@@ -27,9 +27,12 @@ import torch
 from whetstone.atomic_write import new_folder, saving
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
+from whetstone.learning.optimizer import SHARDS
 from whetstone.policies import Policy, clone_trainable, critic_from, load_policy, on_cpu, save_policy
 
 _NAME = re.compile(r"step-(\d{6,})")
+_SHARDS = Path("trainer") / "shards"
+"""In a checkpoint of several learner processes: what each wrote of the optimiser's state."""
 CHECKSUMS = Path("trainer") / "checksums.json"
 """In a checkpoint: the digest of each of its other files."""
 
@@ -126,12 +129,15 @@ def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], po
     """
     path = checkpoint_path(run_dir, position.steps)
     if path.is_dir():
+        shutil.rmtree(optimizer.get(SHARDS) or "", ignore_errors=True)
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(path) as folder:
         save_policy(policy, folder, at=path)
         (folder / "trainer").mkdir()
-        torch.save(optimizer, folder / "trainer" / "optimizer.pt")
+        torch.save({k: v for k, v in optimizer.items() if k != SHARDS}, folder / "trainer" / "optimizer.pt")
+        if optimizer.get(SHARDS) is not None:
+            shutil.move(optimizer[SHARDS], folder / _SHARDS)
         if policy.critic is not None:
             torch.save(policy.critic.saved(), folder / "trainer" / "critic.pt")
         (folder / "trainer" / "position.json").write_text(json.dumps(asdict(position), indent=1))
@@ -193,6 +199,8 @@ def load_checkpoint(path: Path, *, trust_remote_code: bool = False) -> tuple[Pol
     try:
         position = position_of(path)
         optimizer = torch.load(path / "trainer" / "optimizer.pt", weights_only=True, map_location="cpu")
+        if (path / _SHARDS).is_dir():
+            optimizer[SHARDS] = str(path / _SHARDS)
         kept = path / "trainer" / "critic.pt"
         critic = torch.load(kept, weights_only=True, map_location="cpu") if kept.is_file() else None
     except (OSError, ValueError, TypeError, LookupError, RuntimeError, EOFError, UnpicklingError) as error:

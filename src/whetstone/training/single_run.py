@@ -21,6 +21,7 @@ from whetstone.assembly.auxiliary_models import imitator_for, learner_for
 from whetstone.assembly.own_data import check_mixture, preferences_of, stored_of, with_learning
 from whetstone.causes import cause_key, listed
 from whetstone.compute_thread import run_in_compute_thread
+from whetstone.contracts import fulfils
 from whetstone.errors import (
     CreditError,
     FaultBudgetError,
@@ -31,7 +32,7 @@ from whetstone.errors import (
     WhetstoneError,
 )
 from whetstone.inference import publish
-from whetstone.learning.protocol import Learner
+from whetstone.learning.protocol import Closes, Learner
 from whetstone.learning.unchanged import Unchanged
 from whetstone.policies import Policy
 from whetstone.recipe import (
@@ -183,9 +184,11 @@ class SingleRun:
             return  # a later stage is under way
         if self._standing(name, settings, done)[1] is None:
             learner = await run_in_compute_thread(self._learner, settings)
-            if done and self.optimizer is not None:
-                learner.load_state_dict(self.optimizer)
             with contextlib.ExitStack() as held:
+                if fulfils(learner, Closes):
+                    held.callback(learner.close)
+                if done and self.optimizer is not None:
+                    learner.load_state_dict(self.optimizer)
                 work = self._work(settings, learner, done, held)
                 self.shown = held.enter_context(self.progress.stage(name, settings.steps, done=done))
                 held.enter_context(Watchdog(work, say=self.progress.say))
@@ -359,13 +362,14 @@ class SingleRun:
             self.shown.watch(lambda: collector.status().line())
 
     def _learner(self, settings: OptimizerSettings) -> Learner:
+        staging = self.run_dir / "checkpoints"
         if isinstance(settings, SupervisedSettings | PretrainingSettings):
-            return imitator_for(self.assembly, settings)
+            return imitator_for(self.assembly, settings, staging=staging)
         if isinstance(settings, SamplingSettings):
             return Unchanged(self.assembly.policy)
         learning = self.assembly.resolved.recipe.reinforcement
         assert learning is not None
-        return learner_for(self.assembly, learning, self.warmed_up)
+        return learner_for(self.assembly, learning, self.warmed_up, staging=staging)
 
     async def _publish(self, version: int) -> None:
         await publish(dict(self.assembly.policy.model.named_parameters()), self.engine, version)

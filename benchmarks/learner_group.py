@@ -1,0 +1,145 @@
+"""Does the same recipe learn the same in one process and in several, and what does that cost? Losses step by step.
+
+    python benchmarks/learner_group.py                      # one process and two
+    python benchmarks/learner_group.py --processes 1 2 4 --json
+
+Each run is the demo's own file with `scale.learner_processes`, and nothing else, different. Optimisers are AdamW, whose
+arithmetic is element by element; Muon rounds to bfloat16 in the middle, so its weights agree as far as that does. On
+one machine's cores processes share what one would use alone: measured is what dividing costs, not what it gains.
+
+Redco 2310.16355: a user's code stays what it is from one device to many. Here the recipe does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from circumstances import circumstances
+from learner import SETTINGS, forks, groups
+from whetstone.learning.packing import Piece, pieces_of
+from whetstone.scaling.learners.dealing import rounds_of
+from whetstone.trajectory import Segment
+
+SHORT = [
+    "supervised.steps=40", "reinforcement.steps=4", "reinforcement.tasks_per_step=8",
+    "evaluation.episodes=4", "ablations=null",
+]  # fmt: skip
+ADAMW = [
+    "supervised.optimizer=adamw", "supervised.learning_rate=1e-3", "reinforcement.optimizer=adamw",
+    "reinforcement.learning_rate=1e-4",
+]  # fmt: skip
+
+
+def trained(processes: int, folder: Path, changes: Sequence[str]) -> dict[str, Any]:
+    """Losses, weights and seconds of a short run by so many processes."""
+    run = folder / f"of-{processes}"
+    words = ["train", "demo", *SHORT, *changes, f"scale.learner_processes={processes}", "--run-dir", str(run)]
+    began, used = time.perf_counter(), cpu_seconds()
+    done = subprocess.run(
+        [sys.executable, "-m", "whetstone.cli.main", *words], capture_output=True, text=True, check=False
+    )
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        sys.exit(f"{processes} processes: {done.stdout[-500:]}{done.stderr[-1500:]}")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = sorted((run / "checkpoints").glob("step-*"))[-1]
+    of = {stage: [row for row in rows if row["stage"] == stage] for stage in ("supervised", "reinforcement")}
+    return {
+        "losses": {stage: [row["loss"] for row in found] for stage, found in of.items()},
+        "update_seconds": {stage: [row["time/update"] for row in found] for stage, found in of.items()},
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds() - used,
+        "weights": load_file(last / "model.safetensors"),
+    }
+
+
+def cpu_seconds() -> float:
+    """Of processors, by everything that was started here and has ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def dealt(ranks: Sequence[int]) -> dict[str, dict[str, float]]:
+    """How evenly an update of 32 groups, and of forks as many tokens large, is dealt out: what all ranks compute, over
+    what they could in the time the slowest of each round takes."""
+    found: dict[str, dict[str, float]] = {}
+    for name, segments in {"groups": groups("1m", 32), "forks": forks("1m", 8)}.items():
+        found[name] = {}
+        for count in ranks:
+            rounds = rounds_of(segments, count, token_budget=SETTINGS.micro_batch_tokens, share=True, cost=cost)
+            slots = [[sum(map(cost, slot_of(segments, slot))) for slot in row] for row in rounds]
+            found[name][str(count)] = sum(map(sum, slots)) / (count * sum(map(max, slots)))
+    return found
+
+
+def cost(piece: Piece) -> float:
+    """Of a model of 4 layers and 128 numbers a state."""
+    return 6 * piece.tokens * 4 * (4 * 128**2 + 3 * 128 * 384) + 12 * piece.pairs * 4 * 128
+
+
+def slot_of(segments: Sequence[Segment], slot: Sequence[int]) -> list[Piece]:
+    """What a rank computes in a round."""
+    return pieces_of([segments[i] for i in slot], token_budget=2**62)
+
+
+def main() -> None:
+    """Train, compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--muon", action="store_true", help="the demo's own optimiser")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {count: trained(count, Path(folder), [] if given.muon else ADAMW) for count in given.processes}
+    first = runs[given.processes[0]]
+    measured: dict[str, Any] = {}
+    for count, run in runs.items():
+        measured[str(count)] = {
+            "losses": run["losses"],
+            "loss_apart": max(
+                abs(a - b)
+                for stage in first["losses"]
+                for a, b in zip(first["losses"][stage], run["losses"][stage], strict=True)
+            ),
+            "weights_apart": max(float((first["weights"][n] - w).abs().max()) for n, w in run["weights"].items()),
+            "update_seconds": {stage: sorted(of)[len(of) // 2] for stage, of in run["update_seconds"].items()},
+            "run_seconds": run["seconds"],
+            "run_cpu_seconds": run["cpu_seconds"],
+        }
+    found = {
+        "name": "learner_group",
+        "measured": measured,
+        "dealing": dealt((2, 4, 8, 16)),
+        "ratios": {},
+        "goal": "losses and weights within 1e-5",
+        **circumstances(began),
+    }
+    if given.json:
+        print(json.dumps(found, indent=1))
+        return
+    for count, of in measured.items():
+        print(
+            f"{count} processes: losses {of['loss_apart']:.2g} apart, weights {of['weights_apart']:.2g}; an update "
+            f"{of['update_seconds']['supervised'] * 1000:.0f} ms (imitation), "
+            f"{of['update_seconds']['reinforcement'] * 1000:.0f} ms (reinforcement); a run {of['run_seconds']:.1f} s, "
+            f"{of['run_cpu_seconds']:.1f} s of processors"
+        )
+    for name, even in found["dealing"].items():
+        said = ", ".join(f"{count} ranks {share:.1%}" for count, share in even.items())
+        print(f"{name} dealt out: busy {said}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,318 @@
+"""What is a trainer whose passes are computed by several ranks? What is asked of them, and what they say added up.
+
+Easy to get wrong: whoever samples, saves or moves the weights does so with the whole copy in this process. It is
+brought up to date behind every step, and ranks are told where something else changed it.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from whetstone.learning.model_trainer import SMALLEST_BUDGET, Companion, LossOf, ModelTrainer
+from whetstone.learning.noise import EmbeddingNoise
+from whetstone.learning.optimizer import SHARDS, Optimizers
+from whetstone.learning.packing import MicroBatch, Piece, pack
+from whetstone.learning.tally import Tally
+from whetstone.learning.token_outputs import TokenOutputs
+from whetstone.policies import CPU, Policy, on_cpu
+from whetstone.recipe import OptimizerSettings
+from whetstone.scaling.learners.dealing import rounds_of
+from whetstone.scaling.learners.messages import on_device
+from whetstone.scaling.learners.processes import LearnerProcesses, OutOfMemory, threads_of
+from whetstone.scaling.learners.shard_trainer import Divisible, Frozen, Pass
+from whetstone.trajectory import Segment
+
+_WHOLE = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one rank computes of some segments."""
+
+    places: tuple[int, ...]
+    """Where its segments stand among all."""
+    passes: tuple[Pass, ...]
+    """By the places of segments in `places`."""
+
+    def segments(self, of: Sequence[Segment]) -> list[Segment]:
+        """Its segments."""
+        return [of[i] for i in self.places]
+
+
+class GroupTrainer(ModelTrainer):
+    """The policy in training, computed by others; as `ModelTrainer` to whoever trains.
+
+    Args:
+        processes: Who computes.
+        policy: A whole copy that follows what is trained.
+        frozen: By `reference` and `teacher`; of the reference a copy is kept here.
+        staging: Where ranks write the optimiser's state, from where a checkpoint takes it.
+    """
+
+    def __init__(
+        self,
+        processes: LearnerProcesses,
+        policy: Policy,
+        settings: OptimizerSettings,
+        *,
+        frozen: Mapping[str, Frozen],
+        own_teacher: bool,
+        process: Companion | None,
+        staging: Path | None,
+    ) -> None:
+        super().__init__(policy, settings.model_copy(update={"optimizer_offload": False}), process=process)
+        self.processes, self._frozen = processes, frozen
+        self.own_teacher = own_teacher
+        self.reference = frozen["reference"].model if "reference" in frozen else None
+        self._begin: dict[str, Any] = {"settings": settings, "own_teacher": own_teacher}
+        self.optimizers = GroupOptimizers(self, staging)
+        self._peak = 0.0
+        self._start([None] * processes.count)
+
+    def close(self) -> None:
+        """End the processes."""
+        self.processes.close()
+
+    def logprobs(
+        self,
+        segments: Sequence[Segment],
+        *,
+        temperature: float = 1.0,
+        of: Literal["policy", "reference", "teacher"] = "policy",
+    ) -> list[Tensor]:
+        """See `ModelTrainer.logprobs`."""
+        if of == "teacher" and "teacher" not in self._frozen and not self.own_teacher:
+            raise ValueError("there is no teacher")
+        return self._column(segments, "logprobs", temperature, of)
+
+    def values(self, segments: Sequence[Segment], *, temperature: float = 1.0) -> list[Tensor]:
+        """See `ModelTrainer.values`."""
+        return self._column(segments, "values", temperature, "policy")
+
+    def show(
+        self,
+        segments: Sequence[Segment],
+        to: Callable[[TokenOutputs, MicroBatch], None],
+        *,
+        temperature: float = 1.0,
+    ) -> None:
+        """See `ModelTrainer.show`."""
+        logprobs = self._column(segments, "logprobs", temperature, "policy")
+        entropies = self._column(segments, "entropies", temperature, "policy")
+        read = [i for i, segment in enumerate(segments) if any(segment.action_mask[1:])]
+        for i in read:
+            (micro,) = pack([segments[i]], token_budget=_WHOLE, device=self._device)
+            to(TokenOutputs(logprobs[i], entropies[i]), replace(micro, indices=(i,)))
+
+    def move_reference(self, alpha: float) -> None:
+        """See `ModelTrainer.move_reference`."""
+        super().move_reference(alpha)
+        self._put_reference()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `ModelTrainer.load_state_dict`."""
+        super().load_state_dict(state)
+        if self.moved_reference:
+            self._put_reference()
+
+    def _put_reference(self) -> None:
+        assert self.reference is not None
+        self.processes.ask("put_reference", weights=[p.detach().cpu() for p in self.reference.parameters()])
+
+    def _start(self, kept: Sequence[Any]) -> None:
+        """Have all ranks take their share of what there is."""
+        meet = self.processes.ask("rendezvous")[0]
+        critic = copy.deepcopy(self.policy.critic).cpu() if self.policy.critic is not None else None
+        policy = Policy(on_cpu(self.policy.model), None, critic, self.policy.dtype)
+        threads = None if self.processes.joined else threads_of(self.processes.count)
+        given: dict[str, Any] = {"policy": policy, "device": self._device.type, "threads": threads}
+        frozen = {name: replace(each, model=on_cpu(each.model)) for name, each in self._frozen.items()}
+        given["frozen"] = frozen
+        self.processes.ask("begin", [{"own_state": state} for state in kept], meet=meet, **given, **self._begin)
+
+    def _gradient(
+        self,
+        segments: Sequence[Segment],
+        loss_of: LossOf,
+        temperature: float,
+        divisor: int,
+        flat: Collection[int],
+        noise: EmbeddingNoise | None,
+    ) -> Tally:
+        shares = self._shares(segments, flat, sloped=True)
+        divisible = loss_of if isinstance(loss_of, Divisible) else None
+        each = [
+            {
+                "segments": share.segments(segments),
+                "passes": share.passes,
+                "loss_of": on_device(divisible.part(share.places), CPU) if divisible is not None else loss_of,
+            }
+            for share in shares
+        ]
+        answers = self._asked(
+            "gradient",
+            each,
+            token_budget=self.token_budget,
+            temperature=temperature,
+            divisor=divisor,
+            noise=noise,
+            critic_buffers=self._critic_buffers(),
+        )
+        tally = Tally()
+        for share, (of_rank, found) in zip(shares, answers, strict=True):
+            tally.merge(of_rank)
+            if divisible is not None:
+                divisible.take(share.places, found)
+        return tally
+
+    def _column(
+        self,
+        segments: Sequence[Segment],
+        column: str,
+        temperature: float,
+        whose: Literal["policy", "reference", "teacher"],
+    ) -> list[Tensor]:
+        def whole() -> list[Tensor]:
+            shares = self._shares(segments, ())
+            each = [{"segments": share.segments(segments), "passes": share.passes} for share in shares]
+            answers = self._asked(
+                "read",
+                each,
+                whose=whose,
+                temperature=temperature,
+                column=column,
+                critic_buffers=self._critic_buffers(),
+            )
+            found = [torch.empty(0, device=self._device)] * len(segments)
+            for share, of_rank in zip(shares, answers, strict=True):
+                for place, part in zip(share.places, of_rank, strict=True):
+                    if len(part):
+                        found[place] = part.to(self._device)
+            return found
+
+        return self._within_memory(whole)
+
+    def _shares(self, segments: Sequence[Segment], flat: Collection[int], *, sloped: bool = False) -> list[Share]:
+        """What each rank computes; all have as many passes."""
+        self._check_ids(segments)
+        still = set(flat)
+        passes: list[list[Pass]] = [[] for _ in range(self.processes.count)]
+        for places, has_gradient in (
+            ([i for i in range(len(segments)) if i not in still], sloped),
+            (sorted(still), False),
+        ):
+            for row in self._rounds([segments[i] for i in places]):
+                for rank, (mine, counts) in enumerate(with_shows(row, segments=segments, places=places)):
+                    passes[rank].append(Pass(mine, has_gradient, counts))
+        return [share_of(of_rank) for of_rank in passes]
+
+    def _rounds(self, segments: Sequence[Segment]) -> Iterator[list[tuple[int, ...]]]:
+        share = self.settings.share_prefixes and self.shares
+        yield from rounds_of(
+            segments, self.processes.count, token_budget=self.token_budget, share=share, cost=self._cost
+        )
+
+    def _cost(self, piece: Piece) -> float:
+        return self._flops.of_sizes(piece.tokens, piece.pairs)
+
+    def _critic_buffers(self) -> dict[str, Tensor]:
+        critic = self.policy.critic
+        slow = critic is not None and critic.slow
+        return {name: each.cpu() for name, each in critic.named_buffers()} if critic is not None and slow else {}
+
+    def _asked(self, name: str, each: Sequence[Mapping[str, Any]], **all_alike: Any) -> list[Any]:
+        """What ranks answer to what may be asked again."""
+        try:
+            return self.processes.ask(name, each, **all_alike)
+        except OutOfMemory as short:
+            if self.token_budget <= SMALLEST_BUDGET:  # nothing would be asked again
+                self.close()
+            else:
+                self._start(short.kept)
+            raise
+
+    def _forget_gradient(self) -> None:
+        if not self.processes.closed:
+            self.processes.ask("forget")
+
+    def _apply_gradient(self) -> dict[str, float]:
+        optimizers = self.optimizers
+        answers = self.processes.ask(
+            "apply", critic_only=optimizers.critic_only, done=optimizers.done, share=optimizers.share
+        )
+        found, weights, _ = answers[0]
+        if weights is not None:
+            self._take(weights)
+        self._peak = max(peak for _, _, peak in answers)
+        self._note_finite(not found["update/nonfinite"])
+        return dict(found)
+
+    def _peak_memory(self) -> float:
+        return self._peak
+
+    def _utilisation(self, flops: int, seconds: float) -> float:
+        devices = self.processes.count if self._device.type != "cpu" else 1  # ranks on CPUs share this machine's
+        return super()._utilisation(flops, seconds) / devices
+
+    @torch.no_grad()
+    def _take(self, weights: Sequence[Tensor]) -> None:
+        for parameter, now in zip(self.policy.trained(), weights, strict=True):
+            parameter.copy_(now)
+
+
+class GroupOptimizers(Optimizers):
+    """The schedule of a stage, whose optimisers lie with ranks; see `Optimizers`.
+
+    Args:
+        staging: As of `GroupTrainer`.
+    """
+
+    def __init__(self, trainer: GroupTrainer, staging: Path | None) -> None:
+        super().__init__(trainer.policy, trainer.settings)
+        self._trainer, self._staging = trainer, staging
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides what comes next; what ranks remember is in files, to be taken from there."""
+        if self._staging is not None:
+            self._staging.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=".shards-", dir=self._staging)
+        groups = self._trainer.processes.ask("save", folder=folder)[0]
+        return {"done": self.done, "share": self.share, "optimizers": groups, SHARDS: folder}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, by however many processes."""
+        self.done, self.share = state["done"], state.get("share", 0.0)
+        theirs = {name: state[name] for name in ("optimizers", SHARDS) if name in state}
+        self._trainer.processes.ask("load", state=theirs)
+
+    def refresh(self) -> None:
+        """Weights were put there by somebody else: ranks take them."""
+        self._trainer.processes.ask("put_weights", weights=[p.detach().cpu() for p in self._trainer.policy.trained()])
+
+
+def with_shows(
+    row: Sequence[tuple[int, ...]], *, segments: Sequence[Segment], places: Sequence[int]
+) -> list[tuple[tuple[int, ...], bool]]:
+    """Of each rank in a round, (its segments, whether they count); who has none has another's shortest, for show.
+
+    Args:
+        row: By rank, which of `places`.
+    """
+    mine = [tuple(places[i] for i in slot) for slot in row]
+    shortest = min((i for slot in mine for i in slot), key=lambda i: (len(segments[i]), i))
+    return [(slot, True) if slot else ((shortest,), False) for slot in mine]
+
+
+def share_of(passes: Sequence[Pass]) -> Share:
+    """A rank's passes, by the segments it is sent."""
+    places = tuple(sorted({i for each in passes for i in each.places}))
+    at = {place: k for k, place in enumerate(places)}
+    return Share(places, tuple(replace(each, places=tuple(at[i] for i in each.places)) for each in passes))

@@ -1,0 +1,240 @@
+"""What is a process that learns with others? It joins the run, and does what it is asked until the run goes.
+
+    torchrun --nproc-per-node 2 -m whetstone.scaling.learners.rank
+
+Easy to get wrong: ranks that wait for one that ran out of memory would wait for ever, and what gathers weights cannot
+be taken up in the middle. So whoever runs out says so, hands over its share of the optimiser's state, and begins anew;
+that closes its connections, which the others notice, and they do the same.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Client, Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+
+from whetstone.learning.model_trainer import LossOf, is_out_of_memory
+from whetstone.learning.noise import EmbeddingNoise
+from whetstone.learning.tally import Tally
+from whetstone.policies import Policy
+from whetstone.recipe import OptimizerSettings
+from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, on_device, receive, send
+from whetstone.scaling.learners.shard_trainer import Divisible, Frozen, Pass, ShardTrainer, Whose
+from whetstone.trajectory import Segment
+
+_TIMEOUT = timedelta(minutes=30)
+"""How long a rank waits for the others in the middle of a pass."""
+_JOIN_SECONDS = 300.0
+_GONE = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
+"""What an error says where another rank went away."""
+
+
+class Rank:
+    """One of the processes, and what it can be asked; every method of a public name is a question."""
+
+    def __init__(self) -> None:
+        self.trainer: ShardTrainer | None = None
+        self.device = torch.device("cpu")
+
+    @property
+    def _there(self) -> ShardTrainer:
+        assert self.trainer is not None, "begin comes first"
+        return self.trainer
+
+    def rendezvous(self) -> tuple[str, int]:
+        """Where all ranks can meet this one."""
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return os.environ.get("MASTER_ADDR", "127.0.0.1"), free.getsockname()[1]
+
+    def begin(
+        self,
+        *,
+        meet: tuple[str, int],
+        device: str,
+        threads: int | None,
+        policy: Policy,
+        settings: OptimizerSettings,
+        frozen: Mapping[str, Frozen],
+        own_teacher: bool,
+        own_state: Sequence[dict[str, Any]] | None,
+    ) -> None:
+        """Meet the others, and take a share of a policy."""
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.trainer = None  # of another stage
+        rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        if not dist.is_initialized():
+            self._meet(meet, device, rank, count)
+        self.trainer = ShardTrainer(
+            policy,
+            settings,
+            mesh=init_device_mesh(device, (count,)),
+            device=self.device,
+            frozen=frozen,
+            own_teacher=own_teacher,
+        )
+        if own_state is not None:
+            self.trainer.put_own_state(own_state)
+
+    def _meet(self, meet: tuple[str, int], device: str, rank: int, count: int) -> None:
+        local = int(os.environ.get("LOCAL_RANK", rank))
+        self.device = torch.device("cpu") if device == "cpu" else torch.device(device, local)
+        if device == "cuda":
+            torch.cuda.set_device(self.device)
+        store = dist.TCPStore(meet[0], meet[1], count, is_master=rank == 0, timeout=_TIMEOUT)  # type: ignore[attr-defined]
+        backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_TIMEOUT)
+
+    def gradient(
+        self,
+        *,
+        segments: Sequence[Segment],
+        passes: Sequence[Pass],
+        loss_of: LossOf,
+        token_budget: int,
+        temperature: float,
+        divisor: int,
+        noise: EmbeddingNoise | None,
+        critic_buffers: Mapping[str, Tensor],
+    ) -> tuple[Tally, Any]:
+        """(sums over this rank's passes of an update, what its part of the loss found out)"""
+        trainer = self._there
+        trainer.token_budget = token_budget
+        trainer.put_critic_buffers(critic_buffers)
+        here: Any = loss_of if self.device.type == "cpu" else on_device(loss_of, self.device)
+        tally = trainer.gradient(segments, passes, here, temperature=temperature, divisor=divisor, noise=noise)
+        return tally, here.found() if isinstance(here, Divisible) else None
+
+    def read(
+        self,
+        *,
+        segments: Sequence[Segment],
+        passes: Sequence[Pass],
+        whose: Whose,
+        temperature: float,
+        column: str,
+        critic_buffers: Mapping[str, Tensor],
+    ) -> list[Tensor]:
+        """[A, …] of each of its segments: a field of `TokenOutputs`."""
+        trainer = self._there
+        trainer.put_critic_buffers(critic_buffers)
+        of = trainer.outputs_of(whose, temperature)
+        return trainer.read(segments, passes, of, lambda outputs: getattr(outputs, column))
+
+    def apply(self, **given: Any) -> Any:
+        """See `ShardTrainer.apply`."""
+        return self._there.apply(**given)
+
+    def gradients(self) -> list[Tensor]:
+        """See `ShardTrainer.gradients`."""
+        return self._there.gradients()
+
+    def forget(self) -> None:
+        """See `ShardTrainer.forget`."""
+        self._there.forget()
+
+    def put_weights(self, *, weights: Sequence[Tensor]) -> None:
+        """See `ShardTrainer.put_weights`."""
+        self._there.put_weights(weights)
+
+    def put_reference(self, *, weights: Sequence[Tensor]) -> None:
+        """See `ShardTrainer.put_reference`."""
+        self._there.put_reference(weights)
+
+    def save(self, *, folder: str) -> Any:
+        """See `ShardTrainer.save`."""
+        return self._there.save(folder)
+
+    def load(self, *, state: Mapping[str, Any]) -> None:
+        """See `ShardTrainer.load`."""
+        self._there.load(state)
+
+    def restart(self) -> Any:
+        """This rank's share of the optimiser's state; it begins anew behind it."""
+        return self._there.own_state()
+
+    def answered(self, question: Question) -> Answer:
+        """What comes of a question."""
+        try:
+            return Answer("done", getattr(self, question.name)(**question.given))
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            said = f"{type(error).__name__}: {error}"
+            if is_out_of_memory(error):
+                return Answer("memory", self._kept(), said)
+            if any(word in str(error) for word in _GONE):
+                return Answer("lost", self._kept(), said)
+            return Answer("raised", _portable(error), traceback.format_exc())
+        except Exception as error:  # it is the run's to say, in whose place this one computes
+            return Answer("raised", _portable(error), traceback.format_exc())
+
+    def _kept(self) -> Any:
+        return None if self.trainer is None else self.trainer.own_state()
+
+
+def _portable(error: Exception) -> Exception | None:
+    """The error where another process can have it."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever an error of somebody else's holds
+        return None
+    return error
+
+
+def serve(connection: Connection) -> bool:
+    """Do what is asked, until nobody is there. Returns whether to begin anew."""
+    rank = Rank()
+    while True:
+        try:
+            question = receive(connection)
+        except (EOFError, OSError):
+            return False
+        except Exception as error:  # it holds something of a module that is not here
+            said = "functions of a recipe are defined at the top of a module that others can import"
+            send(connection, Answer("raised", None, f"{type(error).__name__}: {error}; {said}"))
+            continue
+        answer = rank.answered(question)
+        send(connection, answer)
+        if answer.kind in ("memory", "lost") or question.name == "restart":
+            return True
+
+
+def _joined() -> Connection:
+    """A connection to the run, which may be a while in coming."""
+    host, _, port = os.environ[ADDRESS].rpartition(":")
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while True:
+        try:
+            return Client((host, int(port)), authkey=bytes.fromhex(os.environ[KEY]))
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+
+
+def main() -> None:
+    """Join the run whose address the environment has."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run hears it, and ends this one
+    connection = _joined()
+    send(connection, int(os.environ["RANK"]))
+    sys.path[:] = receive(connection)
+    if serve(connection):
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the others notice; not all sockets close by themselves
+        os.execv(sys.executable, [sys.executable, "-m", "whetstone.scaling.learners.rank"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Updates by one process and by several: what each comes to, from the same groups."""
+
+import os
+import pickle
+import signal
+
+import pytest
+import torch
+
+from tests_small import SMALL
+from whetstone.algorithms import supervised
+from whetstone.assembly.assembly import assemble
+from whetstone.chat import assistant, user
+from whetstone.learning.learner import LocalLearner
+from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.spec import UpdateBatch
+from whetstone.recipe import load_recipe
+from whetstone.scaling.learners.group import GroupLearner
+from whetstone.scaling.learners.group_trainer import GroupTrainer
+from whetstone.scaling.learners.messages import Question
+from whetstone.scaling.learners.rank import Rank
+from whetstone.scaling.learners.shard_trainer import Frozen
+from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
+
+FORMS = {
+    "packed": ["reinforcement.share_prefixes=false"],
+    "shared-prefix": ["reinforcement.reference_kl=0.1", "reinforcement.entropy={weight: 0.01}"],
+    "critic": ["advantage=token_gae", "critic={}"],
+    "preference": ["objective=dpo", "advantage=null"],
+    "adapters": ["policy.lora={rank: 2}", "reinforcement.reference_kl=0.1"],
+    "checkpointed": ["reinforcement.activation_checkpointing=true"],
+    "muon": ["reinforcement.optimizer=muon", "reinforcement.epochs=2"],
+    "sequences": ["objective=gspo", "reinforcement.minibatches=2", "aggregation=sequence_mean"],
+}
+CLOSE = 1e-5
+ROOM = 90
+"""Tokens that `cramped` has room for in the second process."""
+
+
+def plain(outputs, micro):
+    return supervised(outputs.logprobs)
+
+
+def cramped(outputs, micro):
+    """As `plain`; memory of the second process does not suffice for a large pass."""
+    if os.environ.get("RANK") == "1" and len(micro.ids) > ROOM:
+        raise torch.OutOfMemoryError("CUDA out of memory, says a test")
+    return plain(outputs, micro)
+
+
+def fatal(outputs, micro):
+    """Somebody kills the second process."""
+    if os.environ.get("RANK") == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(outputs, micro)
+
+
+def mistaken(outputs, micro):
+    """A loss with a mistake in it."""
+    raise KeyError("no such column")
+
+
+def turn(number, context, action, *, opens):
+    drawn = Tokens.sampled(
+        action, logprobs=[-4.0 - 0.1 * k for k in range(len(action))], versions=[0] * len(action),
+        entropies=[0.0] * len(action),
+    )  # fmt: skip
+    return Turn(Tokens.written(context, Author.ENVIRONMENT), drawn, assistant(str(number)), opens_segment=opens)
+
+
+def groups(count=2, size=3, *, retold=False):
+    """Tasks whose samples begin alike; lengths differ. `retold`: the second turn opens a segment of its own."""
+    made = []
+    for g in range(count):
+        stem = [1 + g, *range(2, 30)]
+        paths = []
+        for k in range(size):
+            first, answer = [4 + k, 5, 6 + g], list(range(40, 46 + 7 * k))
+            context = [*stem, 7, 8 + k] if retold else [7, 8 + k]
+            turns = (turn(0, stem, first, opens=True), turn(1, context, answer, opens=retold))
+            name = f"group-{g}/t#{k}"
+            score = Score(float((g + k) % 2), success=bool((g + k) % 2))
+            paths.append(Trajectory(name, "t", (user("x"),), turns, EndReason.TERMINATED, score=score))
+        made.append(Group(Task(f"t{g}", "x"), tuple(paths), number=g))
+    return made
+
+
+def assembled(*changes, policy=None):
+    small = [change for change in SMALL if not change.startswith("supervised.")]
+    steps = ["reinforcement.warmup_fraction=0", "reinforcement.max_mismatch=.inf", "reinforcement.optimizer=adamw"]
+    return assemble(load_recipe("demo", [*small, "supervised=null", "ablations=null", *steps, *changes]), policy)
+
+
+class Noting(ModelTrainer):
+    """Keeps each gradient before it is applied."""
+
+    def _apply_gradient(self):
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.policy.trained()]
+        self.noted = [*vars(self).get("noted", []), grads]
+        return super()._apply_gradient()
+
+
+class GroupNoting(GroupTrainer):
+    """The same of several processes."""
+
+    def _apply_gradient(self):
+        self.noted = [*vars(self).get("noted", []), self.processes.ask("gradients")[0]]
+        return super()._apply_gradient()
+
+
+def reference_of(assembly):
+    settings = assembly.resolved.recipe.reinforcement
+    if not settings.holds_on or assembly.resolved.recipe.policy.lora is not None:
+        return None
+    return assemble(assembly.resolved).policy.model.requires_grad_(False)
+
+
+def alone(assembly):
+    settings = assembly.resolved.recipe.reinforcement
+    trainer = Noting(assembly.policy, settings, reference=reference_of(assembly))
+    return LocalLearner(trainer, assembly.learning_spec(settings))
+
+
+def together(assembly, processes, **given):
+    settings = assembly.resolved.recipe.reinforcement
+    held = reference_of(assembly)
+    frozen = {"reference": Frozen(held, offload=False)} if held is not None else {}
+    trainer = GroupNoting(
+        processes, assembly.policy, settings, frozen=frozen, own_teacher=False, process=None,
+        **{"staging": None, **given},
+    )  # fmt: skip
+    return GroupLearner(trainer, assembly.learning_spec(settings))
+
+
+def weights_of(trainer):
+    return [p.detach().clone() for p in trainer.policy.trained()]
+
+
+def assert_close(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one - other).abs().max() <= CLOSE * max(1.0, other.abs().max().item())
+
+
+def assert_same_update(form, processes, *changes, **options):
+    sampled = groups(retold=form == "sequences", **options)
+    batch = UpdateBatch(tuple(sampled), version=0)
+    one, several = alone(assembled(*FORMS[form], *changes)), together(assembled(*FORMS[form], *changes), processes)
+    said, told = one.update(batch), several.update(batch)
+    assert said.metrics["loss"] == pytest.approx(told.metrics["loss"], abs=CLOSE)
+    assert one.trainer.noted
+    for mine, theirs in zip(one.trainer.noted, several.trainer.noted, strict=True):
+        assert_close(theirs, mine)
+    assert said.metrics.keys() == told.metrics.keys()
+    apart = {"update/computed_tokens", "update/shared_fraction", "memory/peak_gib"}
+    for name in said.metrics.keys() - apart:
+        if not name.startswith("throughput/"):
+            assert told.metrics[name] == pytest.approx(said.metrics[name], rel=1e-3, abs=1e-5), name
+
+
+class OneRank:
+    """Stands for `LearnerProcesses` where the only rank is computed here; what it is asked is pickled all the same."""
+
+    count, joined, closed = 1, False, False
+
+    def __init__(self):
+        self.rank = Rank()
+
+    def ask(self, name, each=None, **all_alike):
+        question = Question(name, {**(each or [{}])[0], **all_alike})
+        answer = self.rank.answered(pickle.loads(pickle.dumps(question)))
+        if answer.kind == "raised":
+            raise answer.value
+        assert answer.kind == "done", answer.text
+        return [pickle.loads(pickle.dumps(answer.value))]
+
+    def close(self):
+        self.closed = True
