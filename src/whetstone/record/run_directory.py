@@ -31,6 +31,8 @@ _PLACES = frozenset({
 """Keys that say where things lie: a run goes on elsewhere."""
 _TOLD = "trackers"
 """The key of who is told of it, which decides nothing: a run goes on with others."""
+_SCALE = "scale."
+"""What keys begin with that say which machines it runs on: it goes on on others."""
 _FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS)
 
 
@@ -158,9 +160,13 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
     held, asked = run_recipe(run_dir).recipe.model_dump(), resolved.recipe.model_dump()
     for key in lost_parts(held):
         raise RunDirectoryError(f"{run_dir}: cannot be gone on with: {key} {NO_NAME}")
-    different = (said for key, said in _differences(held, asked, "") if key not in (*_PLACES, _TOLD))
+    different = (said for key, said in _differences(held, asked, "") if not _decides_nothing(key))
     if (said := next(different, None)) is not None:
         raise RunDirectoryError(f"{run_dir}: holds a run of another recipe: {said}; choose another --run-dir")
+
+
+def _decides_nothing(key: str) -> bool:
+    return key in (*_PLACES, _TOLD) or key.startswith(_SCALE)
 
 
 def _differences(held: Any, asked: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -119,7 +119,7 @@ def _shown(told: Sequence[Mapping[str, Any]], run_dir: Path) -> None:
 
 def _key(before: str, stage: NamedStage) -> str:
     """Names a stage by its recipe and those of all before it."""
-    decided = stage.resolved.with_changes({"title": None, "paper": None, "trackers": None}).dump()
+    decided = stage.resolved.with_changes({"title": None, "paper": None, "trackers": None, "scale": None}).dump()
     return hashlib.sha256(f"{before}\n{stage.new_adapters}\n{decided}".encode()).hexdigest()
 
 
