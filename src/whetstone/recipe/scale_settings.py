@@ -15,7 +15,7 @@ class ScaleSettings(Settings):
 
     backend: Literal["none", "local-ray", "ray"] = "none"
     """`none`: all in this process. `local-ray`: a Ray of its own is started on this machine and ends with the run.
-    `ray`: a cluster that is there already (`address`). A backend alone may stand for all of this: `scale: local-ray`."""
+    `ray`: a cluster that is there already (`address`). A backend alone may stand for all: `scale: local-ray`."""
     address: str = "auto"
     """Where the cluster of `backend: ray` is: `auto`, the one this machine belongs to; or `host:port`."""
     environment_workers: int = Field(2, ge=1)

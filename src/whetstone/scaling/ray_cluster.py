@@ -1,0 +1,275 @@
+"""How does a run come to be spread? Replicas first, tried before anything relies on them; then who judges, then who
+plays.
+
+Easy to get wrong: what Ray starts outlives a mistake in the middle. Whatever was placed is let go where a later part
+does not begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ray
+
+from whetstone.assembly.assembly import Assembly
+from whetstone.compute_thread import run_in_compute_thread
+from whetstone.errors import EngineError, RecipeError
+from whetstone.inference.abilities import require
+from whetstone.policies import on_cpu
+from whetstone.recipe import Part
+from whetstone.rollout import Collector, PolicyActor
+from whetstone.scaling.engine_replica import ReplicaMaking
+from whetstone.scaling.protocol import Gone, ReplicaStatus, Say
+from whetstone.scaling.published import Published
+from whetstone.scaling.publishing_engine import PublishingEngine
+from whetstone.scaling.ray_actors import (
+    JudgeActor,
+    RayJudge,
+    RayReplica,
+    RayWorker,
+    ReplicaActor,
+    WorkerActor,
+    WorkerMaking,
+)
+from whetstone.scaling.ray_start import Demand, RunningRay, start_ray
+from whetstone.scaling.replica_check import check_replica
+from whetstone.scaling.scale_metrics import ScaleMetrics
+from whetstone.scaling.spread_collector import SpreadCollector
+from whetstone.scaling.worker_pool import WorkerPool
+
+_OVERHEAD = 64
+"""Calls an actor answers beside one for each episode: statuses, weights."""
+_FOR_EVER = -1
+
+
+@dataclass(slots=True)
+class RayCluster:
+    """See `Cluster`."""
+
+    assembly: Assembly
+    engine: PublishingEngine
+    pool: WorkerPool
+    judges: Sequence[RayJudge]
+    actors: Sequence[Any]
+    running: RunningRay
+    measured: ScaleMetrics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.measured = ScaleMetrics(self.engine, self.pool, self.judges)
+
+    def spread(self, collector: Collector) -> Collector:
+        """See `Cluster.spread`."""
+        actor = collector.actor
+        if not isinstance(actor, PolicyActor) or actor.engine is not self.engine:
+            return collector
+        return SpreadCollector(
+            **{name: getattr(collector, name) for name in _given(Collector)},
+            pool=self.pool,
+            recipe_strategy=self.assembly.strategy,
+            temperature=actor.sampling.temperature,
+            at_evaluation=collector.method is not self.assembly.method,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """See `Cluster.metrics`."""
+        return self.measured.taken()
+
+    async def close(self) -> None:
+        """See `Cluster.close`."""
+        await self.measured.close()
+        await self.pool.close()
+        await self.engine.close()
+        for actor in self.actors:
+            ray.kill(actor)
+        await asyncio.to_thread(self.running.close)
+
+
+async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayCluster:
+    """Everything the recipe's `scale` asks for, begun and tried.
+
+    Args:
+        version: Of the policy's weights.
+        say: Told what is placed, and later what dies and comes back.
+
+    Raises:
+        WhetstoneError: It does not fit, does not begin, or is not what the run relies on.
+    """
+    resolved, scale = assembly.resolved, assembly.resolved.recipe.scale
+    began = time.perf_counter()
+    running = await asyncio.to_thread(start_ray, resolved, demand_of(assembly))
+    actors: list[Any] = []
+    try:
+        replicas, statuses = await _replicas(assembly, version, actors)
+        judges = [
+            RayJudge(_placed(actors, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved), f"judge {k}")
+            for k in range(scale.reward_workers)
+        ]
+        begin = dict(assembly.policy.model.named_parameters())
+        published = await run_in_compute_thread(lambda: Published(ray.put, begin, version=version))
+        engine = PublishingEngine(
+            replicas,
+            published,
+            abilities=statuses[0].abilities,
+            patience_seconds=scale.start_seconds,
+            say=say,
+        )
+        engine.start()
+        for replica in replicas:
+            await check_replica(replica, assembly, timeout_seconds=scale.start_seconds)
+        pool = await _workers(assembly, replicas, judges, statuses[0], actors, say)
+        for judge in judges:
+            await _begun(judge.status(), judge.name, assembly)
+    except BaseException:
+        for actor in actors:
+            ray.kill(actor)
+        await asyncio.to_thread(running.close)
+        raise
+    pool.start()
+    say(
+        f"on Ray: {_of(len(replicas), 'engine replica')}, {_of(scale.environment_workers, 'environment worker')}, "
+        f"{_of(len(judges), 'reward worker')} on {_of(len(_nodes(statuses, ray.nodes())), 'node')}, after "
+        f"{time.perf_counter() - began:.0f} s"
+    )
+    return RayCluster(assembly, engine, pool, judges, actors, running)
+
+
+def demand_of(assembly: Assembly) -> Demand:
+    """What a recipe asks of a cluster."""
+    scale, model = assembly.resolved.recipe.scale, assembly.policy.model
+    workers = scale.environment_workers + scale.reward_workers
+    return Demand(
+        cpus=workers * scale.worker_cpus + scale.engine_replicas * scale.replica_cpus,
+        gpus=scale.engine_replicas * scale.tensor_parallel * scale.replica_gpus,
+        model_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+        trained_bytes=sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
+        replicas=scale.engine_replicas,
+    )
+
+
+async def _replicas(
+    assembly: Assembly, version: int, actors: list[Any]
+) -> tuple[list[RayReplica], list[ReplicaStatus]]:
+    """(the replicas, how they stand), all begun, none with weights to draw from yet."""
+    resolved, scale = assembly.resolved, assembly.resolved.recipe.scale
+    policy = replace(assembly.policy, model=on_cpu(assembly.policy.model), critic=None)
+    sent = await asyncio.to_thread(ray.put, policy)
+    replicas = []
+    for k in range(scale.engine_replicas):
+        making = ReplicaMaking(
+            resolved,
+            _engine(assembly, k),
+            on_gpu=scale.replica_gpus > 0 or scale.colocated,
+            threads=max(1, int(scale.replica_cpus)),
+            version=version,
+        )
+        gpus = scale.replica_gpus * scale.tensor_parallel
+        actor = _placed(actors, ReplicaActor, scale.replica_cpus, gpus, assembly).remote(making, sent)
+        replicas.append(RayReplica(actor, f"replica {k}"))
+    statuses = await asyncio.gather(*(_begun(replica.status(), replica.name, assembly) for replica in replicas))
+    for status in statuses:
+        _check_abilities(assembly, status)
+    return replicas, list(statuses)
+
+
+async def _workers(
+    assembly: Assembly,
+    replicas: Sequence[RayReplica],
+    judges: Sequence[RayJudge],
+    status: ReplicaStatus,
+    actors: list[Any],
+    say: Say,
+) -> WorkerPool:
+    """The pool of workers, all begun."""
+    recipe = assembly.resolved.recipe
+    scale, places = recipe.scale, math.ceil(recipe.rollout.max_in_flight / recipe.scale.environment_workers)
+    making = WorkerMaking(
+        assembly.resolved, tuple(replicas), tuple(judges), status.abilities, places, scale.start_seconds
+    )
+    shape = replace(assembly.policy, model=on_cpu(assembly.policy.model), critic=None)
+    sent = await asyncio.to_thread(ray.put, shape)
+    workers = [
+        RayWorker(_placed(actors, WorkerActor, scale.worker_cpus, 0.0, assembly).remote(making, sent), f"worker {k}")
+        for k in range(scale.environment_workers)
+    ]
+    await asyncio.gather(*(_begun(worker.status(), worker.name, assembly) for worker in workers))
+    return WorkerPool(workers, places=places, patience_seconds=scale.start_seconds, say=say)
+
+
+def _placed(actors: list[Any], kind: type, cpus: float, gpus: float, assembly: Assembly) -> Any:
+    """An actor class with what it takes, that Ray begins again as often as it dies, on another node where it must."""
+    options = {
+        "num_cpus": cpus,
+        "num_gpus": gpus,
+        "max_restarts": _FOR_EVER,
+        "max_concurrency": assembly.resolved.recipe.rollout.max_in_flight + _OVERHEAD,
+        "scheduling_strategy": "SPREAD",
+    }
+    return _Kept(ray.remote(kind).options(**options), actors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Remembers what was placed."""
+
+    kind: Any
+    actors: list[Any]
+
+    def remote(self, *given: Any) -> Any:
+        """Place one."""
+        actor = self.kind.remote(*given)
+        self.actors.append(actor)
+        return actor
+
+
+async def _begun(status: Awaitable[Any], name: str, assembly: Assembly) -> Any:
+    """How something stands that has just been placed.
+
+    Raises:
+        EngineError: It does not begin, or not in time.
+    """
+    seconds = assembly.resolved.recipe.scale.start_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            return await status
+    except TimeoutError:
+        said = f"{name} has not begun after {seconds:g} s (scale.start_seconds): Ray may lack room to place it"
+        raise EngineError(f"scale: {said}") from None
+    except Gone as gone:
+        raise EngineError(f"scale: {name} died as it began: {gone}") from None
+
+
+def _engine(assembly: Assembly, number: int) -> Part:
+    """What a replica's engine is, where each has an address of its own."""
+    recipe = assembly.resolved.recipe
+    options: dict[str, Any] = dict(recipe.engine.options)
+    if recipe.scale.engine_addresses:
+        options["address"] = recipe.scale.engine_addresses[number]
+    if recipe.scale.tensor_parallel > 1:
+        word = "tensor_parallel_size" if recipe.engine.name == "vllm" else "tp_size"
+        options["options"] = {word: recipe.scale.tensor_parallel, **options.get("options", {})}
+    return Part(name=recipe.engine.name, **options)
+
+
+def _check_abilities(assembly: Assembly, status: ReplicaStatus) -> None:
+    try:
+        require(status.abilities, assembly.needed_abilities(), engine=assembly.resolved.recipe.engine.name)
+    except RecipeError as error:
+        raise assembly.resolved.error("engine", str(error)) from None
+
+
+def _given(kind: type) -> list[str]:
+    """What a dataclass is made from."""
+    return [each.name for each in kind.__dataclass_fields__.values() if each.init]  # type: ignore[attr-defined]
+
+
+def _nodes(statuses: Sequence[ReplicaStatus], nodes: Sequence[Any]) -> set[str]:
+    return {status.node for status in statuses} | {node["NodeID"] for node in nodes if node["Alive"]}
+
+
+def _of(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
