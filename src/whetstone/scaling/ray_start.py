@@ -29,7 +29,8 @@ _OF_ITS_OWN = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # what this flag says on other systems: nodes of one machine find each other by the loopback address
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # an actor without a GPU of its own sees what the driver sees
+    "RAY_worker_niceness": "0",  # the run waits for them; at 15, as Ray has it, they starve beside other work
 }
 
 
