@@ -1,0 +1,162 @@
+"""Does a run that is spread over Ray go on, whoever of it dies? Workers, replicas and all of it, killed by SIGKILL.
+
+Each run trains a small policy whose episodes have several turns, with two environment workers and two engine replicas.
+While it goes on, one of them is killed again and again at random moments; now and then everything, which is then
+resumed. The weights must be those of a run in one process that nobody killed, bit for bit, and each group must have
+gone into exactly one update.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+import crash
+from circumstances import circumstances
+
+KINDS = ("WorkerActor", "ReplicaActor")
+SPREAD = ["scale=local-ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
+
+
+def of_ray(parent: int | None = None) -> list[psutil.Process]:
+    """What Ray runs below a process, this one unless another is named."""
+    found = []
+    for process in psutil.Process(parent).children(recursive=True):
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        if words and (words[0].startswith("ray::") or "raylet" in words[0] or "gcs_server" in words[0]):
+            found.append(process)
+    return found
+
+
+def kill_one(kind: str, parent: int | None = None, numbers: random.Random | None = None) -> str | None:
+    """Kill an actor of a kind; None where there is none."""
+    those = [process for process in of_ray(parent) if process.cmdline()[0].startswith(f"ray::{kind}")]
+    if not those:
+        return None
+    (numbers or random.Random(0)).choice(those).kill()
+    return kind
+
+
+def one_run(
+    overrides: list[str], run_dir: Path, numbers: random.Random, *, kills: int, between: tuple[float, float], whole: int
+) -> dict[str, int]:
+    """Train with kills at random moments; how many of each there were.
+
+    Args:
+        kills: Of workers and replicas, at most, over all lives of the run.
+        between: Seconds from one to the next.
+        whole: How often all of it is killed.
+    """
+    context = multiprocessing.get_context("spawn")
+    struck = dict.fromkeys((*KINDS, "everything"), 0)
+    while True:
+        process = context.Process(target=crash.child, args=(overrides, str(run_dir), None, None, False))
+        process.start()
+        while process.is_alive():
+            process.join(numbers.uniform(*between))
+            journal = run_dir / "store" / "journal.jsonl"
+            if not process.is_alive() or not journal.is_file():
+                continue
+            if sum(struck[kind] for kind in KINDS) >= kills // (whole + 1) * (struck["everything"] + 1):
+                if struck["everything"] < whole:
+                    os.kill(process.pid or 0, signal.SIGKILL)
+                    struck["everything"] += 1
+                    process.join()
+                continue
+            kind = kill_one(numbers.choice(KINDS), process.pid, numbers)
+            if kind is not None:
+                struck[kind] += 1
+        if process.exitcode == 0:
+            return struck
+        if process.exitcode != -signal.SIGKILL:
+            raise RuntimeError(f"a run ended with {process.exitcode}; it should have ended well or been killed")
+
+
+def measure(
+    runs: int, kills: int, seed: int, whole: int, seconds: float, told: Callable[[str], None]
+) -> dict[str, Any]:
+    """So many runs, or as many as begin within so many seconds."""
+    numbers, began = random.Random(seed), time.perf_counter()
+    found: dict[str, Any] = {"runs": 0, "kills": 0, "accounted": 0, "bit_identical": 0, "by_kind": {}, "left": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        model = crash.speaking(Path(folder) / "policy")
+        plain = crash.overrides_of("one step off, by recipe", model)
+        plain.append(f"reinforcement.steps={crash.STEPS}")
+        crash.child(plain, str(Path(folder) / "alone"), None, None, False)
+        expected = crash.weights(Path(folder) / "alone")
+        for number in range(runs):
+            if time.perf_counter() - began > seconds:
+                told(f"{seconds:g} s are over after {number} runs")
+                break
+            run_dir = Path(folder) / f"run-{number}"
+            struck = one_run([*plain, *SPREAD], run_dir, numbers, kills=kills, between=(0.3, 1.5), whole=whole)
+            crash.accounted(run_dir)
+            found["runs"] += 1
+            found["accounted"] += 1
+            found["kills"] += sum(struck.values())
+            for kind, count in struck.items():
+                found["by_kind"][kind] = found["by_kind"].get(kind, 0) + count
+            there = crash.weights(run_dir)
+            found["bit_identical"] += all(torch.equal(value, there[name]) for name, value in expected.items())
+            found["left"] += len(of_ray())
+            told(f"run {number + 1}: {struck}; {found}")
+    return found
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--kills", type=int, default=10, help="of workers and replicas in each run")
+    parser.add_argument("--whole", type=int, default=1, help="how often all of a run is killed and resumed")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no run begins")
+    parser.add_argument("--steps", type=int, default=crash.STEPS, help="updates of a run")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    crash.STEPS = arguments.steps
+    began = time.perf_counter()
+    found = measure(
+        arguments.runs,
+        arguments.kills,
+        arguments.seed,
+        arguments.whole,
+        arguments.seconds,
+        lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    said = {
+        "name": "ray_kills",
+        "measured": found,
+        "ratios": {"bit_identical": found["bit_identical"] / max(1, found["runs"])},
+        "goal": "every run goes on or is resumed, nothing lost or doubled, the weights of a run nobody killed",
+        "bound": "1",
+        **circumstances(began),
+    }
+    if arguments.json:
+        print(json.dumps(said))
+        return
+    print(
+        f"{found['kills']} kills ({found['by_kind']}) in {found['runs']} runs: all ended, nothing lost or doubled; "
+        f"{found['bit_identical']} of {found['runs']} in the weights of a run nobody killed; "
+        f"{found['left']} processes left"
+    )
+
+
+if __name__ == "__main__":
+    main()
