@@ -1,9 +1,9 @@
 """Does a run that is spread over Ray go on, whoever of it dies? Workers, replicas and all of it, killed by SIGKILL.
 
-Each run trains a small policy whose episodes have several turns, with two environment workers and two engine replicas.
-While it goes on, one of them is killed again and again at random moments; now and then everything, which is then
-resumed. The weights must be those of a run in one process that nobody killed, bit for bit, and each group must have
-gone into exactly one update.
+Each run trains a small policy whose episodes have several turns, with two environment workers and two engine replicas
+on two raylets. While it goes on, one of these is killed again and again at random moments; now and then everything,
+which is then resumed. The weights must be those of a run in one process that nobody killed, bit for bit, and each group
+must have gone into exactly one update.
 """
 
 from __future__ import annotations
@@ -26,9 +26,18 @@ import torch
 
 import crash
 from circumstances import circumstances
+from two_raylets import two_raylets
 
-KINDS = ("WorkerActor", "ReplicaActor")
-SPREAD = ["scale=local-ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
+KINDS = ("WorkerActor", "ReplicaActor", "raylet")
+OFTEN = (5, 5, 1)
+"""How often each is struck: a raylet takes its actors along."""
+SPREAD = ["scale=ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
+
+
+def child(overrides: list[str], run_dir: str) -> None:
+    """Train, or go on, on two raylets."""
+    with two_raylets(cpus=4, mended=True):
+        crash.child(overrides, run_dir, None, None, False)
 
 
 def of_ray(parent: int | None = None) -> list[psutil.Process]:
@@ -46,7 +55,11 @@ def of_ray(parent: int | None = None) -> list[psutil.Process]:
 
 def kill_one(kind: str, parent: int | None = None, numbers: random.Random | None = None) -> str | None:
     """Kill an actor of a kind; None where there is none."""
-    those = [process for process in of_ray(parent) if process.cmdline()[0].startswith(f"ray::{kind}")]
+    words = {process: process.cmdline() for process in of_ray(parent)}
+    if kind == "raylet":  # of the node that is not the head
+        those = [p for p, said in words.items() if "raylet" in said[0] and "--head" not in said]
+    else:
+        those = [p for p, said in words.items() if said and said[0].startswith(f"ray::{kind}")]
     if not those:
         return None
     (numbers or random.Random(0)).choice(those).kill()
@@ -66,7 +79,7 @@ def one_run(
     context = multiprocessing.get_context("spawn")
     struck = dict.fromkeys((*KINDS, "everything"), 0)
     while True:
-        process = context.Process(target=crash.child, args=(overrides, str(run_dir), None, None, False))
+        process = context.Process(target=child, args=(overrides, str(run_dir)))
         process.start()
         while process.is_alive():
             process.join(numbers.uniform(*between))
@@ -79,7 +92,7 @@ def one_run(
                     struck["everything"] += 1
                     process.join()
                 continue
-            kind = kill_one(numbers.choice(KINDS), process.pid, numbers)
+            kind = kill_one(numbers.choices(KINDS, OFTEN)[0], process.pid, numbers)
             if kind is not None:
                 struck[kind] += 1
         if process.exitcode == 0:
