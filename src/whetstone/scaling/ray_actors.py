@@ -27,6 +27,7 @@ from whetstone.rewards.judge_usage import judge_metrics
 from whetstone.rollout.protocol import Stateful
 from whetstone.scaling.engine_replica import EngineReplica, ReplicaMaking
 from whetstone.scaling.environment_worker import EnvironmentWorker, carried
+from whetstone.scaling.policy_shape import with_room
 from whetstone.scaling.protocol import Drawn, Event, Gone, Parcel, ReplicaStatus, Work, WorkerStatus
 from whetstone.scaling.published import Shelf
 from whetstone.scaling.replicated_engine import ReplicatedEngine
@@ -181,7 +182,7 @@ class WorkerActor:
 
     def __init__(self, making: WorkerMaking, policy: Policy) -> None:
         torch.set_num_threads(1)  # nothing is computed here
-        assembly = assemble(making.resolved, policy)
+        assembly = assemble(making.resolved, with_room(policy))
         engine = ReplicatedEngine(making.replicas, abilities=making.abilities, patience_seconds=making.patience_seconds)
         reward = _judged_elsewhere(assembly, making) if making.judges else None
         self.worker = EnvironmentWorker(assembly, engine, reward=reward, places=making.places, node=_node())

@@ -24,6 +24,7 @@ from whetstone.policies import on_cpu
 from whetstone.recipe import Part
 from whetstone.rollout import Collector, PolicyActor
 from whetstone.scaling.engine_replica import ReplicaMaking
+from whetstone.scaling.policy_shape import shape_of
 from whetstone.scaling.protocol import Gone, ReplicaStatus, Say
 from whetstone.scaling.published import Published
 from whetstone.scaling.publishing_engine import PublishingEngine
@@ -190,8 +191,7 @@ async def _workers(
     making = WorkerMaking(
         assembly.resolved, tuple(replicas), tuple(judges), status.abilities, places, scale.start_seconds
     )
-    shape = replace(assembly.policy, model=on_cpu(assembly.policy.model), critic=None)
-    sent = await asyncio.to_thread(ray.put, shape)
+    sent = await asyncio.to_thread(ray.put, shape_of(assembly.policy))
     workers = [
         RayWorker(_placed(actors, WorkerActor, scale.worker_cpus, 0.0, assembly).remote(making, sent), f"worker {k}")
         for k in range(scale.environment_workers)
