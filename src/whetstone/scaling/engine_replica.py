@@ -79,6 +79,11 @@ class EngineReplica:
         self._ready = False
         self._asked = 0
 
+    @property
+    def alive(self) -> bool:
+        """Whether its engine can answer, now or after it was restarted."""
+        return self._engine.alive
+
     async def generate(self, prompt: Sequence[int], sampling: Sampling, episode: str, drawn: Spans) -> Drawn:
         """See `Replica.generate`."""
         self._check_ready()

@@ -9,7 +9,7 @@ again: a draw depends on its seed and place alone, and a group on its plan.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -202,7 +202,7 @@ class Worker(Protocol):
         """For a person: `worker 0`."""
         ...
 
-    def play(self, work: Work) -> AsyncIterator[Sequence[Event]]:
+    def play(self, work: Work) -> AsyncGenerator[Sequence[Event], None]:
         """What becomes of a group, as it does; the last event is `Finished`.
 
         Raises:

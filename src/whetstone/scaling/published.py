@@ -44,6 +44,8 @@ class Published:
             name: (None, checksum_of(as_array(tensor))) for name, tensor in begin.items()
         }
         """Name → (the reference of its shelf, its checksum); no reference: it is as replicas are made."""
+        self._frozen = {name for name, tensor in begin.items() if not tensor.requires_grad}
+        """What nobody changes. Weights that were gathered from several processes do not say so themselves."""
         self.version = version
         self.bytes = 0
         """Of the last parcel that was made."""
@@ -53,8 +55,8 @@ class Published:
         shelf: dict[str, tuple[np.ndarray, str]] = {}
         sums: dict[str, tuple[int, int]] = {}
         for name, tensor in weights.items():
-            if name in self._at and not tensor.requires_grad:
-                continue  # nobody changes what is frozen
+            if name in self._frozen:
+                continue
             array = as_array(tensor)
             checksum = checksum_of(array)
             if name not in self._at or self._at[name][1] != checksum:
@@ -119,4 +121,4 @@ def as_tensor(array: np.ndarray, dtype: str) -> Tensor:
 
 def checksum_of(array: np.ndarray) -> int:
     """CRC-32 of the bytes."""
-    return zlib.crc32(array.reshape(-1).view(np.uint8))
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data)

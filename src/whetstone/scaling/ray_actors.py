@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
 import torch
-from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError, TaskCancelledError
+from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 from whetstone.assembly.assembly import Assembly, assemble, judged_parts
 from whetstone.errors import EngineError
@@ -28,7 +28,7 @@ from whetstone.rollout.protocol import Stateful
 from whetstone.scaling.engine_replica import EngineReplica, ReplicaMaking
 from whetstone.scaling.environment_worker import EnvironmentWorker, carried
 from whetstone.scaling.policy_shape import with_room
-from whetstone.scaling.protocol import Drawn, Event, Gone, Parcel, ReplicaStatus, Work, WorkerStatus
+from whetstone.scaling.protocol import Drawn, Event, Finished, Gone, Parcel, ReplicaStatus, Work, WorkerStatus
 from whetstone.scaling.published import Shelf
 from whetstone.scaling.replicated_engine import ReplicatedEngine
 from whetstone.scaling.spread_reward import ComparingSpreadReward, SpreadReward
@@ -51,10 +51,14 @@ async def _answer(reference: Awaitable[T]) -> T:
         raise (cause if isinstance(cause, Exception) else RuntimeError(str(cause))) from None
     except TaskCancelledError:
         raise Gone("the call was cancelled") from None
-    except (RayActorError, ObjectLostError) as error:
-        raise Gone(type(error).__name__) from None
     except RayError as error:
-        raise Gone(f"{type(error).__name__}: {error}") from None
+        raise Gone(_last_line(error)) from None
+
+
+def _last_line(error: RayError) -> str:
+    """What an error of Ray's is about; it begins with a traceback where an actor's own beginning failed."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 async def _fetched(reference: Any) -> Shelf:
@@ -100,7 +104,9 @@ class ReplicaActor:
         await self.replica.sleep()
 
     async def status(self) -> ReplicaStatus:
-        """See `Replica`."""
+        """See `Replica`. Where its engine has given up, the process ends, and Ray begins another."""
+        if not self.replica.alive:
+            os._exit(1)
         return await self.replica.status()
 
     async def abort(self, episode: str) -> None:
@@ -161,6 +167,10 @@ class RayReplica:
         """See `Replica`."""
         self.actor.forget.remote(episode)
 
+    async def close(self) -> None:
+        """Let go of its engine, and of a server that it started."""
+        await _answer(self.actor.close.remote())
+
 
 # ------------------------------------------------------------ environments
 
@@ -214,22 +224,26 @@ class RayWorker:
     actor: Any
     name: str
 
-    async def play(self, work: Work) -> AsyncIterator[Sequence[Event]]:
+    async def play(self, work: Work) -> AsyncGenerator[Sequence[Event], None]:
         """See `Worker`."""
-        stream = self.actor.play.options(num_returns="streaming").remote(work)
+        stream, over = self.actor.play.options(num_returns="streaming").remote(work), False
         try:
-            while True:
+            while not over:
                 try:
                     reference = await anext(stream)
                 except StopAsyncIteration:
                     return
                 except RayError as error:
-                    raise Gone(type(error).__name__) from None
-                yield await _answer(reference)
-        except BaseException as error:
-            if not isinstance(error, Gone):
-                ray.cancel(stream)
+                    raise Gone(_last_line(error)) from None
+                events = await _answer(reference)
+                over = isinstance(events[-1], Finished)
+                yield events
+        except Gone:
+            over = True
             raise
+        finally:
+            if not over:  # nobody waits for it any more
+                ray.cancel(stream)
 
     async def status(self) -> WorkerStatus:
         """See `Worker`."""

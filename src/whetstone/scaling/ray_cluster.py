@@ -8,6 +8,7 @@ does not begin.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Awaitable, Sequence
@@ -46,6 +47,7 @@ from whetstone.scaling.worker_pool import WorkerPool
 _OVERHEAD = 64
 """Calls an actor answers beside one for each episode: statuses, weights."""
 _FOR_EVER = -1
+_CLOSING_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -85,9 +87,18 @@ class RayCluster:
         await self.measured.close()
         await self.pool.close()
         await self.engine.close()
+        closing = [_let_go(seat.replica) for seat in self.engine.seats if isinstance(seat.replica, RayReplica)]
+        await asyncio.gather(*closing)
         for actor in self.actors:
             ray.kill(actor)
         await asyncio.to_thread(self.running.close)
+
+
+async def _let_go(replica: RayReplica) -> None:
+    """End its engine, if it can still be asked."""
+    with contextlib.suppress(Gone, TimeoutError):
+        async with asyncio.timeout(_CLOSING_SECONDS):
+            await replica.close()
 
 
 async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayCluster:
@@ -101,6 +112,8 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
         WhetstoneError: It does not fit, does not begin, or is not what the run relies on.
     """
     resolved, scale = assembly.resolved, assembly.resolved.recipe.scale
+    if scale.colocated and assembly.policy.device.type == "cpu":
+        raise resolved.error("scale.colocated", "the policy is computed on the CPU: there is no GPU to share")
     began = time.perf_counter()
     running = await asyncio.to_thread(start_ray, resolved, demand_of(assembly))
     actors: list[Any] = []

@@ -13,6 +13,7 @@ the same seeds, behind what was on record; nothing of them was handed on before 
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
 from collections.abc import Mapping, Sequence
@@ -75,7 +76,7 @@ class SpreadCollector(Collector):
             place = await self._place(plan, size)
             running = self._watch.begin()
             try:
-                finished = await self._played(place, replace(work, played=self._begun(plan)))
+                finished = await self._played_by(place, replace(work, played=self._begun(plan)))
             except Gone:
                 self._watch.drop(running)
                 self._watch.retried += 1
@@ -130,18 +131,19 @@ class SpreadCollector(Collector):
             self._watch.queued -= 1
             self._see_room()
 
-    async def _played(self, place: Place, work: Work) -> Finished:
+    async def _played_by(self, place: Place, work: Work) -> Finished:
         """What a worker makes of the group, with its turns on record as they come.
 
         Raises:
             Gone: It died over it.
         """
-        async for events in place.worker.play(work):
-            self._watch.moved += len(events)
-            for event in events:
-                if isinstance(event, Finished):
-                    return event
-                self._note(event)
+        async with contextlib.aclosing(place.worker.play(work)) as told:
+            async for events in told:
+                self._watch.moved += len(events)
+                for event in events:
+                    if isinstance(event, Finished):
+                        return event
+                    self._note(event)
         raise Gone(f"{place.worker.name} ended without a word")
 
     def _note(self, event: Event) -> None:
