@@ -149,7 +149,7 @@ def test_a_replica_that_missed_a_version_refuses_a_parcel_of_changes(talking):
             here.replicas[0].kill()
             with pytest.raises(Gone, match="not at version 0"):
                 await here.replicas[0].load(parcel, in_flight="drain")
-            await until(lambda: here.replicas[0].thing._engine.version == 1)
+            await until(lambda: here.replicas[0].thing._ready)
             scores = [(await replica.score([5, 6, 7, 8], start=1)).logprobs for replica in here.replicas]
             return versions, parcel.since, scores
 

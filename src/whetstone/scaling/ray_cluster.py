@@ -50,6 +50,14 @@ _FOR_EVER = -1
 _CLOSING_SECONDS = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """An actor, and what it was made from: Ray makes it from that again."""
+
+    actor: Any
+    given: tuple[Any, ...]
+
+
 @dataclass(slots=True)
 class RayCluster:
     """See `Cluster`."""
@@ -58,7 +66,7 @@ class RayCluster:
     engine: PublishingEngine
     pool: WorkerPool
     judges: Sequence[RayJudge]
-    actors: Sequence[Any]
+    placed: Sequence[_Placed]
     running: RunningRay
     measured: ScaleMetrics = field(init=False)
 
@@ -89,8 +97,8 @@ class RayCluster:
         await self.engine.close()
         closing = [_let_go(seat.replica) for seat in self.engine.seats if isinstance(seat.replica, RayReplica)]
         await asyncio.gather(*closing)
-        for actor in self.actors:
-            ray.kill(actor)
+        for placed in self.placed:
+            ray.kill(placed.actor)
         await asyncio.to_thread(self.running.close)
 
 
@@ -116,11 +124,11 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
         raise resolved.error("scale.colocated", "the policy is computed on the CPU: there is no GPU to share")
     began = time.perf_counter()
     running = await asyncio.to_thread(start_ray, resolved, demand_of(assembly))
-    actors: list[Any] = []
+    placed: list[_Placed] = []
     try:
-        replicas, statuses = await _replicas(assembly, version, actors)
+        replicas, statuses = await _replicas(assembly, version, placed)
         judges = [
-            RayJudge(_placed(actors, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved), f"judge {k}")
+            RayJudge(_placed(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved), f"judge {k}")
             for k in range(scale.reward_workers)
         ]
         begin = dict(assembly.policy.model.named_parameters())
@@ -135,12 +143,12 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
         engine.start()
         for replica in replicas:
             await check_replica(replica, assembly, timeout_seconds=scale.start_seconds)
-        pool = await _workers(assembly, replicas, judges, statuses[0], actors, say)
+        pool = await _workers(assembly, replicas, judges, statuses[0], placed, say)
         for judge in judges:
             await _begun(judge.status(), judge.name, assembly)
     except BaseException:
-        for actor in actors:
-            ray.kill(actor)
+        for each in placed:
+            ray.kill(each.actor)
         await asyncio.to_thread(running.close)
         raise
     pool.start()
@@ -149,7 +157,7 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
         f"{_of(len(judges), 'reward worker')} on {_of(len(_nodes(statuses, ray.nodes())), 'node')}, after "
         f"{time.perf_counter() - began:.0f} s"
     )
-    return RayCluster(assembly, engine, pool, judges, actors, running)
+    return RayCluster(assembly, engine, pool, judges, placed, running)
 
 
 def demand_of(assembly: Assembly) -> Demand:
@@ -166,7 +174,7 @@ def demand_of(assembly: Assembly) -> Demand:
 
 
 async def _replicas(
-    assembly: Assembly, version: int, actors: list[Any]
+    assembly: Assembly, version: int, placed: list[_Placed]
 ) -> tuple[list[RayReplica], list[ReplicaStatus]]:
     """(the replicas, how they stand), all begun, none with weights to draw from yet."""
     resolved, scale = assembly.resolved, assembly.resolved.recipe.scale
@@ -182,7 +190,7 @@ async def _replicas(
             version=version,
         )
         gpus = scale.replica_gpus * scale.tensor_parallel
-        actor = _placed(actors, ReplicaActor, scale.replica_cpus, gpus, assembly).remote(making, sent)
+        actor = _placed(placed, ReplicaActor, scale.replica_cpus, gpus, assembly).remote(making, sent)
         replicas.append(RayReplica(actor, f"replica {k}"))
     statuses = await asyncio.gather(*(_begun(replica.status(), replica.name, assembly) for replica in replicas))
     for status in statuses:
@@ -195,7 +203,7 @@ async def _workers(
     replicas: Sequence[RayReplica],
     judges: Sequence[RayJudge],
     status: ReplicaStatus,
-    actors: list[Any],
+    placed: list[_Placed],
     say: Say,
 ) -> WorkerPool:
     """The pool of workers, all begun."""
@@ -206,14 +214,14 @@ async def _workers(
     )
     sent = await asyncio.to_thread(ray.put, shape_of(assembly.policy))
     workers = [
-        RayWorker(_placed(actors, WorkerActor, scale.worker_cpus, 0.0, assembly).remote(making, sent), f"worker {k}")
+        RayWorker(_placed(placed, WorkerActor, scale.worker_cpus, 0.0, assembly).remote(making, sent), f"worker {k}")
         for k in range(scale.environment_workers)
     ]
     await asyncio.gather(*(_begun(worker.status(), worker.name, assembly) for worker in workers))
     return WorkerPool(workers, places=places, patience_seconds=scale.start_seconds, say=say)
 
 
-def _placed(actors: list[Any], kind: type, cpus: float, gpus: float, assembly: Assembly) -> Any:
+def _placed(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly: Assembly) -> Any:
     """An actor class with what it takes, that Ray begins again as often as it dies, on another node where it must."""
     options = {
         "num_cpus": cpus,
@@ -222,7 +230,7 @@ def _placed(actors: list[Any], kind: type, cpus: float, gpus: float, assembly: A
         "max_concurrency": assembly.resolved.recipe.rollout.max_in_flight + _OVERHEAD,
         "scheduling_strategy": "SPREAD",
     }
-    return _Kept(ray.remote(kind).options(**options), actors)
+    return _Kept(ray.remote(kind).options(**options), placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +238,12 @@ class _Kept:
     """Remembers what was placed."""
 
     kind: Any
-    actors: list[Any]
+    placed: list[_Placed]
 
     def remote(self, *given: Any) -> Any:
         """Place one."""
         actor = self.kind.remote(*given)
-        self.actors.append(actor)
+        self.placed.append(_Placed(actor, given))
         return actor
 
 
