@@ -16,16 +16,17 @@ from whetstone.policies import Policy
 
 
 def shape_of(policy: Policy) -> Policy:
-    """The policy with a model whose parameters have no memory, and without a critic."""
+    """The policy with a model whose parameters have no memory, and without a critic. They are of float32, which nobody
+    casts then: a cast would write to them."""
     model = policy.model
     empty = {
         id(parameter): torch.nn.Parameter(
-            torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
+            torch.empty_like(parameter, device="meta", dtype=torch.float32), requires_grad=parameter.requires_grad
         )
         for parameter in model.parameters()
     }
     buffers = {id(buffer): buffer.cpu() for buffer in model.buffers()}
-    return replace(policy, model=copy.deepcopy(model, {**empty, **buffers}), critic=None)
+    return replace(policy, model=copy.deepcopy(model, {**empty, **buffers}), critic=None, dtype=torch.float32)
 
 
 def with_room(policy: Policy) -> Policy:

@@ -209,9 +209,9 @@ async def _workers(
     """The pool of workers, all begun."""
     recipe = assembly.resolved.recipe
     scale, places = recipe.scale, math.ceil(recipe.rollout.max_in_flight / recipe.scale.environment_workers)
-    making = WorkerMaking(
-        assembly.resolved, tuple(replicas), tuple(judges), status.abilities, places, scale.start_seconds
-    )
+    # a worker computes nothing, and may be where there is no device of the policy's
+    resolved = assembly.resolved.with_changes({"policy.device": "cpu", "policy.dtype": "float32"})
+    making = WorkerMaking(resolved, tuple(replicas), tuple(judges), status.abilities, places, scale.start_seconds)
     sent = await asyncio.to_thread(ray.put, shape_of(assembly.policy))
     workers = [
         RayWorker(_placed(placed, WorkerActor, scale.worker_cpus, 0.0, assembly).remote(making, sent), f"worker {k}")
