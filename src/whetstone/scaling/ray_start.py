@@ -12,6 +12,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -72,18 +73,26 @@ class RunningRay:
 
 @contextlib.contextmanager
 def environment_of(scale: ScaleSettings) -> Iterator[None]:
-    """Variables that Ray and what it starts read, for as long as the block lasts. Ray reads some where it is imported.
+    """Variables that a Ray of our own and what it starts read, for as long as the block lasts. Ray reads some where it
+    is imported.
 
-    Those that are set already stay.
+    Those that are set already stay. Modules that a recipe names are found there where they are found here.
     """
-    given = {**_OF_ITS_OWN, "RAY_AUTH_TOKEN": secrets.token_hex(32)} if scale.backend == "local-ray" else {}
+    if scale.backend != "local-ray":
+        yield
+        return
+    given = {**_OF_ITS_OWN, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     new = {name: value for name, value in given.items() if name not in os.environ}
+    new["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    before = {name: os.environ.get(name) for name in new}
     os.environ.update(new)
     try:
         yield
     finally:
-        for name in new:
+        for name, value in before.items():
             os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def start_ray(resolved: Resolved, demand: Demand) -> RunningRay:
