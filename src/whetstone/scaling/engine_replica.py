@@ -37,6 +37,8 @@ class ReplicaMaking:
     """PyTorch may compute with."""
     version: int
     """Of the weights the policy comes with."""
+    folders: tuple[str, ...] = ()
+    """In which modules of the recipe are looked for."""
 
 
 class EngineReplica:

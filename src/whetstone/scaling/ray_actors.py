@@ -11,6 +11,7 @@ import os
 import pickle
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
@@ -20,6 +21,7 @@ from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 from whetstone.assembly.assembly import Assembly, assemble, judged_parts
 from whetstone.errors import EngineError
 from whetstone.inference.protocol import EngineAbilities, InFlight, Sampling, Scores, Spans
+from whetstone.plugins import search_also
 from whetstone.policies import Policy
 from whetstone.recipe import Resolved
 from whetstone.rewards import Compares
@@ -70,6 +72,11 @@ async def _fetched(reference: Any) -> Shelf:
         raise EngineError(f"weights did not come: {type(error).__name__}") from None
 
 
+def _search(folders: Sequence[str]) -> None:
+    for folder in folders:
+        search_also(Path(folder))
+
+
 def _node() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
@@ -81,6 +88,7 @@ class ReplicaActor:
     """An `EngineReplica` where Ray put it."""
 
     def __init__(self, making: ReplicaMaking, policy: Policy) -> None:
+        _search(making.folders)
         self.replica = EngineReplica(making, policy, fetched=_fetched, node=_node())
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling, episode: str, drawn: Spans) -> Drawn:
@@ -185,6 +193,8 @@ class WorkerMaking:
     abilities: EngineAbilities
     places: int
     patience_seconds: float
+    folders: tuple[str, ...]
+    """In which modules of the recipe are looked for."""
 
 
 class WorkerActor:
@@ -192,6 +202,7 @@ class WorkerActor:
 
     def __init__(self, making: WorkerMaking, policy: Policy) -> None:
         torch.set_num_threads(1)  # nothing is computed here
+        _search(making.folders)
         assembly = assemble(making.resolved, with_room(policy))
         engine = ReplicatedEngine(making.replicas, abilities=making.abilities, patience_seconds=making.patience_seconds)
         reward = _judged_elsewhere(assembly, making) if making.judges else None
@@ -256,8 +267,9 @@ class RayWorker:
 class JudgeActor:
     """The recipe's reward where Ray put it."""
 
-    def __init__(self, resolved: Resolved) -> None:
+    def __init__(self, resolved: Resolved, folders: Sequence[str]) -> None:
         torch.set_num_threads(1)
+        _search(folders)
         _, _, self.reward = judged_parts(resolved)
         self._memory: bytes | None = None
 

@@ -21,6 +21,7 @@ from whetstone.assembly.assembly import Assembly
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import EngineError, RecipeError
 from whetstone.inference.abilities import require
+from whetstone.plugins import searched
 from whetstone.policies import on_cpu
 from whetstone.recipe import Part
 from whetstone.rollout import Collector, PolicyActor
@@ -128,7 +129,9 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
     try:
         replicas, statuses = await _replicas(assembly, version, placed)
         judges = [
-            RayJudge(_placed(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved), f"judge {k}")
+            RayJudge(
+                _placed(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved, searched()), f"judge {k}"
+            )
             for k in range(scale.reward_workers)
         ]
         begin = dict(assembly.policy.model.named_parameters())
@@ -188,6 +191,7 @@ async def _replicas(
             on_gpu=scale.replica_gpus > 0 or scale.colocated,
             threads=max(1, int(scale.replica_cpus)),
             version=version,
+            folders=tuple(searched()),
         )
         gpus = scale.replica_gpus * scale.tensor_parallel
         actor = _placed(placed, ReplicaActor, scale.replica_cpus, gpus, assembly).remote(making, sent)
