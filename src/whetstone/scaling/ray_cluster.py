@@ -215,7 +215,15 @@ async def _workers(
     scale, places = recipe.scale, math.ceil(recipe.rollout.max_in_flight / recipe.scale.environment_workers)
     # a worker computes nothing, and may be where there is no device of the policy's
     resolved = assembly.resolved.with_changes({"policy.device": "cpu", "policy.dtype": "float32"})
-    making = WorkerMaking(resolved, tuple(replicas), tuple(judges), status.abilities, places, scale.start_seconds)
+    making = WorkerMaking(
+        resolved,
+        tuple(replicas),
+        tuple(judges),
+        status.abilities,
+        places,
+        patience_seconds=scale.start_seconds,
+        folders=tuple(searched()),
+    )
     sent = await asyncio.to_thread(ray.put, shape_of(assembly.policy))
     workers = [
         RayWorker(_placed(placed, WorkerActor, scale.worker_cpus, 0.0, assembly).remote(making, sent), f"worker {k}")
