@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests_scaling import HereReplica
+from whetstone.assembly.assembly import assemble
 from whetstone.errors import EngineError, RecipeError
 from whetstone.inference import Generation
 from whetstone.recipe import load_recipe
@@ -42,10 +43,8 @@ def refused(overrides, **more):
 
 
 def test_without_ray_the_command_that_brings_it_is_said(monkeypatch, small_demo):
-    from whetstone.assembly.assembly import assemble
-
-    monkeypatch.setattr(beginning.importlib.util, "find_spec", lambda name: None)
     parts = assemble(small_demo("scale=local-ray"))
+    monkeypatch.setattr(beginning.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match="scale: Ray is not installed; pip install '"):
         asyncio.run(cluster_of(parts, version=0, say=print))
 

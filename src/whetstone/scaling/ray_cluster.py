@@ -98,8 +98,7 @@ class RayCluster:
         await self.engine.close()
         closing = [_let_go(seat.replica) for seat in self.engine.seats if isinstance(seat.replica, RayReplica)]
         await asyncio.gather(*closing)
-        for placed in self.placed:
-            ray.kill(placed.actor)
+        _end(self.placed)
         await asyncio.to_thread(self.running.close)
 
 
@@ -124,36 +123,32 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
     if scale.colocated and assembly.policy.device.type == "cpu":
         raise resolved.error("scale.colocated", "the policy is computed on the CPU: there is no GPU to share")
     began = time.perf_counter()
-    running = await asyncio.to_thread(start_ray, resolved, demand_of(assembly))
-    placed: list[_Placed] = []
-    try:
+    async with contextlib.AsyncExitStack() as undone:  # where a later part does not begin
+        running = await asyncio.to_thread(start_ray, resolved, demand_of(assembly))
+        undone.push_async_callback(asyncio.to_thread, running.close)
+        placed: list[_Placed] = []
+        undone.callback(_end, placed)
         replicas, statuses = await _replicas(assembly, version, placed)
         judges = [
             RayJudge(
-                _placed(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved, searched()), f"judge {k}"
+                _kind(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved, searched()), f"judge {k}"
             )
             for k in range(scale.reward_workers)
         ]
         begin = dict(assembly.policy.model.named_parameters())
         published = await run_in_compute_thread(lambda: Published(ray.put, begin, version=version))
+        abilities = statuses[0].abilities
         engine = PublishingEngine(
-            replicas,
-            published,
-            abilities=statuses[0].abilities,
-            patience_seconds=scale.start_seconds,
-            say=say,
+            replicas, published, abilities=abilities, patience_seconds=scale.start_seconds, say=say
         )
+        undone.push_async_callback(engine.close)
         engine.start()
         for replica in replicas:
             await check_replica(replica, assembly, timeout_seconds=scale.start_seconds)
         pool = await _workers(assembly, replicas, judges, statuses[0], placed, say)
         for judge in judges:
             await _begun(judge.status(), judge.name, assembly)
-    except BaseException:
-        for each in placed:
-            ray.kill(each.actor)
-        await asyncio.to_thread(running.close)
-        raise
+        undone.pop_all()
     pool.start()
     say(
         f"on Ray: {_of(len(replicas), 'engine replica')}, {_of(scale.environment_workers, 'environment worker')}, "
@@ -161,6 +156,12 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
         f"{time.perf_counter() - began:.0f} s"
     )
     return RayCluster(assembly, engine, pool, judges, placed, running)
+
+
+def _end(placed: Sequence[_Placed]) -> None:
+    """Let go of what was placed."""
+    for each in placed:
+        ray.kill(each.actor)
 
 
 def demand_of(assembly: Assembly) -> Demand:
@@ -194,7 +195,7 @@ async def _replicas(
             folders=tuple(searched()),
         )
         gpus = scale.replica_gpus * scale.tensor_parallel
-        actor = _placed(placed, ReplicaActor, scale.replica_cpus, gpus, assembly).remote(making, sent)
+        actor = _kind(placed, ReplicaActor, scale.replica_cpus, gpus, assembly).remote(making, sent)
         replicas.append(RayReplica(actor, f"replica {k}"))
     statuses = await asyncio.gather(*(_begun(replica.status(), replica.name, assembly) for replica in replicas))
     for status in statuses:
@@ -226,14 +227,14 @@ async def _workers(
     )
     sent = await asyncio.to_thread(ray.put, shape_of(assembly.policy))
     workers = [
-        RayWorker(_placed(placed, WorkerActor, scale.worker_cpus, 0.0, assembly).remote(making, sent), f"worker {k}")
+        RayWorker(_kind(placed, WorkerActor, scale.worker_cpus, 0.0, assembly).remote(making, sent), f"worker {k}")
         for k in range(scale.environment_workers)
     ]
     await asyncio.gather(*(_begun(worker.status(), worker.name, assembly) for worker in workers))
     return WorkerPool(workers, places=places, patience_seconds=scale.start_seconds, say=say)
 
 
-def _placed(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly: Assembly) -> Any:
+def _kind(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly: Assembly) -> Any:
     """An actor class with what it takes, that Ray begins again as often as it dies, on another node where it must."""
     options = {
         "num_cpus": cpus,
