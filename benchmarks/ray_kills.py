@@ -67,7 +67,14 @@ def kill_one(kind: str, parent: int | None = None, numbers: random.Random | None
 
 
 def one_run(
-    overrides: list[str], run_dir: Path, numbers: random.Random, *, kills: int, between: tuple[float, float], whole: int
+    overrides: list[str],
+    run_dir: Path,
+    numbers: random.Random,
+    *,
+    kills: int,
+    between: tuple[float, float],
+    whole: int,
+    longest: float,
 ) -> dict[str, int]:
     """Train with kills at random moments; how many of each there were.
 
@@ -75,6 +82,10 @@ def one_run(
         kills: Of workers and replicas, at most, over all lives of the run.
         between: Seconds from one to the next.
         whole: How often all of it is killed.
+        longest: Seconds after which it counts as hanging.
+
+    Raises:
+        RuntimeError: It hangs, or ended in an error.
     """
     context = multiprocessing.get_context("spawn")
     struck = dict.fromkeys((*KINDS, "everything"), 0)
@@ -83,6 +94,9 @@ def one_run(
         process.start()
         while process.is_alive():
             process.join(numbers.uniform(*between))
+            if time.perf_counter() - began > longest:
+                process.kill()
+                raise RuntimeError(f"{run_dir.name} was not over after {longest:g} s, behind kills {struck}")
             journal = run_dir / "store" / "journal.jsonl"
             if not process.is_alive() or not journal.is_file():
                 continue
@@ -102,7 +116,7 @@ def one_run(
 
 
 def measure(
-    runs: int, kills: int, seed: int, whole: int, seconds: float, told: Callable[[str], None]
+    runs: int, kills: int, seed: int, whole: int, seconds: float, longest: float, told: Callable[[str], None]
 ) -> dict[str, Any]:
     """So many runs, or as many as begin within so many seconds."""
     numbers, began = random.Random(seed), time.perf_counter()
@@ -118,7 +132,9 @@ def measure(
                 told(f"{seconds:g} s are over after {number} runs")
                 break
             run_dir = Path(folder) / f"run-{number}"
-            struck = one_run([*plain, *SPREAD], run_dir, numbers, kills=kills, between=(0.3, 1.5), whole=whole)
+            struck = one_run(
+                [*plain, *SPREAD], run_dir, numbers, kills=kills, between=(0.3, 1.5), whole=whole, longest=longest
+            )
             crash.accounted(run_dir)
             found["runs"] += 1
             found["accounted"] += 1
@@ -140,6 +156,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10, help="of workers and replicas in each run")
     parser.add_argument("--whole", type=int, default=1, help="how often all of a run is killed and resumed")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no run begins")
+    parser.add_argument("--longest", type=float, default=600.0, help="seconds after which a run counts as hanging")
     parser.add_argument("--steps", type=int, default=crash.STEPS, help="updates of a run")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -151,6 +168,7 @@ def main() -> None:
         arguments.seed,
         arguments.whole,
         arguments.seconds,
+        arguments.longest,
         lambda line: print(line, file=sys.stderr, flush=True),
     )
     said = {
