@@ -75,8 +75,8 @@ def one_run(
     between: tuple[float, float],
     whole: int,
     longest: float,
-) -> dict[str, int]:
-    """Train with kills at random moments; how many of each there were.
+) -> tuple[dict[str, int], int]:
+    """Train with kills at random moments; (how many of each there were, processes of Ray that outlived the run).
 
     Args:
         kills: Of workers and replicas, at most, over all lives of the run.
@@ -88,6 +88,7 @@ def one_run(
         RuntimeError: It hangs, or ended in an error.
     """
     context = multiprocessing.get_context("spawn")
+    began, seen = time.perf_counter(), set[psutil.Process]()
     struck = dict.fromkeys((*KINDS, "everything"), 0)
     while True:
         process = context.Process(target=child, args=(overrides, str(run_dir)))
@@ -97,6 +98,7 @@ def one_run(
             if time.perf_counter() - began > longest:
                 process.kill()
                 raise RuntimeError(f"{run_dir.name} was not over after {longest:g} s, behind kills {struck}")
+            seen |= set(of_ray(process.pid)) if process.is_alive() else set()
             journal = run_dir / "store" / "journal.jsonl"
             if not process.is_alive() or not journal.is_file():
                 continue
@@ -110,7 +112,8 @@ def one_run(
             if kind is not None:
                 struck[kind] += 1
         if process.exitcode == 0:
-            return struck
+            _, left = psutil.wait_procs(seen, timeout=15)
+            return struck, len(left)
         if process.exitcode != -signal.SIGKILL:
             raise RuntimeError(f"a run ended with {process.exitcode}; it should have ended well or been killed")
 
@@ -132,7 +135,7 @@ def measure(
                 told(f"{seconds:g} s are over after {number} runs")
                 break
             run_dir = Path(folder) / f"run-{number}"
-            struck = one_run(
+            struck, left = one_run(
                 [*plain, *SPREAD], run_dir, numbers, kills=kills, between=(0.3, 1.5), whole=whole, longest=longest
             )
             crash.accounted(run_dir)
@@ -143,7 +146,7 @@ def measure(
                 found["by_kind"][kind] = found["by_kind"].get(kind, 0) + count
             there = crash.weights(run_dir)
             found["bit_identical"] += all(torch.equal(value, there[name]) for name, value in expected.items())
-            found["left"] += len(of_ray())
+            found["left"] += left
             told(f"run {number + 1}: {struck}; {found}")
     return found
 
