@@ -9,6 +9,7 @@ must have gone into exactly one update.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -40,29 +41,29 @@ def child(overrides: list[str], run_dir: str) -> None:
         crash.child(overrides, run_dir, None, None, False)
 
 
-def of_ray(parent: int | None = None) -> list[psutil.Process]:
-    """What Ray runs below a process, this one unless another is named."""
-    found = []
-    for process in psutil.Process(parent).children(recursive=True):
-        try:
-            words = process.cmdline()
-        except psutil.Error:
-            continue
-        if words and (words[0].startswith("ray::") or "raylet" in words[0] or "gcs_server" in words[0]):
-            found.append(process)
+def of_ray(parent: int | None = None) -> dict[psutil.Process, list[str]]:
+    """What Ray runs below a process, this one unless another is named, each with its command line."""
+    found = {}
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(parent).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()
+                if words and (words[0].startswith("ray::") or "raylet" in words[0] or "gcs_server" in words[0]):
+                    found[process] = words
     return found
 
 
 def kill_one(kind: str, parent: int | None = None, numbers: random.Random | None = None) -> str | None:
     """Kill an actor of a kind; None where there is none."""
-    words = {process: process.cmdline() for process in of_ray(parent)}
+    words = of_ray(parent)
     if kind == "raylet":  # of the node that is not the head
         those = [p for p, said in words.items() if "raylet" in said[0] and "--head" not in said]
     else:
-        those = [p for p, said in words.items() if said and said[0].startswith(f"ray::{kind}")]
+        those = [p for p, said in words.items() if said[0].startswith(f"ray::{kind}")]
     if not those:
         return None
-    (numbers or random.Random(0)).choice(those).kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        (numbers or random.Random(0)).choice(those).kill()
     return kind
 
 
@@ -98,7 +99,7 @@ def one_run(
             if time.perf_counter() - began > longest:
                 process.kill()
                 raise RuntimeError(f"{run_dir.name} was not over after {longest:g} s, behind kills {struck}")
-            seen |= set(of_ray(process.pid)) if process.is_alive() else set()
+            seen |= of_ray(process.pid).keys()
             journal = run_dir / "store" / "journal.jsonl"
             if not process.is_alive() or not journal.is_file():
                 continue
