@@ -17,8 +17,8 @@ ORDER = [
     "window", "errors", "extras", "ranges", "plain_json", "stopping", "seeding", "compute_thread", "atomic_write",
     "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox", "chat", "notebook_html",
     "trajectory", "trajectory_json", "causes", "tools", "tasks", "environments", "policies", "inference", "rewards",
-    "rollout", "algorithms", "learning", "evaluation", "reporting", "record", "data", "assembly", "training",
-    "analysis", "scaling", "serving", "viewing", "recipes", "cli",
+    "rollout", "algorithms", "learning", "evaluation", "reporting", "record", "data", "assembly", "scaling", "training",
+    "analysis", "serving", "viewing", "recipes", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 ALGORITHMS = sorted((SOURCE / "algorithms").rglob("*.py"))
@@ -29,7 +29,7 @@ OPTIONAL = {
     "gymnasium", "minigrid",
     "textworld", "scienceworld", "textarena", "pyspiel", "open_spiel", "reasoning_gym", "jericho", "datasets",
     "pyarrow", "starlette", "uvicorn", "llguidance", "websockets", "verifiers", "tensorboard",
-    "wandb", "mlflow", "trackio",
+    "wandb", "mlflow", "trackio", "ray",
 }  # fmt: skip
 """Packages of extras, and of an environment of their own: they may be imported inside a function."""
 

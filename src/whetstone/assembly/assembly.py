@@ -76,6 +76,7 @@ from whetstone.rollout import (
 )  # fmt: skip
 from whetstone.rollout.optional import FrozenSeats, ReadsEntropies, provided
 from whetstone.rollout.protocol import Stateful
+from whetstone.scaling.protocol import Cluster
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tasks.protocol import Skips
 from whetstone.trajectory import Task, Trajectory
@@ -116,6 +117,8 @@ class Assembly:
     """Reads the stored episodes that `data` names."""
     teacher_reads: Callable[[Trajectory, Task], Trajectory] | None
     """An episode as the teacher reads it, the same actions in other contexts; None: as the policy did."""
+    cluster: Cluster | None = None
+    """Where engine and episodes are, when they are not in this process."""
 
     def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
         """An engine that draws from the policy in training.
@@ -126,6 +129,8 @@ class Assembly:
         Args:
             heard: Told where one died and another took its place.
         """
+        if self.cluster is not None:
+            return self.cluster.engine
         recipe = self.resolved.recipe
         ahead = recipe.reinforcement is not None and recipe.reinforcement.admit_ahead > 0
         policy = replace(self.policy, model=self.sampled_model(apart=ahead))
@@ -167,6 +172,13 @@ class Assembly:
         Raises:
             RecipeError: It lacks something; the message says who has it.
         """
+        try:
+            require(engine.abilities, self.needed_abilities(), engine=self.resolved.recipe.engine.name)
+        except RecipeError as error:
+            raise self.resolved.error("engine", str(error)) from None
+
+    def needed_abilities(self) -> dict[str, str]:
+        """Abilities of an engine that the recipe needs, each with what needs it."""
         recipe = self.resolved.recipe
         needed: dict[str, str] = {}
         if recipe.reinforcement is not None and recipe.reinforcement.deterministic:
@@ -175,10 +187,7 @@ class Assembly:
             needed["entropies"] = f"rollout.strategy: {recipe.rollout.strategy.name}"
         if self.reads("entropies", "turn_entropies"):
             needed["entropies"] = "the column of entropies that credit or objective reads"
-        try:
-            require(engine.abilities, needed, engine=recipe.engine.name)
-        except RecipeError as error:
-            raise self.resolved.error("engine", str(error)) from None
+        return needed
 
     def learning_spec(self, settings: ReinforcementSettings) -> LearningSpec:
         """How groups are learned from in a stage."""
@@ -221,7 +230,7 @@ class Assembly:
             timeout_seconds=recipe.environment.timeout_seconds,
             turn_timeout_seconds=recipe.environment.turn_timeout_seconds,
         )
-        return Collector(
+        collector = Collector(
             environment=self.environment,
             actor=actor,
             chat=self.chat,
@@ -236,6 +245,7 @@ class Assembly:
             expert=self.expert_actor() if isinstance(self.demonstrated, Expert) else None,
             others=self.frozen,
         )
+        return collector if self.cluster is None else self.cluster.spread(collector)
 
     def policy_actor(self, engine: Engine, *, temperature: float) -> PolicyActor:
         """The policy as it is sampled in this recipe."""

@@ -113,6 +113,7 @@ def examine() -> dict[str, dict[str, Any]]:
             "sql": _package("duckdb", f"DuckDB and PostgreSQL: {install_command('sql')}"),
             "math": _package("math_verify", f"mathematics as answers: {install_command('math')}"),
             "mcp": _package("mcp", f"MCP servers as tools: {install_command('mcp')}"),
+            "ray": _package("ray", f"workers and replicas elsewhere (scale): {install_command('ray')}"),
             "chromium": _program("chromium", "browser environments: apt-get install chromium chromium-driver"),
         },
     }

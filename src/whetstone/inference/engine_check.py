@@ -69,14 +69,14 @@ async def check_engine(engine: Engine, policy: Policy, *, bound: float = 0.05) -
 
 
 async def _logprobs(engine: Engine, policy: Policy, bound: float) -> Finding:
-    prompt = _prompt(policy)
+    prompt = probe_prompt(policy)
     drawn = await engine.generate(prompt, Sampling(_DRAWN), episode="check")
     known = int(policy.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
     if max(drawn.tokens) >= known:
         return Finding(
             "log-probs", False, f"token {max(drawn.tokens)} was drawn, and the policy knows {known}: another model"
         )
-    own = await _own(policy, [*prompt, *drawn.tokens], len(prompt))
+    own = await worth(policy, [*prompt, *drawn.tokens], len(prompt))
     mean = _mean_distance(drawn.logprobs, own)
     largest = max(abs(a - b) for a, b in zip(drawn.logprobs, own, strict=True))
     said = f"differ from the policy's own by {mean:.2g} nats in the mean of {len(own)} tokens, {largest:.2g} at most"
@@ -98,7 +98,7 @@ async def _tokenizer(engine: Engine, policy: Policy, bound: float) -> Finding:
 
 
 async def _prefix_cache(engine: Engine, policy: Policy, bound: float) -> Finding:
-    prompt = _prompt(policy)
+    prompt = probe_prompt(policy)
     await engine.generate(prompt, Sampling(1), episode="check")
     before = engine.statistics.cached_tokens
     await engine.generate([*prompt, prompt[0]], Sampling(1), episode="check")
@@ -110,7 +110,7 @@ async def _prefix_cache(engine: Engine, policy: Policy, bound: float) -> Finding
 
 
 async def _weights(engine: Engine, policy: Policy, bound: float) -> Finding:
-    prompt, version = _prompt(policy), engine.version
+    prompt, version = probe_prompt(policy), engine.version
     # an engine of this process may draw from the policy's own tensors, into which weights are copied
     own = {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
     before = (await engine.score(prompt)).logprobs
@@ -139,14 +139,15 @@ def _ids(policy: Policy, text: str) -> list[int]:
     return list(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def _prompt(policy: Policy) -> list[int]:
+def probe_prompt(policy: Policy) -> list[int]:
     """Texts again and again, as many tokens as half a context holds."""
     most = min(_PROMPT_TOKENS, policy.context_length // 2)
     once = [id for text in TEXTS for id in _ids(policy, text)]
     return list(chain.from_iterable(repeat(once, most // len(once) + 1)))[:most]
 
 
-async def _own(policy: Policy, ids: Sequence[int], start: int) -> list[float]:
+async def worth(policy: Policy, ids: Sequence[int], start: int) -> list[float]:
+    """[T − start] natural log-probs of the policy's own, of ids from `start` on."""
     return await run_in_compute_thread(_forward, policy, ids, start)
 
 

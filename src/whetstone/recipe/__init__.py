@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from whetstone.recipe.parts import Part
     from whetstone.recipe.reading import built_in_methods, built_in_recipes, yaml_value
     from whetstone.recipe.resolved import Resolved, load_recipe
+    from whetstone.recipe.scale_settings import ScaleSettings
     from whetstone.recipe.settings import (
         AggregationSettings,
         CriticSettings,
@@ -66,6 +67,7 @@ __all__ = [
     "RewardModelSettings",
     "RolloutSettings",
     "SamplingSettings",
+    "ScaleSettings",
     "SmoothnessSettings",
     "StoredMixtureSettings",
     "SupervisedSettings",

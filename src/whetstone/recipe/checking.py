@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from whetstone.recipe.scale_settings import KEYS_OF_RAY
 from whetstone.recipe.settings import SAMPLES, STAGE_KINDS, Recipe
 from whetstone.recipe.stage_settings import (
     LiveSettings,
@@ -23,6 +24,7 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if (recipe.policy.path is None) == (recipe.policy.tiny is None):
         yield "policy", "set either path (a model folder) or tiny (a model built from nothing)"
     yield from _stages(recipe)
+    yield from _scale(recipe)
     if recipe.live is not None:
         yield from _live(recipe.live)
     tiny = recipe.policy.tiny
@@ -74,6 +76,23 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "reinforcement.smoothness", "nothing is held: set policy, or value beside a critic, above 0"
     if stored is not None and stored.off_policy == "truncated" and recipe.correction is None:
         yield "reinforcement.stored.off_policy", "truncated weighs by correction; set correction: truncated"
+
+
+def _scale(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    scale, engine = recipe.scale, recipe.engine.name
+    if not scale.on_ray:
+        return
+    if scale.tensor_parallel > 1 and engine == "local":
+        yield "scale.tensor_parallel", "engine local computes on one device; vllm and sglang spread over several"
+    if scale.engine_addresses and len(scale.engine_addresses) != scale.engine_replicas:
+        said = f"{len(scale.engine_addresses)} addresses for {scale.engine_replicas} replicas (scale.engine_replicas)"
+        yield "scale.engine_addresses", said
+    if scale.engine_addresses and engine == "local":
+        yield "scale.engine_addresses", "engine local is no server; name engine: vllm or sglang"
+    if scale.colocated and scale.replica_gpus:
+        yield "scale.replica_gpus", "with scale.colocated replicas are on the learner's GPUs; leave it out"
+    if recipe.live is not None:
+        yield "scale", "`whetstone live` learns and serves in one process"
 
 
 def _until(stage: str, settings: OptimizerSettings) -> Iterator[tuple[str, str]]:
@@ -278,6 +297,17 @@ def _stored_options_need_their_use(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "reinforcement.stored.off_policy", "the policy does not learn from them (use: critic)"
 
 
+def _places_need_ray(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    scale = recipe.scale
+    if not scale.on_ray:
+        for key in KEYS_OF_RAY:
+            yield f"scale.{key}", "scale.backend is none: all is in one process"
+    if scale.backend != "ray":
+        yield "scale.address", f"scale.backend is {scale.backend}, and only `ray` joins a cluster that is there"
+    if scale.backend != "local-ray":
+        yield "scale.object_store_mib", f"scale.backend is {scale.backend}, and only `local-ray` makes a store"
+
+
 SAMPLING_KEYS = (
     "curriculum", "rollout.strategy", "rollout.allocate", "rollout.start", "rollout.replay",
     "rollout.trajectory_filters", "rollout.dynamic_sampling", "rollout.group_size",
@@ -305,4 +335,5 @@ _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (
     _calls_need_tools,
     _ahead_needs_a_distance,
     _stored_options_need_their_use,
+    _places_need_ray,
 )

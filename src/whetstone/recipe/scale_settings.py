@@ -1,14 +1,70 @@
-"""What does a recipe say of the machines it runs on?"""
+"""What does a recipe say of the machines it runs on? Where Ray is, and how many of what it places there."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BeforeValidator, Field
 
 from whetstone.recipe.parts import Settings
 
 
 class ScaleSettings(Settings):
-    """Where sampling and learning run."""
+    """Where sampling and learning run: all in this process, or in parts that Ray places and restarts."""
 
+    backend: Literal["none", "local-ray", "ray"] = "none"
+    """`none`: all in this process. `local-ray`: a Ray of its own is started on this machine and ends with the run.
+    `ray`: a cluster that is there already (`address`). A backend alone may stand for all: `scale: local-ray`."""
+    address: str = "auto"
+    """Where the cluster of `backend: ray` is: `auto`, the one this machine belongs to; or `host:port`."""
+    environment_workers: int = Field(2, ge=1)
+    """Processes in which episodes are played, each many at once, with environments and tools of its own; they share
+    `rollout.max_in_flight`."""
+    reward_workers: int = Field(0, ge=0)
+    """Processes that judge finished episodes; 0: those that played them do."""
+    engine_replicas: int = Field(1, ge=1)
+    """Engines that sample, each with all weights; an episode stays with one as long as it lives."""
+    tensor_parallel: int = Field(1, ge=1)
+    """GPUs one replica is spread over, where its engine can (`vllm`, `sglang`)."""
+    engine_addresses: list[str] = []
+    """Addresses of servers that run already, one for each replica, instead of `engine.address`."""
     learner_processes: int = Field(1, ge=1)
     """Processes that learn together, each with a share of the weights and of every batch."""
+    colocated: bool = False
+    """Whether replicas are on the learner's GPUs and take turns with it."""
+    worker_cpus: float = Field(1.0, gt=0)
+    """Of a worker, of environments or of rewards, as Ray counts them."""
+    replica_cpus: float = Field(1.0, gt=0)
+    """Of an engine replica, as Ray counts them."""
+    replica_gpus: float = Field(0.0, ge=0)
+    """Of an engine replica, for each of `tensor_parallel`; 0: it computes on CPUs."""
+    object_store_mib: int | None = Field(None, ge=76)
+    """Shared memory `local-ray` holds weights and trajectories in, in MiB; null: what the weights take, with room."""
+    start_seconds: float = Field(300.0, gt=0)
+    """How long workers and replicas may take to begin, and to come back where they died."""
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether anything is placed by Ray."""
+        return self.backend != "none"
+
+
+def backend_alone() -> BeforeValidator:
+    """A backend alone is enough; beside other keys on the command line it comes as the name of a part."""
+
+    def read(given: Any) -> Any:
+        if isinstance(given, str):
+            return {"backend": given}
+        if isinstance(given, Mapping) and "name" in given:
+            return {"backend": given["name"], **{key: value for key, value in given.items() if key != "name"}}
+        return given
+
+    return BeforeValidator(read)
+
+
+KEYS_OF_RAY = (
+    "environment_workers", "reward_workers", "engine_replicas", "tensor_parallel", "engine_addresses", "colocated",
+    "worker_cpus", "replica_cpus", "replica_gpus", "start_seconds",
+)  # fmt: skip
+"""What nothing reads where all is in one process."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from whetstone.plugins import with_names
 from whetstone.recipe.parts import Part, Settings, listed, mode_alone, named
 from whetstone.recipe.problems import problem_of
-from whetstone.recipe.scale_settings import ScaleSettings
+from whetstone.recipe.scale_settings import ScaleSettings, backend_alone
 from whetstone.recipe.stage_settings import (
     DistillationSettings,
     LiveSettings,
@@ -385,8 +385,10 @@ class Recipe(Settings):
     """What samples: `local`, in this process; `vllm` or `sglang`, a server; or `package.module:Class`."""
     learner: Annotated[Part, named("local")] = Part(name="local")
     """What learns: `local`, in this process; or `package.module:Class`."""
-    scale: ScaleSettings = ScaleSettings()
-    """Where all of this runs. It decides no result: a run may go on with another. See `docs/scaling-learners.md`."""
+    scale: Annotated[ScaleSettings, backend_alone()] = ScaleSettings()
+    """Where all of this runs: in this process, in parts that Ray places (`local-ray`, `ray`; see `docs/ray.md`), or with
+    several processes that learn (`docs/scaling-learners.md`). It decides no result of a run that is a function of its
+    recipe, and a run may go on with another."""
     supervised: SupervisedSettings | None = None
     """The warm-up; null leaves it out."""
     reinforcement: ReinforcementSettings | None = None

@@ -116,6 +116,10 @@ class RunRecord:
         """See `EpisodeRecord.played`."""
         return tuple(decoded_turn(orjson.loads(line)["turn"]) for line in self._turns.get(episode, ()))
 
+    def begun_episodes(self, name: str) -> dict[str, tuple[Turn, ...]]:
+        """By episode, the turns on record of those under way whose ids begin so."""
+        return {episode: self.played(episode) for episode in self._turns if episode.startswith(name)}
+
     def _read(self) -> None:
         """What is on record, as far as it can be believed."""
         heard: dict[str, Callable[[dict[str, Any]], None]] = {

@@ -126,6 +126,8 @@ class Reinforcement:
                     raise
                 self._put_aside(update, f"{type(failure).__name__}: {failure}")
         metrics |= stepped.metrics | judge_metrics(self.assembly.reward)
+        if self.assembly.cluster is not None:
+            metrics |= self.assembly.cluster.metrics()
         self._unheard = stepped.heard
         if not self.by_recipe:
             self._observe()

@@ -65,6 +65,7 @@ from whetstone.reporting import (
 from whetstone.reporting.trackers import Feed
 from whetstone.rewards.protocol import let_go
 from whetstone.rollout import Collector
+from whetstone.scaling.beginning import cluster_of
 from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import share_spent
 from whetstone.training.ends import STEPS, end_of
@@ -128,6 +129,8 @@ class SingleRun:
             method, self.position = gone_on(self.assembly.method, self.resolved, self.position, say=self.progress.say)
             self.assembly = replace(self.assembly, method=method)
             await run_in_compute_thread(check_mixture, self.assembly)
+            cluster = await cluster_of(self.assembly, version=0, say=self.progress.say)
+            self.assembly = replace(self.assembly, cluster=cluster)
             self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
             await self._publish(self.position.version)
             self.feed.follow(self.run_dir)
@@ -137,7 +140,7 @@ class SingleRun:
                 for name, settings in self.recipe.own_stages.items():
                     await self._stage(name, settings)
             finally:
-                await self.engine.close()
+                await (self.engine if cluster is None else cluster).close()
                 await self.checkpoints.written()
                 await let_go(self.assembly.reward)
         parameters, seconds = self.assembly.policy.parameters, self.position.seconds

@@ -1,0 +1,267 @@
+"""What does a run cost that is spread over Ray, part by part, and how does it grow with its workers?
+
+First the demo, behind its warm-up: the same updates in one process, and with two environment workers and two engine
+replicas on two raylets. Both have to end in the same weights, and so in the same success; what differs is time.
+
+Then environments whose answers take a while (log-normal, median 50 ms, three to an episode): groups a second, and the
+share of their places that hold an episode, with one, two, four and eight workers of as many places each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import crash
+from circumstances import circumstances
+from two_raylets import two_raylets
+from whetstone.assembly import assemble
+from whetstone.chat import Message, user
+from whetstone.environments import Observation, StepResult
+from whetstone.recipe import load_recipe
+from whetstone.record.checkpoint import latest_checkpoint
+from whetstone.reporting import Progress
+from whetstone.rollout import Plan
+from whetstone.training import train
+from whetstone.trajectory import Task
+
+SPREAD = ["scale=ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
+MEDIAN_SECONDS, SIGMA, TURNS = 0.05, 1.0, 3
+WORKERS = (1, 2, 4, 8)
+PLACES = 8
+PARTS = ("time/rollout", "time/update", "time/engine", "scale/transfer_seconds", "scale/replica_utilisation")
+
+
+class Slow:
+    """Answers after a while."""
+
+    def __init__(self) -> None:
+        self.steps, self.numbers = 0, random.Random(0)
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """The task."""
+        self.steps, self.numbers = 0, random.Random(seed)
+        return Observation((user(task.prompt),))
+
+    async def step(self, action: Message) -> StepResult:
+        """How many actions there were."""
+        await asyncio.sleep(MEDIAN_SECONDS * self.numbers.lognormvariate(0.0, SIGMA))
+        self.steps += 1
+        return StepResult(Observation((user(f"{self.steps}"),)), terminated=self.steps == TURNS)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def demo(policy: Path, steps: int, episodes: int, told: Callable[[str], None]) -> dict[str, Any]:
+    """The same updates in one process and on two raylets."""
+    found: dict[str, Any] = {}
+    weights: dict[str, dict[str, torch.Tensor]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for way in ("one process", "two raylets"):
+            rows: list[dict[str, Any]] = []
+            overrides = [
+                "policy.tiny=null",
+                f"policy.path={policy}",
+                "supervised=null",
+                "ablations=null",
+                f"reinforcement.steps={steps}",
+                "reinforcement.learning_rate=1.0e-3",
+                f"evaluation.episodes={episodes}",
+                *(SPREAD if way == "two raylets" else []),
+            ]
+            began = time.perf_counter()
+            run_dir = Path(folder) / way.replace(" ", "-")
+
+            def go(overrides: list[str] = overrides, rows: list[Any] = rows, run_dir: Path = run_dir) -> Any:
+                return train(
+                    load_recipe("demo", overrides),
+                    run_dir,
+                    on_metrics=rows.append,
+                    progress=Progress(quiet=True),
+                )
+
+            if way == "two raylets":
+                with two_raylets(cpus=4):
+                    summary = go()
+            else:
+                summary = go()
+            weights[way] = crash.weights(run_dir)
+            later = rows[1:] or rows  # the first has what is done once
+            found[way] = {
+                "success": [summary.before.success, summary.after.success],
+                "seconds": time.perf_counter() - began,
+                "seconds_per_step": statistics.median(row["time/rollout"] + row["time/update"] for row in later),
+                **{part: statistics.median(row[part] for row in later) for part in PARTS if part in later[0]},
+            }
+            told(f"{way}: {found[way]}")
+    one, two = weights.values()
+    found["same_weights"] = all(torch.equal(one[name], two[name]) for name in one)
+    found["steps"], found["episodes"] = steps, episodes
+    return found
+
+
+async def throughput(groups: int, policy: Path, told: Callable[[str], None]) -> list[dict[str, float]]:
+    """Groups a second with more and more workers, all on one cluster."""
+    from whetstone.scaling.ray_cluster import begin_cluster
+
+    resolved = load_recipe(
+        "demo",
+        [
+            *crash.overrides_of("synchronous", policy),
+            "environment.name=ray_demo:Slow",
+            *SPREAD,
+            f"scale.environment_workers={max(WORKERS)}",
+            f"rollout.max_in_flight={PLACES * max(WORKERS)}",
+            "rollout.max_new_tokens=8",
+        ],
+    )
+    assembly = assemble(resolved)
+    cluster = await begin_cluster(assembly, version=0, say=told)
+    found = []
+    try:
+        posts = list(cluster.pool.posts)
+        for count in WORKERS:
+            cluster.pool.posts = posts[:count]
+            actor = assembly.policy_actor(cluster.engine, temperature=1.0)
+            collector = cluster.spread(assembly.collector(actor, method=assembly.method))
+            plans = [
+                Plan(assembly.source.task(k), seed=k, number=k, name=f"{count}-{k}/") for k in range(groups * count)
+            ]
+            cluster.metrics()
+            began = time.perf_counter()
+            played = [group async for group in collector.groups(plans, assembly.strategy)]
+            seconds = time.perf_counter() - began
+            numbers = cluster.metrics()
+            turns = [len(t.turns) for group in played for t in group.trajectories]
+            found.append(
+                {
+                    "workers": count,
+                    "groups": len(played),
+                    "seconds": seconds,
+                    "episodes_per_second": len(turns) / seconds,
+                    "turns_per_episode": statistics.mean(turns),
+                    "worker_utilisation": numbers["scale/worker_utilisation"],
+                    "on_tools_fraction": numbers["scale/on_tools_fraction"],
+                    "replica_utilisation": numbers["scale/replica_utilisation"],
+                }
+            )
+            told(f"{found[-1]}")
+    finally:
+        await cluster.close()
+    return found
+
+
+def page(said: dict[str, Any]) -> str:
+    """The results for a reader."""
+    measured = said["measured"]
+    lines = ["# On Ray", ""]
+    where = f"{said['machine']['system']}, {said['machine']['cores']} cores"
+    lines += [f"`python benchmarks/ray_demo.py --write benchmarks/results`, {where}, {said['seconds']:.0f} s.", ""]
+    if (runs := measured.get("demo")) is not None:
+        one, two = runs["one process"], runs["two raylets"]
+        lines += [
+            f"## The demo, {runs['steps']} updates behind its warm-up",
+            "",
+            f"Two environment workers and two engine replicas on two raylets; weights equal bit for bit: "
+            f"{'yes' if runs['same_weights'] else 'NO'}; greedy success on {runs['episodes']} held-out tasks "
+            f"{one['success'][0]:.1%} → {one['success'][1]:.1%} in one process, {two['success'][0]:.1%} → "
+            f"{two['success'][1]:.1%} on two raylets.",
+            "",
+            "| part, median of a step | one process | two raylets | ratio |",
+            "| --- | --- | --- | --- |",
+        ]
+        for part in ("seconds_per_step", *PARTS, "seconds"):
+            a, b = one.get(part), two.get(part)
+            ratio = f"{b / a:.2f}" if a and b else ""
+            lines.append(
+                f"| {part} | {'' if a is None else f'{a:.3f}'} | {'' if b is None else f'{b:.3f}'} | {ratio} |"
+            )
+        lines += ["", "`seconds` is the whole run, with the beginning of Ray, its workers and replicas.", ""]
+    if (rows := measured.get("throughput")) is not None:
+        lines += [
+            f"## Environments that take their time: {TURNS} answers, median {MEDIAN_SECONDS:g} s, σ {SIGMA:g}",
+            "",
+            f"{PLACES} places a worker, two engine replicas.",
+            "",
+            "| workers | episodes/s | against one | places in use | waiting for tools | replicas computing |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
+        least = rows[0]["episodes_per_second"]
+        for row in rows:
+            lines.append(
+                f"| {row['workers']:.0f} | {row['episodes_per_second']:.1f} | "
+                f"{row['episodes_per_second'] / least:.2f} | {row['worker_utilisation']:.0%} | "
+                f"{row['on_tools_fraction']:.0%} | {row['replica_utilisation']:.0%} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--policy", type=Path, help="the demo behind its warm-up; none: it is warmed up first")
+    parser.add_argument("--steps", type=int, default=100, help="updates of each run; 0: the demo is left out")
+    parser.add_argument("--episodes", type=int, default=500, help="held-out tasks")
+    parser.add_argument(
+        "--groups", type=int, default=12, help="of a worker, where throughput is measured; 0: it is not"
+    )
+    parser.add_argument("--write", type=Path, help="a folder for ray.json and ray.md")
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+
+    def told(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    measured: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.steps:
+            policy = arguments.policy
+            if policy is None:
+                train(
+                    load_recipe("demo", ["reinforcement=null", "ablations=null", "evaluation.episodes=1"]),
+                    Path(folder) / "warm",
+                    progress=Progress(quiet=True),
+                )
+                policy = latest_checkpoint(Path(folder) / "warm")
+            measured["demo"] = demo(policy, arguments.steps, arguments.episodes, told)
+        if arguments.groups:
+            speaking = crash.speaking(Path(folder) / "speaking")
+            with two_raylets(cpus=2 * max(WORKERS)):
+                measured["throughput"] = asyncio.run(throughput(arguments.groups, speaking, told))
+    ratios = {}
+    if "demo" in measured:
+        runs = measured["demo"]
+        ratios["vs_one_process"] = runs["one process"]["seconds_per_step"] / runs["two raylets"]["seconds_per_step"]
+    if "throughput" in measured:
+        rows = measured["throughput"]
+        ratios["eight_workers_vs_one"] = rows[-1]["episodes_per_second"] / rows[0]["episodes_per_second"]
+    said = {
+        "name": "ray",
+        "measured": measured,
+        "ratios": ratios,
+        "goal": "the weights and the success of one process; throughput that grows with workers",
+        "bound": "8 workers of waiting episodes: 8 times one",
+        **circumstances(began),
+    }
+    if arguments.write is not None:
+        (arguments.write / "ray.json").write_text(json.dumps(said, indent=1) + "\n")
+        (arguments.write / "ray.md").write_text(page(said))
+    print(json.dumps(said) if arguments.json else page(said))
+
+
+if __name__ == "__main__":
+    main()

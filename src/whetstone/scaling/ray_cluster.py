@@ -1,0 +1,309 @@
+"""How does a run come to be spread? Replicas first, tried before anything relies on them; then who judges, then who
+plays.
+
+Easy to get wrong: what Ray starts outlives a mistake in the middle. Whatever was placed is let go where a later part
+does not begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ray
+
+from whetstone.assembly.assembly import Assembly
+from whetstone.compute_thread import run_in_compute_thread
+from whetstone.errors import EngineError, RecipeError
+from whetstone.inference.abilities import require
+from whetstone.plugins import searched
+from whetstone.policies import on_cpu
+from whetstone.recipe import Part
+from whetstone.rollout import Collector, PolicyActor
+from whetstone.scaling.engine_replica import ReplicaMaking
+from whetstone.scaling.policy_shape import shape_of
+from whetstone.scaling.protocol import Gone, ReplicaStatus, Say
+from whetstone.scaling.published import Published
+from whetstone.scaling.publishing_engine import PublishingEngine
+from whetstone.scaling.ray_actors import (
+    JudgeActor,
+    RayJudge,
+    RayReplica,
+    RayWorker,
+    ReplicaActor,
+    WorkerActor,
+    WorkerMaking,
+)
+from whetstone.scaling.ray_start import Demand, RunningRay, start_ray
+from whetstone.scaling.replica_check import check_replica
+from whetstone.scaling.scale_metrics import ScaleMetrics
+from whetstone.scaling.spread_collector import SpreadCollector
+from whetstone.scaling.worker_pool import WorkerPool
+
+_OVERHEAD = 64
+"""Calls an actor answers beside one for each episode: statuses, weights."""
+_FOR_EVER = -1
+_CLOSING_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """An actor, and what it was made from: Ray makes it from that again."""
+
+    actor: Any
+    given: tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class RayCluster:
+    """See `Cluster`."""
+
+    assembly: Assembly
+    engine: PublishingEngine
+    pool: WorkerPool
+    judges: Sequence[RayJudge]
+    placed: Sequence[_Placed]
+    running: RunningRay
+    measured: ScaleMetrics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.measured = ScaleMetrics(self.engine, self.pool, self.judges)
+
+    def spread(self, collector: Collector) -> Collector:
+        """See `Cluster.spread`."""
+        actor = collector.actor
+        if not isinstance(actor, PolicyActor) or actor.engine is not self.engine:
+            return collector
+        return SpreadCollector(
+            **{name: getattr(collector, name) for name in _given(Collector)},
+            pool=self.pool,
+            recipe_strategy=self.assembly.strategy,
+            temperature=actor.sampling.temperature,
+            at_evaluation=collector.method is not self.assembly.method,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """See `Cluster.metrics`."""
+        return self.measured.taken()
+
+    async def close(self) -> None:
+        """See `Cluster.close`."""
+        await self.measured.close()
+        await self.pool.close()
+        await self.engine.close()
+        closing = [_let_go(seat.replica) for seat in self.engine.seats if isinstance(seat.replica, RayReplica)]
+        await asyncio.gather(*closing)
+        _end(self.placed)
+        await asyncio.to_thread(self.running.close)
+
+
+async def _let_go(replica: RayReplica) -> None:
+    """End its engine, if it can still be asked."""
+    with contextlib.suppress(Gone, TimeoutError):
+        async with asyncio.timeout(_CLOSING_SECONDS):
+            await replica.close()
+
+
+async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayCluster:
+    """Everything the recipe's `scale` asks for, begun and tried.
+
+    Args:
+        version: Of the policy's weights.
+        say: Told what is placed, and later what dies and comes back.
+
+    Raises:
+        WhetstoneError: It does not fit, does not begin, or is not what the run relies on.
+    """
+    resolved, scale = assembly.resolved, assembly.resolved.recipe.scale
+    if scale.colocated and assembly.policy.device.type == "cpu":
+        raise resolved.error("scale.colocated", "the policy is computed on the CPU: there is no GPU to share")
+    began = time.perf_counter()
+    async with contextlib.AsyncExitStack() as undone:  # where a later part does not begin
+        running = await asyncio.to_thread(start_ray, resolved, demand_of(assembly))
+        undone.push_async_callback(asyncio.to_thread, running.close)
+        placed: list[_Placed] = []
+        undone.callback(_end, placed)
+        replicas, statuses = await _replicas(assembly, version, placed)
+        judges = [
+            RayJudge(
+                _kind(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved, searched()), f"judge {k}"
+            )
+            for k in range(scale.reward_workers)
+        ]
+        begin = dict(assembly.policy.model.named_parameters())
+        published = await run_in_compute_thread(lambda: Published(ray.put, begin, version=version))
+        abilities = statuses[0].abilities
+        engine = PublishingEngine(
+            replicas, published, abilities=abilities, patience_seconds=scale.start_seconds, say=say
+        )
+        undone.push_async_callback(engine.close)
+        engine.start()
+        for replica in replicas:
+            await check_replica(replica, assembly, timeout_seconds=scale.start_seconds)
+        pool = await _workers(assembly, replicas, judges, statuses[0], placed, say)
+        for judge in judges:
+            await _begun(judge.status(), judge.name, assembly)
+        undone.pop_all()
+    pool.start()
+    say(
+        f"on Ray: {_of(len(replicas), 'engine replica')}, {_of(scale.environment_workers, 'environment worker')}, "
+        f"{_of(len(judges), 'reward worker')} on {_of(len(_nodes(statuses, ray.nodes())), 'node')}, after "
+        f"{time.perf_counter() - began:.0f} s"
+    )
+    return RayCluster(assembly, engine, pool, judges, placed, running)
+
+
+def _end(placed: Sequence[_Placed]) -> None:
+    """Let go of what was placed."""
+    for each in placed:
+        ray.kill(each.actor)
+
+
+def demand_of(assembly: Assembly) -> Demand:
+    """What a recipe asks of a cluster."""
+    scale, model = assembly.resolved.recipe.scale, assembly.policy.model
+    workers = scale.environment_workers + scale.reward_workers
+    return Demand(
+        cpus=workers * scale.worker_cpus + scale.engine_replicas * scale.replica_cpus,
+        gpus=scale.engine_replicas * scale.tensor_parallel * scale.replica_gpus,
+        model_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+        trained_bytes=sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
+        replicas=scale.engine_replicas,
+    )
+
+
+async def _replicas(
+    assembly: Assembly, version: int, placed: list[_Placed]
+) -> tuple[list[RayReplica], list[ReplicaStatus]]:
+    """(the replicas, how they stand), all begun, none with weights to draw from yet."""
+    resolved, scale = assembly.resolved, assembly.resolved.recipe.scale
+    policy = replace(assembly.policy, model=on_cpu(assembly.policy.model), critic=None)
+    sent = await asyncio.to_thread(ray.put, policy)
+    replicas = []
+    for k in range(scale.engine_replicas):
+        making = ReplicaMaking(
+            resolved,
+            _engine(assembly, k),
+            on_gpu=scale.replica_gpus > 0 or scale.colocated,
+            threads=max(1, int(scale.replica_cpus)),
+            version=version,
+            folders=tuple(searched()),
+        )
+        gpus = scale.replica_gpus * scale.tensor_parallel
+        actor = _kind(placed, ReplicaActor, scale.replica_cpus, gpus, assembly).remote(making, sent)
+        replicas.append(RayReplica(actor, f"replica {k}"))
+    statuses = await asyncio.gather(*(_begun(replica.status(), replica.name, assembly) for replica in replicas))
+    for status in statuses:
+        _check_abilities(assembly, status)
+    return replicas, list(statuses)
+
+
+async def _workers(
+    assembly: Assembly,
+    replicas: Sequence[RayReplica],
+    judges: Sequence[RayJudge],
+    status: ReplicaStatus,
+    placed: list[_Placed],
+    say: Say,
+) -> WorkerPool:
+    """The pool of workers, all begun."""
+    recipe = assembly.resolved.recipe
+    scale, places = recipe.scale, math.ceil(recipe.rollout.max_in_flight / recipe.scale.environment_workers)
+    # a worker computes nothing, and may be where there is no device of the policy's
+    resolved = assembly.resolved.with_changes({"policy.device": "cpu", "policy.dtype": "float32"})
+    making = WorkerMaking(
+        resolved,
+        tuple(replicas),
+        tuple(judges),
+        status.abilities,
+        places,
+        patience_seconds=scale.start_seconds,
+        folders=tuple(searched()),
+    )
+    sent = await asyncio.to_thread(ray.put, shape_of(assembly.policy))
+    workers = [
+        RayWorker(_kind(placed, WorkerActor, scale.worker_cpus, 0.0, assembly).remote(making, sent), f"worker {k}")
+        for k in range(scale.environment_workers)
+    ]
+    await asyncio.gather(*(_begun(worker.status(), worker.name, assembly) for worker in workers))
+    return WorkerPool(workers, places=places, patience_seconds=scale.start_seconds, say=say)
+
+
+def _kind(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly: Assembly) -> Any:
+    """An actor class with what it takes, that Ray begins again as often as it dies, on another node where it must."""
+    options = {
+        "num_cpus": cpus,
+        "num_gpus": gpus,
+        "max_restarts": _FOR_EVER,
+        "max_concurrency": assembly.resolved.recipe.rollout.max_in_flight + _OVERHEAD,
+        "scheduling_strategy": "SPREAD",
+    }
+    return _Kept(ray.remote(kind).options(**options), placed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Remembers what was placed."""
+
+    kind: Any
+    placed: list[_Placed]
+
+    def remote(self, *given: Any) -> Any:
+        """Place one."""
+        actor = self.kind.remote(*given)
+        self.placed.append(_Placed(actor, given))
+        return actor
+
+
+async def _begun(status: Awaitable[Any], name: str, assembly: Assembly) -> Any:
+    """How something stands that has just been placed.
+
+    Raises:
+        EngineError: It does not begin, or not in time.
+    """
+    seconds = assembly.resolved.recipe.scale.start_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            return await status
+    except TimeoutError:
+        said = f"{name} has not begun after {seconds:g} s (scale.start_seconds): Ray may lack room to place it"
+        raise EngineError(f"scale: {said}") from None
+    except Gone as gone:
+        raise EngineError(f"scale: {name} died as it began: {gone}") from None
+
+
+def _engine(assembly: Assembly, number: int) -> Part:
+    """What a replica's engine is, where each has an address of its own."""
+    recipe = assembly.resolved.recipe
+    options: dict[str, Any] = dict(recipe.engine.options)
+    if recipe.scale.engine_addresses:
+        options["address"] = recipe.scale.engine_addresses[number]
+    if recipe.scale.tensor_parallel > 1:
+        word = "tensor_parallel_size" if recipe.engine.name == "vllm" else "tp_size"
+        options["options"] = {word: recipe.scale.tensor_parallel, **options.get("options", {})}
+    return Part(name=recipe.engine.name, **options)
+
+
+def _check_abilities(assembly: Assembly, status: ReplicaStatus) -> None:
+    try:
+        require(status.abilities, assembly.needed_abilities(), engine=assembly.resolved.recipe.engine.name)
+    except RecipeError as error:
+        raise assembly.resolved.error("engine", str(error)) from None
+
+
+def _given(kind: type) -> list[str]:
+    """What a dataclass is made from."""
+    return [each.name for each in kind.__dataclass_fields__.values() if each.init]  # type: ignore[attr-defined]
+
+
+def _nodes(statuses: Sequence[ReplicaStatus], nodes: Sequence[Any]) -> set[str]:
+    return {status.node for status in statuses} | {node["NodeID"] for node in nodes if node["Alive"]}
+
+
+def _of(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

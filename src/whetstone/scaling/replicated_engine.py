@@ -1,0 +1,228 @@
+"""How do several engines look like one? An episode stays where its keys are; a new one goes where the least is asked.
+
+    generate → the episode's replica, or the least asked one → answer
+             → gone → another replica, from the same tokens → answer
+
+A replica that dies takes nobody with it: what was asked of it is asked of another, which computes the prompt afresh and
+draws the same tokens, for a draw depends on its seed and its place alone. It comes back when it is ready again.
+
+Easy to get wrong: a replica that began again has the weights it was made with. Until it was given those of now it draws
+for nobody; it says so itself (`ready`), and is asked before it is trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
+
+from whetstone.errors import InfrastructureError
+from whetstone.inference.protocol import (
+    EngineAbilities,
+    EngineStatistics,
+    Generation,
+    Heard,
+    InFlight,
+    Sampling,
+    Scores,
+    Spans,
+    Weights,
+)
+from whetstone.scaling.protocol import Gone, Replica, ReplicaStatus
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 0.5
+"""Between two looks at a replica."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A replica, as one who asks it knows it."""
+
+    replica: Replica
+    up: bool = False
+    """Whether it can be asked."""
+    mine: int = 0
+    """Requests of this process in it."""
+    others: int = 0
+    """Requests of others in it, when it last answered."""
+    episodes: set[str] = field(default_factory=set)
+    """Those that stay with it."""
+    status: ReplicaStatus | None = None
+    """When it was last looked at."""
+    before: EngineStatistics = field(default_factory=EngineStatistics)
+    """What was done by those it took the place of."""
+    died: int = 0
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How much is asked of it, and how many may ask it next."""
+        return self.mine + self.others, len(self.episodes)
+
+    def see(self, status: ReplicaStatus) -> None:
+        """It was looked at."""
+        if self.status is not None and (self.status.process, self.status.node) != (status.process, status.node):
+            self.before = summed(self.before, self.status.statistics)
+            self.died += 1
+        self.status = status
+        self.others = max(0, status.asked - self.mine)
+
+
+class ReplicatedEngine:
+    """An engine of several replicas, as a process sees it that only asks: whoever gives them weights is elsewhere.
+
+    Args:
+        replicas: One or more.
+        abilities: What all of them give.
+        patience_seconds: For which a request waits where all are gone.
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], *, abilities: EngineAbilities, patience_seconds: float, version: int = 0
+    ) -> None:
+        self.abilities, self.patience_seconds = abilities, patience_seconds
+        self.version = version
+        """See `Engine.version`."""
+        self.rerouted = 0
+        """Requests that were asked of another replica because one was gone."""
+        self.seats = [Seat(replica, up=True) for replica in replicas]
+        self._at: dict[str, Seat] = {}
+        self._changed = asyncio.Event()
+        self._looking: dict[Seat, asyncio.Task[None]] = {}
+        self._closed = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can answer."""
+        return not self._closed
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """What all replicas did, as far as was heard."""
+        total = EngineStatistics()
+        for seat in self.seats:
+            total = summed(total, seat.before)
+            if seat.status is not None:
+                total = summed(total, seat.status.statistics)
+        return total
+
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = (), heard: Heard | None = None
+    ) -> Generation:
+        """See `Engine.generate`.
+
+        Raises:
+            ValueError: `heard` is given: what is drawn elsewhere is told when it is whole.
+        """
+        if heard is not None:
+            raise ValueError("heard: an engine of replicas tells a generation when it is whole")
+
+        async def ask(seat: Seat) -> Generation:
+            answer = await seat.replica.generate(prompt, sampling, episode=episode, drawn=drawn)
+            seat.others = max(0, answer.asked - seat.mine)
+            return answer.generation
+
+        return await self._asked(ask, episode)
+
+    async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
+        """See `Engine.score`."""
+        return await self._asked(lambda seat: seat.replica.score(tokens, start=start), None)
+
+    def abort(self, episode: str) -> None:
+        """See `Engine.abort`."""
+        if (seat := self._at.get(episode)) is not None:
+            seat.replica.abort(episode)
+
+    def forget(self, episode: str) -> None:
+        """See `Engine.forget`."""
+        seat = self._at.pop(episode, None)
+        if seat is not None:
+            seat.episodes.discard(episode)
+            seat.replica.forget(episode)
+
+    async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
+        """Not here: the process that learns gives replicas their weights.
+
+        Raises:
+            InfrastructureError: Always.
+        """
+        raise InfrastructureError("weights are given to replicas by the process that learns")
+
+    async def close(self) -> None:
+        """Ask no more; the replicas stay."""
+        self._closed = True
+        self._changed.set()
+        for task in self._looking.values():
+            task.cancel()
+        await asyncio.gather(*self._looking.values(), return_exceptions=True)
+
+    async def _asked(self, ask: Callable[[Seat], Awaitable[T]], episode: str | None) -> T:
+        while True:
+            seat = await self._seat(episode)
+            seat.mine += 1
+            try:
+                return await ask(seat)
+            except Gone:
+                self.rerouted += 1
+                self._lose(seat)
+            finally:
+                seat.mine -= 1
+
+    async def _seat(self, episode: str | None) -> Seat:
+        """Where an episode stays, or the least asked.
+
+        Raises:
+            InfrastructureError: None can be asked, and none came back in time.
+        """
+        seat = self._at.get(episode) if episode is not None else None
+        if seat is not None and seat.up:
+            return seat
+        began = time.perf_counter()
+        while not (up := [seat for seat in self.seats if seat.up]):
+            left = self.patience_seconds - (time.perf_counter() - began)
+            if self._closed or left <= 0:
+                raise InfrastructureError(
+                    f"none of {len(self.seats)} engine replicas can be asked, for {self.patience_seconds:g} s "
+                    "(scale.start_seconds)"
+                )
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+        best = min(up, key=lambda seat: seat.load)
+        if episode is not None:
+            if seat is not None:
+                seat.episodes.discard(episode)
+            self._at[episode] = best
+            best.episodes.add(episode)
+        return best
+
+    def _lose(self, seat: Seat) -> None:
+        """It is not asked again before it says that it is ready."""
+        seat.up = False
+        if seat not in self._looking and not self._closed:
+            looking = self._looking[seat] = asyncio.ensure_future(self._back(seat))
+            looking.add_done_callback(lambda _: self._looking.pop(seat, None))
+
+    async def _back(self, seat: Seat) -> None:
+        """Look until it is ready."""
+        while not seat.up:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                status = await seat.replica.status()
+            except Gone:
+                continue
+            if status.ready:
+                seat.see(status)
+                seat.up = True
+                self._changed.set()
+
+
+def summed(one: EngineStatistics, other: EngineStatistics) -> EngineStatistics:
+    """What two engines did together."""
+    return replace(one, **{each.name: getattr(one, each.name) + getattr(other, each.name) for each in fields(one)})

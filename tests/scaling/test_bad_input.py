@@ -1,0 +1,141 @@
+"""What cannot be is refused with its numbers before anything is trained."""
+
+import asyncio
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests_scaling import HereReplica
+from whetstone.assembly.assembly import assemble
+from whetstone.errors import EngineError, RecipeError
+from whetstone.inference import Generation
+from whetstone.recipe import load_recipe
+from whetstone.scaling import beginning
+from whetstone.scaling.beginning import cluster_of
+from whetstone.scaling.protocol import Drawn, Parcel
+from whetstone.scaling.ray_start import Demand, start_ray
+from whetstone.scaling.replica_check import check_replica
+
+MIB = 2**20
+
+
+def demand(**more):
+    return Demand(
+        **{"cpus": 3.0, "gpus": 0.0, "model_bytes": 10 * MIB, "trained_bytes": 10 * MIB, "replicas": 1, **more}
+    )
+
+
+def ray_with(monkeypatch, *, store=500 * MIB, **resources):
+    """A Ray that runs already and has so much."""
+    nodes = [{"Alive": True, "NodeID": "n", "Resources": {"object_store_memory": store}}]
+    fake = SimpleNamespace(
+        is_initialized=lambda: True, cluster_resources=lambda: {"CPU": 4.0, **resources}, nodes=lambda: nodes
+    )
+    monkeypatch.setitem(sys.modules, "ray", fake)
+
+
+def refused(overrides, **more):
+    with pytest.raises(RecipeError) as failure:
+        start_ray(load_recipe("demo", overrides), demand(**more))
+    return str(failure.value)
+
+
+def test_without_ray_the_command_that_brings_it_is_said(monkeypatch, small_demo):
+    parts = assemble(small_demo("scale=local-ray"))
+    monkeypatch.setattr(beginning.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RecipeError, match="scale: Ray is not installed; pip install '"):
+        asyncio.run(cluster_of(parts, version=0, say=print))
+
+
+def test_more_workers_than_the_cluster_has_room_for(monkeypatch):
+    ray_with(monkeypatch)
+    said = refused(["scale=ray", "scale.environment_workers=6"], cpus=7.0)
+    assert "6 environment and 0 reward workers × 1 CPUs and 1 replicas × 1 are 7, and the cluster has 4" in said
+
+
+def test_more_gpus_than_the_cluster_has(monkeypatch):
+    ray_with(monkeypatch, GPU=1.0)
+    said = refused(["scale=ray", "scale.engine_replicas=2", "scale.replica_gpus=1"], gpus=2.0)
+    assert "2 replicas × 1 × 1 GPUs are 2, and the cluster has 1 (1 nodes)" in said
+
+
+def test_replicas_that_do_not_fit_into_memory(monkeypatch):
+    ray_with(monkeypatch, memory=float(15 * MIB))
+    assert "2 × 10 MiB of weights do not fit into 15 MiB" in refused(["scale=ray"], replicas=2)
+
+
+def test_an_object_store_that_would_be_full(monkeypatch):
+    ray_with(monkeypatch, store=100 * MIB)
+    assert "a node's object store has 100 MiB, and weights and episodes take 126 MiB" in refused(["scale=ray"])
+    said = refused(["scale=local-ray", "scale.object_store_mib=80"])
+    assert "scale.object_store_mib: 80 MiB are less than 126 MiB: the policy (10 MiB), two versions" in said
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["scale.environment_workers=3"], "scale.environment_workers: has no effect: scale.backend is none"),
+        (["scale=local-ray", "scale.address=here:1"], "only `ray` joins a cluster"),
+        (["scale=local-ray", "scale.tensor_parallel=2"], "engine local computes on one device"),
+        (
+            [
+                "scale=ray",
+                "engine={name: vllm, address: 'http://x'}",
+                "scale.engine_addresses=['http://a', 'http://b']",
+            ],
+            "2 addresses for 1 replicas",
+        ),
+        (["scale=rey"], "should be 'none', 'local-ray' or 'ray', got 'rey'"),
+    ],
+)
+def test_what_has_no_effect_or_cannot_go_together(overrides, said):
+    with pytest.raises(RecipeError) as failure:
+        load_recipe("demo", overrides)
+    assert said in str(failure.value)
+
+
+class Other:
+    """A replica that is not what it should be."""
+
+    def __init__(self, replica, *, reads=None, draws=None):
+        self.name, self.replica, self.reads, self.draws = "replica 0", replica, reads, draws
+
+    async def tokenize(self, text):
+        return self.reads
+
+    async def generate(self, prompt, sampling, *, episode, drawn):
+        answer = await self.replica.generate(prompt, sampling, episode=episode, drawn=drawn)
+        return answer if self.draws is None else Drawn(self.draws, 0)
+
+
+def looked_at(assembly, *, change=None, **more):
+    async def main():
+        replica = HereReplica(assembly, "replica 0")
+        if change is not None:
+            change(replica.thing._policy.model)
+        await replica.load(Parcel(0, None, (), {}), in_flight="drain")
+        await check_replica(Other(replica, **more), assembly, timeout_seconds=5)
+
+    asyncio.run(main())
+
+
+@torch.no_grad()
+def _otherwise(model):
+    for parameter in model.parameters():
+        parameter.add_(torch.randn(parameter.shape))
+
+
+def test_a_replica_is_tried_before_anything_relies_on_it(assembly):
+    looked_at(assembly)
+    with pytest.raises(EngineError, match="replica 0 has other weights: log-probs of 16 tokens it drew lie"):
+        looked_at(assembly, change=_otherwise)
+    with pytest.raises(EngineError, match="replica 0 has another tokenizer: it reads 'Compute 12"):
+        looked_at(assembly, reads=(1, 2, 3))
+    without = Generation((5, 6), (), (), (0, 0), "length")
+    with pytest.raises(EngineError, match="replica 0 gives no log-probs of 2 tokens it drew"):
+        looked_at(assembly, draws=without)
+    other = Generation((10**6,), (-1.0,), (1.0,), (0,), "length")
+    with pytest.raises(EngineError, match="replica 0 drew token 1000000, and the policy knows"):
+        looked_at(assembly, draws=other)

@@ -1,0 +1,128 @@
+"""Several engines look like one: an episode stays where its keys are, and a dead replica takes nobody with it."""
+
+import asyncio
+
+import pytest
+
+from whetstone.errors import InfrastructureError
+from whetstone.inference import EngineStatistics, Generation, Sampling
+from whetstone.inference.protocol import EngineAbilities
+from whetstone.scaling import replicated_engine
+from whetstone.scaling.protocol import Drawn, Gone, ReplicaStatus
+from whetstone.scaling.replicated_engine import ReplicatedEngine
+
+ANSWER = Generation((1,), (-0.5,), (0.1,), (3,), "stop")
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch):
+    monkeypatch.setattr(replicated_engine, "LOOK_SECONDS", 0.005)
+
+
+class Fake:
+    """Answers when it is let, with how many ask it; `ready` and `gone` can be set."""
+
+    def __init__(self, name):
+        self.name, self.ready, self.gone, self.asked, self.forgot = name, True, False, [], []
+        self.let = asyncio.Event()
+        self.let.set()
+
+    async def generate(self, prompt, sampling, *, episode, drawn):
+        self.asked.append(episode)
+        await self.let.wait()
+        if self.gone:
+            raise Gone("dead")
+        return Drawn(ANSWER, 0)
+
+    async def status(self):
+        if self.gone:
+            raise Gone("dead")
+        return ReplicaStatus(self.ready, 3, EngineStatistics(), EngineAbilities(), 0, "n", 1)
+
+    def forget(self, episode):
+        self.forgot.append(episode)
+
+
+def engine_of(*replicas, patience=5.0):
+    return ReplicatedEngine(replicas, abilities=EngineAbilities(), patience_seconds=patience)
+
+
+def ask(engine, episode):
+    return asyncio.ensure_future(engine.generate([1], Sampling(4), episode=episode))
+
+
+def test_an_episode_stays_with_its_replica_and_new_ones_go_where_the_least_is_asked():
+    async def main():
+        one, two = Fake("one"), Fake("two")
+        engine = engine_of(one, two)
+        for episode in ("a", "b", "a", "c", "b", "d", "a"):
+            await ask(engine, episode)
+        engine.forget("a")
+        await engine.close()
+        return one, two
+
+    one, two = asyncio.run(main())
+    assert {*one.asked} == {"a", "c"}
+    assert {*two.asked} == {"b", "d"}
+    assert (one.forgot, two.forgot) == (["a"], [])
+
+
+def test_what_was_asked_of_a_dead_replica_is_asked_of_another():
+    async def main():
+        one, two = Fake("one"), Fake("two")
+        engine = engine_of(one, two)
+        one.let.clear()
+        waiting = ask(engine, "a")
+        await asyncio.sleep(0)
+        one.gone = True
+        one.let.set()
+        answer = await waiting
+        await ask(engine, "a")
+        await engine.close()
+        return answer, one.asked, two.asked, engine.rerouted
+
+    assert asyncio.run(main()) == (ANSWER, ["a"], ["a", "a"], 1)
+
+
+def test_a_replica_that_began_again_is_not_asked_before_it_is_ready():
+    async def main():
+        one, two = Fake("one"), Fake("two")
+        engine = engine_of(one, two)
+        one.gone = True
+        await ask(engine, "a")
+        one.gone, one.ready, one.asked = False, False, []
+        await asyncio.sleep(0.03)
+        await asyncio.gather(*(ask(engine, f"e{k}") for k in range(4)))
+        before = list(one.asked)
+        one.ready = True
+        await asyncio.sleep(0.03)
+        await asyncio.gather(*(ask(engine, f"f{k}") for k in range(4)))
+        await engine.close()
+        return before, one.asked
+
+    before, asked = asyncio.run(main())
+    assert before == []
+    assert asked
+
+
+def test_where_all_are_gone_a_request_waits_and_then_fails_with_the_numbers():
+    async def main():
+        one = Fake("one")
+        engine = engine_of(one, patience=0.05)
+        one.gone = True
+        try:
+            with pytest.raises(InfrastructureError, match=r"none of 1 engine replicas can be asked, for 0\.05 s"):
+                await ask(engine, "a")
+            later = ask(engine, "a")
+            one.gone = False
+            return await later
+        finally:
+            await engine.close()
+
+    assert asyncio.run(main()) == ANSWER
+
+
+def test_tokens_are_not_told_one_by_one():
+    engine = engine_of(Fake("one"))
+    with pytest.raises(ValueError, match="heard"):
+        asyncio.run(engine.generate([1], Sampling(4), episode="a", heard=lambda tokens: False))
