@@ -6,6 +6,9 @@ fresh ones; and reinforcement from the same weights without any start. World: fr
 
 `hybrid`: the same mixed record and the same offline stage, then one thing of stored data beside fresh ones at a time.
 
+`simulator`: episodes recorded on the real lake, then reinforcement on one whose holes hold, which is what a simulator
+got wrong; judged on the real lake (H2O).
+
 `start`: on recorded pages of a text shop, a semi-online walk along the record (UI-S1) and worthwhile turns first
 offline, then online (DigiRL), against plain offline training, cloning of what succeeded, and reinforcement with no
 start, each with as many updates.
@@ -14,7 +17,8 @@ Whatever was run in the folder is not run again. Claims are those of benchmarks/
 keeps the result among benchmarks/results/evidence. `--toy` is a run of seconds that shows that all of it works, and
 nothing else.
 
-Sources: D5RL, arXiv:2408.08441; UI-S1, arXiv:2509.11543; DigiRL, arXiv:2406.11896; of `hybrid`, docs/stages.md.
+Sources: D5RL, arXiv:2408.08441; UI-S1, arXiv:2509.11543; DigiRL, arXiv:2406.11896; H2O, arXiv:2206.13464; of `hybrid`,
+docs/stages.md.
 """
 
 from __future__ import annotations
@@ -33,12 +37,14 @@ from evidence import BENCHES, keep, machine, page
 from whetstone.analysis.evidence import read_bench, result_of, row_of
 from whetstone.assembly import assemble
 from whetstone.assembly.assembly import Assembly
+from whetstone.environments.native.frozen_lake import FrozenLake, Place
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.record.checkpoint import checkpoint_path, latest_checkpoint
 from whetstone.reporting import Progress, read_trajectories, write_trajectories
 from whetstone.rollout import Independent, Plan
 from whetstone.seeding import derive_seed
 from whetstone.training import train
+from whetstone.training.agent_evaluation import evaluate
 from whetstone.training.supervised import demonstrated
 from whetstone.trajectory import Trajectory
 
@@ -73,18 +79,38 @@ class Size:
     online: int
     """Updates."""
     tasks_per_step: int
+    episodes: int = 200
+    """Of an evaluation."""
+    online_rate: float = 1e-3
+    changes: tuple[str, ...] = ()
+    """To the world and the policy."""
 
 
+_SEEN = {"name": "frozen_lake", "actions": "text", "instruction": "", "view": "around", "max_steps": 6, "max_turns": 6}
+_LAKE = (
+    "tasks={source: frozen_lake, side: 4, moves: [2, 5]}",
+    f"environment={json.dumps(_SEEN)}",
+    "policy.tiny.hidden=64", "policy.tiny.intermediate=128",
+)  # fmt: skip
+"""A lake of which one sees four sides and where the goal lies: prompts of a few tokens, learned in seconds."""
+_SMALL = Size(120, 0.35, 32, 20, 10, 4, episodes=100, online_rate=3e-4, changes=_LAKE)
 SIZES = {
-    "quality": Size(150, 0.25, 256, 40, 40, 16),
-    "hybrid": Size(150, 0.25, 256, 40, 40, 16),
+    "quality": _SMALL,
+    "hybrid": _SMALL,
+    "simulator": _SMALL,
     "start": Size(120, 0.3, 96, 20, 20, 4),
 }
 LEARNED = {"optimizer": "muon", "learning_rate": 1e-3, "micro_batch_tokens": 4096}
 """Of every stage, as the recipes have it; a policy from a folder has the rate of a pretrained one by default."""
-EPISODES = 200
-"""Of an evaluation."""
 TOY = Size(4, 0.5, 6, 2, 2, 2)
+
+
+class ThickIce(FrozenLake):
+    """A simulator of the lake that is wrong in one thing: its holes are seen, and hold."""
+
+    def _at(self, place: Place) -> str:
+        there = super()._at(place)
+        return "ice" if there == "hole" and place == self.player else there
 
 
 class Bench:
@@ -93,7 +119,8 @@ class Bench:
     def __init__(self, recipe: str, seed: int, folder: Path, size: Size, *, toy: bool) -> None:
         self.recipe, self.seed, self.size, self.toy = recipe, seed, size, toy
         self.folder = folder / f"{recipe}-seed-{seed}"
-        self.overrides = [f"seed={seed}", "ablations=null", f"evaluation.episodes={EPISODES}", *(_TOY if toy else [])]
+        self.overrides = [f"seed={seed}", "ablations=null", f"evaluation.episodes={size.episodes}"]
+        self.overrides += [*size.changes, *(_TOY if toy else [])]
         began = max(1, round(size.poor * size.warm_up))
         changes = ["reinforcement=null", f"supervised.steps={size.warm_up}", f"supervised.checkpoint_every={began}"]
         changes += [f"supervised.keep_every={began}"]
@@ -121,14 +148,24 @@ class Bench:
             write_trajectories(path, [t for t in read if t.score is not None and (t.solved or self.toy or not solved)])
         return path
 
-    def run(self, name: str, stages: Sequence[Mapping[str, Any]]) -> dict[str, Came]:
-        """What each stage came to on held-out episodes; nothing is made of stages another run made."""
+    def run(
+        self, name: str, stages: Sequence[Mapping[str, Any]], *, judged: Sequence[str] | None = None
+    ) -> dict[str, Came]:
+        """What each stage came to on held-out episodes; nothing is made of stages another run made.
+
+        Args:
+            judged: The keys that differ where it is evaluated; None: it is where it was trained.
+        """
         begun = self._begun(self.poor)
         resolved = load_recipe(self.recipe, [*begun, "supervised=null", "reinforcement=null"], stages=list(stages))
         self._train(resolved, name)
         found = {}
         for folder in sorted((self.folder / name / "stages").glob("[0-9]*")):
             told = [path for path in (folder / "trajectories").glob("evaluation-*") if "untrained" not in path.name]
+            if judged is not None:
+                told = [folder / "judged" / "trajectories.jsonl"]
+                if not told[0].is_file():
+                    evaluate(folder, judged, into=told[0].parent, progress=Progress(quiet=True))
             outcomes = _solved(told[0])
             found[folder.name.partition("-")[2]] = Came(
                 outcomes, {"success": fmean(outcomes.values())} | _sampled(folder)
@@ -138,6 +175,7 @@ class Bench:
     def online(self, **more: Any) -> dict[str, Any]:
         """A stage of reinforcement."""
         settings = {"steps": self.size.online, "tasks_per_step": self.size.tasks_per_step, **LEARNED}
+        settings["learning_rate"] = self.size.online_rate
         return {"reinforcement": {**settings, **more}}
 
     def offline(self, data: Path, steps: int | None = None) -> dict[str, Any]:
@@ -252,6 +290,25 @@ def hybrid(bench: Bench) -> Found:
     return {name: list(bench.run(named[name], stages).values())[-1] for name, stages in contenders.items()}
 
 
+def simulator(bench: Bench) -> Found:
+    """The same offline stage on episodes of the real lake, then reinforcement on the lake whose holes hold."""
+    data = str(bench.stored("mixed", [bench.good, bench.poor]))
+    critic = {"advantage": "turn_gae", "critic": {"warm_up": 2}}
+    simulated = {**_SEEN, "name": "offline:ThickIce"}
+    begun = bench.offline(Path(data)) | critic
+    contenders: dict[str, dict[str, Any]] = {
+        "simulated alone": bench.online(),
+        "critic reads recorded": bench.online(stored={"data": data, "use": "critic"}),
+        "simulated held down": bench.online(stored={"data": data, "use": "critic", "simulation_weight": 0.5}),
+    }
+    found: Found = {}
+    for name, online in contenders.items():
+        stages = [begun, online | critic | {"environment": simulated}]
+        came = bench.run(name.replace(" ", "-"), stages, judged=[f"environment={json.dumps(_SEEN)}"])
+        found |= {"no simulator": came["offline"], name: came["reinforcement"]}
+    return found
+
+
 def start(bench: Bench) -> Found:
     """A start on a record against none, and against plain offline training; each with as many updates."""
     size = bench.size
@@ -284,6 +341,7 @@ def start(bench: Bench) -> Found:
 TABLES: dict[str, tuple[Callable[[Bench], Found], str]] = {
     "quality": (quality, "frozen-lake"),
     "hybrid": (hybrid, "frozen-lake"),
+    "simulator": (simulator, "frozen-lake"),
     "start": (start, "web-shop"),
 }
 
@@ -296,7 +354,8 @@ def measured(table: str, recipe: str, seeds: int, folder: Path, *, toy: bool) ->
     by_name: dict[str, dict[int, dict[str, Any]]] = {}
     tasks: list[str] = []
     for seed in range(seeds):
-        found = rows(Bench(recipe, seed, folder, TOY if toy else SIZES[table], toy=toy))
+        size = replace(TOY, changes=SIZES[table].changes) if toy else SIZES[table]
+        found = rows(Bench(recipe, seed, folder, size, toy=toy))
         tasks = sorted(set.intersection(*(set(came.outcomes) for came in found.values())))
         for contender, came in found.items():
             outcomes = [came.outcomes[task] for task in tasks]

@@ -7,6 +7,7 @@ tulu       imitation, preferences among its own samples, verifiable rewards, fro
 zhongjing  plain text, dialogues, preferences (arXiv:2308.03549), on a made-up pharmacy
 priming    what reinforcement begins with: behaviours with wrong answers, right answers without them, or both
            (arXiv:2503.01307)
+toolstar   from a policy that knows each of two tools: filtered traces of both, then rewards in tiers (arXiv:2505.16410)
 smart      traces that call a tool where it is needed alone, against traces that always do (arXiv:2502.11435)
 
 `--only NAME` runs one of them; `--folder FOLDER` keeps runs there and goes on with them, stages that contenders have in
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from both_tools import traces
 from evidence import BENCHES as CLAIMS
 from evidence import keep, machine, page
 from warm_up import warmed_up
@@ -39,7 +41,7 @@ from whetstone.recipe import load_recipe, stages_of
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.rollout import StepOutcome
 from whetstone.seeding import derive_random
-from whetstone.tasks.arithmetic import KINDS, Arithmetic
+from whetstone.tasks.arithmetic import Arithmetic
 from whetstone.training import train
 from whetstone.training.agent_evaluation import evaluate
 from whetstone.trajectory import Author, Score, Task, Trajectory
@@ -49,6 +51,9 @@ COMMON = ["ablations=null", "supervised=null", "reinforcement=null"]
 MUON = {"optimizer": "muon", "micro_batch_tokens": 4096}
 TOOL = "pocket_calculator"
 UNSEEN = "sum_of_products"
+SEEN = {"product": 1, "product_then_sum": 1, "sum_then_product": 1}
+"""Kinds of tasks that a short imitation learns something of."""
+OF_SEEN = f"tasks={{source: arithmetic, digits: 2, kinds: {json.dumps(SEEN)}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,13 @@ TINY_CHANGES = [
 ]  # fmt: skip
 """Of a run that is to say nothing; its reward differs between what an untrained model samples."""
 TINY = Size(warm_up=4, steps=2, tasks=2, tokens=200, short=2, rows=60, episodes=6)
+SIZES = {
+    "webrl": Size(warm_up=100, tasks=6, tokens=5_000, episodes=60),
+    "tulu": Size(warm_up=100, steps=10, tasks=6, episodes=60),
+    "toolstar": Size(warm_up=100, steps=10, tasks=6, rows=300, episodes=60),
+    "priming": Size(warm_up=160, steps=10, tasks=6, rows=500, episodes=60),
+}
+"""Of those that are smaller than the rest: a minute a seed."""
 
 
 async def anything(trajectory: Trajectory, task: Task) -> Score:
@@ -104,7 +116,7 @@ def variations(heard: StepOutcome, draw: random.Random) -> Iterator[Task]:
     """Two tasks of the same kind for each that no trajectory solved."""
     for group in heard.groups:
         if not any(trajectory.solved for trajectory in group.trajectories):
-            source = Arithmetic(seed=draw.randrange(2**31), kinds={group.task.tags["kind"]: 1})
+            source = Arithmetic(seed=draw.randrange(2**31), digits=2, kinds={group.task.tags["kind"]: 1})
             yield from (source.task(0), source.task(1))
 
 
@@ -112,10 +124,10 @@ def webrl(size: Size, seed: int, folder: Path) -> list[Contender]:
     """Rounds of WebRL, and as many of plain reinforcement, from the same weights."""
     small = TINY_CHANGES[:1] if size is TINY else []
     steps = [f"supervised.steps={size.warm_up}", "rollout.max_new_tokens=24"]
-    model = warmed_up(seed, folder / "warm", *steps, *small)
+    model = warmed_up(seed, folder / "warm", OF_SEEN, *steps, *small)
     budget = {"sampled_tokens": size.tokens}
     learned = {"steps": 100 * size.steps, "tasks_per_step": size.tasks, "learning_rate": 1e-3, "budget": budget, **MUON}
-    begins = [f"policy.path={model}", "policy.tiny=null"]
+    begins = [f"policy.path={model}", "policy.tiny=null", OF_SEEN]
     made = {"name": "generated", "generator": "rounds:variations", "share": 0.5}
     stage = {"reinforcement": learned, "with": "webrl", "curriculum": made}
     return [
@@ -130,16 +142,14 @@ def webrl(size: Size, seed: int, folder: Path) -> list[Contender]:
 def tulu(size: Size, seed: int, folder: Path) -> list[Contender]:
     """One order, and reinforcement right behind imitation."""
     imitated = {"supervised": {"steps": size.warm_up, "learning_rate": 1e-2, **MUON}}
-    sampled = {"sampling": {"steps": 1, "tasks_per_step": 20 * size.tasks}}
+    sampled = {"sampling": {"steps": 1, "tasks_per_step": 10 * size.tasks}}
     preferred = {"data": {"stage": "previous"}, "steps": size.steps, "batch_size": 16, "learning_rate": 1e-4}
     reinforced = {"steps": size.steps, "tasks_per_step": size.tasks, "learning_rate": 1e-3, **MUON}
     suites = {"development": (), "unseen kind": [f"tasks.kinds={{{UNSEEN}: 1}}"]}
-    first, last = [imitated], [{"reinforcement": reinforced}]
+    first, between, last = [imitated], [sampled, {"preference": preferred}], [{"reinforcement": reinforced}]
     return [
-        Contender(
-            "tulu", "imitation, preference, reward", [*first, sampled, {"preference": preferred}, *last], (), suites
-        ),
-        Contender("tulu", "imitation, reward", [*first, *last], (), suites),
+        Contender("tulu", "imitation, preference, reward", [*first, *between, *last], [OF_SEEN], suites),
+        Contender("tulu", "imitation, reward", [*first, *last], [OF_SEEN], suites),
     ]
 
 
@@ -150,8 +160,8 @@ def leaked(contender: Contender, seed: int, size: Size) -> int:
         source = assemble(with_learning(stage.resolved)).source
         given += [(stage.name, source.task(index).prompt) for index in range(20 * size.tasks * 8)]
     asked: list[Task] = []
-    for kinds in ({kind: 1.0 for kind in KINDS if kind != UNSEEN}, {UNSEEN: 1.0}):
-        asked += Arithmetic(kinds=kinds).held_out(size.episodes)
+    for kinds in (dict.fromkeys(SEEN, 1.0), {UNSEEN: 1.0}):
+        asked += Arithmetic(digits=2, kinds=kinds).held_out(size.episodes)
     return sum(1 for _ in overlaps(given, asked))
 
 
@@ -267,8 +277,7 @@ def _wrong(task: Task) -> str:
 
 def priming(size: Size, seed: int, folder: Path) -> list[Contender]:
     """Three beginnings of the same reinforcement."""
-    kinds = {"product": 1, "product_then_sum": 1, "sum_then_product": 1}
-    source = Arithmetic(seed=seed, kinds=kinds)
+    source = Arithmetic(seed=seed, digits=2, kinds=SEEN)
     tasks = [source.task(index) for index in range(size.rows)]
     begun: dict[str, Callable[[Task], dict[str, Any]]] = {
         "calls, wrong answers": lambda task: _called(task, _wrong(task), calls=True),
@@ -281,7 +290,7 @@ def priming(size: Size, seed: int, folder: Path) -> list[Contender]:
         imitated = {"data": str(path), "steps": size.warm_up // 2, "learning_rate": 1e-2, **MUON}
         reinforced = {"steps": size.steps, "tasks_per_step": size.tasks, "learning_rate": 1e-3, **MUON}
         stages = [{"supervised": imitated}, {"reinforcement": reinforced}]
-        found.append(Contender("priming", name, stages, [f"tasks.kinds={json.dumps(kinds)}"]))
+        found.append(Contender("priming", name, stages, [OF_SEEN]))
     return found
 
 
@@ -336,10 +345,45 @@ def smart(size: Size, seed: int, folder: Path) -> list[Contender]:
     return found
 
 
+# ------------------------------------------------------------ Tool-Star
+
+
+def toolstar(size: Size, seed: int, folder: Path) -> list[Contender]:
+    """From a policy that knows each tool: traces of both and rewards in tiers, against as many updates of rewards."""
+    world = [
+        "environment={tools: [pocket_calculator, 'both_tools:PriceList'], max_turns: 6, max_calls_per_turn: 1}",
+        "rollout.max_new_tokens=24",
+    ]
+    small = TINY_CHANGES[:1] if size is TINY else []
+    known = ["tasks={source: 'both_tools:BothTools', kinds: [price, product]}", f"supervised.steps={size.warm_up}"]
+    model = warmed_up(seed, folder / "warm", *small, *world, *known)
+    path = _written(folder / "traces.jsonl", traces(seed, size.rows))
+    shown = {"data": {"path": str(path), "min_reward": 1, "clean": True}, "steps": size.steps, "learning_rate": 3e-3}
+    paid = {"name": "tool_star", "outcome": "exact_number", "tools": ["look_up", TOOL]}
+    begins = [
+        *world,
+        "tasks={source: 'both_tools:BothTools', kinds: [both]}",
+        f"policy.path={model}",
+        "policy.tiny=null",
+    ]
+
+    def reinforced(steps: int) -> dict[str, Any]:
+        learned = {"steps": steps, "tasks_per_step": size.tasks, "learning_rate": 1e-3, **MUON}
+        return {"reinforcement": learned, "reward": paid}
+
+    return [
+        Contender(
+            "toolstar", "traces, then rewards", [{"supervised": {**shown, **MUON}}, reinforced(size.steps)], begins
+        ),
+        Contender("toolstar", "rewards alone", [reinforced(2 * size.steps)], begins),
+    ]
+
+
 # ------------------------------------------------------------ all of them
 
 BENCHES: dict[str, Callable[[Size, int, Path], list[Contender]]] = {
     "webrl": webrl, "tulu": tulu, "zhongjing": zhongjing, "priming": priming, "smart": smart,
+    "toolstar": toolstar,
 }  # fmt: skip
 
 
@@ -431,7 +475,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as passing:
         root = arguments.folder or Path(passing)
         for bench in arguments.only or BENCHES:
-            told = result(bench, arguments.seeds, TINY if arguments.tiny else Size(), root)
+            told = result(bench, arguments.seeds, TINY if arguments.tiny else SIZES.get(bench, Size()), root)
             if arguments.write:
                 keep(told)
             print(json.dumps(told) if arguments.json else page(told))

@@ -100,6 +100,16 @@ def test_a_pair_is_a_group_in_which_only_what_differs_counts(made):
     assert [text.partition("<")[0] for text in shown] == ["12", "13"]
 
 
+def test_steps_of_a_pair_go_on_from_the_same_turn_as_far_as_both_begin_alike(made):
+    chosen, rejected = computed(3, 4), [*computed(3, 4)[:3], {"role": "assistant", "content": "13"}]
+    pair = preference_of(Row("a", {"chosen": chosen, "rejected": rejected}), made.environment().toolset.specs)
+    better, worse = Preferences([pair], made.chat, context_length=512, steps=True).group(0).trajectories
+    assert better.turns[0] is worse.turns[0]
+    assert better.turns[1] is not worse.turns[1]
+    one, other = Preferences([pair], made.chat, context_length=512).group(0).trajectories
+    assert one.turns[0] is not other.turns[0]
+
+
 def test_half_a_pair_says_nothing(made):
     pair = preference_of(Row("a", {"prompt": "Compute 1+1", "chosen": "2", "rejected": "3" * 400}))
     group = Preferences([pair], made.chat, context_length=100).group(0)

@@ -9,7 +9,7 @@ import pytest
 from tests_conversations import computed, written
 from tests_episodes import TASK, call, in_order, played
 from whetstone.assembly import assemble
-from whetstone.assembly.own_data import StoredEpisodes, check_data, demonstrations_of
+from whetstone.assembly.own_data import StoredEpisodes, check_data, demonstrations_of, preferences_of
 from whetstone.chat import assistant
 from whetstone.data import Choice, conversation_of, conversation_rows, logged, logged_groups
 from whetstone.data import written as in_tokens
@@ -181,6 +181,49 @@ def test_drawn_tokens_without_log_probs_are_written_ones(made):
     assert [piece.sampled for piece in episode.pieces] == [False, True]
     assert all(map(math.isnan, episode.pieces[1].logprobs))
     assert json.loads(episode.task)[1] == ids
+
+
+def rated(path):
+    """Each of two products three times, twice wrong; one that is too long beside them."""
+    wrong = [*computed(2, 3)[:3], {"role": "assistant", "content": "7"}]
+    rows = [{"messages": computed(2, 3), "reward": 0.9}, {"messages": wrong, "reward": 0.2}]
+    rows += [{"messages": computed(4, 5), "reward": 1.0}, {"messages": computed(4, 5), "reward": 0.0}]
+    endless = [*computed(2, 3)[:3], {"role": "assistant", "content": "9" * 2000}]
+    return written(path, [*rows, {"messages": endless, "reward": 0.0}])
+
+
+NO_CREDIT = dict.fromkeys(("supervised", "reinforcement", "rollout", "advantage", "objective"))
+
+
+def preferred(made, path, objective="dpo", **data):
+    settings = {"data": {"path": str(path), **data}, "objective": objective}
+    resolved = made.resolved.with_changes(NO_CREDIT, preference=settings)
+    return preferences_of(replace(made, resolved=resolved), resolved.recipe.preference)
+
+
+def test_a_log_gives_the_best_and_the_worst_of_each_task_where_its_rewards_are_named(tmp_path, made):
+    path = rated(tmp_path / "a.jsonl")
+    pairs = preferred(made, path, reward="reward")
+    better, worse = pairs.group(0).trajectories
+    assert [t.final_text for t in (better, worse)] == ["6", "7"]
+    assert pairs.group(0).rewards == (1.0, 0.0)
+    assert pairs.group(1).task.id == pairs.group(0).task.id  # of the other product both said the same
+
+
+def test_of_a_log_each_episode_is_worth_to_kto_what_it_was_paid(tmp_path, made):
+    singles = preferred(made, rated(tmp_path / "a.jsonl"), "kto", reward="reward")
+    assert sorted(singles.group(draw).rewards for draw in range(4)) == [(0.0,), (0.2,), (0.9,), (1.0,)]
+
+
+def test_steps_of_a_log_keep_all_episodes_of_a_task_with_what_they_are_worth(tmp_path, made):
+    steps = preferred(made, rated(tmp_path / "a.jsonl"), "step_dpo", reward="reward")
+    assert steps.group(0).rewards == (0.9, 0.2)
+
+
+def test_a_filter_of_episodes_over_pairs_says_that_a_log_has_to_name_its_rewards(tmp_path, made):
+    path = written(tmp_path / "a.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
+    with pytest.raises(RecipeError, match=r"min_reward: has no effect: .*of a log, `reward` names the column"):
+        preferred(made, path, min_reward=1)
 
 
 @pytest.mark.slow

@@ -8,7 +8,11 @@ import torch
 
 from tests_conversations import conversations, pairs, texts, written
 from tests_small import SMALL, StopAfter, Stopped
+from whetstone.assembly import assemble
+from whetstone.assembly.auxiliary_models import began_without_adapters
 from whetstone.errors import DataError, RecipeError, WhetstoneError
+from whetstone.policies import has_adapters, load_policy, save_policy
+from whetstone.policies.export import merged
 from whetstone.recipe import load_recipe, stages_of
 from whetstone.record.checkpoint import latest_checkpoint
 from whetstone.reporting import Progress
@@ -82,6 +86,11 @@ def test_rounds_go_through_all_stages_again(data):
         ([{"supervised": {}, "preference": {"data": "x"}}], "stages.0: holds supervised and preference at once"),
         ([{"tasks": {}}], "stages.0: holds no stage; each is one of pretraining"),
         ([{"preference": {"data": "x"}, "name": "a"}, {"preference": {"data": "y"}, "adapters": "new"}], "adapters"),
+        ([{"reinforcement": {}, "adapters": "fresh"}], '"fresh" is none of kept, new and merged'),
+        (
+            [{"supervised": {}, "policy": {"lora": {"rank": 2}}}, {"reinforcement": {}, "adapters": "merged"}],
+            "stages.1.adapters: has no effect: there are no adapters",
+        ),
         ([{"preference": {"data": "x", "batch": 3}}], "batch"),
         ([{"preference": {"data": "x"}, "objective": "orpo"}], r"stages.0.objective.*no effect.*preference\.objective"),
         ([{"supervised": {}, "advantage": "gigpo"}], "stages.0.advantage.*no effect: a stage of supervised"),
@@ -90,6 +99,48 @@ def test_rounds_go_through_all_stages_again(data):
 def test_stages_that_cannot_be_are_refused(stages, said):
     with pytest.raises(RecipeError, match=said):
         stages_of(load_recipe("demo", PLAIN, stages=stages))
+
+
+@pytest.mark.slow
+def test_adapters_go_on_begin_anew_or_are_merged_and_the_weights_themselves_go_on(data):
+    small = {"steps": 1, "batch_size": 2, "learning_rate": 0.01}
+    stages = [
+        {"name": "a", "supervised": small},
+        {"name": "kept", "supervised": small},
+        {"name": "new", "supervised": small, "adapters": "new"},
+        {"name": "merged", "supervised": small, "adapters": "merged"},
+    ]
+    resolved = load_recipe("demo", [*PLAIN, "policy.lora={rank: 2}"], stages=stages)
+    assert [bool(stage.resolved.recipe.policy.lora) for stage in stages_of(resolved)] == [True, True, True, False]
+    train(resolved, data / "run", progress=QUIET)
+    ended = {name: final_policy(data / "run/stages" / name) for name in ("1-a", "2-kept", "3-new", "4-merged")}
+    assert [has_adapters(policy.model) for policy in ended.values()] == [True, True, True, False]
+    adapters = [{k: v for k, v in ended[name].model.state_dict().items() if "lora" in k} for name in ("1-a", "2-kept")]
+    assert not alike(*adapters)  # they went on learning
+    of_second = merged(ended["2-kept"], "float32").model.state_dict()
+    began = load_policy(data / "run/stages/3-new-begins").model.state_dict()
+    assert alike(of_second, began)
+    of_third, at_last = merged(ended["3-new"], "float32").model.state_dict(), ended["4-merged"].model.state_dict()
+    assert of_third.keys() == at_last.keys()
+    assert not alike(of_third, at_last)
+
+
+def test_adapters_that_are_kept_stay_as_they_are():
+    stages = [{"supervised": {}}, {"reinforcement": {}, "policy": {"lora": {"rank": 4}}}]
+    with pytest.raises(RecipeError, match=r"stages.1.policy.lora: adapters of the stage before go on as they are"):
+        stages_of(load_recipe("demo", [*PLAIN, "policy.lora={rank: 2}"], stages=stages))
+
+
+def test_what_a_stage_with_kept_adapters_holds_on_to_is_the_policy_it_began_with(tmp_path):
+    first = assemble(load_recipe("demo", [TINY, "ablations=null", "policy.lora={rank: 2}"]))
+    assert began_without_adapters(first.resolved, first.policy)
+    save_policy(first.policy, tmp_path)
+    behind = assemble(first.resolved.with_changes({"policy.tiny": None, "policy.path": str(tmp_path)}))
+    assert has_adapters(behind.policy.model)
+    assert not began_without_adapters(behind.resolved, behind.policy)
+    other = behind.resolved.with_changes({"policy.lora.rank": 4})
+    with pytest.raises(RecipeError, match=r"policy.lora.rank: the adapters of .* have 2; write that here"):
+        assemble(other)
 
 
 def test_a_stage_beside_stages_and_rounds_without_are_refused(data):

@@ -16,8 +16,8 @@ from whetstone.assembly.placement import auxiliary_devices
 from whetstone.learning.factory import LEARNERS
 from whetstone.learning.process_model import ProcessModel
 from whetstone.learning.protocol import Learner
-from whetstone.policies import has_adapters, load_policy, placed
-from whetstone.recipe import OptimizerSettings, Part, ReinforcementSettings
+from whetstone.policies import Policy, found_model, has_adapters, holds_adapters, load_policy, placed
+from whetstone.recipe import OptimizerSettings, Part, ReinforcementSettings, Resolved
 
 _GROUP = "whetstone.scaling.learners.group:group_learner"
 """What learns in several processes, by the name a recipe could have for it, too: it stands on this room."""
@@ -37,7 +37,7 @@ def learner_for(
     places = auxiliary_devices(assembly.resolved, settings, policy.device)
     reference = None
     wanted = settings.holds_on or assembly.reads("reference_logprobs", "reference_sums")
-    if wanted and not (has_adapters(policy.model) and warmed_up is None):
+    if wanted and not (began_without_adapters(assembly.resolved, policy) and warmed_up is None):
         began = load(warmed_up) if warmed_up is not None else assemble(assembly.resolved).policy
         reference = placed(began, places.home("reference")).model.requires_grad_(False)
     teacher, process = recipe.teacher, recipe.process_model
@@ -56,6 +56,15 @@ def learner_for(
         teacher_device=places.computed["teacher"],
         process=ProcessModel(policy, process, settings) if process is not None else None,
     )
+
+
+def began_without_adapters(resolved: Resolved, policy: Policy) -> bool:
+    """Whether a policy with its adapters off is the one its stage began with: they are new, and begin as nothing."""
+    path = resolved.recipe.policy.path
+    if not has_adapters(policy.model) or path is None:
+        return has_adapters(policy.model)
+    trusted = resolved.recipe.policy.trust_remote_code
+    return not holds_adapters(found_model(path, revision=resolved.recipe.policy.revision, trust_remote_code=trusted))
 
 
 def imitator_for(assembly: Assembly, settings: OptimizerSettings, *, staging: Path | None = None) -> Learner:

@@ -12,8 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from whetstone.algorithms import OBJECTIVES
 from whetstone.assembly.assembly import Assembly
-from whetstone.assembly.instantiate import found
+from whetstone.assembly.instantiate import found, function_of
 from whetstone.chat import Message
 from whetstone.data import (
     Demonstrations,
@@ -27,11 +28,13 @@ from whetstone.data import (
     rows_of,
     text_of,
 )
+from whetstone.data.choosing import reward_of
 from whetstone.data.conversations import LEARNED_FROM
 from whetstone.data.demonstrations import Drawn
 from whetstone.data.stored_episodes import best_and_worst, is_stored
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import DataError
+from whetstone.learning.sequence_logprobs import sums_level
 from whetstone.recipe import (
     DataSettings,
     DistillationSettings,
@@ -106,11 +109,14 @@ class StoredGroups:
         return Group(group.task, group.trajectories, draw)
 
 
-def pairs_of(groups: Sequence[Group], *, singles: bool) -> list[Group]:
+def pairs_of(groups: Sequence[Group], *, singles: bool = False, steps: bool = False) -> list[Group]:
     """Of each group the best and the worst episode, token for token.
 
     Args:
-        singles: Whether each episode stands for itself instead, good where it solved its task.
+        singles: Whether each episode stands for itself instead, good where it solved its task; of a log, worth what it
+            was paid.
+        steps: Whether turns are compared with those that went on from the same one; then all episodes stay, with what
+            they are worth, and a task is taken where two of them do so and came to something else.
 
     Raises:
         DataError: No task has a better and a worse one.
@@ -118,13 +124,23 @@ def pairs_of(groups: Sequence[Group], *, singles: bool) -> list[Group]:
     found: list[Group] = []
     for group in groups:
         pair = best_and_worst(group)
-        if singles:
-            found += [Group(group.task, (_worth(each, float(each.solved)),)) for each in group.trajectories]
+        if steps:
+            found += [Group(group.task, _scored(group))] if pair is not None else []
+        elif singles:
+            found += [Group(group.task, (_worth(each, _solved(each)),)) for each in _scored(group)]
         elif pair is not None:
             found.append(Group(group.task, (_worth(pair[0], 1.0), _worth(pair[1], 0.0))))
     if not found:
         raise DataError("no task of it has a better and a worse episode")
     return found
+
+
+def _scored(group: Group) -> tuple[Trajectory, ...]:
+    return tuple(each for each in group.trajectories if each.score is not None)
+
+
+def _solved(episode: Trajectory) -> float:
+    return float(episode.solved) if episode.score is None or episode.score.success is not None else reward_of(episode)
 
 
 def _worth(trajectory: Trajectory, value: float) -> Trajectory:
@@ -178,10 +194,12 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
         RecipeError: The objective compares what the file does not have.
     """
     path, resolved = Path(settings.data.path), assembly.resolved
-    if is_stored(path):
+    singles_alone = settings.objective.name == "kto"
+    steps = sums_level(_objective_of(resolved, settings)) == "turn"
+    if _holds_episodes(settings.data):
         groups = _tasks_of(assembly, settings.data, "preference.data")
         try:
-            pairs = pairs_of(groups, singles=settings.objective.name == "kto")
+            pairs = pairs_of(groups, singles=singles_alone, steps=steps)
             return StoredGroups(pairs, seed=resolved.recipe.seed)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
@@ -191,10 +209,15 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
     if not given:
         raise DataError(f"{path}: no pairs in it")
     singles = sum(len(each.answers) == 1 for each in given)
-    if settings.objective.name != "kto" and singles:
+    if not singles_alone and singles:
         said = f'"{settings.objective.name}" compares pairs, and {singles} of {len(given)} rows are rated singles'
         raise resolved.error("preference.objective", f"{said}, which are for kto")
-    return Preferences(given, assembly.chat, context_length=assembly.policy.context_length, seed=resolved.recipe.seed)
+    room, seed = assembly.policy.context_length, resolved.recipe.seed
+    return Preferences(given, assembly.chat, context_length=room, seed=seed, steps=steps)
+
+
+def _objective_of(resolved: Resolved, settings: PreferenceSettings) -> Any:
+    return function_of(resolved, "preference.objective", settings.objective, OBJECTIVES, kind="objective")
 
 
 def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
@@ -222,7 +245,7 @@ def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[t
     """
     path, key = Path(settings.data.path), "reward_model.data"
     _refuse_turns(assembly.resolved, settings.data, key, "an episode is scored whole")
-    if is_stored(path):
+    if _holds_episodes(settings.data):
         return [group.trajectories for group in _tasks_of(assembly, settings.data, key)]
     _refuse_filters(assembly.resolved, settings.data, key)
     offered = tuple(tools_shown(assembly.environment()))
@@ -265,9 +288,15 @@ def check_mixture(assembly: Assembly) -> None:
         assembly.method.stored.read()
 
 
+def _holds_episodes(settings: DataSettings) -> bool:
+    """Whether it names episodes with rewards, of a run or, where it says which column has them, of another tool."""
+    return is_stored(Path(settings.path)) or settings.reward is not None
+
+
 def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> None:
     for name in settings.chooses:
-        raise resolved.error(f"{key}.{name}", f"has no effect: {settings.path} holds no stored episodes")
+        said = f"has no effect: {settings.path} holds no stored episodes; of a log, `reward` names the column"
+        raise resolved.error(f"{key}.{name}", said)
     _refuse_turns(resolved, settings, key, "both answers of a pair are compared whole")
 
 

@@ -23,10 +23,12 @@ from whetstone.plugins import find_part
 from whetstone.policies import (
     CPU,
     Policy,
+    adapter_shape,
     add_adapters,
     build_tiny,
     described,
     found_model,
+    has_adapters,
     in_precision,
     load_policy,
     placed,
@@ -157,9 +159,14 @@ def _prompts(source: Source) -> list[str]:
 
 
 def _adapted(resolved: Resolved, policy: Policy) -> Policy:
-    """The policy, with adapters where the recipe has them."""
+    """The policy, with adapters where the recipe has them; those it brings along go on."""
     lora = resolved.recipe.policy.lora
-    if lora is not None:
+    if lora is not None and has_adapters(policy.model):
+        for name, brought in adapter_shape(policy.model).items():
+            if getattr(lora, name) != brought:
+                said = f"the adapters of {resolved.recipe.policy.path} have {brought}; write that here"
+                raise resolved.error(f"policy.lora.{name}", f"{said}, or merge them first (whetstone export --merged)")
+    elif lora is not None:
         try:
             add_adapters(policy.model, seed=resolved.recipe.seed, **lora.model_dump())
         except PolicyError as error:

@@ -18,7 +18,7 @@ from whetstone.data.conversations import Conversation, checked, said_by, tools_o
 from whetstone.data.demonstrations import written
 from whetstone.data.order import Shuffled
 from whetstone.data.rows import Row
-from whetstone.trajectory import Group, Score, Task, Trajectory
+from whetstone.trajectory import Group, Score, Task, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,14 @@ class Preferences:
         given: The pairs, or rated singles.
         context_length: Tokens an answer may have with what stands before it.
         seed: Of the order.
+        steps: Whether the two of a pair go on from one turn, where they begin alike: for objectives that compare turns
+            with those that went on from the same one.
     """
 
-    def __init__(self, given: Sequence[Preference], chat: Chat, *, context_length: int, seed: int = 0) -> None:
-        self._given, self._chat, self._context_length = given, chat, context_length
+    def __init__(
+        self, given: Sequence[Preference], chat: Chat, *, context_length: int, seed: int = 0, steps: bool = False
+    ) -> None:
+        self._given, self._chat, self._context_length, self._steps = given, chat, context_length, steps
         self._order = Shuffled(len(given), seed=seed)
 
     def group(self, draw: int) -> Group:
@@ -87,6 +91,8 @@ class Preferences:
         told = [self._answer(preference, number) for number in range(len(preference.answers))]
         if any(each.score is None for each in told):  # half a pair says nothing
             told = [replace(each, score=None) for each in told]
+        if self._steps and len(told) == 2:
+            told = [told[0], _going_on_from(*told)]
         return Group(Task(preference.where, ""), tuple(told), draw)
 
     def all(self) -> Iterator[Trajectory]:
@@ -104,3 +110,15 @@ class Preferences:
         episode = written(alone, self._chat, context_length=self._context_length)
         score = Score(worth, success=worth > 0) if episode.score is not None else None
         return replace(episode, id=f"{preference.where}#{number}", score=score)
+
+
+def _going_on_from(one: Trajectory, other: Trajectory) -> Trajectory:
+    """The other, with the turns of the one wherever both begin alike."""
+    pairs = zip(one.turns, other.turns, strict=False)
+    parted = (k for k, (a, b) in enumerate(pairs) if _told(a) != _told(b))
+    alike = next(parted, min(len(one.turns), len(other.turns)))
+    return replace(other, turns=(*one.turns[:alike], *other.turns[alike:]))
+
+
+def _told(turn: Turn) -> object:
+    return turn.context.ids, turn.action.ids, turn.observation

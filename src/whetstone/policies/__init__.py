@@ -7,6 +7,7 @@ from whetstone.window import window
 if TYPE_CHECKING:
     from whetstone.policies.adapters import (
         adapter_alpha,
+        adapter_shape,
         adapters_off,
         add_adapters,
         can_merge,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
         takes,
         vocabulary_of,
     )
-    from whetstone.policies.policy import Policy, freeze, load_policy, placed, save_policy
+    from whetstone.policies.policy import Policy, freeze, holds_adapters, load_policy, placed, save_policy
     from whetstone.policies.precision import Precision, check_dtype, in_dtype, in_precision, suitable_dtype
     from whetstone.policies.published import PUBLISHED
     from whetstone.policies.tiny import build_tiny
@@ -66,6 +67,7 @@ __all__ = [
     "Precision",
     "StoredWeights",
     "adapter_alpha",
+    "adapter_shape",
     "adapters_off",
     "add_adapters",
     "architecture_of",
@@ -89,6 +91,7 @@ __all__ = [
     "gguf_converter",
     "has_adapters",
     "has_float64",
+    "holds_adapters",
     "in_dtype",
     "in_precision",
     "is_hub_name",

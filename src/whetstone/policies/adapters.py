@@ -142,6 +142,12 @@ def adapter_alpha(model: torch.nn.Module) -> float:
     return float(config.lora_alpha)
 
 
+def adapter_shape(model: torch.nn.Module) -> dict[str, Any]:
+    """`rank`, `alpha` and `dora` of a model's adapters."""
+    (config,) = model.peft_config.values()  # type: ignore[operator]
+    return {"rank": int(config.r), "alpha": float(config.lora_alpha), "dora": bool(config.use_dora)}
+
+
 def can_merge(model: torch.nn.Module) -> bool:
     """Whether a model's adapters are sums that weights can take in (`merged_weights`): DoRA's are none."""
     if not has_adapters(model):

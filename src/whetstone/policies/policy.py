@@ -239,13 +239,18 @@ def _check_attention(folder: Path, config: Any) -> None:
             )
 
 
+def holds_adapters(folder: Path) -> bool:
+    """Whether a folder holds adapters, and names what they stand on."""
+    return (folder / _ADAPTERS).is_file()
+
+
 def _base(folder: Path) -> Path:
     """Where the weights are that adapters in `folder` stand on; the folder itself without adapters.
 
     Raises:
         PolicyError: That folder is gone.
     """
-    if not (folder / _ADAPTERS).is_file():
+    if not holds_adapters(folder):
         return folder
     named = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8")).get("base_model_name_or_path") or _BESIDE
     # where the folder was moved, what it brought along is still beside it

@@ -386,9 +386,9 @@ class Recipe(Settings):
     learner: Annotated[Part, named("local")] = Part(name="local")
     """What learns: `local`, in this process; or `package.module:Class`."""
     scale: Annotated[ScaleSettings, backend_alone()] = ScaleSettings()
-    """Where all of this runs: in this process, in parts that Ray places (`local-ray`, `ray`; see `docs/ray.md`), or with
-    several processes that learn (`docs/scaling-learners.md`). It decides no result of a run that is a function of its
-    recipe, and a run may go on with another."""
+    """Where all of this runs: in this process, in parts that Ray places (`local-ray`, `ray`; see `docs/ray.md`), or
+    with several processes that learn (`docs/scaling-learners.md`). It decides no result of a run that is a function of
+    its recipe, and a run may go on with another."""
     supervised: SupervisedSettings | None = None
     """The warm-up; null leaves it out."""
     reinforcement: ReinforcementSettings | None = None

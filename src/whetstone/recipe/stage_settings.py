@@ -172,12 +172,14 @@ class PreferenceSettings(OptimizerSettings):
     """Pairs of a better and a worse answer, or single ones that were rated."""
 
     data: Annotated[DataSettings, _data()]
-    """Rows with `chosen` and `rejected` (and `prompt`), or with `prompt`, `completion` and `label`; or stored episodes:
-    the best and the worst of each task, token for token, or for `kto` each by itself."""
+    """Rows with `chosen` and `rejected` (and `prompt`), or with `prompt`, `completion` and `label`; or stored episodes,
+    a run's, or those of a log whose column of rewards `reward` names: the best and the worst of each task, token for
+    token; for `kto` each by itself; for `step_dpo` all of them, turn by turn where they part."""
     batch_size: int = Field(16, ge=1)
     """Pairs, or rated singles, a step; again when all were."""
     objective: Annotated[Part, named("dpo")] = Part(name="dpo")
-    """`dpo`, `ipo`, `simpo`, `orpo`; of rated singles `kto`."""
+    """`dpo`, `ipo`, `simpo`, `orpo`, and `step_dpo`, which compares turns that went on from the same one; of rated
+    singles `kto`."""
     reference_device: str | None = None
     """As of reinforcement."""
     reference_offload: bool = False

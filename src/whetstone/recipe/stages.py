@@ -38,7 +38,7 @@ class NamedStage:
     resolved: Resolved
     """A recipe with this stage alone; its policy is still the one the whole begins with."""
     new_adapters: bool
-    """Whether what adapters learned before is merged into the weights, and new ones begin."""
+    """Whether what adapters learned before is merged into the weights, beside which new ones begin or none."""
     reads: Mapping[str, str] = field(default_factory=dict)
     """By dotted key, the stage before it that is read there: `supervised.data` → `1-sampling`."""
 
@@ -126,9 +126,9 @@ def _ends_early(recipe: Recipe) -> bool:
 def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -> NamedStage:
     kind = next(kind for kind in STAGE_KINDS if kind in stage)
     adapters = stage.get("adapters", "kept")
-    if adapters not in ("kept", "new"):
-        raise resolved.error(f"{key}.adapters", f'"{adapters}" is neither kept nor new')
-    if adapters == "new" and resolved.recipe.policy.lora is None:
+    if adapters not in ("kept", "new", "merged"):
+        raise resolved.error(f"{key}.adapters", f'"{adapters}" is none of kept, new and merged')
+    if adapters != "kept" and resolved.recipe.policy.lora is None:
         raise resolved.error(f"{key}.adapters", "has no effect: there are no adapters (policy.lora)")
     without: dict[str, Any] = {other: None for other in STAGE_KINDS if other != kind}
     without |= {"stages": None, "rounds": None, "ablations": None}
@@ -150,6 +150,12 @@ def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -
     changed = resolved.with_changes(without, **sections)
     settings = getattr(changed.recipe, kind)
     more: dict[str, Any] = {"title": f"{resolved.recipe.title or resolved.name}: {kind}"}
+    lora = resolved.recipe.policy.lora
+    if place and lora is not None and adapters != "new" and changed.recipe.policy.lora != lora:
+        said = "adapters of the stage before go on as they are; adapters: new begins others, adapters: merged has none"
+        raise resolved.error(f"{key}.policy.lora", said)
+    if adapters == "merged":
+        more["policy.lora"] = None
     if place:  # what it samples and in which order it reads are other than those of the stages before
         more["seed"] = derive_seed(resolved.recipe.seed, "stage", place) % 2**31
     if kind not in ("sampling", REWARD_MODEL) and "learning_rate" not in settings.model_fields_set:
@@ -158,4 +164,4 @@ def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -
             settings.learning_rate if resolved.recipe.policy.path is not None else _TINY_RATE
         )
     own = stage.get("name")
-    return NamedStage(f"{place + 1}-{own or kind}", kind, changed.with_changes(more), adapters == "new")
+    return NamedStage(f"{place + 1}-{own or kind}", kind, changed.with_changes(more), adapters != "kept")

@@ -40,6 +40,20 @@ def test_where_q_is_what_it_should_be_nothing_is_learned():
     assert said.targets["token_values"].tolist() == near(1.1)
 
 
+def test_conservative_values_are_imitation_by_as_much_and_leave_the_states_value():
+    given = of(0, 0, 1), of(0.3, 0.1, 0.4), of(0), of(-1.0, -0.2, -2.0), whole(0, 0, 0)
+    plain, held = b_coder(*given), b_coder(*given, conservative=0.3)
+    assert (held.advantages - plain.advantages).tolist() == near(0.3, 0.3, 0.3)
+    assert torch.equal(held.targets["token_values"], plain.targets["token_values"])
+    # of three actions, V .7, β .1: what the penalty adds is how much likelier the stored one, 2, could be
+    logits, value, beta = of(0.2, -1.0, 0.5).requires_grad_(), 0.7, 0.1
+    q = value + beta * logits.log_softmax(0)
+    penalty = beta * torch.logsumexp(q / beta, 0) - q[2]
+    (one,) = torch.autograd.grad(penalty, logits)
+    (other,) = torch.autograd.grad(-beta * logits.log_softmax(0)[2], logits)
+    assert one.tolist() == near(*other.tolist())
+
+
 def test_the_policy_moves_as_its_part_of_the_squared_residual_does():
     rewards, values, last, run = of(0, 0, 1), of(0.3, 0.1, 0.4), of(0), whole(0, 0, 0)
     logprobs = of(-1.0, -0.2, -2.0).requires_grad_()
