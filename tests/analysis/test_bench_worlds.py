@@ -30,7 +30,7 @@ class Once:
         pass
 
 
-async def wrong(trajectory):
+async def wrong(task, actions):
     return 0.0
 
 

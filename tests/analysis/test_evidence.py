@@ -25,7 +25,7 @@ from whetstone.analysis.evidence import (
 from whetstone.analysis.measures import area_under, first_reached, measure_from
 from whetstone.analysis.repeats import repeats_of
 from whetstone.errors import NonFiniteError, RecipeError
-from whetstone.reporting import Progress
+from whetstone.reporting import Journal, Progress
 from whetstone.training import train
 
 TASKS = 40
@@ -179,6 +179,15 @@ def test_measures_as_they_are_written():
         measure_from({"tokens_to": 50})
 
 
+def test_how_much_a_metric_moves_is_a_measure(tmp_path):
+    journal = Journal(tmp_path)
+    for step, norm in enumerate((1.0, 3.0, 1.0, 3.0)):  # deviation of the whole: √(4 · 1² / 4) = 1
+        journal.record("reinforcement", step + 1, {"update/gradient_norm": norm})
+    found = measure_from({"metric": "update/gradient_norm", "over": "deviation", "better": "lower"})
+    assert found.of(tmp_path, {}) == 1.0
+    assert found.label == "update/gradient_norm (deviation)"
+
+
 TOY = """
 question: Does it run?
 recipe:
@@ -267,7 +276,8 @@ claims:
 def test_a_stored_result_is_judged_under_the_claims_of_today_and_keeps_its_date():
     old = bench(contenders=("a", "b", "c"))
     success = {"a": 0.8, "b": 0.5, "c": 0.2}
-    rows = {name: {seed: {**row(seed, s), "settings": "x"} for seed in range(3)} for name, s in success.items()}
+    of = {"settings": "x", "version": "0"}
+    rows = {name: {seed: {**row(seed, s), **of} for seed in range(3)} for name, s in success.items()}
     result = result_of("bench", old, rows, world="demo", machine="m", budget={}, tasks=TASKS)
     again = judged_anew(bench(A_ABOVE_B), {**result, "date": "2020-01-01", "version": "0"})
     assert [claim["verdict"] for claim in again["claims"]] == [HELD]
