@@ -4,6 +4,7 @@ the same warm-up, with the same budget, over several seeds.
     python benchmarks/evidence.py credit --seeds 5
     python benchmarks/evidence.py credit --only grpo gigpo --seeds 2     # the rest of the result stays as it is
     python benchmarks/evidence.py credit --write                        # benchmarks/results/evidence/credit.{json,md}
+    python benchmarks/evidence.py all --judge                           # stored results under the claims of today
 
 Stopped or killed at any moment, the same command goes on. One thread; `--idle` takes only time nobody else wants.
 """
@@ -24,8 +25,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from whetstone.analysis.evidence import Bench, assembled, read_bench, run_bench, stale
+from whetstone.analysis.evidence import Bench, assembled, judged_anew, read_bench, run_bench, stale
 from whetstone.analysis.papers import part_line, verdicts_of
+from whetstone.analysis.repeats import repeats_of
 from whetstone.errors import WhetstoneError, did_you_mean
 from whetstone.reporting import Progress
 from whetstone.reporting.front import front_chart, front_of
@@ -40,13 +42,14 @@ _BARS = "▁▂▃▄▅▆▇█"
 def main() -> None:
     """Run a bench and tell what became of its claims."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="of a file of benchmarks/evidence, or a file")
+    parser.add_argument("name", help="of a file of benchmarks/evidence, or a file; with --judge also: all")
     parser.add_argument("--seeds", type=int, help="how many; as the file says")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", default=[], metavar="CONTENDER")
     parser.add_argument("--runs", type=Path, help="where runs are kept: runs/evidence/NAME")
     parser.add_argument("--write", action="store_true", help="keep the result among benchmarks/results/evidence")
     parser.add_argument("--check", action="store_true", help="make every part, train nothing")
+    parser.add_argument("--judge", action="store_true", help="judge what is stored under today's claims, run nothing")
     parser.add_argument("--idle", action="store_true", help="run with time that nothing else wants")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
@@ -66,7 +69,10 @@ def main() -> None:
 
 
 def evidence(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """The bench's result; None where it was only checked."""
+    """The bench's result; None where it was only checked or judged."""
+    if arguments.judge:
+        judge(arguments.name)
+        return None
     path = Path(arguments.name) if arguments.name.endswith(".yaml") else BENCHES / f"{arguments.name}.yaml"
     if not path.is_file():
         known = sorted(file.stem for file in BENCHES.glob("*.yaml"))
@@ -90,6 +96,25 @@ def evidence(arguments: argparse.Namespace) -> dict[str, Any] | None:
     if arguments.write:
         keep(told)
     return told
+
+
+def judge(name: str) -> None:
+    """Write stored results and their pages anew, as their claims are now.
+
+    Args:
+        name: Of a bench; all: every one that has a result.
+
+    Raises:
+        WhetstoneError: It has none.
+    """
+    stored = sorted(RESULTS.glob("*.json") if name == "all" else RESULTS.glob(f"{name}.json"))
+    if not stored:
+        raise WhetstoneError(f"{name} has no stored result in {RESULTS}; run it with --write")
+    for path in stored:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        again = judged_anew(read_bench(BENCHES / path.name.replace(".json", ".yaml")), told)
+        keep(again)
+        print(f"{path.stem}: {', '.join(claim['verdict'] for claim in again['claims'])}")
 
 
 def machine() -> str:
@@ -173,6 +198,7 @@ def page(told: Mapping[str, Any]) -> str:
         shown = "; ".join(part_line(part) for part in claim["parts"]) or claim.get("why", "")
         lines.append(f"| {claim['paper']} | {claim['claim']} | {claim['verdict']} | {shown} |")
     lines += [f"| {each['paper']} | {each['claim']} | not tried | {each['why']} |" for each in told["not_tried"]]
+    lines += of_repeats(told)
     failures = [
         f"- {each['name']}, seed {run['seed']}: {run['failed']}"
         for each in told["contenders"]
@@ -189,6 +215,35 @@ def page(told: Mapping[str, Any]) -> str:
         "at most. Of a single seed nothing is said.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def of_repeats(told: Mapping[str, Any]) -> list[str]:
+    """What later seeds say of each claim, where there are as many as to say something."""
+    settings = read_bench(BENCHES / f"{told['name']}.yaml") if (BENCHES / f"{told['name']}.yaml").is_file() else None
+    repeats = repeats_of(settings, told) if settings is not None else []
+    if settings is None or not repeats:
+        return []
+    share = ("success", "area under the curve")
+    agreed = sum(each["agrees"] for each in repeats)
+    lines = [
+        "",
+        "## Repeated",
+        "",
+        f"The first {settings.seeds} seeds against those run later. {agreed} of {len(repeats)} later means lie in the",
+        "interval of the first.",
+        "",
+        "| claim | measure | first | later | verdicts | agrees |",
+        "| --- | --- | --- | --: | --- | --- |",
+    ]
+    for each in repeats:
+        scale = 100.0 if each["measure"] in share else 1.0
+        low, high = (scale * end for end in each["interval"])
+        first = f"{scale * each['first']:+.1f} ({low:+.1f} to {high:+.1f})"
+        said = each["verdicts"][0] if len(set(each["verdicts"])) == 1 else " → ".join(each["verdicts"])
+        later, agrees = f"{scale * each['again']:+.1f}", "yes" if each["agrees"] else "no"
+        measured = f"{each['measure']} against {each['than']}"
+        lines.append(f"| {each['claim']} | {measured} | {first} | {later} | {said} | {agrees} |")
+    return lines
 
 
 def of_runs(told: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from whetstone.analysis.evidence import (
     BenchSettings,
     assembled,
     claims_of,
+    judged_anew,
     read_bench,
     result_of,
     row_of,
@@ -22,8 +23,9 @@ from whetstone.analysis.evidence import (
     stale,
 )
 from whetstone.analysis.measures import area_under, first_reached, measure_from
+from whetstone.analysis.repeats import repeats_of
 from whetstone.errors import NonFiniteError, RecipeError
-from whetstone.reporting import Progress
+from whetstone.reporting import Journal, Progress
 from whetstone.training import train
 
 TASKS = 40
@@ -177,6 +179,15 @@ def test_measures_as_they_are_written():
         measure_from({"tokens_to": 50})
 
 
+def test_how_much_a_metric_moves_is_a_measure(tmp_path):
+    journal = Journal(tmp_path)
+    for step, norm in enumerate((1.0, 3.0, 1.0, 3.0)):  # deviation of the whole: √(4 · 1² / 4) = 1
+        journal.record("reinforcement", step + 1, {"update/gradient_norm": norm})
+    found = measure_from({"metric": "update/gradient_norm", "over": "deviation", "better": "lower"})
+    assert found.of(tmp_path, {}) == 1.0
+    assert found.label == "update/gradient_norm (deviation)"
+
+
 TOY = """
 question: Does it run?
 recipe:
@@ -260,3 +271,43 @@ claims:
     assert claim["verdict"] == IN_PART
     assert told["contenders"][0]["runs"][2]["outcomes"] == "10"
     assert stale(told) == []
+
+
+def test_a_stored_result_is_judged_under_the_claims_of_today_and_keeps_its_date():
+    old = bench(contenders=("a", "b", "c"))
+    success = {"a": 0.8, "b": 0.5, "c": 0.2}
+    of = {"settings": "x", "version": "0"}
+    rows = {name: {seed: {**row(seed, s), **of} for seed in range(3)} for name, s in success.items()}
+    result = result_of("bench", old, rows, world="demo", machine="m", budget={}, tasks=TASKS)
+    again = judged_anew(bench(A_ABOVE_B), {**result, "date": "2020-01-01", "version": "0"})
+    assert [claim["verdict"] for claim in again["claims"]] == [HELD]
+    assert (again["date"], again["version"]) == ("2020-01-01", "0")
+    assert [each["name"] for each in again["contenders"]] == ["a", "b"]  # c is no contender any more
+    assert stale(again) == ["a", "b"]  # rows of another version, and of another state of the file
+
+
+def runs(*success):
+    return [row(seed, each) for seed, each in enumerate(success)]
+
+
+def of_seeds(count):
+    return bench(A_ABOVE_B).model_copy(update={"seeds": count})
+
+
+def test_a_later_mean_in_the_interval_of_the_first_agrees():
+    (part,) = repeats_of(of_seeds(3), told(a=runs(0.8, 0.7, 0.75, 0.7, 0.8), b=runs(0.5, 0.5, 0.5, 0.5, 0.5)))
+    # first +30, +20, +25: mean +25, 95 % half width 4.30 · 5 / √3 = 12.4; later +20, +30: mean +25
+    assert round(part["first"], 3) == round(part["again"], 3) == 0.25
+    assert part["agrees"]
+    assert [round(end, 3) for end in part["interval"]] == [0.126, 0.374]
+    assert part["verdicts"][0] == "held"
+
+
+def test_a_later_mean_outside_it_does_not():
+    (part,) = repeats_of(of_seeds(3), told(a=runs(0.8, 0.7, 0.75, 0.4, 0.4), b=runs(0.5, 0.5, 0.5, 0.5, 0.5)))
+    assert not part["agrees"]
+    assert part["verdicts"] == ["held", "not held at this scale"]
+
+
+def test_one_later_seed_repeats_nothing():
+    assert repeats_of(of_seeds(3), told(a=runs(0.8, 0.7, 0.75, 0.4), b=runs(0.5, 0.5, 0.5, 0.5))) == []

@@ -13,6 +13,7 @@ from whetstone.plugins import OptionError
 from whetstone.rollout import Method
 from whetstone.rollout.context_transforms import (
     BudgetLine,
+    ChosenExamples,
     Demonstrations,
     Experience,
     Hint,
@@ -85,6 +86,40 @@ def test_all_of_a_group_see_the_same_and_none_its_own_task():
 def test_a_schedule_with_a_gap_is_refused(counts, said):
     with pytest.raises(OptionError, match=said):
         Demonstrations(examples=["a"], counts=counts)
+
+
+# ------------------------------------------------------------ examples by kind
+
+NEEDS, KNOWS = (replace(TASK, tags={"kind": kind}) for kind in ("needs", "knows"))
+
+
+def after(view, task, *rewards):
+    """Groups of it are rewarded so, by how many examples they read."""
+    for step in range(60):
+        read_one = "one" in (text := read(view, at(step, task=task)))
+        sampled = [path(str(k), rewards[read_one], opening=text) for k in range(2)]
+        view.observe(heard(Group(task, tuple(sampled))))
+
+
+def test_examples_are_shown_where_they_help_and_saved_where_they_do_not():
+    view = ChosenExamples(examples=["one"], price=0.1, rate=0.5)
+    assert read(view, at(size=1, task=NEEDS)) == "one\n\ngo"  # a kind that was never met is no reason to save
+    after(view, NEEDS, 0.0, 1.0)
+    after(view, KNOWS, 1.0, 1.0)
+    assert read(view, at(size=1, task=NEEDS)) == "one\n\ngo"
+    assert read(view, at(size=1, task=KNOWS)) == "go"
+    assert view.metrics() == {"kinds": 2.0, "best_count": 0.5}
+
+
+def test_what_examples_earned_is_kept():
+    view, again = ChosenExamples(examples=["one"]), ChosenExamples(examples=["one"])
+    after(view, KNOWS, 1.0, 1.0)
+    again.load_state(view.state())
+    assert again.values == view.values
+    # 0.5 + 0.2 (1 − 0.5) = 0.6 behind one group that read none
+    once = ChosenExamples(examples=["one"])
+    once.observe(heard(Group(KNOWS, (path("p", 1.0, opening="go"),))))
+    assert once.values == {"knows": [pytest.approx(0.6), 0.5]}
 
 
 # ------------------------------------------------------------ rubrics
@@ -399,6 +434,8 @@ def test_what_shows_nothing_is_as_if_it_was_not_there(name):
     [
         (lambda: BudgetLine(budgets=()), "one or more calls"),
         (lambda: Instructions(texts=[]), "one to 8"),
+        (lambda: ChosenExamples(examples=[]), "one or more"),
+        (lambda: ChosenExamples(examples=["a"], temperature=0), "above 0"),
         (lambda: Instructions(texts=["a"], temperature=0), "above 0"),
         (lambda: Lessons(texts=["a", "b"], most=1), "at most 1"),
         (lambda: Experience(golden=0, warning=0), "one entry or more"),

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tests_episodes import CHAT, TASK, call, collected, in_order, path, turn
 from whetstone.chat import assistant
@@ -170,6 +171,26 @@ def test_rex_rag_worked_numbers():
     ratios = [p / mu for p, mu in zip((0.1, 0.05), found[1:], strict=True)]
     assert ratios == pytest.approx([0.15, 0.1])
     assert splice_logprobs([(5, 7)], (5, 7)) == [0.0, 0.0]
+
+
+def test_ratios_to_how_a_sentence_was_drawn_leave_the_gradient_of_the_policy_unbiased():
+    # what spliced sentences bring in the mean, weighed by policy over pool, is what the policy's own would bring
+    pool, paid = [(0, 1), (0, 2), (2, 1), (2, 1)], {(0, 1): 1.0, (0, 2): -0.5, (2, 1): 2.0}
+    logits = torch.linspace(-1, 1, 9, dtype=torch.float64).reshape(3, 3).requires_grad_()  # token by token before it
+    begin = torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64, requires_grad=True)
+
+    def of_policy(sentence):
+        return begin.log_softmax(0)[sentence[0]] + logits.log_softmax(1)[sentence[0], sentence[1]]
+
+    exact = torch.autograd.grad(sum(of_policy(each).exp() * paid[each] for each in paid), (begin, logits))
+    drawn = sum(
+        (of_policy(each) - sum(splice_logprobs(pool, each))).exp() * paid[each] / len(pool) for each in pool
+    )  # each of the pool as often as another
+    for ours, theirs in zip(torch.autograd.grad(drawn, (begin, logits)), exact, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-12)
+    # without the ratio the mean is another: what was spliced would count by how often it was, not by how likely it is
+    uncorrected = sum(of_policy(each) * paid[each] / len(pool) for each in pool)
+    assert not torch.allclose(torch.autograd.grad(uncorrected, logits)[0], exact[1], atol=1e-2)
 
 
 def test_behind_a_wrong_answer_a_sentence_is_spliced_and_trained_with_its_probability():

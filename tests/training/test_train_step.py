@@ -30,6 +30,10 @@ METHODS = {
         "rollout.context_transforms=[{name: instructions, texts: [a, b, c]}]",
         "policy.tiny.context_length=384",
     ],
+    "chosen examples": [
+        "rollout.context_transforms=[{name: chosen_examples, examples: [a, b]}]",
+        "policy.tiny.context_length=384",
+    ],
     "made tasks": ["curriculum={name: generated, generator: 'tests_small:harder', gates: ['tests_small:sensible']}"],
     "own starts": ["curriculum={name: pool, size: 3}", "rollout.start={name: own_prefix, until: 50}"],
     "allocated": ["rollout.allocate={name: by_success, by: kind, least_turns: 2}"],

@@ -282,6 +282,18 @@ def result_of(
     return {**told, "claims": claims_of(settings, told), "not_tried": untried}
 
 
+def judged_anew(settings: BenchSettings, told: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored result under the claims its file has now; nothing is run, and its date, version and rows stay.
+
+    Args:
+        told: As `result_of` made it.
+    """
+    rows = {each["name"]: {run["seed"]: run for run in each["runs"]} for each in told["contenders"]}
+    of_result = {key: told[key] for key in ("world", "machine", "budget", "tasks")}
+    again = result_of(told["name"], settings, rows, **of_result)
+    return {**again, "version": told["version"], "date": told["date"]}
+
+
 def row_of(
     settings: BenchSettings, contender: str, seed: int, measures: Mapping[str, float | None], outcomes: Sequence[float]
 ) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ _OVER: Mapping[str, Callable[[Sequence[float]], float]] = {
     "last": lambda values: values[-1],
     "max": max,
     "min": min,
+    "deviation": pstdev,
 }
 
 
@@ -42,7 +43,8 @@ class Measure:
     target: float = 0.0
     """A share of successes, for `tokens_to`."""
     over: str = "mean"
-    """How the steps of reinforcement become one number, for `metric`: their `mean`, `max`, `min`, or the `last`."""
+    """How the steps of reinforcement become one number, for `metric`: their `mean`, `max`, `min`, `deviation`, or the
+    `last`."""
     lower_is_better: bool = False
 
     @property

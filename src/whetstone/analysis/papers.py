@@ -40,12 +40,15 @@ class Tried:
     seeds: int
     date: str
     version: str
+    scale: str = ""
+    """How small it was: what each run could spend and how many tasks it was judged by."""
 
     @property
     def sentence(self) -> str:
         """In a line."""
         stale = f", stale: of version {self.version}" if self.version != release() else ""
-        return f"{self.verdict} ({self.bench}, {self.seeds} seeds, {self.date}{stale}): {self.figures}"
+        small = f" of {self.scale}" if self.scale else ""
+        return f"{self.verdict} ({self.bench}, {self.seeds} seeds{small}, {self.date}{stale}): {self.figures}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +179,18 @@ def verdicts_of(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "seeds": min(part["seeds"] for part in claim["parts"]),
             "date": told["date"],
             "version": told["version"],
+            "scale": _scale(told),
         }
         for told in sorted(results, key=lambda told: str(told["name"]))
         for claim in told["claims"]
         if claim["verdict"] != NOT_TRIED
     ]
+
+
+def _scale(told: Mapping[str, Any]) -> str:
+    """What each run of a result could spend and how many tasks it was judged by; empty where a script said how long."""
+    spent = [f"{most:,.0f} {unit.replace('_', ' ')}" for unit, most in told["budget"].items()]
+    return " and ".join([*spent, f"{told['tasks']} tasks"]) if spent else ""
 
 
 def part_line(part: Mapping[str, Any]) -> str:

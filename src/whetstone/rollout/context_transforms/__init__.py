@@ -1,6 +1,7 @@
 """What the policy reads beside what the environment said."""
 
 from whetstone.rollout.context_transforms.budget_line import BudgetLine
+from whetstone.rollout.context_transforms.chosen_examples import ChosenExamples
 from whetstone.rollout.context_transforms.demonstrations import Demonstrations
 from whetstone.rollout.context_transforms.experience import Experience
 from whetstone.rollout.context_transforms.hint import Hint
@@ -10,6 +11,7 @@ from whetstone.rollout.context_transforms.rubric import Rubric
 
 CONTEXT_TRANSFORMS = {
     "budget_line": BudgetLine,
+    "chosen_examples": ChosenExamples,
     "demonstrations": Demonstrations,
     "experience": Experience,
     "hint": Hint,
@@ -21,6 +23,7 @@ CONTEXT_TRANSFORMS = {
 __all__ = [
     "CONTEXT_TRANSFORMS",
     "BudgetLine",
+    "ChosenExamples",
     "Demonstrations",
     "Experience",
     "Hint",
