@@ -8,9 +8,12 @@ both set so that hardly any episode meets them (`sampled_tokens` tells); TRL com
 the next of any. Each side's own defaults stand for the loss's normalisation.
 
     python benchmarks/end_to_end.py --model FOLDER      the same with a pretrained model that knows the Hermes format
+    python benchmarks/end_to_end.py --keep FILE         each step a line; one that was stopped goes on
 
 A pretrained model is one that has ChatML and was warmed up on the calculator (`whetstone export RUN --merged`); it is
-computed and trained whole, in what suits it and the machine. Its prompts describe two tools, so that they are long.
+computed and trained whole, in what suits it and the machine (TRL's weights are held in that, too, which is quicker than
+its mixed precision). Its prompts describe two tools, so that they are long. Each block of a side is a process of its
+own then, so that the memory a step takes can be told; `--prompts 2` makes steps a quarter as long.
 
 Needs TRL: pip install -e '.[bench]'
 """
@@ -22,6 +25,7 @@ import asyncio
 import contextlib
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,11 +33,13 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
+from learner import forget_peak, held
+from turns import Turns
 from whetstone.assembly import Assembly, assemble
 from whetstone.assembly.auxiliary_models import learner_for
 from whetstone.chat import user
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.policies import Policy, load_policy
+from whetstone.policies import Policy, in_dtype, load_policy
 from whetstone.recipe import load_recipe
 from whetstone.record.checkpoint import latest_checkpoint
 from whetstone.record.store import RunStore
@@ -110,7 +116,6 @@ REINFORCEMENT = [
     "policy.tiny=null",
     f"rollout.max_new_tokens={TURN_TOKENS}",
     f"rollout.group_size={GROUP}",
-    f"reinforcement.tasks_per_step={PROMPTS}",
     "reinforcement.optimizer=adamw",
     "reinforcement.steps=10000",
     f"reinforcement.learning_rate={RATE}",
@@ -140,10 +145,11 @@ def warmed_up(format: str, folder: Path) -> Path:
 class Ours:
     """Whole training steps of Whetstone."""
 
-    def __init__(self, format: str, model: Path, folder: Path, *, pretrained: bool) -> None:
+    def __init__(self, format: str, model: Path, folder: Path, *, prompts: int, pretrained: bool) -> None:
         given = [*OVERRIDES, *(PRETRAINED if pretrained else []), *REINFORCEMENT, f"chat.format={format}"]
+        given.append(f"reinforcement.tasks_per_step={prompts}")
         resolved = load_recipe("demo", [*given, f"policy.path={model}"])
-        self.resolved, self.folder = resolved, folder
+        self.resolved, self.folder, self.prompts = resolved, folder, prompts
         self.assembly: Assembly | None = None
 
     async def block(self, steps: int, warm: int = 1) -> list[dict[str, float]]:
@@ -154,15 +160,15 @@ class Ours:
             self.assembly = await run_in_compute_thread(assemble, self.resolved)
             learner = await run_in_compute_thread(learner_for, self.assembly, settings, None)
             engine = await run_in_compute_thread(self.assembly.engine)
-            store = RunStore(self.folder, groups_per_file=PROMPTS)
+            store = RunStore(self.folder, groups_per_file=self.prompts)
             self.work = Reinforcement(self.assembly, learner, engine, settings, store=store, base_version=0)
         told = []
         for _ in range(steps + warm):
             began = time.perf_counter()
             metrics = await self.work.step()
             seconds = time.perf_counter() - began
-            tokens = metrics["episode/action_tokens"] * PROMPTS * GROUP
-            told.append({"seconds": seconds, "tokens": tokens, "reward": metrics["reward/mean"]})
+            tokens = metrics["episode/action_tokens"] * self.prompts * GROUP
+            told.append({"seconds": seconds, "tokens": tokens, "reward": metrics["reward/mean"], "peak": held("VmHWM")})
             print(f"whetstone: {seconds:.1f} s, {tokens:.0f} tokens", file=sys.stderr)
         return told[warm:]
 
@@ -170,11 +176,13 @@ class Ours:
 class Theirs:
     """Whole training steps of TRL's GRPOTrainer."""
 
-    def __init__(self, format: str, model: Path, described: str, tasks: list[Task], *, pretrained: bool) -> None:
+    def __init__(
+        self, format: str, model: Path, described: str, tasks: list[Task], *, prompts: int, pretrained: bool
+    ) -> None:
         from datasets import Dataset
 
-        self.format, self.model, self.pretrained = format, model, pretrained
-        self.rows_a_pass = PRETRAINED_ROWS if pretrained else PROMPTS * GROUP
+        self.format, self.model, self.pretrained, self.episodes = format, model, pretrained, prompts * GROUP
+        self.rows_a_pass = PRETRAINED_ROWS if pretrained else self.episodes
         system = {"role": "system", "content": described}
         self.prompts = [[system, {"role": "user", "content": task.prompt}] for task in tasks]
         self.rows = Dataset.from_list([{"prompt": prompt} for prompt in self.prompts])
@@ -182,6 +190,8 @@ class Theirs:
     def policy(self) -> Policy:
         """The warmed-up policy, as TRL wants its tokenizer."""
         policy = load_policy(self.model)
+        if self.pretrained:
+            policy.model.to(in_dtype(policy.model.num_parameters(), "auto", policy.device))
         policy.tokenizer.chat_template = CHATML if self.pretrained else TEMPLATES[self.format]
         begin, end = (
             ("<|im_start|>assistant\n", r"<\|im_end\|>\s*") if self.pretrained else ("<|assistant|>", r"<\|end\|>\s*")
@@ -209,7 +219,7 @@ class Theirs:
         from transformers import TrainerCallback
         from trl import GRPOConfig, GRPOTrainer
 
-        policy = self.policy()
+        policy, episodes = self.policy(), self.episodes
         told: list[dict[str, float]] = []
 
         class Clock(TrainerCallback):  # type: ignore[misc]
@@ -222,9 +232,9 @@ class Theirs:
 
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 now = time.perf_counter()
-                tokens = trainer._metrics["train"]["completions/mean_length"][-1] * PROMPTS * GROUP
+                tokens = trainer._metrics["train"]["completions/mean_length"][-1] * episodes
                 earned = trainer._metrics["train"]["reward"][-1]
-                told.append({"seconds": now - self.before, "tokens": tokens, "reward": earned})
+                told.append({"seconds": now - self.before, "tokens": tokens, "reward": earned, "peak": held("VmHWM")})
                 print(f"trl: {now - self.before:.1f} s, {tokens:.0f} tokens", file=sys.stderr)
                 self.before = now
 
@@ -237,7 +247,7 @@ class Theirs:
                 use_cpu=True,
                 bf16=False,
                 per_device_train_batch_size=self.rows_a_pass,
-                gradient_accumulation_steps=PROMPTS * GROUP // self.rows_a_pass,
+                gradient_accumulation_steps=self.episodes // self.rows_a_pass,
                 num_generations=GROUP,
                 max_completion_length=TURNS * TURN_TOKENS,
                 max_tool_calling_iterations=TURNS - 1,
@@ -267,37 +277,82 @@ class Theirs:
         return told[warm:]
 
 
-async def measure(
-    format: str, blocks: int, steps: int, warm: int, kept: Path | None = None, given: Path | None = None
-) -> dict[str, Any]:
-    """Both sides, in turn; with a pretrained model where one is given."""
-    with tempfile.TemporaryDirectory() as folder:
-        warm_up = (kept or Path(folder)) / f"warm-{format}"
-        model = given if given is not None else await asyncio.to_thread(warmed_up, format, warm_up)
-        ours = Ours(format, model, Path(folder) / "run", pretrained=given is not None)
-        await ours.block(0, warm)
-        assert ours.assembly is not None
-        specs = ours.assembly.environment().toolset.specs  # type: ignore[attr-defined]
-        described = ours.assembly.chat.format.describe(specs)
-        tasks = [ours.assembly.source.task(i) for i in range(64)]
-        theirs = Theirs(format, model, described, tasks, pretrained=given is not None)
-        if theirs.prompt() != tuple(ours.assembly.chat.open([user(theirs.prompts[0][1]["content"])], specs).ids):
+class Sides:
+    """Both sides, with the same policy, prompts and tools.
+
+    Args:
+        model: A pretrained model; None: a small one is warmed up.
+        kept: Where warmed-up policies are kept, and taken from.
+    """
+
+    def __init__(self, format: str, folder: Path, *, prompts: int, model: Path | None, kept: Path | None) -> None:
+        warm = (kept or folder) / f"warm-{format}"
+        used, pretrained = model if model is not None else warmed_up(format, warm), model is not None
+        self.ours = Ours(format, used, folder / "run", prompts=prompts, pretrained=pretrained)
+        assembly = assemble(self.ours.resolved)
+        specs = assembly.environment().toolset.specs  # type: ignore[attr-defined]
+        described, tasks = assembly.chat.format.describe(specs), [assembly.source.task(i) for i in range(64)]
+        self.theirs = Theirs(format, used, described, tasks, prompts=prompts, pretrained=pretrained)
+        shown = self.theirs.prompt()
+        if shown != tuple(assembly.chat.open([user(self.theirs.prompts[0][1]["content"])], specs).ids):
             raise AssertionError("the two sides show different prompts")
-        measured: dict[str, Any] = {"prompt_tokens": len(theirs.prompt())}
-        found: dict[str, list[dict[str, float]]] = {"whetstone": [], "trl": []}
-        for _ in range(blocks):
-            found["whetstone"] += await ours.block(steps, warm)
-            # both multiply in the same thread: with two pools of helpers each would be half as fast
-            found["trl"] += await run_in_compute_thread(theirs.block, steps, warm)
-    for name, told in found.items():
-        rates = sorted(PROMPTS * GROUP / step["seconds"] for step in told)
-        measured[name] = {
-            "episodes_per_second": [rates[0], statistics.median(rates), rates[-1]],
-            "seconds_a_step": statistics.median(step["seconds"] for step in told),
-            "sampled_tokens": statistics.mean(step["tokens"] for step in told),
-            "reward": statistics.mean(step["reward"] for step in told),
+        self.prompt_tokens = len(shown)
+
+    async def block(self, side: str, steps: int, warm: int) -> list[dict[str, float]]:
+        """`steps` steps of one behind `warm`."""
+        forget_peak()
+        if side == "whetstone":
+            return await self.ours.block(steps, warm)
+        # both multiply in the same thread: with two pools of helpers each would be half as fast
+        return await run_in_compute_thread(self.theirs.block, steps, warm)
+
+
+SIDES = ("whetstone", "trl")
+
+
+async def measure(turns: Turns, sides: Sides, blocks: int, steps: int, warm: int) -> None:
+    """Both sides, in turn."""
+    for block in range(1, blocks + 1):
+        for side in SIDES:
+            missing = block * steps - len(turns.of(side))
+            if missing > 0:
+                note(turns, side, await sides.block(side, min(steps, missing), warm))
+
+
+def measure_apart(turns: Turns, blocks: int, steps: int, warm: int, asked: list[str]) -> None:
+    """Both sides in turn, each block a process of its own."""
+    for block in range(1, blocks + 1):
+        for side in SIDES:
+            missing = block * steps - len(turns.of(side))
+            if missing <= 0:
+                continue
+            words = [sys.executable, __file__, *asked, "--side", side, "--steps", str(min(steps, missing))]
+            process = subprocess.Popen([*words, "--warm", str(warm)], stdout=subprocess.PIPE, text=True)
+            assert process.stdout is not None
+            note(turns, side, json.loads(process.stdout.read()))
+
+
+def note(turns: Turns, side: str, told: list[dict[str, float]]) -> None:
+    """What the steps of a block came to."""
+    for step in told:
+        turns.add(side, step)
+
+
+def summed_up(turns: Turns, episodes: int) -> tuple[dict[str, Any], float]:
+    """(what was measured, how many times as quick ours is)"""
+    measured: dict[str, Any] = {}
+    for side in SIDES:
+        steps = turns.of(side)
+        rates = [episodes / step["seconds"] for step in steps]
+        measured[side] = {
+            "episodes_per_second": [min(rates), statistics.median(rates), max(rates)],
+            "seconds_a_step": [step["seconds"] for step in steps],
+            "sampled_tokens": statistics.mean(step["tokens"] for step in steps),
+            "reward": statistics.mean(step["reward"] for step in steps),
+            "peak_mib": max(step["peak"] for step in steps),
         }
-    return measured
+    ours, theirs = (measured[side]["episodes_per_second"][1] for side in SIDES)
+    return measured, ours / theirs
 
 
 def main() -> None:
@@ -307,43 +362,53 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4, help="in each block")
     parser.add_argument("--warm", type=int, default=1, help="steps before those that are measured, in each block")
+    parser.add_argument("--prompts", type=int, default=PROMPTS, help=f"of a step, each with {GROUP} episodes")
+    parser.add_argument("--keep", type=Path, help="where steps are kept, and taken from")
     parser.add_argument("--model", type=Path, help="a folder with a pretrained model that knows the Hermes format")
     parser.add_argument("--warm-ups", type=Path, help="where warmed-up policies are kept, and taken from")
-    arguments = parser.parse_args()
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    given = parser.parse_args()
     try:
         import trl  # noqa: F401
     except ImportError:
         sys.exit("TRL is not installed: pip install -e '.[bench]'")
     began = time.perf_counter()
+    if given.side is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            sides = Sides("hermes", Path(folder), prompts=given.prompts, model=given.model, kept=None)
+            print(json.dumps(asyncio.run(sides.block(given.side, given.steps, given.warm))))
+        return
     measured, ratios = {}, {}
-    asked = (("compact", "vs_trl"), ("hermes", "vs_trl_long_prompt"))
-    for format, key in asked if arguments.model is None else (("hermes", "vs_trl_pretrained"),):
-        measured[format] = asyncio.run(
-            measure(format, arguments.blocks, arguments.steps, arguments.warm, arguments.warm_ups, arguments.model)
-        )
-        sides = (measured[format][name]["episodes_per_second"][1] for name in ("whetstone", "trl"))
-        ratios[key] = next(sides) / next(sides)
+    asked = {"compact": "vs_trl", "hermes": "vs_trl_long_prompt"}
+    for format, key in asked.items() if given.model is None else [("hermes", "vs_trl_pretrained")]:
+        model = str(given.model) if given.model is not None else None
+        turns = Turns(given.keep, {"bench": "end-to-end", "format": format, "model": model, "prompts": given.prompts})
+        if given.model is not None:
+            words = ["--model", str(given.model), "--prompts", str(given.prompts)]
+            measure_apart(turns, given.blocks, given.steps, given.warm, words)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                sides = Sides(format, Path(folder), prompts=given.prompts, model=None, kept=given.warm_ups)
+                asyncio.run(measure(turns, sides, given.blocks, given.steps, given.warm))
+        measured[format], ratios[key] = summed_up(turns, given.prompts * GROUP)
         print(f"{format}: {ratios[key]:.2f} times TRL", file=sys.stderr)
     told = {
         "name": "end-to-end",
         "measured": measured,
         "ratios": ratios,
-        "goal": "vs_trl 5",
+        "goal": "vs_trl 3, vs_trl_long_prompt 5, vs_trl_pretrained 5",
         "bound": "the time the model's own arithmetic takes for the tokens sampled and trained",
         **circumstances(began),
     }
-    if arguments.json:
+    if given.json:
         print(json.dumps(told))
         return
-    for format, sides_of in measured.items():
-        print(f"{format}, prompts of {sides_of['prompt_tokens']} tokens")
-        for name in ("whetstone", "trl"):
-            of = sides_of[name]
+    for format, of_format in measured.items():
+        for side, of in of_format.items():
             low, middle, high = of["episodes_per_second"]
             print(
-                f"  {name:<10} {middle:6.1f} episodes/s ({low:.1f} to {high:.1f}), "
-                f"{of['seconds_a_step']:.2f} s a step, "
-                f"{of['sampled_tokens']:,.0f} tokens sampled a step"
+                f"{format:<8} {side:<10} {middle:6.2f} episodes/s ({low:.2f} to {high:.2f}), "
+                f"{of['sampled_tokens']:,.0f} tokens sampled a step, at most {of['peak_mib']:,.0f} MiB held"
             )
     for name, ratio in ratios.items():
         print(f"{name:<20} {ratio:6.2f}")

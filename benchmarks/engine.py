@@ -6,6 +6,7 @@ action, as batch rollouts do; `vs_generate_equal` is the case kindest to it, eve
 loop decodes 64 rows from a static cache with nothing around it. All take turns in one run; ratios are of medians.
 
     python benchmarks/engine.py --model FOLDER      the same episodes with a pretrained model
+    python benchmarks/engine.py --keep FILE         each turn a line; one that was stopped goes on
 
 A pretrained model is computed in what suits it and the machine (`policy.dtype: auto`), or in `--dtype`; vLLM as well.
 With a model, `vs_vllm` is measured too where WHETSTONE_VLLM_PYTHON names an interpreter that has vLLM.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import signal
@@ -30,6 +32,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, StaticCache
 
 from circumstances import circumstances
+from turns import Turns
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.inference import LocalEngine, Sampling
 from whetstone.policies.precision import Precision, in_dtype
@@ -221,73 +224,98 @@ class Vllm:
 
 
 async def against_generate(
+    turns: Turns,
+    case: str,
     length: int,
     repeats: int,
     *,
     equal: bool,
     model: Any = None,
     vllm: Vllm | None = None,
-    generate_repeats: int | None = None,
-) -> dict[str, list[float]]:
+    generate_repeats: int,
+) -> None:
     """Tokens per second of both, in turn; and of vLLM. `generate`, the slowest by far, may have fewer turns."""
+    done = len(turns.of(f"engine{case}"))
+    if done >= repeats and len(turns.of(f"generate{case}")) >= generate_repeats:
+        return
     context = length + TURNS * (48 + OBSERVED) + 16
     model = model or model_of(context)
     engine = LocalEngine(model, context_length=context, rows=SEQUENCES)
-    rates: dict[str, list[float]] = {"engine": [], "generate": []}
+    await with_engine(engine, length, 0, [[4] * SEQUENCES] * TURNS)  # warms up
     if vllm is not None:
-        rates["vllm"] = []
-    for draw in range(repeats + 1):
+        vllm.seconds(length, 0, [[4] * SEQUENCES] * TURNS)
+    for draw in range(1, max(repeats, generate_repeats) + 1):
         lengths = action_lengths(draw, equal=equal)
         tokens = sum(map(sum, lengths))
-        rates["engine"].append(tokens / await with_engine(engine, length, draw, lengths))
-        if generate_repeats is None or 0 < draw <= generate_repeats:
+        if len(turns.of(f"engine{case}")) < draw <= repeats:
+            turns.add(f"engine{case}", tokens / await with_engine(engine, length, draw, lengths))
+            if vllm is not None:
+                turns.add(f"vllm{case}", tokens / vllm.seconds(length, draw, lengths))
+        if len(turns.of(f"generate{case}")) < draw <= generate_repeats:
             # both multiply in the same thread: with two pools of helpers each would be half as fast
             seconds = await run_in_compute_thread(with_generate, model, length, draw, lengths)
-            rates["generate"].append(tokens / seconds)
-        if vllm is not None:
-            rates["vllm"].append(tokens / vllm.seconds(length, draw, lengths))
-        told = ", ".join(f"{name} {values[-1]:.1f}" for name, values in rates.items() if values)
-        print(f"turn {draw}: {told} tokens/s", file=sys.stderr)
+            turns.add(f"generate{case}", tokens / seconds)
     await engine.close()
-    if generate_repeats is None:
-        del rates["generate"][0]
-    warm = {name: values if name == "generate" else values[1:] for name, values in rates.items()}  # the first warms up
-    return {name: sorted(values) for name, values in warm.items() if values}
 
 
-def against_bare_loop(model: Any, repeats: int, steps: int) -> dict[str, list[float]]:
+def against_bare_loop(turns: Turns, model: Any, repeats: int, steps: int) -> None:
     """Tokens per second of decoding alone, in turn."""
-    bare, engine = [], []
-    for _ in range(repeats):
-        engine.append(engine_decoding(model, 250 + 2 * steps, 250, steps))
-        bare.append(asyncio.run(run_in_compute_thread(bare_decoding, model, 250, steps)))
-    seconds = {"bare_loop": bare, "engine_decoding": engine}
-    return {name: sorted(SEQUENCES * steps / s for s in values) for name, values in seconds.items()}
+    for _ in range(len(turns.of("bare_loop")), repeats):
+        turns.add("engine_decoding", SEQUENCES * steps / engine_decoding(model, 250 + 2 * steps, 250, steps))
+        bare = asyncio.run(run_in_compute_thread(bare_decoding, model, 250, steps))
+        turns.add("bare_loop", SEQUENCES * steps / bare)
 
 
-def with_pretrained(folder: str, repeats: int, generate_repeats: int, dtype: Precision) -> dict[str, Any]:
+def with_pretrained(
+    folder: str, repeats: int, generate_repeats: int, bare_repeats: int, dtype: Precision, keep: Path | None
+) -> dict[str, Any]:
     """The episodes with prompts of 250 tokens, and decoding alone."""
     model = pretrained(folder, dtype)
     computed_in = str(model.dtype).removeprefix("torch.")
+    turns = Turns(keep, {"bench": "engine", "model": folder, "dtype": computed_in, "threads": torch.get_num_threads()})
     python = os.environ.get("WHETSTONE_VLLM_PYTHON")
-    vllm = None if python is None else Vllm(python, folder, 512, computed_in)
-    rates = asyncio.run(
-        against_generate(250, repeats, equal=False, model=model, vllm=vllm, generate_repeats=generate_repeats)
+    missing = len(turns.of("engine")) < repeats
+    vllm = Vllm(python, folder, 512, computed_in) if python is not None and missing else None
+    playing = against_generate(
+        turns, "", 250, repeats, equal=False, model=model, vllm=vllm, generate_repeats=generate_repeats
     )
+    asyncio.run(playing)
     if vllm is not None:
         vllm.close()
-    ratios = {f"vs_{name}": _ratio(rates, "engine", name) for name in rates if name != "engine"}
-    decoding = against_bare_loop(model, repeats, 32)
-    ratios["vs_bare_loop"] = _ratio(decoding, "engine_decoding", "bare_loop")
-    rates |= decoding
-    measured = {name: [values[0], statistics.median(values), values[-1]] for name, values in rates.items()}
-    goal = "vs_generate 4, vs_vllm 1.5"
+    against_bare_loop(turns, model, bare_repeats, 32)
+    sides = {"vs_vllm": ("engine", "vllm"), "vs_generate": ("engine", "generate")}
+    sides["vs_bare_loop"] = ("engine_decoding", "bare_loop")
+    ratios = {name: ratio for name, pair in sides.items() if (ratio := turns.ratio(*pair)) is not None}
     name = f"engine, a pretrained model in {computed_in}"
-    return {"name": name, "measured": measured, "ratios": ratios, "goal": goal}
+    return {"name": name, "measured": turns.spans(), "ratios": ratios, "goal": "vs_generate 4, vs_vllm 1"}
 
 
-def _ratio(rates: dict[str, list[float]], ours: str, theirs: str) -> float:
-    return statistics.median(rates[ours]) / statistics.median(rates[theirs])
+def with_small(repeats: int, keep: Path | None) -> dict[str, Any]:
+    """The model of a million parameters: episodes of several prompts, decoding alone, and second turns."""
+    turns = Turns(keep, {"bench": "engine", "model": None, "threads": torch.get_num_threads()})
+    ratios: dict[str, float] = {}
+    cases = {"vs_generate": (250, False), "vs_generate_32": (32, False), "vs_generate_1000": (1000, False)}
+    cases |= {"vs_generate_equal": (250, True)}
+    for key, (length, equal) in cases.items():
+        case = key.removeprefix("vs_generate")
+        asyncio.run(against_generate(turns, case, length, repeats, equal=equal, generate_repeats=repeats))
+        ratios[key] = turns.ratio(f"engine{case}", f"generate{case}") or math.nan
+        print(f"prompt of {length}: {ratios[key]:.1f} times generate", file=sys.stderr)
+    steps = 128
+    against_bare_loop(turns, model_of(250 + 2 * steps), repeats, steps)
+    ratios["vs_bare_loop"] = turns.ratio("engine_decoding", "bare_loop") or math.nan
+    print(f"decoding: {ratios['vs_bare_loop']:.2f} of the bare loop", file=sys.stderr)
+    model = model_of(4096)
+    line = {}
+    for new in (1, 64, 256, 1024):
+        line[new] = 1000 * statistics.median(second_turn(model, 4096, 1000, new) for _ in range(repeats))
+    return {
+        "name": "engine",
+        "measured": {**turns.spans(), "second_turn_milliseconds_by_new_tokens": line},
+        "ratios": ratios,
+        "goal": "vs_generate 4 (250-token prompt) and 8 (1,000), vs_bare_loop 0.8",
+        "bound": "the bare loop: the same model's forward pass and one draw, nothing else",
+    }
 
 
 def main() -> None:
@@ -295,53 +323,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--keep", type=Path, help="where turns are kept, and taken from")
     parser.add_argument("--model", help="a folder with a pretrained model")
     parser.add_argument(
         "--dtype", default="auto", choices=get_args(Precision), help="what a pretrained model computes in"
     )
     parser.add_argument("--generate-repeats", type=int, default=5, help="turns of `generate` with a pretrained model")
-    arguments = parser.parse_args()
+    parser.add_argument("--bare-repeats", type=int, default=5, help="turns of the bare loop with a pretrained model")
+    given = parser.parse_args()
     began = time.perf_counter()
-    if arguments.model is not None:
-        told = with_pretrained(arguments.model, arguments.repeats, arguments.generate_repeats, arguments.dtype)
+    told = (
+        with_small(given.repeats, given.keep)
+        if given.model is None
+        else with_pretrained(
+            given.model, given.repeats, given.generate_repeats, given.bare_repeats, given.dtype, given.keep
+        )
+    )
+    if given.json:
         print(json.dumps({**told, **circumstances(began)}))
         return
-    measured: dict[str, Any] = {}
-    ratios: dict[str, float] = {}
-    cases = {"vs_generate": (250, False), "vs_generate_equal": (250, True)}
-    cases |= {"vs_generate_32": (32, False), "vs_generate_1000": (1000, False)}
-    for key, (length, equal) in cases.items():
-        rates = asyncio.run(against_generate(length, arguments.repeats, equal=equal))
-        for name, values in rates.items():
-            measured[f"{name}_{key.removeprefix('vs_')}"] = [values[0], statistics.median(values), values[-1]]
-        ratios[key] = _ratio(rates, "engine", "generate")
-        print(f"prompt of {length}: {ratios[key]:.1f} times generate", file=sys.stderr)
-    steps = 128
-    decoding = against_bare_loop(model_of(250 + 2 * steps), arguments.repeats, steps)
-    measured |= {name: [values[0], statistics.median(values), values[-1]] for name, values in decoding.items()}
-    ratios["vs_bare_loop"] = _ratio(decoding, "engine_decoding", "bare_loop")
-    print(f"decoding: {ratios['vs_bare_loop']:.2f} of the bare loop", file=sys.stderr)
-    model = model_of(4096)
-    line = {}
-    for new in (1, 64, 256, 1024):
-        line[new] = 1000 * statistics.median(second_turn(model, 4096, 1000, new) for _ in range(arguments.repeats))
-    measured["second_turn_milliseconds_by_new_tokens"] = line
-    told = {
-        "name": "engine",
-        "measured": measured,
-        "ratios": ratios,
-        "goal": "vs_generate 4 (250-token prompt) and 8 (1,000), vs_bare_loop 0.8",
-        "bound": "the bare loop: the same model's forward pass and one draw, nothing else",
-        **circumstances(began),
-    }
-    if arguments.json:
-        print(json.dumps(told))
-        return
+    measured = told["measured"]
     for name, (low, middle, high) in ((n, v) for n, v in measured.items() if isinstance(v, list)):
-        print(f"{name:<28} tokens/s {middle:9,.0f}  ({low:,.0f} to {high:,.0f})")
-    for name, ratio in ratios.items():
+        print(f"{name:<28} tokens/s {middle:9,.1f}  ({low:,.1f} to {high:,.1f})")
+    for name, ratio in told["ratios"].items():
         print(f"{name:<36}  {ratio:9.2f}")
-    for new, milliseconds in line.items():
+    for new, milliseconds in measured.get("second_turn_milliseconds_by_new_tokens", {}).items():
         print(f"second turn, {new:>4} new tokens after 1,000: {milliseconds:7.1f} ms")
 
 

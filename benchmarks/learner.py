@@ -6,6 +6,7 @@ the prompt only, the same loss, clipping and AdamW; of several numbers of rows a
 Forked trees of depth 4 are run as trees and as the flat list of their branches. Both sides' gradients are compared.
 
     python benchmarks/learner.py --model FOLDER      the same with a pretrained model, whole, in float32
+    python benchmarks/learner.py --keep FILE         each turn a line; one that was stopped goes on
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from circumstances import circumstances
+from turns import Turns
 from whetstone.algorithms import clipped
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import Policy
@@ -169,15 +171,16 @@ def seconds(action: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def in_turn(actions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Sorted seconds of each, one after the other, so that noise falls on all."""
-    found: dict[str, list[float]] = {name: [] for name in actions}
-    for action in actions.values():
-        action()
-    for _ in range(repeats):
-        for name, action in actions.items():
-            found[name].append(seconds(action))
-    return {name: sorted(values) for name, values in found.items()}
+def in_turn(turns: Turns, actions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Sorted seconds of each, one after the other, so that noise falls on all; what is known is not measured again."""
+    missing = [name for name in actions if len(turns.of(name)) < repeats]
+    for name in missing:
+        actions[name]()  # warms up
+    for turn in range(repeats):
+        for name in missing:
+            if len(turns.of(name)) <= turn:
+                turns.add(name, seconds(actions[name]))
+    return {name: sorted(turns.of(name)) for name in actions}
 
 
 def difference(size: str, segments: Sequence[Segment]) -> float:
@@ -190,38 +193,39 @@ def difference(size: str, segments: Sequence[Segment]) -> float:
     return apart / math.sqrt(sum(b.grad.norm().item() ** 2 for _, b in pairs))
 
 
-def fastest_rows(size: str, segments: Sequence[Segment]) -> int:
+def fastest_rows(turns: Turns, size: str, segments: Sequence[Segment]) -> int:
     """How many rows a pass the peer is fastest with."""
-    peers = {str(rows): Padded(model_of(size), rows) for rows in PEER_ROWS.get(size, (4, 8))}
-    timed = in_turn({name: functools.partial(peer.step, segments) for name, peer in peers.items()}, 2)
-    return int(min(timed, key=lambda name: timed[name][0]))
+    peers = {f"{rows} rows": Padded(model_of(size), rows) for rows in PEER_ROWS.get(size, (4, 8))}
+    steps = {name: functools.partial(peer.step, segments) for name, peer in peers.items()}
+    timed = in_turn(turns, steps, 2 if size in SIZES else 1)
+    return int(min(timed, key=lambda name: timed[name][0]).split()[0])
 
 
-def compared(size: str, repeats: int) -> tuple[dict[str, Any], dict[str, float]]:
+def compared(turns: Turns, size: str, repeats: int, *, forked: bool) -> tuple[dict[str, Any], dict[str, float]]:
     """(what was measured, ratios) for a model of this size."""
-    segments, trees = groups(size, GROUPS.get(size, 2)), forks(size, 4 if size == "1m" else 1)
-    rows = fastest_rows(size, segments)
+    segments = groups(size, GROUPS.get(size, 2))
+    rows = fastest_rows(turns, size, segments)
     ours, peer = learner_of(size), Padded(model_of(size), rows)
-    tree, flat = learner_of(size), learner_of(size, share=False)
-    timed = in_turn({"ours": lambda: ours.step(segments, surrogate), "padded": lambda: peer.step(segments)}, repeats)
-    forked = in_turn(
-        {"tree": lambda: tree.step(trees, surrogate), "flat": lambda: flat.step(trees, surrogate)}, repeats
-    )
+    sides = {"ours": lambda: ours.step(segments, surrogate), "padded": lambda: peer.step(segments)}
+    timed = in_turn(turns, sides, repeats)
     metrics = ours.step(segments, surrogate)
     measured = {
         "parameters": sum(p.numel() for p in peer.model.parameters()),
         "peer_rows": rows,
         "tokens_per_second": {name: rates(segments, values) for name, values in timed.items()},
-        "forked_tokens_per_second": {name: rates(trees, values) for name, values in forked.items()},
-        "gradients_apart": difference(size, segments),
         "shared_fraction": metrics["update/shared_fraction"],
         "flops_utilisation": metrics["throughput/mfu"],
     }
-    middle = {name: statistics.median(values) for name, values in (timed | forked).items()}
-    return measured, {
-        "vs_padded": middle["padded"] / middle["ours"],
-        "tree_vs_flat": middle["flat"] / middle["tree"],
-    }
+    ratios = {"vs_padded": statistics.median(timed["padded"]) / statistics.median(timed["ours"])}
+    measured["gradients_apart"] = difference(size, segments)
+    if forked:
+        trees = forks(size, 4 if size == "1m" else 1)
+        tree, flat = learner_of(size), learner_of(size, share=False)
+        sides = {"tree": lambda: tree.step(trees, surrogate), "flat": lambda: flat.step(trees, surrogate)}
+        timed = in_turn(turns, sides, repeats)
+        measured["forked_tokens_per_second"] = {name: rates(trees, values) for name, values in timed.items()}
+        ratios["tree_vs_flat"] = statistics.median(timed["flat"]) / statistics.median(timed["tree"])
+    return measured, ratios
 
 
 def rates(segments: Sequence[Segment], values: Sequence[float]) -> list[float]:
@@ -237,10 +241,15 @@ def memory(size: str, side: str) -> dict[str, float]:
         run: Callable[[], object] = functools.partial(learner_of(size).step, segments, surrogate)
     else:
         run = functools.partial(Padded(model_of(size), 8, whole=side == "padded_whole").step, segments)
-    Path("/proc/self/clear_refs").write_text("5")  # what the process held at most begins anew
+    forget_peak()
     before = held("VmRSS")
     run()
     return {"before": before, "peak": held("VmHWM")}
+
+
+def forget_peak() -> None:
+    """What this process held at most begins anew."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def held(what: str) -> float:
@@ -255,6 +264,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--model", help="a folder with a pretrained model")
+    parser.add_argument("--keep", type=Path, help="where turns are kept, and taken from")
+    parser.add_argument("--without-forks", action="store_true", help="leave trees out")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_of:
@@ -265,14 +276,11 @@ def main() -> None:
     ratios: dict[str, float] = {}
     for size in SIZES if arguments.model is None else (arguments.model,):
         suffix = "" if size in ("1m", arguments.model) else f"_{size}"
-        measured[size], of_size = compared(size, arguments.repeats)
+        turns = Turns(arguments.keep, {"bench": "learner", "size": size, "threads": torch.get_num_threads()})
+        measured[size], of_size = compared(turns, size, arguments.repeats, forked=not arguments.without_forks)
         ratios |= {f"{name}{suffix}": ratio for name, ratio in of_size.items()}
-        print(
-            f"{size}: {of_size['vs_padded']:.2f} times the padded step, "
-            f"trees {of_size['tree_vs_flat']:.2f} times flat, "
-            f"gradients apart by {measured[size]['gradients_apart']:.1e}",
-            file=sys.stderr,
-        )
+        said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in of_size.items())
+        print(f"{size}: {said}, gradients apart by {measured[size]['gradients_apart']:.1e}", file=sys.stderr)
     for side in ("ours", "padded", "padded_whole"):
         asked = [sys.executable, __file__, "--memory-of", side]
         asked += [] if arguments.model is None else ["--model", arguments.model]
@@ -294,6 +302,8 @@ def main() -> None:
         return
     for size in (size for size in measured if size != "memory_mib"):
         for kind in ("tokens_per_second", "forked_tokens_per_second"):
+            if kind not in measured[size]:
+                continue
             for name, (low, middle, high) in measured[size][kind].items():
                 print(f"{size:<4} {name:<10} {kind:<26} {middle:9,.0f}  ({low:,.0f} to {high:,.0f})")
     for name, of in measured["memory_mib"].items():

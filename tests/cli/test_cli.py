@@ -5,9 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from tests_cli import whetstone
 from tests_small import SMALL
+from whetstone.cli.main import cli
+from whetstone.errors import RecipeError
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +81,20 @@ def test_doctor_tries_a_recipe_and_says_whether_it_would_run():
     assert missing.returncode == 1
     assert missing.stdout.splitlines()[-1] == "not ready: parts"
     assert "nowhere: no such model folder" in missing.stdout
+
+
+def test_doctor_tries_an_engine_alone_with_a_model(trained):
+    checkpoints = sorted(path for path in (trained[0] / "checkpoints").iterdir() if path.is_dir())
+    tried = CliRunner().invoke(cli, ["doctor", "engine=local", f"policy.path={checkpoints[-1]}"])
+    assert tried.exit_code == 0, tried.output
+    assert tried.output.splitlines()[-1] == "the engine is as a run needs it"
+    assert "engine: weights" in tried.output
+
+
+def test_doctor_without_a_recipe_asks_for_an_engine_and_a_model():
+    for changes in (["engine=local"], ["policy.path=nowhere"]):
+        with pytest.raises(RecipeError, match="an engine is tried with a model: whetstone doctor engine"):
+            CliRunner().invoke(cli, ["doctor", *changes], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from whetstone.window import window
 
 if TYPE_CHECKING:
     from whetstone.assembly.assembly import Assembly, assemble, judged_parts
-    from whetstone.assembly.preflight_checks import preflight
+    from whetstone.assembly.preflight_checks import engine_preflight, preflight
 
 __getattr__, __dir__ = window(__name__)
 
-__all__ = ["Assembly", "assemble", "judged_parts", "preflight"]
+__all__ = ["Assembly", "assemble", "engine_preflight", "judged_parts", "preflight"]

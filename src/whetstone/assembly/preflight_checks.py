@@ -82,6 +82,18 @@ async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
         yield replace(found, name=name, seconds=time.perf_counter() - began)
 
 
+async def engine_preflight(resolved: Resolved) -> AsyncIterator[Check]:
+    """Try the engine of a recipe alone, with the recipe's policy."""
+    began = time.perf_counter()
+    try:
+        assembly = await run_in_compute_thread(assemble, resolved)
+    except WhetstoneError as error:
+        yield Check("policy", Verdict.BAD, str(error), seconds=time.perf_counter() - began)
+        return
+    async for tried in _of_engine(assembly):
+        yield tried
+
+
 def _of_memory(plan: Sequence[MemoryShare]) -> Iterator[Check]:
     """What a run holds on each device, and what is free there, before anything is loaded."""
     for device in dict.fromkeys(share.device for share in plan):

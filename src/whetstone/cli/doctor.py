@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,14 +18,15 @@ from typing import Any
 import click
 import torch
 
-from whetstone.assembly import preflight
+from whetstone.assembly import engine_preflight, preflight
 from whetstone.cli import completing
 from whetstone.cli.check_output import show
 from whetstone.cli.notes import say_notes
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS
 from whetstone.environments.protocol import Needs
-from whetstone.evaluation.checks import Verdict
+from whetstone.errors import RecipeError
+from whetstone.evaluation.checks import Check, Verdict
 from whetstone.extras import install_command
 from whetstone.inference import rows_are_summed_alike
 from whetstone.plain_json import to_json
@@ -43,12 +45,18 @@ def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
 
     With RECIPE, try each of its parts once, small, before anything long begins: the template, tools, reward, a few
     episodes, whether sampler and learner agree, the largest step. Exits with 1 where something would go wrong.
+
+    With `engine=… policy.path=MODEL` and no recipe, try that engine alone: its log-probs, its tokenizer, its prefix
+    cache, and whether weights reach it.
     """
+    if recipe is not None and recipe.startswith(_OF_ENGINES):
+        alone = _engine_alone((recipe, *overrides))
+        sys.exit(0 if asyncio.run(_try(engine_preflight(alone), "the engine is as a run needs it", as_json)) else 1)
     if recipe is not None:
         command = shlex.join(["whetstone", "train", recipe, *overrides])
         resolved = load_recipe(recipe, overrides)
         say_notes(resolved)
-        sys.exit(0 if asyncio.run(_try(resolved, command, as_json)) else 1)
+        sys.exit(0 if asyncio.run(_try(preflight(resolved), f"ready: {command}", as_json)) else 1)
     found = examine()
     if as_json:
         click.echo(to_json(found))
@@ -59,14 +67,29 @@ def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
             click.echo(f"  {name:<16} {fact}")
 
 
-async def _try(resolved: Resolved, command: str, as_json: bool) -> bool:
+_OF_ENGINES = ("engine=", "engine.", "policy.")
+"""What changes begin with that say which engine is to be tried, and with which model."""
+
+
+def _engine_alone(changes: tuple[str, ...]) -> Resolved:
+    """A recipe of which the engine alone is tried: the demo, with a model of the caller's."""
+    named = {change.split("=", 1)[0] for change in changes}
+    if not any(name.split(".")[0] == "engine" for name in named) or "policy.path" not in named:
+        raise RecipeError(
+            "an engine is tried with a model: whetstone doctor engine=… policy.path=MODEL; "
+            "of a recipe: whetstone doctor RECIPE engine=…"
+        )
+    return load_recipe("demo", ["policy.tiny=null", "ablations=null", *changes])
+
+
+async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
     """Whether nothing is bad.
 
     Args:
-        command: What would train it, as it would have to be typed.
+        good: What is said then.
     """
     checks = []
-    async for check in preflight(resolved):
+    async for check in tried:
         checks.append(check)
         if not as_json:
             show(check)
@@ -74,7 +97,7 @@ async def _try(resolved: Resolved, command: str, as_json: bool) -> bool:
     if as_json:
         click.echo(to_json({"ready": not bad, "checks": [asdict(check) for check in checks]}))
     else:
-        click.echo(f"not ready: {', '.join(bad)}" if bad else f"ready: {command}")
+        click.echo(f"not ready: {', '.join(bad)}" if bad else good)
     return not bad
 
 

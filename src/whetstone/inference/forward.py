@@ -26,6 +26,7 @@ from whetstone.inference.attention import NAME, aim_attention
 from whetstone.inference.blocks import Blocks, blocks_of
 from whetstone.inference.cache import RowCache
 from whetstone.inference.products import put_weights_first
+from whetstone.inference.threads import threads_for
 from whetstone.policies import architecture_of, release_memory, takes, with_attention
 from whetstone.policies.precision import SMALL
 
@@ -72,12 +73,13 @@ class RowForward:
         self._keeps_logits = takes(model, "logits_to_keep")
         self.cache = RowCache(self._layers, rows + 1, context_length)  # one more, for tokens that fill up
         self._dtype = next(model.parameters()).dtype
+        self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self._blocks: Blocks | None = None
         if self.device.type == "cpu" and self._dtype in _AGREEMENT:
             even_activations(self.model)
             if self._dtype == torch.bfloat16:
                 put_weights_first(self.model)
-            large = sum(parameter.numel() for parameter in model.parameters()) >= SMALL
+            large = self._parameters >= SMALL
             self._blocks = blocks_of(self.model, reads_beginnings=large or self._dtype == torch.bfloat16)
         self._is_compared = self._blocks is None
 
@@ -109,6 +111,20 @@ class RowForward:
             self._is_compared = True  # here, in the thread that computes
             self._compare_once()
         width = 1 if drawn else -(-max(map(len, new)) // _WIDTH_GRAIN) * _WIDTH_GRAIN
+        with threads_for(self._parameters * len(rows) * width):
+            return self._computed(rows, starts, new, width=width, prompts=prompts, everywhere=everywhere)
+
+    def _computed(
+        self,
+        rows: Sequence[int],
+        starts: Sequence[int],
+        new: Sequence[Sequence[int]],
+        *,
+        width: int,
+        prompts: Sequence[int] | None,
+        everywhere: bool,
+    ) -> Tensor:
+        """See `logits`; in passes of so many tokens a row."""
         repeatable = self._dtype == torch.float32 or self._blocks is None
         fill = max(0, -(-(_FEWEST_TOKENS - len(rows) * width) // width)) if repeatable else 0
         ids = torch.zeros(len(rows) + fill, width, dtype=torch.long)
