@@ -195,7 +195,8 @@ class Theirs:
         """The warmed-up policy, as TRL wants its tokenizer."""
         policy = load_policy(self.model)
         if self.pretrained:
-            policy.model.to(in_dtype(policy.model.num_parameters(), "auto", policy.device))
+            model: Any = policy.model
+            model.to(in_dtype(model.num_parameters(), "auto", policy.device))
         policy.tokenizer.chat_template = CHATML if self.pretrained else TEMPLATES[self.format]
         begin, end = (
             ("<|im_start|>assistant\n", r"<\|im_end\|>\s*") if self.pretrained else ("<|assistant|>", r"<\|end\|>\s*")

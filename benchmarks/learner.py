@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,7 @@ def seconds(action: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def in_turn(turns: Turns, actions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+def in_turn(turns: Turns, actions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
     """Sorted seconds of each, one after the other, so that noise falls on all; what is known is not measured again."""
     missing = [name for name in actions if len(turns.of(name)) < repeats]
     for name in missing:

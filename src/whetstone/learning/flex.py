@@ -113,7 +113,7 @@ def _agrees(
     numbers = torch.Generator().manual_seed(0)
     shapes = ((1, heads, tokens, width), (1, kept, tokens, width), (1, kept, tokens, width), (1, heads, tokens, width))
     query, key, value, pull = (torch.randn(shape, generator=numbers).to(device, dtype) for shape in shapes)
-    options = {"window": None, "chunk": None, "scaling": None, "softcap": None, "sinks": None}
+    options: dict[str, Any] = {"window": None, "chunk": None, "scaling": None, "softcap": None, "sinks": None}
     ways: list[Attend] = [by_branch, functools.partial(attend_at_once, **options)]
     found = []
     try:
