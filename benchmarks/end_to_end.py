@@ -23,12 +23,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +135,17 @@ async def parity(trajectory: Trajectory, task: Task) -> Score:
 
 
 def warmed_up(format: str, folder: Path) -> Path:
-    """A policy that calls the tool, as a model folder; one that is there is taken."""
+    """A policy that calls the tool, as a model folder; one that is there is taken, or gone on with."""
     if not (folder / "summary.json").is_file():
         resolved = load_recipe("demo", [*OVERRIDES, *WARM_UP, f"chat.format={format}"])
-        train(resolved, folder, progress=Progress(quiet=True))
+        train(resolved, folder, resume=(folder / "recipe.yaml").is_file(), progress=Progress(quiet=True))
     checkpoint = latest_checkpoint(folder)
     assert checkpoint is not None  # training saves one at its end
     return checkpoint
+
+
+Heard = Callable[[dict[str, float]], None]
+"""Told of each step that counts: its seconds, sampled tokens, mean reward, and the most MiB the process held so far."""
 
 
 class Ours:
@@ -152,8 +158,8 @@ class Ours:
         self.resolved, self.folder, self.prompts = resolved, folder, prompts
         self.assembly: Assembly | None = None
 
-    async def block(self, steps: int, warm: int = 1) -> list[dict[str, float]]:
-        """`steps` steps behind `warm` that warm up: seconds and sampled tokens of each."""
+    async def block(self, steps: int, warm: int, heard: Heard) -> None:
+        """`steps` steps behind `warm` that warm up."""
         settings = self.resolved.recipe.reinforcement
         assert settings is not None
         if self.assembly is None:
@@ -162,15 +168,13 @@ class Ours:
             engine = await run_in_compute_thread(self.assembly.engine)
             store = RunStore(self.folder, groups_per_file=self.prompts)
             self.work = Reinforcement(self.assembly, learner, engine, settings, store=store, base_version=0)
-        told = []
-        for _ in range(steps + warm):
+        for step in range(steps + warm):
             began = time.perf_counter()
             metrics = await self.work.step()
             seconds = time.perf_counter() - began
             tokens = metrics["episode/action_tokens"] * self.prompts * GROUP
-            told.append({"seconds": seconds, "tokens": tokens, "reward": metrics["reward/mean"], "peak": held("VmHWM")})
-            print(f"whetstone: {seconds:.1f} s, {tokens:.0f} tokens", file=sys.stderr)
-        return told[warm:]
+            if step >= warm:
+                heard({"seconds": seconds, "tokens": tokens, "reward": metrics["reward/mean"], "peak": held("VmHWM")})
 
 
 class Theirs:
@@ -191,7 +195,8 @@ class Theirs:
         """The warmed-up policy, as TRL wants its tokenizer."""
         policy = load_policy(self.model)
         if self.pretrained:
-            policy.model.to(in_dtype(policy.model.num_parameters(), "auto", policy.device))
+            model: Any = policy.model
+            model.to(in_dtype(model.num_parameters(), "auto", policy.device))
         policy.tokenizer.chat_template = CHATML if self.pretrained else TEMPLATES[self.format]
         begin, end = (
             ("<|im_start|>assistant\n", r"<\|im_end\|>\s*") if self.pretrained else ("<|assistant|>", r"<\|end\|>\s*")
@@ -213,19 +218,18 @@ class Theirs:
         )
         return tuple(shown)
 
-    def block(self, steps: int, warm: int = 1) -> list[dict[str, float]]:
-        """`steps` steps behind `warm` that warm up: seconds and sampled tokens of each."""
+    def block(self, steps: int, warm: int, heard: Heard) -> None:
+        """`steps` steps behind `warm` that warm up."""
         import torch
         from transformers import TrainerCallback
         from trl import GRPOConfig, GRPOTrainer
 
         policy, episodes = self.policy(), self.episodes
-        told: list[dict[str, float]] = []
 
         class Clock(TrainerCallback):  # type: ignore[misc]
             """Seconds from the end of a step to the end of the next."""
 
-            before = 0.0
+            before, done = 0.0, 0
 
             def on_train_begin(self, *_: Any, **__: Any) -> None:
                 self.before = time.perf_counter()
@@ -234,9 +238,11 @@ class Theirs:
                 now = time.perf_counter()
                 tokens = trainer._metrics["train"]["completions/mean_length"][-1] * episodes
                 earned = trainer._metrics["train"]["reward"][-1]
-                told.append({"seconds": now - self.before, "tokens": tokens, "reward": earned, "peak": held("VmHWM")})
-                print(f"trl: {now - self.before:.1f} s, {tokens:.0f} tokens", file=sys.stderr)
-                self.before = now
+                self.done += 1
+                if self.done > warm:
+                    seconds = now - self.before
+                    heard({"seconds": seconds, "tokens": tokens, "reward": earned, "peak": held("VmHWM")})
+                self.before = time.perf_counter()
 
         def reward(completions: list[Any], **_: Any) -> list[float]:
             return [parity_of(said[-1].get("content", "").strip()) for said in completions]
@@ -274,7 +280,6 @@ class Theirs:
             torch.manual_seed(0)
             with contextlib.redirect_stdout(sys.stderr):  # it prints a summary of its own
                 trainer.train()
-        return told[warm:]
 
 
 class Sides:
@@ -298,13 +303,14 @@ class Sides:
             raise AssertionError("the two sides show different prompts")
         self.prompt_tokens = len(shown)
 
-    async def block(self, side: str, steps: int, warm: int) -> list[dict[str, float]]:
+    async def block(self, side: str, steps: int, warm: int, heard: Heard) -> None:
         """`steps` steps of one behind `warm`."""
         forget_peak()
         if side == "whetstone":
-            return await self.ours.block(steps, warm)
-        # both multiply in the same thread: with two pools of helpers each would be half as fast
-        return await run_in_compute_thread(self.theirs.block, steps, warm)
+            await self.ours.block(steps, warm, heard)
+        else:
+            # both multiply in the same thread: with two pools of helpers each would be half as fast
+            await run_in_compute_thread(self.theirs.block, steps, warm, heard)
 
 
 SIDES = ("whetstone", "trl")
@@ -316,7 +322,7 @@ async def measure(turns: Turns, sides: Sides, blocks: int, steps: int, warm: int
         for side in SIDES:
             missing = block * steps - len(turns.of(side))
             if missing > 0:
-                note(turns, side, await sides.block(side, min(steps, missing), warm))
+                await sides.block(side, min(steps, missing), warm, functools.partial(turns.add, side))
 
 
 def measure_apart(turns: Turns, blocks: int, steps: int, warm: int, asked: list[str]) -> None:
@@ -329,13 +335,13 @@ def measure_apart(turns: Turns, blocks: int, steps: int, warm: int, asked: list[
             words = [sys.executable, __file__, *asked, "--side", side, "--steps", str(min(steps, missing))]
             process = subprocess.Popen([*words, "--warm", str(warm)], stdout=subprocess.PIPE, text=True)
             assert process.stdout is not None
-            note(turns, side, json.loads(process.stdout.read()))
+            for line in process.stdout:
+                turns.add(side, json.loads(line))
+            process.wait()
 
 
-def note(turns: Turns, side: str, told: list[dict[str, float]]) -> None:
-    """What the steps of a block came to."""
-    for step in told:
-        turns.add(side, step)
+def _printed(step: dict[str, float]) -> None:
+    print(json.dumps(step), file=sys.__stdout__, flush=True)  # TRL's own words go elsewhere
 
 
 def summed_up(turns: Turns, episodes: int) -> tuple[dict[str, Any], float]:
@@ -376,7 +382,7 @@ def main() -> None:
     if given.side is not None:
         with tempfile.TemporaryDirectory() as folder:
             sides = Sides("hermes", Path(folder), prompts=given.prompts, model=given.model, kept=None)
-            print(json.dumps(asyncio.run(sides.block(given.side, given.steps, given.warm))))
+            asyncio.run(sides.block(given.side, given.steps, given.warm, _printed))
         return
     measured, ratios = {}, {}
     asked = {"compact": "vs_trl", "hermes": "vs_trl_long_prompt"}

@@ -5,7 +5,7 @@ answers in turn. The peer is a plain Transformers step: rows padded to the longe
 the prompt only, the same loss, clipping and AdamW; of several numbers of rows a pass it is given the fastest.
 Forked trees of depth 4 are run as trees and as the flat list of their branches. Both sides' gradients are compared.
 
-    python benchmarks/learner.py --model FOLDER      the same with a pretrained model, whole, in float32
+    python benchmarks/learner.py --model FOLDER      the same with a pretrained model, whole, in what suits it
     python benchmarks/learner.py --keep FILE         each turn a line; one that was stopped goes on
 """
 
@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from circumstances import circumstances
 from turns import Turns
 from whetstone.algorithms import clipped
 from whetstone.learning.model_trainer import ModelTrainer
-from whetstone.policies import Policy
+from whetstone.policies import Policy, in_dtype, in_precision
 from whetstone.recipe import OptimizerSettings
 from whetstone.trajectory import Author, Segment, Tokens
 
@@ -52,7 +52,7 @@ def vocabulary_of(size: str) -> int:
 
 
 def model_of(size: str) -> Any:
-    """Random weights of a size, the same each time; or the model in a folder."""
+    """Random weights of a size, the same each time; or the model in a folder, in float32."""
     if size not in SIZES:
         return AutoModelForCausalLM.from_pretrained(size, dtype=torch.float32)
     torch.manual_seed(0)
@@ -160,8 +160,15 @@ def surrogate(outputs: Any, micro: Any) -> Any:
 
 
 def learner_of(size: str, kind: type[ModelTrainer] = ModelTrainer, *, share: bool = True) -> ModelTrainer:
-    """Ours."""
-    return kind(Policy(model_of(size), None), SETTINGS.model_copy(update={"share_prefixes": share}))
+    """Ours, computed in what suits the model and the machine."""
+    policy = in_precision(Policy(model_of(size), None), "auto")
+    return kind(policy, SETTINGS.model_copy(update={"share_prefixes": share}))
+
+
+def peer_of(size: str, rows: int, *, whole: bool = False) -> Padded:
+    """The peer, computed in the same, and its weights held in it."""
+    model = model_of(size)
+    return Padded(model.to(in_dtype(model.num_parameters(), "auto", model.device)), rows, whole=whole)
 
 
 def seconds(action: Callable[[], Any]) -> float:
@@ -171,7 +178,7 @@ def seconds(action: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def in_turn(turns: Turns, actions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+def in_turn(turns: Turns, actions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
     """Sorted seconds of each, one after the other, so that noise falls on all; what is known is not measured again."""
     missing = [name for name in actions if len(turns.of(name)) < repeats]
     for name in missing:
@@ -185,7 +192,7 @@ def in_turn(turns: Turns, actions: dict[str, Callable[[], Any]], repeats: int) -
 
 def difference(size: str, segments: Sequence[Segment]) -> float:
     """How far the two sides' gradients are apart, as a share of their size."""
-    ours, theirs = learner_of(size, Kept), Padded(model_of(size), 8)
+    ours, theirs = learner_of(size, Kept), peer_of(size, 8)
     ours.step(segments, surrogate)
     theirs.gradient(segments)
     pairs = list(zip(ours.policy.model.parameters(), theirs.model.parameters(), strict=True))
@@ -195,7 +202,7 @@ def difference(size: str, segments: Sequence[Segment]) -> float:
 
 def fastest_rows(turns: Turns, size: str, segments: Sequence[Segment]) -> int:
     """How many rows a pass the peer is fastest with."""
-    peers = {f"{rows} rows": Padded(model_of(size), rows) for rows in PEER_ROWS.get(size, (4, 8))}
+    peers = {f"{rows} rows": peer_of(size, rows) for rows in PEER_ROWS.get(size, (4, 8))}
     steps = {name: functools.partial(peer.step, segments) for name, peer in peers.items()}
     timed = in_turn(turns, steps, 2 if size in SIZES else 1)
     return int(min(timed, key=lambda name: timed[name][0]).split()[0])
@@ -205,7 +212,7 @@ def compared(turns: Turns, size: str, repeats: int, *, forked: bool) -> tuple[di
     """(what was measured, ratios) for a model of this size."""
     segments = groups(size, GROUPS.get(size, 2))
     rows = fastest_rows(turns, size, segments)
-    ours, peer = learner_of(size), Padded(model_of(size), rows)
+    ours, peer = learner_of(size), peer_of(size, rows)
     sides = {"ours": lambda: ours.step(segments, surrogate), "padded": lambda: peer.step(segments)}
     timed = in_turn(turns, sides, repeats)
     metrics = ours.step(segments, surrogate)
@@ -240,7 +247,7 @@ def memory(size: str, side: str) -> dict[str, float]:
     if side == "ours":
         run: Callable[[], object] = functools.partial(learner_of(size).step, segments, surrogate)
     else:
-        run = functools.partial(Padded(model_of(size), 8, whole=side == "padded_whole").step, segments)
+        run = functools.partial(peer_of(size, 8, whole=side == "padded_whole").step, segments)
     forget_peak()
     before = held("VmRSS")
     run()

@@ -52,7 +52,7 @@ class Turns:
 
     def median(self, side: str) -> float:
         """Of a side that has figures."""
-        return statistics.median(self._found[side])
+        return float(statistics.median(self._found[side]))
 
     def ratio(self, ours: str, theirs: str) -> float | None:
         """Of two sides' medians; None where one has none yet."""

@@ -1,10 +1,10 @@
-"""A short pass is computed by one thread, and that decides nothing but how long it takes."""
+"""A short pass is computed by as many threads as are quickest, and that decides nothing but how long it takes."""
 
 import pytest
 import torch
 
 from whetstone.inference.forward import RowForward
-from whetstone.inference.threads import SHORT, threads_for
+from whetstone.inference.threads import SHORT, ThreadChoice, sums_alike
 from whetstone.policies import build_tiny
 
 
@@ -16,26 +16,51 @@ def _two_threads():
     torch.set_num_threads(before)
 
 
-def test_a_short_pass_has_one_thread_and_a_long_one_all():
-    with threads_for(SHORT - 1):
-        assert torch.get_num_threads() == 1
+def passes(count, *, one_takes, all_take):
+    """Threads of each pass, where passes of one thread and of all take so many seconds."""
+    now = [0.0]
+    choice, found = ThreadChoice(clock=lambda: now[0]), []
+    for _ in range(count):
+        with choice.threads(1, tried=True):
+            found.append(torch.get_num_threads())
+            now[0] += one_takes(now[0]) if found[-1] == 1 else all_take(now[0])
     assert torch.get_num_threads() == 2
-    with threads_for(SHORT):
-        assert torch.get_num_threads() == 2
+    return found
 
 
-def test_a_pass_that_fails_gives_the_threads_back():
-    with pytest.raises(RuntimeError), threads_for(1):
+def test_the_quicker_is_taken_and_the_other_tried_now_and_then():
+    quiet = passes(200, one_takes=lambda now: 1.1, all_take=lambda now: 1.0)
+    assert quiet[:6] == [1, 2, 1, 2, 1, 2]
+    assert quiet.count(1) < 10
+    busy = passes(200, one_takes=lambda now: 1.0, all_take=lambda now: 9.0)
+    assert busy.count(2) < 6
+
+
+def test_a_machine_that_becomes_busy_is_noticed():
+    found = passes(400, one_takes=lambda now: 1.1, all_take=lambda now: 1.0 if now < 100 else 9.0)
+    assert found[50:90].count(2) > 30
+    assert found[-100:].count(1) > 90
+
+
+def test_what_is_unlike_its_neighbours_is_not_compared_and_long_passes_have_all():
+    choice = ThreadChoice()
+    for _ in range(3):
+        with choice.threads(1, tried=False):
+            assert torch.get_num_threads() == 1
+        with choice.threads(SHORT, tried=True):
+            assert torch.get_num_threads() == 2
+    with pytest.raises(RuntimeError), choice.threads(1, tried=False):
         raise RuntimeError
     assert torch.get_num_threads() == 2
 
 
-def test_how_many_threads_compute_a_pass_does_not_show_in_its_bits(monkeypatch):
+@pytest.mark.skipif(not sums_alike(2), reason="this machine's products depend on the number of threads: all are used")
+def test_how_many_threads_compute_a_pass_does_not_show_in_its_bits():
     model = build_tiny(["Compute 12+3 with the calculator."], hidden=128, heads=4, layers=2, context_length=128).model
     prompts = [[(7 * row + place) % 200 for place in range(60)] for row in range(32)]
     found = []
-    for short in (SHORT, 0):
-        monkeypatch.setattr("whetstone.inference.threads.SHORT", short)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
         forward = RowForward(model, rows=32, context_length=128)
         with torch.inference_mode():
             logits = forward.logits(range(32), [0] * 32, prompts)

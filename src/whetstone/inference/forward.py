@@ -26,7 +26,7 @@ from whetstone.inference.attention import NAME, aim_attention
 from whetstone.inference.blocks import Blocks, blocks_of
 from whetstone.inference.cache import RowCache
 from whetstone.inference.products import put_weights_first
-from whetstone.inference.threads import threads_for
+from whetstone.inference.threads import ThreadChoice
 from whetstone.policies import architecture_of, release_memory, takes, with_attention
 from whetstone.policies.precision import SMALL
 
@@ -74,6 +74,7 @@ class RowForward:
         self.cache = RowCache(self._layers, rows + 1, context_length)  # one more, for tokens that fill up
         self._dtype = next(model.parameters()).dtype
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
+        self._threads = ThreadChoice()
         self._blocks: Blocks | None = None
         if self.device.type == "cpu" and self._dtype in _AGREEMENT:
             even_activations(self.model)
@@ -111,7 +112,7 @@ class RowForward:
             self._is_compared = True  # here, in the thread that computes
             self._compare_once()
         width = 1 if drawn else -(-max(map(len, new)) // _WIDTH_GRAIN) * _WIDTH_GRAIN
-        with threads_for(self._parameters * len(rows) * width):
+        with self._threads.threads(self._parameters * len(rows) * width, tried=drawn):
             return self._computed(rows, starts, new, width=width, prompts=prompts, everywhere=everywhere)
 
     def _computed(

@@ -2,7 +2,8 @@
 
 The function is registered under a name and chosen by the learner's view of a model, so the model's own code is
 unchanged. Each branch is one call of PyTorch's fused attention: its queries over the keys of the branches in front
-of it and its own. Nothing is computed for pairs of tokens that stand in different branches.
+of it and its own. Nothing is computed for pairs of tokens that stand in different branches. On a GPU one kernel does
+all branches where that gives the same (`flex.py`).
 
 Easy to get wrong: slicing a tensor many times costs a whole tensor of zeros per slice in the backward pass. The
 row is split once, and the pieces are put together.
@@ -10,6 +11,7 @@ row is split once, and the pieces are put together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from whetstone.learning import flex
 from whetstone.policies import chunk_of, softmax_with_sinks
 
 NAME = "whetstone_branches"
@@ -35,6 +38,8 @@ class Branches:
     """[N] the runs in front of each, from the root down."""
     _biases: dict[Any, list[Tensor | None]] = field(default_factory=dict)
     """Made once for all layers of a pass."""
+    masks: dict[Any, Any] = field(default_factory=dict)
+    """The same for one kernel over all runs: see `flex.py`."""
 
     def biases(self, window: int | None, chunk: int | None, like: Tensor) -> list[Tensor | None]:
         """[N] of [queries, keys]: 0 where a token may look, −inf elsewhere; None where plain causal does.
@@ -100,20 +105,48 @@ def attend_to_branches(
     """
     if position_bias is not None:
         raise NotImplementedError("trees have no bias by position")
-    branches = vars(module)["whetstone_aim"].branches
+    branches, chunk = vars(module)["whetstone_aim"].branches, chunk_of(module)
+    if flex.suits(_branch_by_branch, _three_runs, query):
+        mixed = flex.attend_at_once(
+            query, key, value, branches,
+            window=sliding_window, chunk=chunk, scaling=scaling, softcap=softcap, sinks=s_aux,
+        )  # fmt: skip
+    else:
+        mixed = _branch_by_branch(query, key, value, branches, sliding_window, chunk, scaling, softcap, s_aux)
+    return mixed.transpose(1, 2), None
+
+
+def _branch_by_branch(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    branches: Branches,
+    window: int | None = None,
+    chunk: int | None = None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """[1, H, T, D'] one call of a kernel for each branch."""
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     queries, keys, values = (torch.split(x, list(branches.lengths), dim=2) for x in (query, key, value))
     mixed = []
-    for i, bias in enumerate(branches.biases(sliding_window, chunk_of(module), query)):
+    for i, bias in enumerate(branches.biases(window, chunk, query)):
         if branches.lengths[i] == 0:
             continue
         path = (*branches.ancestors[i], i)
         behind = keys[i] if len(path) == 1 else torch.cat([keys[a] for a in path], 2)
         read = values[i] if len(path) == 1 else torch.cat([values[a] for a in path], 2)
-        mixed.append(_attention(queries[i], behind, read, bias, scaling, softcap, s_aux))
-    return torch.cat(mixed, 2).transpose(1, 2), None
+        mixed.append(_attention(queries[i], behind, read, bias, scaling, softcap, sinks))
+    return torch.cat(mixed, 2)
+
+
+def _three_runs(lengths: Sequence[int]) -> Branches:
+    """A root and two that go on from it."""
+    root, one, other = lengths
+    return Branches((0, root, root), (root, one, other), ((), (0,), (0,)))
 
 
 def _attention(
