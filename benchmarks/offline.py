@@ -93,7 +93,7 @@ _LAKE = (
     "policy.tiny.hidden=64", "policy.tiny.intermediate=128",
 )  # fmt: skip
 """A lake of which one sees four sides and where the goal lies: prompts of a few tokens, learned in seconds."""
-_SMALL = Size(120, 0.35, 32, 20, 10, 4, episodes=100, online_rate=3e-4, changes=_LAKE)
+_SMALL = Size(80, 0.5, 24, 10, 8, 4, episodes=60, online_rate=5e-4, changes=_LAKE)
 SIZES = {
     "quality": _SMALL,
     "hybrid": _SMALL,
