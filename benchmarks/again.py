@@ -82,7 +82,7 @@ class _Either:
 async def first_and_any(trajectory: Trajectory, task: Task) -> Score:
     """As `unary_feedback`, and in parts whether the first answer was right."""
     score = await unary_feedback(trajectory, task)
-    first = float(score.success and score.parts["attempts"] == 1)
+    first = float(bool(score.success) and score.parts["attempts"] == 1)
     return Score(score.value, {**score.parts, "first": first}, success=score.success)
 
 

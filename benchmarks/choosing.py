@@ -117,12 +117,11 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the result among benchmarks/results/evidence")
     arguments = parser.parse_args()
     settings = read_bench(BENCHES / "choosing.yaml")
-    budget = {"reinforcement.budget.sampled_tokens": BUDGET}
-    everything = load_recipe(dict(RECIPE), **budget)
+    everything = load_recipe(dict(RECIPE)).with_changes({"reinforcement.budget.sampled_tokens": BUDGET})
     alone = dict.fromkeys(("reinforcement", "objective", "advantage", "rollout.group_size"))
     warm_up = load_recipe(dict(RECIPE)).with_changes(alone)
     rows: dict[str, dict[int, dict[str, Any]]] = {}
-    of_runs = {"folder": arguments.folder, "progress": Progress(quiet=True), "warm_up": warm_up}
+    of_runs: dict[str, Any] = {"folder": arguments.folder, "progress": Progress(quiet=True), "warm_up": warm_up}
     for seed in range(arguments.seeds):
         source = Words(seed=seed)
         run = run_of(Contender("all", everything), seed, **of_runs)
