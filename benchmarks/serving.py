@@ -2,8 +2,8 @@
 
 Clients in a process of their own stream answers over sockets, each its next when the last is over; the same requests,
 with the same seeds and so the same tokens, are given straight to the engine. The two take turns in one run; the ratio
-is of medians. Then weights change while everybody is answered. `--soak` is another run: many short requests of all
-kinds, and the memory of the server as it goes.
+is the median of each streamed round by the rounds beside it. Then weights change while everybody is answered. `--soak`
+is another run: many short requests of all kinds, and the memory of the server as it goes.
 
     python benchmarks/serving.py --write                     results/serving.json and serving.md
     python benchmarks/serving.py --soak 100000 --write       adds the soak to them
@@ -75,13 +75,20 @@ class Line:
 
     async def ask(self, body: Mapping[str, Any], heard: Heard, *, path: str = "/v1/chat/completions") -> bytes:
         """One request and all of its answer."""
+        kept = self._writer is not None
         if self._writer is None:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         written = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(written)}\r\n\r\n"
         began = time.perf_counter()
         self._writer.write(head.encode() + written)
-        lines = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        try:
+            lines = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            if not kept:
+                raise
+            self.hang_up()  # it was idle for so long that the server ended it
+            return await self.ask(body, heard, path=path)
         if b"content-length:" in lines:
             told = await self._reader.readexactly(int(lines.partition(b"content-length:")[2].partition(b"\r\n")[0]))
         else:
@@ -218,6 +225,8 @@ async def load(rounds: int, each: int, tokens: int, model: str | None = None) ->
             endpoint.episodes.close()
         if model is None:  # sums of shorter numbers depend on who else is computed
             assert all(told["tokens"] == bare[0]["tokens"] for told in (*bare, *streamed)), "they draw the same"
+        last = _speed(await straight(endpoint, **how))
+        endpoint.episodes.close()
         swapping = asyncio.ensure_future(served())
         await asyncio.sleep(statistics.median(told["seconds"] for told in streamed) / 2)
         before = endpoint.engine.version
@@ -237,6 +246,7 @@ async def load(rounds: int, each: int, tokens: int, model: str | None = None) ->
     return {
         "bare_tokens_per_second": [_speed(told) for told in bare],
         "served_tokens_per_second": [_speed(told) for told in streamed],
+        "last_bare_tokens_per_second": last,
         "tokens_a_round": bare[0]["tokens"],
         "each": each,
         "most_tokens": tokens,
@@ -370,8 +380,10 @@ def _load(model: str, measured: Mapping[str, Any]) -> list[str]:
 
 
 def _ratio(measured: Mapping[str, Any]) -> float:
-    served, bare = (statistics.median(measured[f"{name}_tokens_per_second"]) for name in ("served", "bare"))
-    return float(served / bare)
+    """The median of each streamed round by the mean of the two beside it: what else the machine does comes and goes."""
+    bare, served = measured["bare_tokens_per_second"], measured["served_tokens_per_second"]
+    beside = [*bare, measured.get("last_bare_tokens_per_second", bare[-1])]
+    return statistics.median(2 * each / (beside[n] + beside[n + 1]) for n, each in enumerate(served))
 
 
 def _listed(values: Sequence[float]) -> str:

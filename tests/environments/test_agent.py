@@ -3,22 +3,28 @@
 import asyncio
 import json
 import os
+import socket
 import sys
 import time
+import urllib.request
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import openai
 import pytest
 
 from tests_served import TINY
 from whetstone.assembly import assemble
+from whetstone.chat import assistant
 from whetstone.environments.agent import Agent
 from whetstone.errors import RecipeError
+from whetstone.evaluation.contract import play
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.rollout import Plan
 from whetstone.training import train
-from whetstone.trajectory import EndReason
+from whetstone.trajectory import EndReason, Task
 
 OWN = [TINY, "ablations=null", "chat.format=hermes"]
 COMMAND = """
@@ -147,3 +153,33 @@ def test_a_run_trains_a_foreign_agent(tmp_path):
     steps = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [step["episode/invalid"] for step in steps] == [0, 0]
     assert all(step["update/tokens"] > 0 for step in steps)
+
+
+def oversized(task, base_url):
+    """Sends a body, and a head, without an end."""
+    port = int(base_url.partition("127.0.0.1:")[2].partition("/")[0])
+    path = base_url.partition(str(port))[2]
+    found = []
+    endless = [f"POST {path}/reward HTTP/1.1\r\nhost: x\r\ncontent-length: {2**40}\r\n\r\n", "GET / HTTP/1.1\r\nx: "]
+    for head in endless:
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as asking:
+            asking.sendall(head.encode())
+            sent = 0
+            with suppress(OSError):
+                while sent < 2**26:
+                    asking.sendall(b"a" * 2**16)
+                    sent += 2**16
+            found.append(sent < 2**26)
+    urllib.request.urlopen(
+        urllib.request.Request(f"{base_url}/reward", json.dumps({"reward": float(all(found))}).encode())
+    )
+    with openai.OpenAI(base_url=base_url, api_key="none") as client:
+        client.chat.completions.create(model="policy", messages=[{"role": "user", "content": task}])
+
+
+def test_an_agent_that_sends_without_an_end_is_not_listened_to():
+    def answer(*_):
+        return assistant("y")
+
+    done = asyncio.run(play(lambda: Agent(function=oversized), Task("t", "x", {}), answer, seed=0, max_turns=2))
+    assert done.trajectory.final["score"] == 1.0

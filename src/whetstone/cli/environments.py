@@ -26,6 +26,7 @@ from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract import Contract, check_contract
 from whetstone.extras import install_command
+from whetstone.network.connections import patient_protocol
 from whetstone.network.loopback import LOOPBACK
 from whetstone.plain_json import to_json
 from whetstone.plugins import checked_options, find_part, has_all_of, made_of, named_part, options_of
@@ -128,7 +129,7 @@ def serve(
         click.echo(f"{environment} at http://{address}:{bound.getsockname()[1]}, {capacity} episodes at once")
         if made:
             click.echo(f"who asks needs {TOKEN}={made}")
-        uvicorn.Server(uvicorn.Config(served, log_level="warning")).run(sockets=[bound])
+        uvicorn.Server(uvicorn.Config(served, log_level="warning", http=patient_protocol())).run(sockets=[bound])
 
 
 async def _checked(contract: Contract, quiet: bool) -> list[Check]:

@@ -37,6 +37,7 @@ from whetstone.chat.api.stored_responses import StoredResponses
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.extras import install_command
+from whetstone.network.connections import patient_protocol
 from whetstone.plain_json import plain
 from whetstone.plugins import find_part
 from whetstone.sandbox import Limits, enclosed
@@ -44,6 +45,8 @@ from whetstone.trajectory import EndReason, Task
 
 _MOST_OUTPUT = 1 << 16
 """Bytes of what a command prints that are kept, its end."""
+_MOST_BODY = 16 << 20
+"""Bytes of a request."""
 _MOST_LINGERING = 1.0
 """Seconds."""
 _MOST_STARTING, _STARTING_SECONDS = 16, 1.0
@@ -356,7 +359,11 @@ class _Door:
         agents: dict[str, Agent] = {}
         responses = StoredResponses()
         config = uvicorn.Config(
-            _application(agents, responses), log_level="critical", lifespan="off", timeout_keep_alive=60
+            _application(agents, responses),
+            log_level="critical",
+            lifespan="off",
+            timeout_keep_alive=60,
+            http=patient_protocol(),  # whoever asks is foreign code
         )
         server = uvicorn.Server(config)
         server.capture_signals = contextlib.nullcontext  # the run's own
@@ -388,8 +395,16 @@ def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
             raise RefusedError("the episode is over", status=409, code="episode_over")
         return agent
 
+    async def body_of(request: Request) -> bytes:
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MOST_BODY:
+                raise RefusedError(f"a request may have {_MOST_BODY} bytes", status=413, code="request_too_large")
+        return bytes(body)
+
     async def answer(wire: Wire, request: Request) -> Response:
-        agent, owner, body = agent_of(request), request.path_params["id"], read_body(await request.body())
+        agent, owner, body = agent_of(request), request.path_params["id"], read_body(await body_of(request))
         if wire is COMPLETIONS:
             raise RefusedError("in training an agent speaks in messages: /v1/chat/completions, or another of the APIs")
         if wire is RESPONSES:
@@ -414,7 +429,7 @@ def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
 
     async def reward(request: Request) -> JSONResponse:
         agent = agent_of(request)
-        agent.pay(read_body(await request.body()))
+        agent.pay(read_body(await body_of(request)))
         return JSONResponse({"id": request.path_params["id"], **agent.final})
 
     async def refused(request: Request, error: Exception) -> JSONResponse:

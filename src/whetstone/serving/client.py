@@ -57,7 +57,9 @@ class ServedEpisode:
         self.api_key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
         self._given = _NAMED.fullmatch(self.base_url)
         self.id = self._given["id"] if self._given is not None else id or ""
-        self._seed, self._worth, self._turns = seed, None, dict[int, float]()
+        self._seed = seed
+        self._worth: float | None = None
+        self._turns: dict[int, float] = {}
         if self._given is not None and (id is not None or seed is not None):
             raise EngineError(f"{self.base_url}: is an episode of its own already; id and seed have no effect")
 
@@ -133,10 +135,14 @@ class ServedEpisode:
 
     def _said(self) -> dict[str, Any]:
         """What the server is told at the end; nothing where it is told by the agent's own end."""
-        worth = {} if self._worth is None else {"reward": self._worth}
-        turns = {"turns": {str(turn): value for turn, value in self._turns.items()}} if self._turns else {}
-        over = {} if self._given is not None or self._worth is not None else {"final": True}
-        return {**worth, **turns, **over}
+        said: dict[str, Any] = {}
+        if self._worth is not None:
+            said["reward"] = self._worth
+        if self._turns:
+            said["turns"] = {str(turn): value for turn, value in self._turns.items()}
+        if self._given is None and self._worth is None:
+            said["final"] = True
+        return said
 
 
 def episode(

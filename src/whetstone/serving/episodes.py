@@ -255,13 +255,14 @@ class Episodes:
             self.watcher.ended(episode)
         if not episode.said:
             return
-        whole = episode.trajectory()
+        whole, replaced = episode.trajectory(), list(episode.replaced())
         if self.judging is not None:
             self.judging(whole, episode.problem or Task(whole.task_id, ""))
-        elif self._over is not None:
-            self._over(whole)
-        for trajectory in episode.replaced() if self._over is not None else ():
-            self._over(trajectory)
+        else:
+            replaced.insert(0, whole)
+        if self._over is not None:
+            for trajectory in replaced:
+                self._over(trajectory)
 
     def delete(self, key: Key, id: str) -> None:
         """Forget an episode under way; it is handed to nobody."""
