@@ -237,9 +237,11 @@ def test_what_a_model_wrote_is_text_and_nothing_else(open_page):
     shown = page.locator("article").inner_text()
     assert "<script>document.title='owned'</script>" in shown
     assert "\x1b" not in shown
-    judgements = page.locator(".judgements li").all_inner_texts()
-    assert judgements[0].startswith("<img src=x")  # what was refused comes first
-    assert judgements[1] == "Is there a source?\nmet yes\nit names one"
+    refused, met = page.locator(".judgements li").all_inner_texts()
+    assert refused.startswith("<img src=x")  # what was refused comes first
+    assert met.split("\n")[0] == "Is there a source?"
+    assert "met yes" in met
+    assert "it names one" in met
     assert page.locator("main img, main script").count() == 0
     assert "owned" not in page.title()
 
