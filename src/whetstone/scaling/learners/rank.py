@@ -110,14 +110,15 @@ class Rank:
         divisor: int,
         noise: EmbeddingNoise | None,
         critic_buffers: Mapping[str, Tensor],
-    ) -> tuple[Tally, Any]:
-        """(sums over this rank's passes of an update, what its part of the loss found out)"""
+    ) -> tuple[Tally, Any, float]:
+        """(sums over this rank's passes of an update, what its part of the loss found out, seconds)"""
+        began = time.perf_counter()
         trainer = self._there
         trainer.token_budget = token_budget
         trainer.put_critic_buffers(critic_buffers)
         here: Any = loss_of if self.device.type == "cpu" else on_device(loss_of, self.device)
         tally = trainer.gradient(segments, passes, here, temperature=temperature, divisor=divisor, noise=noise)
-        return tally, here.found() if isinstance(here, Divisible) else None
+        return tally, here.found() if isinstance(here, Divisible) else None, time.perf_counter() - began
 
     def read(
         self,
