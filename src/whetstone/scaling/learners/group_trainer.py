@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from whetstone.errors import LearnerError
 from whetstone.learning.model_trainer import SMALLEST_BUDGET, Companion, LossOf, ModelTrainer
 from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.optimizer import SHARDS, Optimizers
@@ -144,7 +145,7 @@ class GroupTrainer(ModelTrainer):
         given: dict[str, Any] = {"policy": policy, "device": self._device.type, "threads": threads}
         frozen = {name: replace(each, model=on_cpu(each.model)) for name, each in self._frozen.items()}
         given["frozen"] = frozen
-        self.processes.ask("begin", [{"own_state": state} for state in kept], meet=meet, **given, **self._begin)
+        self._once("begin", [{"own_state": state} for state in kept], meet=meet, **given, **self._begin)
 
     def _gradient(
         self,
@@ -255,6 +256,21 @@ class GroupTrainer(ModelTrainer):
                 self._start(short.kept)
             raise
 
+    def _once(self, name: str, each: Sequence[Mapping[str, Any]] | None = None, **all_alike: Any) -> list[Any]:
+        """What ranks answer to what needs its memory, however small passes are.
+
+        Raises:
+            LearnerError: It did not suffice. All are ended.
+        """
+        try:
+            return self.processes.ask(name, each, **all_alike)
+        except OutOfMemory as short:
+            self.close()
+            raise LearnerError(
+                f"{short}: its share of weights and optimiser does not fit; a larger scale.learner_processes has "
+                "smaller ones"
+            ) from None
+
     def _forget_gradient(self) -> None:
         if not self.processes.closed:
             self.processes.ask("forget")
@@ -262,9 +278,7 @@ class GroupTrainer(ModelTrainer):
     def _apply_gradient(self) -> dict[str, float]:
         optimizers = self.optimizers
         began = time.perf_counter()
-        answers = self.processes.ask(
-            "apply", critic_only=optimizers.critic_only, done=optimizers.done, share=optimizers.share
-        )
+        answers = self._once("apply", critic_only=optimizers.critic_only, done=optimizers.done, share=optimizers.share)
         found, weights = answers[0].metrics, answers[0].weights
         if weights is not None:
             self._take(weights)

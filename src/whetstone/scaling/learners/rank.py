@@ -31,7 +31,7 @@ from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.tally import Tally
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
-from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, on_device, receive, send
+from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, command_of, on_device, receive, send
 from whetstone.scaling.learners.shard_trainer import Divisible, Frozen, Pass, ShardTrainer, Whose
 from whetstone.trajectory import Segment
 
@@ -234,7 +234,7 @@ def main() -> None:
     sys.path[:] = receive(connection)
     if serve(connection):
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the others notice; not all sockets close by themselves
-        os.execv(sys.executable, [sys.executable, "-m", "whetstone.scaling.learners.rank"])
+        os.execv(sys.executable, command_of(sys.path))
 
 
 if __name__ == "__main__":
