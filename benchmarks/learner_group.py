@@ -27,9 +27,8 @@ from safetensors.torch import load_file
 
 from circumstances import circumstances
 from learner import SETTINGS, forks, groups
-from whetstone.learning.packing import Piece, pieces_of
-from whetstone.scaling.learners.dealing import rounds_of
-from whetstone.trajectory import Segment
+from whetstone.learning.packing import Piece
+from whetstone.scaling.learners.dealing import balance, rounds_of
 
 SHORT = [
     "supervised.steps=40", "reinforcement.steps=4", "reinforcement.tasks_per_step=8",
@@ -78,19 +77,13 @@ def dealt(ranks: Sequence[int]) -> dict[str, dict[str, float]]:
         found[name] = {}
         for count in ranks:
             rounds = rounds_of(segments, count, token_budget=SETTINGS.micro_batch_tokens, share=True, cost=cost)
-            slots = [[sum(map(cost, slot_of(segments, slot))) for slot in row] for row in rounds]
-            found[name][str(count)] = sum(map(sum, slots)) / (count * sum(map(max, slots)))
+            found[name][str(count)] = balance(rounds)
     return found
 
 
 def cost(piece: Piece) -> float:
     """Of a model of 4 layers and 128 numbers a state."""
     return 6 * piece.tokens * 4 * (4 * 128**2 + 3 * 128 * 384) + 12 * piece.pairs * 4 * 128
-
-
-def slot_of(segments: Sequence[Segment], slot: Sequence[int]) -> list[Piece]:
-    """What a rank computes in a round."""
-    return pieces_of([segments[i] for i in slot], token_budget=2**62)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests_segments import forked_segments, segment
 from tests_slow import examples
 from whetstone.learning.packing import Piece, pack
-from whetstone.scaling.learners.dealing import deal, rounds_of
+from whetstone.scaling.learners.dealing import balance, deal, rounds_of
 from whetstone.scaling.learners.group_trainer import share_of, with_shows
 from whetstone.scaling.learners.shard_trainer import Pass
 
@@ -40,11 +40,12 @@ def forests(draw):
 @given(batch=forests(), ranks=st.integers(1, 5), budget=st.integers(8, 400), share=st.booleans())
 def test_every_segment_of_a_forest_is_trained_once_by_one_rank(batch, ranks, budget, share):
     rounds = rounds_of(batch, ranks, token_budget=budget, share=share, cost=cost)
-    assert sorted(i for row in rounds for slot in row for i in slot) == read(batch)
+    assert sorted(i for row in rounds for slot in row for i in slot.indices) == read(batch)
     assert all(len(row) == ranks for row in rounds)
-    assert all(any(row) for row in rounds)
-    for slot in (slot for row in rounds for slot in row if slot):
-        mine = [batch[i] for i in slot]
+    assert all(any(slot.indices for slot in row) for row in rounds)
+    assert 0 < balance(rounds) <= 1 + 1e-9
+    for slot in (slot for row in rounds for slot in row if slot.indices):
+        mine = [batch[i] for i in slot.indices]
         (micro,) = pack(mine, token_budget=2**62, device=CPU, share=share)
         assert sum(micro.counts) == sum(sum(each.action_mask[1:]) for each in mine)
 
@@ -108,7 +109,8 @@ def test_one_large_tree_is_cut_between_ranks():
     stem = list(range(40)) * 5
     batch = [segment([*stem, *([50 + k] * 150)], [False] * len(stem) + [True] * 150) for k in range(4)]
     ((one, other),) = rounds_of(batch, 2, token_budget=4096, share=True, cost=cost)
-    assert len(one) == len(other) == 2
+    assert len(one.indices) == len(other.indices) == 2
+    assert balance([[one, other]]) == 1
 
 
 def test_nothing_to_train_is_no_round():

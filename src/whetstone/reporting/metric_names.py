@@ -129,6 +129,13 @@ METRICS = _rows({
         ("memory/peak_gib", "GiB", "The most memory held so far, the device's where it has its own."),
         ("memory/micro_batch_tokens", "tokens", "Of one forward pass; halved where memory did not suffice."),
     ),
+    "learners of several processes (`scale.learner_processes`)": (
+        ("scale/learner_balance", "share",
+         "What processes compute of an update, over what they could in the time the slowest of each round takes."),
+        ("scale/learner_seconds", "seconds", "Of the slowest process, for an update; waiting for the others is in it."),
+        ("scale/learner_transfer_seconds", "seconds",
+         "Until processes had an update's segments, and the run their weights."),
+    ),
     "objectives of tokens with ratios": (
         ("policy/ratio", "", "Mean ratio of new to old probability of a token."),
         ("policy/kl", "nats per token",

@@ -21,6 +21,15 @@ _FINEST = 256
 """Tokens below which a tree is not cut to be dealt out: what its parts share would be computed once for each."""
 
 
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """What a rank computes in a round; nothing where there was less than ranks."""
+
+    indices: tuple[int, ...]
+    """Segments, ascending."""
+    cost: float
+
+
 @dataclass(slots=True)
 class _Slot:
     """One pass of one rank."""
@@ -77,7 +86,7 @@ def _filled(
 
 def rounds_of(
     segments: Sequence[Segment], ranks: int, *, token_budget: int, share: bool, cost: Cost
-) -> list[list[tuple[int, ...]]]:
+) -> list[list[Dealt]]:
     """[rounds][ranks] which segments each rank computes in each round, as trees where they `share`.
 
     Trees are cut where one is more than a rank's part of the whole, unless they are small.
@@ -86,7 +95,16 @@ def rounds_of(
     fair = -(-sum(piece.tokens for piece in whole) // ranks)
     room = min(token_budget, max(fair, _FINEST))
     pieces = whole if all(p.tokens <= room for p in whole) else pieces_of(segments, token_budget=room, share=share)
-    dealt = deal(pieces, ranks, token_budget=token_budget, cost=cost)
     return [
-        [tuple(sorted(i for number in slot for i in pieces[number].indices)) for slot in of_round] for of_round in dealt
+        [
+            Dealt(tuple(sorted(i for n in slot for i in pieces[n].indices)), sum(cost(pieces[n]) for n in slot))
+            for slot in row
+        ]
+        for row in deal(pieces, ranks, token_budget=token_budget, cost=cost)
     ]
+
+
+def balance(rounds: Sequence[Sequence[Dealt]]) -> float:
+    """What ranks compute, over what they could in the time the dearest of each round takes; 1 where nothing is."""
+    longest = sum(max(slot.cost for slot in row) for row in rounds)
+    return sum(slot.cost for row in rounds for slot in row) / (len(rounds[0]) * longest) if longest else 1.0

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from whetstone.errors import LearnerError
 from whetstone.learning.model_trainer import SMALLEST_BUDGET, Companion, LossOf, ModelTrainer
 from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.optimizer import SHARDS, Optimizers
@@ -24,7 +26,7 @@ from whetstone.learning.tally import Tally
 from whetstone.learning.token_outputs import TokenOutputs
 from whetstone.policies import CPU, Policy, on_cpu
 from whetstone.recipe import OptimizerSettings
-from whetstone.scaling.learners.dealing import rounds_of
+from whetstone.scaling.learners.dealing import Dealt, balance, rounds_of
 from whetstone.scaling.learners.messages import on_device
 from whetstone.scaling.learners.processes import LearnerProcesses, OutOfMemory, threads_of
 from whetstone.scaling.learners.shard_trainer import Divisible, Frozen, Pass
@@ -75,11 +77,18 @@ class GroupTrainer(ModelTrainer):
         self._begin: dict[str, Any] = {"settings": settings, "own_teacher": own_teacher}
         self.optimizers = GroupOptimizers(self, staging)
         self._peak = 0.0
+        self._told: dict[str, float] = {}
+        self._balance = 1.0
         self._start([None] * processes.count)
 
     def close(self) -> None:
         """End the processes."""
         self.processes.close()
+
+    def step(self, segments: Sequence[Segment], loss_of: LossOf, **options: Any) -> dict[str, float]:
+        """See `ModelTrainer.step`; beside it, how the work was shared and what that cost."""
+        self._told = {}
+        return super().step(segments, loss_of, **options) | self._told
 
     def logprobs(
         self,
@@ -136,7 +145,7 @@ class GroupTrainer(ModelTrainer):
         given: dict[str, Any] = {"policy": policy, "device": self._device.type, "threads": threads}
         frozen = {name: replace(each, model=on_cpu(each.model)) for name, each in self._frozen.items()}
         given["frozen"] = frozen
-        self.processes.ask("begin", [{"own_state": state} for state in kept], meet=meet, **given, **self._begin)
+        self._once("begin", [{"own_state": state} for state in kept], meet=meet, **given, **self._begin)
 
     def _gradient(
         self,
@@ -157,6 +166,7 @@ class GroupTrainer(ModelTrainer):
             }
             for share in shares
         ]
+        began = time.perf_counter()
         answers = self._asked(
             "gradient",
             each,
@@ -166,8 +176,14 @@ class GroupTrainer(ModelTrainer):
             noise=noise,
             critic_buffers=self._critic_buffers(),
         )
+        slowest = max(seconds for _, _, seconds in answers)
+        self._told = {
+            "scale/learner_balance": self._balance,
+            "scale/learner_seconds": slowest,
+            "scale/learner_transfer_seconds": time.perf_counter() - began - slowest,
+        }
         tally = Tally()
-        for share, (of_rank, found) in zip(shares, answers, strict=True):
+        for share, (of_rank, found, _) in zip(shares, answers, strict=True):
             tally.merge(of_rank)
             if divisible is not None:
                 divisible.take(share.places, found)
@@ -205,20 +221,21 @@ class GroupTrainer(ModelTrainer):
         self._check_ids(segments)
         still = set(flat)
         passes: list[list[Pass]] = [[] for _ in range(self.processes.count)]
+        everything: list[list[Dealt]] = []
         for places, has_gradient in (
             ([i for i in range(len(segments)) if i not in still], sloped),
             (sorted(still), False),
         ):
             for row in self._rounds([segments[i] for i in places]):
+                everything.append(row)
                 for rank, (mine, counts) in enumerate(with_shows(row, segments=segments, places=places)):
                     passes[rank].append(Pass(mine, has_gradient, counts))
+        self._balance = balance(everything)
         return [share_of(of_rank) for of_rank in passes]
 
-    def _rounds(self, segments: Sequence[Segment]) -> Iterator[list[tuple[int, ...]]]:
+    def _rounds(self, segments: Sequence[Segment]) -> list[list[Dealt]]:
         share = self.settings.share_prefixes and self.shares
-        yield from rounds_of(
-            segments, self.processes.count, token_budget=self.token_budget, share=share, cost=self._cost
-        )
+        return rounds_of(segments, self.processes.count, token_budget=self.token_budget, share=share, cost=self._cost)
 
     def _cost(self, piece: Piece) -> float:
         return self._flops.of_sizes(piece.tokens, piece.pairs)
@@ -239,21 +256,41 @@ class GroupTrainer(ModelTrainer):
                 self._start(short.kept)
             raise
 
+    def _once(self, name: str, each: Sequence[Mapping[str, Any]] | None = None, **all_alike: Any) -> list[Any]:
+        """What ranks answer to what needs its memory, however small passes are.
+
+        Raises:
+            LearnerError: It did not suffice. All are ended.
+        """
+        try:
+            return self.processes.ask(name, each, **all_alike)
+        except OutOfMemory as short:
+            self.close()
+            raise LearnerError(
+                f"{short}: its share of weights and optimiser does not fit; a larger scale.learner_processes has "
+                "smaller ones"
+            ) from None
+
     def _forget_gradient(self) -> None:
         if not self.processes.closed:
             self.processes.ask("forget")
 
     def _apply_gradient(self) -> dict[str, float]:
         optimizers = self.optimizers
-        answers = self.processes.ask(
-            "apply", critic_only=optimizers.critic_only, done=optimizers.done, share=optimizers.share
-        )
-        found, weights, _ = answers[0]
+        began = time.perf_counter()
+        answers = self._once("apply", critic_only=optimizers.critic_only, done=optimizers.done, share=optimizers.share)
+        found, weights = answers[0].metrics, answers[0].weights
         if weights is not None:
             self._take(weights)
-        self._peak = max(peak for _, _, peak in answers)
+        self._peak = max(answer.peak_gib for answer in answers)
+        slowest = max(answer.seconds for answer in answers)
+        self._add("scale/learner_seconds", slowest)
+        self._add("scale/learner_transfer_seconds", time.perf_counter() - began - slowest)
         self._note_finite(not found["update/nonfinite"])
         return dict(found)
+
+    def _add(self, name: str, seconds: float) -> None:
+        self._told[name] = self._told.get(name, 0.0) + seconds
 
     def _peak_memory(self) -> float:
         return self._peak
@@ -299,14 +336,14 @@ class GroupOptimizers(Optimizers):
 
 
 def with_shows(
-    row: Sequence[tuple[int, ...]], *, segments: Sequence[Segment], places: Sequence[int]
+    row: Sequence[Dealt], *, segments: Sequence[Segment], places: Sequence[int]
 ) -> list[tuple[tuple[int, ...], bool]]:
     """Of each rank in a round, (its segments, whether they count); who has none has another's shortest, for show.
 
     Args:
         row: By rank, which of `places`.
     """
-    mine = [tuple(places[i] for i in slot) for slot in row]
+    mine = [tuple(places[i] for i in slot.indices) for slot in row]
     shortest = min((i for slot in mine for i in slot), key=lambda i: (len(segments[i]), i))
     return [(slot, True) if slot else ((shortest,), False) for slot in mine]
 

@@ -7,7 +7,8 @@ another machine cannot open. Here a message is pickled by itself, with the numbe
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -16,6 +17,7 @@ import torch
 
 ADDRESS, KEY = "WHETSTONE_LEARNER_ADDRESS", "WHETSTONE_LEARNER_KEY"
 """Environment variables of a rank: `host:port` where the run listens, and the secret both know."""
+_RANK = "whetstone.scaling.learners.rank"
 AnswerKind = Literal["done", "memory", "lost", "raised"]
 
 
@@ -38,6 +40,11 @@ class Answer:
     """Of `memory` and `lost`, this rank's share of the optimiser's state."""
     text: str = ""
     """Of an error, in words."""
+
+
+def command_of(path: Sequence[str]) -> list[str]:
+    """What starts a rank that looks for modules where `path` says."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {list(path)!r}; from {_RANK} import main; main()"]
 
 
 def pack(message: object) -> bytes:

@@ -22,13 +22,12 @@ from typing import IO, Any
 import torch
 
 from whetstone.errors import LearnerError
-from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, pack, receive, send
+from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, command_of, pack, receive, send
 
 _START_SECONDS = 300.0
 """How long ranks may take to join; PyTorch loads slowly where many processes load it from one disk."""
 _END_SECONDS = 5.0
 _KEY_BYTES = 16
-_RANK_MODULE = "whetstone.scaling.learners.rank"
 _BETWEEN_LOOKS = 0.5
 
 
@@ -130,11 +129,7 @@ class LearnerProcesses:
             self._said.append(said)
             self._processes.append(
                 subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-c",
-                        f"import sys; sys.path[:] = {sys.path!r}; from {_RANK_MODULE} import main; main()",
-                    ],
+                    command_of(sys.path),
                     env={**os.environ, **own},
                     stdin=subprocess.DEVNULL,
                     stderr=said,

@@ -31,7 +31,7 @@ from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.tally import Tally
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
-from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, on_device, receive, send
+from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, command_of, on_device, receive, send
 from whetstone.scaling.learners.shard_trainer import Divisible, Frozen, Pass, ShardTrainer, Whose
 from whetstone.trajectory import Segment
 
@@ -110,14 +110,15 @@ class Rank:
         divisor: int,
         noise: EmbeddingNoise | None,
         critic_buffers: Mapping[str, Tensor],
-    ) -> tuple[Tally, Any]:
-        """(sums over this rank's passes of an update, what its part of the loss found out)"""
+    ) -> tuple[Tally, Any, float]:
+        """(sums over this rank's passes of an update, what its part of the loss found out, seconds)"""
+        began = time.perf_counter()
         trainer = self._there
         trainer.token_budget = token_budget
         trainer.put_critic_buffers(critic_buffers)
         here: Any = loss_of if self.device.type == "cpu" else on_device(loss_of, self.device)
         tally = trainer.gradient(segments, passes, here, temperature=temperature, divisor=divisor, noise=noise)
-        return tally, here.found() if isinstance(here, Divisible) else None
+        return tally, here.found() if isinstance(here, Divisible) else None, time.perf_counter() - began
 
     def read(
         self,
@@ -233,7 +234,7 @@ def main() -> None:
     sys.path[:] = receive(connection)
     if serve(connection):
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the others notice; not all sockets close by themselves
-        os.execv(sys.executable, [sys.executable, "-m", "whetstone.scaling.learners.rank"])
+        os.execv(sys.executable, command_of(sys.path))
 
 
 if __name__ == "__main__":

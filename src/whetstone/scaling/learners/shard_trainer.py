@@ -6,6 +6,7 @@ somebody else's for show, through the same loss, and adds nothing of it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -80,6 +81,18 @@ class Frozen:
     model: torch.nn.Module
     offload: bool
     """Whether it is kept on the CPU between its passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What came of a step of the optimiser."""
+
+    metrics: dict[str, float]
+    weights: list[Tensor] | None
+    """Those there are behind it, of the first rank; None where they are what they were."""
+    peak_gib: float
+    """The most memory this rank held so far."""
+    seconds: float
 
 
 class ShardTrainer(ModelTrainer):
@@ -184,14 +197,13 @@ class ShardTrainer(ModelTrainer):
 
         return outputs
 
-    def apply(
-        self, *, critic_only: bool, done: int, share: float
-    ) -> tuple[dict[str, float], list[Tensor] | None, float]:
-        """(what a step came to, the weights there are behind it or None where they are what they were, this rank's peak
-        memory in GiB)"""
+    def apply(self, *, critic_only: bool, done: int, share: float) -> Stepped:
+        """A step from the gradient at hand."""
+        began = time.perf_counter()
         self.optimizers.critic_only, self.optimizers.done, self.optimizers.share = critic_only, done, share
         found = self._apply_gradient()
-        return found, None if found["update/skipped"] else self.weights(), self._peak_memory()
+        weights = None if found["update/skipped"] else self.weights()
+        return Stepped(found, weights, self._peak_memory(), time.perf_counter() - began)
 
     def forget(self) -> None:
         """Let go of a gradient that is not applied."""
