@@ -40,6 +40,8 @@ SPREAD = ["scale=ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
 MEDIAN_SECONDS, SIGMA, TURNS = 0.05, 1.0, 3
 WORKERS = (1, 2, 4, 8)
 PLACES = 8
+LOOKS_SECONDS = 5.0
+"""Shares are made of looks, two a second; of fewer they say nothing."""
 PARTS = ("time/rollout", "time/update", "time/engine", "scale/transfer_seconds", "scale/replica_utilisation")
 
 
@@ -168,7 +170,7 @@ def page(said: dict[str, Any]) -> str:
     measured = said["measured"]
     lines = ["# On Ray", ""]
     where = f"{said['machine']['system']}, {said['machine']['cores']} cores"
-    lines += [f"`python benchmarks/ray_demo.py --write benchmarks/results`, {where}, {said['seconds']:.0f} s.", ""]
+    lines += [f"`{said['command']}`, {where}, {said['seconds']:.0f} s.", ""]
     if (runs := measured.get("demo")) is not None:
         one, two = runs["one process"], runs["two raylets"]
         lines += [
@@ -195,15 +197,18 @@ def page(said: dict[str, Any]) -> str:
             "",
             f"{PLACES} places a worker, two engine replicas.",
             "",
-            "| workers | episodes/s | against one | places in use | waiting for tools | replicas computing |",
-            "| --- | --- | --- | --- | --- | --- |",
+            "| workers | episodes | seconds | episodes/s | against one | places in use | on tools | replicas at work |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
         least = rows[0]["episodes_per_second"]
         for row in rows:
+            shares = [row[name] for name in ("worker_utilisation", "on_tools_fraction", "replica_utilisation")]
+            long = row["seconds"] >= LOOKS_SECONDS
             lines.append(
-                f"| {row['workers']:.0f} | {row['episodes_per_second']:.1f} | "
-                f"{row['episodes_per_second'] / least:.2f} | {row['worker_utilisation']:.0%} | "
-                f"{row['on_tools_fraction']:.0%} | {row['replica_utilisation']:.0%} |"
+                f"| {row['workers']:.0f} | {row['episodes_per_second'] * row['seconds']:.0f} | {row['seconds']:.1f} | "
+                f"{row['episodes_per_second']:.1f} | {row['episodes_per_second'] / least:.2f} | "
+                + " | ".join(f"{share:.0%}" if long else "too short" for share in shares)
+                + " |"
             )
         lines.append("")
     return "\n".join(lines)
@@ -255,6 +260,8 @@ def main() -> None:
         "ratios": ratios,
         "goal": "the weights and the success of one process; throughput that grows with workers",
         "bound": "8 workers of waiting episodes: 8 times one",
+        "command": f"python benchmarks/ray_demo.py --steps {arguments.steps} --episodes {arguments.episodes} "
+        f"--groups {arguments.groups}",
         **circumstances(began),
     }
     if arguments.write is not None:

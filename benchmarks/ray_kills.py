@@ -120,7 +120,14 @@ def one_run(
 
 
 def measure(
-    runs: int, kills: int, seed: int, whole: int, seconds: float, longest: float, told: Callable[[str], None]
+    runs: int,
+    kills: int,
+    seed: int,
+    whole: int,
+    seconds: float,
+    longest: float,
+    between: tuple[float, float],
+    told: Callable[[str], None],
 ) -> dict[str, Any]:
     """So many runs, or as many as begin within so many seconds."""
     numbers, began = random.Random(seed), time.perf_counter()
@@ -137,7 +144,7 @@ def measure(
                 break
             run_dir = Path(folder) / f"run-{number}"
             struck, left = one_run(
-                [*plain, *SPREAD], run_dir, numbers, kills=kills, between=(0.3, 1.5), whole=whole, longest=longest
+                [*plain, *SPREAD], run_dir, numbers, kills=kills, between=between, whole=whole, longest=longest
             )
             crash.accounted(run_dir)
             found["runs"] += 1
@@ -161,6 +168,7 @@ def main() -> None:
     parser.add_argument("--whole", type=int, default=1, help="how often all of a run is killed and resumed")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no run begins")
     parser.add_argument("--longest", type=float, default=600.0, help="seconds after which a run counts as hanging")
+    parser.add_argument("--pause", type=float, default=8.0, help="seconds between two kills at most")
     parser.add_argument("--steps", type=int, default=crash.STEPS, help="updates of a run")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -173,6 +181,7 @@ def main() -> None:
         arguments.whole,
         arguments.seconds,
         arguments.longest,
+        (arguments.pause / 4, arguments.pause),
         lambda line: print(line, file=sys.stderr, flush=True),
     )
     said = {

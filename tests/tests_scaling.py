@@ -130,11 +130,7 @@ class HereWorker(Killable):
 
 
 class HereCluster:
-    """See `Cluster`; `async with` begins and ends it.
-
-    Args:
-        on_begin: Told of it when it has begun, as to kill parts of it.
-    """
+    """See `Cluster`; `async with` begins and ends it."""
 
     def __init__(self, assembly, *, replicas=2, workers=2, places=64, say=lambda line: None):
         self.assembly, self.say = assembly, say
@@ -158,6 +154,8 @@ class HereCluster:
 
     async def __aenter__(self):
         self.engine.start()
+        while not all(seat.up for seat in self.engine.seats):  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.001)
         self.pool.start()
         return self
 

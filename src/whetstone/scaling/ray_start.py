@@ -31,6 +31,7 @@ _OF_ITS_OWN = {
     # what this flag says on other systems: nodes of one machine find each other by the loopback address
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # an actor without a GPU of its own sees what the driver sees
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # errors of deaths that are mended would stand between a run's own lines
     "RAY_worker_niceness": "0",  # the run waits for them; at 15, as Ray has it, they starve beside other work
 }
 
