@@ -179,14 +179,14 @@ class _Run:
         shape, numbers = of.episode, np.random.default_rng([of.seed, 0, number])
         size = of.group_size
         turns = np.maximum(1, np.rint(shape.turns.draw(numbers, size))).astype(int)
-        prompts = np.repeat(shape.prompt_tokens.draw(numbers, 1), size)  # one task, one prompt
+        prompt = float(shape.prompt_tokens.draw(numbers, 1)[0])  # one task, one prompt
         resets, rewards = shape.reset_seconds.draw(numbers, size), shape.reward_seconds.draw(numbers, size)
         for k in range(size):
             count = int(turns[k])
             tools = shape.tool_seconds.draw(numbers, count)
             tools[-1] = shape.last_tool_seconds.draw(numbers, 1)[0] if shape.last_tool_seconds is not None else 0.0
             episode = _Episode(
-                self.next_episode, number, count, float(prompts[k]),
+                self.next_episode, number, count, prompt,
                 np.maximum(1, np.rint(shape.turn_tokens.draw(numbers, count))),
                 np.rint(shape.observation_tokens.draw(numbers, count)),
                 tools, float(resets[k]), float(rewards[k]), node=self.next_episode % max(1, of.failures.nodes),
