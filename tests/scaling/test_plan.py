@@ -106,7 +106,7 @@ def test_rates_are_read_from_a_file_and_mistakes_in_it_are_one_line(tmp_path):
 
 
 def test_names_that_are_none_are_refused_with_the_nearest():
-    with pytest.raises(RecipeError, match='no GPU "h10" among a100-40, .*did you mean "h100"'):
+    with pytest.raises(RecipeError, match=r'no GPU "h10" among a100-40, .*did you mean "h100"'):
         find_gpu("h10")
     assert named_model("9b").layers == MODELS["8b"].layers
     assert named_model("9b").parameters == 9_000_000_000
