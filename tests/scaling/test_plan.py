@@ -105,8 +105,24 @@ def test_rates_are_read_from_a_file_and_mistakes_in_it_are_one_line(tmp_path):
         assert said in str(refused.value)
 
 
+def test_a_runs_episodes_are_taken_as_they_were(tmp_path):
+    def turn(context, action, seconds):
+        return {"context": {"ids": [0] * context}, "action": {"ids": [0] * action}, "seconds": [1.0, 0.0, seconds]}
+
+    episodes = [[turn(100, 10, 2.0), turn(20, 30, 4.0)], [turn(50, 20, 3.0)]]
+    (tmp_path / "trajectories").mkdir()
+    lines = "".join(json.dumps({"id": f"a#{k}", "turns": turns}) + "\n" for k, turns in enumerate(episodes))
+    (tmp_path / "trajectories" / "step-000001.jsonl").write_text(lines + '{"torn')
+    episode = read_rates(tmp_path).episode
+    assert (episode.turns, episode.prompt_tokens, episode.turn_tokens) == (1.5, 75, 20)
+    assert (episode.observation_tokens, episode.tool_seconds) == (20, 3)
+    (tmp_path / "trajectories" / "step-000001.jsonl").unlink()
+    with pytest.raises(RecipeError, match="no episode on record"):
+        read_rates(tmp_path)
+
+
 def test_names_that_are_none_are_refused_with_the_nearest():
-    with pytest.raises(RecipeError, match='no GPU "h10"; did you mean "h100"'):
+    with pytest.raises(RecipeError, match=r'no GPU "h10" among a100-40, .*did you mean "h100"'):
         find_gpu("h10")
     assert named_model("9b").layers == MODELS["8b"].layers
     assert named_model("9b").parameters == 9_000_000_000

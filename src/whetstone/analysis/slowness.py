@@ -123,11 +123,9 @@ def _lengths(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, float]]:
         sampling, learning = _of(row, "time/rollout"), _of(row, "time/update")
         elapsed = row.get("time/elapsed_seconds")
         # the first step of a stage stands behind those of stages before, which took time of their own
-        known = elapsed is not None and before is not None
-        whole = elapsed - before if known else sampling + learning
+        whole = sampling + learning if elapsed is None or before is None else elapsed - before
         rest, before = max(0.0, whole - sampling - learning), elapsed
-        transfer = _of(row, "scale/transfer_seconds")
-        transfer = min(transfer, rest) if known else transfer
+        transfer = min(_of(row, "scale/transfer_seconds"), rest)
         between = max(0.0, rest - transfer)
         found = {"sampling": sampling, "learning": learning, "transfer": transfer, "between": between}
         yield {**found, "seconds": sum(found.values()), "step": float(row["step"])}

@@ -57,7 +57,10 @@ def plan(
 
 
 def _show(found: Plan) -> None:
-    click.secho(f"{found.parameters / 1e9:.3g} billion parameters on {found.gpus} {found.gpu}", bold=True)
+    size = (
+        f"{found.parameters / 1e9:.3g} billion" if found.parameters >= 1e8 else f"{found.parameters / 1e6:.3g} million"
+    )
+    click.secho(f"{size} parameters on {found.gpus} {found.gpu}", bold=True)
     click.echo(f"balance: {_balance(found.balance)}")
     if found.needed:
         click.echo(f"with {' '.join(f'{key}={value}' for key, value in found.needed.items())}, or it does not fit")

@@ -66,7 +66,7 @@ def find_gpu(name: str) -> Gpu:
     """
     gpu = GPUS.get(name.lower())
     if gpu is None:
-        raise RecipeError(f'no GPU "{name}"{did_you_mean(name.lower(), GPUS)}; known are {", ".join(GPUS)}')
+        raise RecipeError(f'no GPU "{name}" among {", ".join(GPUS)}{did_you_mean(name.lower(), GPUS)}')
     return gpu
 
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from whetstone.rollout.batch_scheduling import next_batch
+from whetstone.scaling.simulation_episode import SimulatedEpisode, State, Workers
 from whetstone.scaling.simulation_measures import Measures
 from whetstone.scaling.simulation_replica import Replica, Request
 from whetstone.scaling.simulation_scenario import Scenario, Summary
@@ -28,63 +28,6 @@ from whetstone.scaling.simulation_scenario import Scenario, Summary
 _FEW = 0.1
 """Of an update's episodes: fewer under way are stragglers."""
 _HOUR = 3600.0
-
-State = Literal["engine", "tools", "tool_workers", "rewards", "reward_workers", "places", "failures"]
-
-
-@dataclass(slots=True)
-class _Episode:
-    number: int
-    group: int
-    turns: int
-    prompt: float
-    said: Any  # [turns] tokens sampled
-    answers: Any  # [turns] tokens of observations
-    tool_seconds: Any  # [turns]
-    reset_seconds: float
-    reward_seconds: float
-    state: State = "places"
-    turn: int = 0
-    context: float = 0.0
-    versions: float = 0.0
-    """Tokens times the version that drew them."""
-    replica: int = -1
-    keys: int = -1
-    """Of which state of its replica it has keys there."""
-    node: int = 0
-    epoch: int = 0
-    """Raised when it begins again: what was foreseen is void."""
-
-
-@dataclass(slots=True)
-class _Workers:
-    """A number of workers, or any; who finds none waits in line."""
-
-    count: int | None
-    busy: int = 0
-    line: deque[tuple[_Episode, int]] | None = None
-
-    def __post_init__(self) -> None:
-        self.line = deque()
-
-    def take(self, episode: _Episode) -> bool:
-        assert self.line is not None
-        if self.count is not None and self.busy >= self.count:
-            self.line.append((episode, episode.epoch))
-            return False
-        self.busy += 1
-        return True
-
-    def give_back(self) -> _Episode | None:
-        """The next in line, who has the worker now."""
-        assert self.line is not None
-        self.busy -= 1
-        while self.line:
-            episode, epoch = self.line.popleft()
-            if episode.epoch == epoch:
-                self.busy += 1
-                return episode
-        return None
 
 
 def simulate(scenario: Scenario) -> Summary:
@@ -102,10 +45,10 @@ class _Run:
         self.replicas = [Replica(scenario.engine) for _ in range(scenario.engine.replicas)]
         self.least = [(0, number) for number in range(len(self.replicas))]
         self.orphans: list[Request] = []
-        self.tools, self.rewards = _Workers(scenario.environment_workers), _Workers(scenario.reward_workers)
-        self.episodes: dict[int, _Episode] = {}
+        self.tools, self.rewards = Workers(scenario.environment_workers), Workers(scenario.reward_workers)
+        self.episodes: dict[int, SimulatedEpisode] = {}
         """Those under way or in line for a place."""
-        self.queued: deque[_Episode] = deque()
+        self.queued: deque[SimulatedEpisode] = deque()
         self.placed = 0
         self.version = self.next_group = self.next_episode = 0
         self.live: dict[int, int] = {}
@@ -179,14 +122,14 @@ class _Run:
         shape, numbers = of.episode, np.random.default_rng([of.seed, 0, number])
         size = of.group_size
         turns = np.maximum(1, np.rint(shape.turns.draw(numbers, size))).astype(int)
-        prompts = np.repeat(shape.prompt_tokens.draw(numbers, 1), size)  # one task, one prompt
+        prompt = float(shape.prompt_tokens.draw(numbers, 1)[0])  # one task, one prompt
         resets, rewards = shape.reset_seconds.draw(numbers, size), shape.reward_seconds.draw(numbers, size)
         for k in range(size):
             count = int(turns[k])
             tools = shape.tool_seconds.draw(numbers, count)
             tools[-1] = shape.last_tool_seconds.draw(numbers, 1)[0] if shape.last_tool_seconds is not None else 0.0
-            episode = _Episode(
-                self.next_episode, number, count, float(prompts[k]),
+            episode = SimulatedEpisode(
+                self.next_episode, number, count, prompt,
                 np.maximum(1, np.rint(shape.turn_tokens.draw(numbers, count))),
                 np.rint(shape.observation_tokens.draw(numbers, count)),
                 tools, float(resets[k]), float(rewards[k]), node=self.next_episode % max(1, of.failures.nodes),
@@ -196,24 +139,24 @@ class _Run:
             self.measures.count("places", +1)
             self.queued.append(episode)
 
-    def _begin(self, episode: _Episode) -> None:
+    def _begin(self, episode: SimulatedEpisode) -> None:
         """It has its place."""
         self.placed += 1
         self._reset(episode)
 
-    def _reset(self, episode: _Episode) -> None:
+    def _reset(self, episode: SimulatedEpisode) -> None:
         episode.turn, episode.context, episode.versions = 0, 0.0, 0.0
         self._become(episode, "tools")
         self._in(episode.reset_seconds, self._draw, episode, episode.epoch, episode.prompt)
 
-    def _become(self, episode: _Episode, state: State) -> None:
+    def _become(self, episode: SimulatedEpisode, state: State) -> None:
         self.measures.count(episode.state, -1)
         self.measures.count(state, +1)
         episode.state = state
 
     # ------------------------------------------------------------ an episode
 
-    def _draw(self, episode: _Episode, epoch: int, read: float) -> None:
+    def _draw(self, episode: SimulatedEpisode, epoch: int, read: float) -> None:
         """Its turn goes to an engine, which has to read so much first."""
         if epoch != episode.epoch:
             return
@@ -222,7 +165,7 @@ class _Run:
         self._become(episode, "engine")
         self._send(request, episode)
 
-    def _send(self, request: Request, episode: _Episode) -> None:
+    def _send(self, request: Request, episode: SimulatedEpisode) -> None:
         number = episode.replica
         if number < 0 or not self.replicas[number].alive:
             found = self._least_loaded()
@@ -273,7 +216,7 @@ class _Run:
             self._take(number)
         self._expect(number)
 
-    def _said(self, episode: _Episode) -> None:
+    def _said(self, episode: SimulatedEpisode) -> None:
         """A turn is over."""
         tokens = float(episode.said[episode.turn])
         episode.context += tokens
@@ -286,12 +229,12 @@ class _Run:
         else:
             self._become(episode, "tool_workers")
 
-    def _call(self, episode: _Episode) -> None:
+    def _call(self, episode: SimulatedEpisode) -> None:
         self._become(episode, "tools")
         self.measures.calls(+1)
         self._in(float(episode.tool_seconds[episode.turn]), self._answered, episode, episode.epoch)
 
-    def _answered(self, episode: _Episode, epoch: int) -> None:
+    def _answered(self, episode: SimulatedEpisode, epoch: int) -> None:
         self.measures.calls(-1)
         following = self.tools.give_back()
         if following is not None:
@@ -304,7 +247,7 @@ class _Run:
         else:
             self._draw(episode, epoch, float(episode.answers[episode.turn - 1]))
 
-    def _leave(self, episode: _Episode) -> None:
+    def _leave(self, episode: SimulatedEpisode) -> None:
         """Its place is free, and it is judged."""
         self.placed -= 1
         self._hold(episode.replica, -1)
@@ -314,11 +257,11 @@ class _Run:
             self._become(episode, "reward_workers")
         self._fill()
 
-    def _judge(self, episode: _Episode) -> None:
+    def _judge(self, episode: SimulatedEpisode) -> None:
         self._become(episode, "rewards")
         self._in(episode.reward_seconds, self._judged, episode)
 
-    def _judged(self, episode: _Episode) -> None:
+    def _judged(self, episode: SimulatedEpisode) -> None:
         following = self.rewards.give_back()
         if following is not None:
             self._judge(following)
