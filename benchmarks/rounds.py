@@ -94,7 +94,6 @@ TINY_CHANGES = [
 """Of a run that is to say nothing; its reward differs between what an untrained model samples."""
 TINY = Size(warm_up=4, steps=2, tasks=2, tokens=200, short=2, rows=60, episodes=6)
 SIZES = {
-    "webrl": Size(warm_up=100, tasks=6, tokens=5_000, episodes=60),
     "tulu": Size(warm_up=100, steps=10, tasks=6, episodes=60),
     "toolstar": Size(warm_up=100, steps=10, tasks=6, rows=300, episodes=60),
     "priming": Size(warm_up=160, steps=10, tasks=6, rows=500, episodes=60),
@@ -116,7 +115,7 @@ def variations(heard: StepOutcome, draw: random.Random) -> Iterator[Task]:
     """Two tasks of the same kind for each that no trajectory solved."""
     for group in heard.groups:
         if not any(trajectory.solved for trajectory in group.trajectories):
-            source = Arithmetic(seed=draw.randrange(2**31), digits=2, kinds={group.task.tags["kind"]: 1})
+            source = Arithmetic(seed=draw.randrange(2**31), kinds={group.task.tags["kind"]: 1})
             yield from (source.task(0), source.task(1))
 
 
@@ -124,10 +123,10 @@ def webrl(size: Size, seed: int, folder: Path) -> list[Contender]:
     """Rounds of WebRL, and as many of plain reinforcement, from the same weights."""
     small = TINY_CHANGES[:1] if size is TINY else []
     steps = [f"supervised.steps={size.warm_up}", "rollout.max_new_tokens=24"]
-    model = warmed_up(seed, folder / "warm", OF_SEEN, *steps, *small)
+    model = warmed_up(seed, folder / "warm", *steps, *small)
     budget = {"sampled_tokens": size.tokens}
     learned = {"steps": 100 * size.steps, "tasks_per_step": size.tasks, "learning_rate": 1e-3, "budget": budget, **MUON}
-    begins = [f"policy.path={model}", "policy.tiny=null", OF_SEEN]
+    begins = [f"policy.path={model}", "policy.tiny=null"]
     made = {"name": "generated", "generator": "rounds:variations", "share": 0.5}
     stage = {"reinforcement": learned, "with": "webrl", "curriculum": made}
     return [
