@@ -45,7 +45,7 @@ class Searches:
     """Tasks by how many searches they take; the expert asks whatever it is asked.
 
     Args:
-        long: Whether there are long ones among those for training.
+        long: Whether there are long ones among those for training; where there are none, nothing takes a while.
     """
 
     def __init__(self, *, seed: int = 0, long: bool = True) -> None:
@@ -66,7 +66,7 @@ class Searches:
     def _task(self, split: str, seed: int, index: int, *, long: bool) -> Task:
         draw = derive_random("searches", split, seed, index)
         turns = LONG if long and index % 6 == 3 else draw.randint(2, 6)
-        private = {"turns": turns, "pages": 60, "world": draw.randrange(1000)}
+        private = {"turns": turns, "seconds": SECONDS if long else 0.0, "pages": 60, "world": draw.randrange(1000)}
         return Task(
             f"searches/{split}/{seed}/{index}", "search", private, {"kind": "long" if turns == LONG else "short"}
         )
@@ -78,12 +78,13 @@ class SlowIndex:
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """The task."""
         self.index, self.left = Encyclopaedia(results=1), int(task.private["turns"])
+        self.seconds = float(task.private["seconds"])
         self.index.open(Episode(task, seed))
         return Observation((user("search"),))
 
     async def step(self, action: Message) -> StepResult:
         """What is found for whatever was said."""
-        await asyncio.sleep(SECONDS)
+        await asyncio.sleep(self.seconds)
         self.left -= 1
         found = self.index.search(action.text)
         return StepResult(Observation((user(found),)), terminated=self.left == 0)
@@ -111,7 +112,7 @@ def recipe_of(way: str, seed: int) -> Any:
             "name": "forty_turns:SlowIndex", "tools": None, "max_calls_per_turn": None, "max_turns": LONG,
         },
         "reward": "forty_turns:odd",
-        "supervised": {"steps": 40, "batch_size": 16, "tasks": {"long": False}},
+        "supervised": {"steps": 120, "batch_size": 16, "tasks": {"long": False}},
         "rollout": {"max_new_tokens": 8, "group_size": 4},
         "reinforcement": {"steps": UPDATES, "tasks_per_step": 2},
         "evaluation": {"episodes": 2},
