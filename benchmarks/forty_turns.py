@@ -26,7 +26,7 @@ from whetstone.chat import Message, ToolSpec, assistant, user
 from whetstone.environments.native.encyclopaedia import Encyclopaedia
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.recipe import load_recipe
-from whetstone.reporting import Progress
+from whetstone.reporting import Progress, read_trajectories
 from whetstone.seeding import derive_random
 from whetstone.tools.protocol import Episode
 from whetstone.training import train
@@ -113,7 +113,7 @@ def recipe_of(way: str, seed: int) -> Any:
         },
         "reward": "forty_turns:odd",
         "supervised": {"steps": 120, "batch_size": 16, "tasks": {"long": False}},
-        "rollout": {"max_new_tokens": 8, "group_size": 4},
+        "rollout": {"max_new_tokens": 8, "group_size": 4, "temperature": 0.3},
         "reinforcement": {"steps": UPDATES, "tasks_per_step": 2},
         "evaluation": {"episodes": 2},
     }  # fmt: skip
@@ -127,9 +127,12 @@ def measured(way: str, seed: int, folder: Path) -> dict[str, Any]:
     every = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in every if row["stage"] == "reinforcement"]
     before = max((row["time/elapsed_seconds"] for row in every if row["stage"] == "supervised"), default=0.0)
+    steps = sorted((folder / "trajectories").glob("step-*.jsonl"))
+    turns = [len(trajectory.turns) for path in steps for trajectory in read_trajectories(path)]
     return {
         "success": 1.0,
         "seconds an update": (rows[-1]["time/elapsed_seconds"] - before) / len(rows),
+        "turns of the longest episode": float(max(turns)),
         "turns of an episode": statistics.fmean(row["episode/turns"] for row in rows),
         "updates an episode was old, at most": max(row.get("policy/staleness_max") or 0 for row in rows),
         "seconds with start and end": time.perf_counter() - began,
