@@ -26,7 +26,7 @@ from whetstone.chat import Message, ToolSpec, assistant, user
 from whetstone.environments.native.encyclopaedia import Encyclopaedia
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.recipe import load_recipe
-from whetstone.reporting import Progress
+from whetstone.reporting import Progress, read_trajectories
 from whetstone.seeding import derive_random
 from whetstone.tools.protocol import Episode
 from whetstone.training import train
@@ -45,7 +45,7 @@ class Searches:
     """Tasks by how many searches they take; the expert asks whatever it is asked.
 
     Args:
-        long: Whether there are long ones among those for training.
+        long: Whether there are long ones among those for training; where there are none, nothing takes a while.
     """
 
     def __init__(self, *, seed: int = 0, long: bool = True) -> None:
@@ -66,7 +66,7 @@ class Searches:
     def _task(self, split: str, seed: int, index: int, *, long: bool) -> Task:
         draw = derive_random("searches", split, seed, index)
         turns = LONG if long and index % 6 == 3 else draw.randint(2, 6)
-        private = {"turns": turns, "pages": 60, "world": draw.randrange(1000)}
+        private = {"turns": turns, "seconds": SECONDS if long else 0.0, "pages": 60, "world": draw.randrange(1000)}
         return Task(
             f"searches/{split}/{seed}/{index}", "search", private, {"kind": "long" if turns == LONG else "short"}
         )
@@ -78,12 +78,13 @@ class SlowIndex:
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """The task."""
         self.index, self.left = Encyclopaedia(results=1), int(task.private["turns"])
+        self.seconds = float(task.private["seconds"])
         self.index.open(Episode(task, seed))
         return Observation((user("search"),))
 
     async def step(self, action: Message) -> StepResult:
         """What is found for whatever was said."""
-        await asyncio.sleep(SECONDS)
+        await asyncio.sleep(self.seconds)
         self.left -= 1
         found = self.index.search(action.text)
         return StepResult(Observation((user(found),)), terminated=self.left == 0)
@@ -111,8 +112,8 @@ def recipe_of(way: str, seed: int) -> Any:
             "name": "forty_turns:SlowIndex", "tools": None, "max_calls_per_turn": None, "max_turns": LONG,
         },
         "reward": "forty_turns:odd",
-        "supervised": {"steps": 40, "batch_size": 16, "tasks": {"long": False}},
-        "rollout": {"max_new_tokens": 8, "group_size": 4},
+        "supervised": {"steps": 120, "batch_size": 16, "tasks": {"long": False}},
+        "rollout": {"max_new_tokens": 8, "group_size": 4, "temperature": 0.3},
         "reinforcement": {"steps": UPDATES, "tasks_per_step": 2},
         "evaluation": {"episodes": 2},
     }  # fmt: skip
@@ -126,9 +127,12 @@ def measured(way: str, seed: int, folder: Path) -> dict[str, Any]:
     every = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in every if row["stage"] == "reinforcement"]
     before = max((row["time/elapsed_seconds"] for row in every if row["stage"] == "supervised"), default=0.0)
+    steps = sorted((folder / "trajectories").glob("step-*.jsonl"))
+    turns = [len(trajectory.turns) for path in steps for trajectory in read_trajectories(path)]
     return {
         "success": 1.0,
         "seconds an update": (rows[-1]["time/elapsed_seconds"] - before) / len(rows),
+        "turns of the longest episode": float(max(turns)),
         "turns of an episode": statistics.fmean(row["episode/turns"] for row in rows),
         "updates an episode was old, at most": max(row.get("policy/staleness_max") or 0 for row in rows),
         "seconds with start and end": time.perf_counter() - began,
