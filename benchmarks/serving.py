@@ -316,6 +316,7 @@ async def soak(requests: int, every: int) -> dict[str, Any]:
         statistics_ = endpoint.engine.statistics
     return {
         "requests": requests,
+        "of": "chat, Responses, Messages",
         "answered": heard.requests - heard.refused,
         "refused": heard.refused,
         "hung_up": lost,
@@ -344,8 +345,8 @@ def page(told: Mapping[str, Any]) -> str:
     if "soak" in measured:
         soaked = measured["soak"]
         lines += [
-            f"Soak: {soaked['requests']:,} short requests (chat, Responses and Messages; "
-            f"streamed, whole, begun, paid, ended, refused, hung up) in "
+            f"Soak: {soaked['requests']:,} short requests ({soaked.get('of', 'chat')}: streamed, whole, paid, refused, "
+            f"hung up) in "
             f"{soaked['seconds']:,.0f} s: {soaked['answered']:,} answered, {soaked['refused']:,} refused as they "
             f"should, {soaked['hung_up']:,} hung up, {soaked['engine_failed']} failed. Resident megabytes every "
             f"{soaked['every']:,}: {', '.join(f'{m:.0f}' for m in soaked['megabytes'])}.",
