@@ -14,6 +14,7 @@ from whetstone.rollout import plans_of
 from whetstone.scaling import publishing_engine, replicated_engine, worker_pool
 from whetstone.scaling.protocol import Gone
 
+pytestmark = pytest.mark.slow  # what they rely on is tested with less in test_spread_collector.py and its neighbours
 GROUPS = 4
 
 
