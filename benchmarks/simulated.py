@@ -116,8 +116,8 @@ async def parity(trajectory: Trajectory, task: Task) -> Score:
     return Score(float(sum(sum(turn.action.ids) for turn in trajectory.turns) % 2), success=True)
 
 
-def measured(setting: Setting, updates: int, folder: Path) -> dict[str, Any]:
-    """Seconds of a real run's steps and what they went into; the first and those without sampling beside are out."""
+def play(setting: Setting, updates: int, folder: Path) -> None:
+    """A real run."""
     overrides = [
         *COMMON,
         "environment={name: 'simulated:SlowWorld', max_turns: 8}",
@@ -130,6 +130,10 @@ def measured(setting: Setting, updates: int, folder: Path) -> dict[str, Any]:
         ahead = (f"admit_ahead={setting.ahead}", f"max_staleness={setting.bound}")
         overrides += [*(f"reinforcement.{bound}" for bound in ahead), "correction={name: masked, high: 5}"]
     train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
+
+
+def measured(setting: Setting, folder: Path) -> dict[str, Any]:
+    """Seconds of a real run's steps and what they went into; the first and those without sampling beside are out."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     ends = [row["time/elapsed_seconds"] for row in rows]
     last = len(rows) - (setting.ahead + 1 if setting.ahead else 0)  # behind it nothing new is sampled
@@ -241,9 +245,13 @@ def main() -> None:
     arguments = parser.parse_args()
     began, updates = time.perf_counter(), arguments.updates
     with tempfile.TemporaryDirectory() as name:
-        runs = {}
+        runs, folder = {}, arguments.folder or Path(name)
         for number, setting in enumerate((*FITTED, *HELD_OUT)):
-            runs[setting] = measured(setting, updates, Path(name) / str(number))
+            if not _whole(folder / str(number), updates):
+                if arguments.read_only:
+                    continue
+                play(setting, updates, folder / str(number))
+            runs[setting] = measured(setting, folder / str(number))
             print(f"{setting.name}: {runs[setting]['seconds']:.3f} s a step", file=sys.stderr)
     told = told_of(runs, updates, began)
     if arguments.write:
@@ -252,12 +260,17 @@ def main() -> None:
     print(json.dumps(told) if arguments.json else page(told))
 
 
+def _whole(folder: Path, updates: int) -> bool:
+    """Whether a run of so many updates is there."""
+    path = folder / "metrics.jsonl"
+    return path.is_file() and len(path.read_text().splitlines()) == updates
+
+
 def told_of(runs: dict[Setting, dict[str, Any]], updates: int, began: float) -> dict[str, Any]:
     """The result as one object."""
     fitted = fit({setting: runs[setting] for setting in FITTED})
     rows = []
-    for setting in (*FITTED, *HELD_OUT):
-        run = runs[setting]
+    for setting, run in runs.items():
         # every episode is as long: tokens of an update are those of its episodes
         tokens = _tokens(runs, setting)
         found = foreseen(setting, fitted, tokens, updates)
@@ -289,8 +302,9 @@ def page(told: dict[str, Any]) -> str:
     lines = [
         "# What the simulator foresees, against real runs",
         "",
-        f"`python benchmarks/simulated.py --write`, {told['machine']['cores']} cores, alone, {told['seconds']:.0f} s: "
-        "the demo's model, untrained, in a world that answers after a while (log-normal, σ 0.7).",
+        f"`python benchmarks/simulated.py --write`, {told['machine']['cores']} cores, alone, "
+        f"{told['measured']['updates']} updates a run: the demo's model, untrained, in a world that answers after a "
+        "while (log-normal, σ 0.7).",
         "",
         f"Rates from three runs without latency: a decode step takes {1e3 * rates['step_seconds']:.2f} ms and "
         f"{1e3 * rates['step_seconds_per_sequence']:.3f} ms a sequence; an update {rates['update_seconds']:.3f} s and "
