@@ -145,7 +145,9 @@ def tulu(size: Size, seed: int, folder: Path) -> list[Contender]:
     preferred = {"data": {"stage": "previous"}, "steps": size.steps, "batch_size": 16, "learning_rate": 1e-4}
     reinforced = {"steps": size.steps, "tasks_per_step": size.tasks, "learning_rate": 1e-3, **MUON}
     suites = {"development": (), "unseen kind": [f"tasks.kinds={{{UNSEEN}: 1}}"]}
-    first, between, last = [imitated], [sampled, {"preference": preferred}], [{"reinforcement": reinforced}]
+    first: list[Mapping[str, Any]] = [imitated]
+    between: list[Mapping[str, Any]] = [sampled, {"preference": preferred}]
+    last: list[Mapping[str, Any]] = [{"reinforcement": reinforced}]
     return [
         Contender("tulu", "imitation, preference, reward", [*first, *between, *last], [OF_SEEN], suites),
         Contender("tulu", "imitation, reward", [*first, *last], [OF_SEEN], suites),

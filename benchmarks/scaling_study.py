@@ -162,7 +162,9 @@ def main() -> None:
     arguments = parser.parse_args()
     began = time.perf_counter()
     target = ROOT / "benchmarks" / "results" / "scaling.json"
-    told = json.loads(target.read_text()) if target.is_file() else {"name": "scaling", "measured": {}}
+    told: dict[str, Any] = {"name": "scaling", "measured": {}}
+    if target.is_file():
+        told = json.loads(target.read_text())
     for name in arguments.only:
         told["measured"][name] = STUDIES[name][0]()
         told |= circumstances(began)

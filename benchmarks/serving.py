@@ -384,7 +384,8 @@ def _ratio(measured: Mapping[str, Any]) -> float:
     """The median of each streamed round by the mean of the two beside it: what else the machine does comes and goes."""
     bare, served = measured["bare_tokens_per_second"], measured["served_tokens_per_second"]
     beside = [*bare, measured.get("last_bare_tokens_per_second", bare[-1])]
-    return statistics.median(2 * each / (beside[n] + beside[n + 1]) for n, each in enumerate(served))
+    median: float = statistics.median(2 * each / (beside[n] + beside[n + 1]) for n, each in enumerate(served))
+    return median
 
 
 def _listed(values: Sequence[float]) -> str:

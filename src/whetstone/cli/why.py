@@ -64,8 +64,8 @@ def why(
     record.run_recipe(run_dir)  # says where there is no run
     if slow:
         given = {"TRAJECTORY": trajectory, "--step": step, "--turn": turn, "--token": token}
-        for option, value in given.items():
-            if value is not None:
+        for option, asked in given.items():
+            if asked is not None:
                 raise RunDirectoryError(f"{option}: --slow is of the whole run; leave one of them out")
         _slow(run_dir, as_json)
         return

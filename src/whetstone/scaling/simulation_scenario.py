@@ -31,13 +31,15 @@ class Spread:
 
     def draw(self, numbers: np.random.Generator, count: int) -> NDArray[np.float64]:
         """So many of it, each for itself: [count]."""
+        drawn: NDArray[np.float64]
         if self.values:
             drawn = numbers.choice(np.asarray(self.values, dtype=np.float64), count)
         elif self.sigma == 0 or self.mean == 0:
             drawn = np.full(count, self.mean)
         else:
             drawn = np.exp(math.log(self.mean) - self.sigma**2 / 2 + self.sigma * numbers.standard_normal(count))
-        return np.minimum(drawn, self.most)
+        cut: NDArray[np.float64] = np.minimum(drawn, self.most)
+        return cut
 
     @property
     def expected(self) -> float:
