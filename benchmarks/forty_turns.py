@@ -102,7 +102,7 @@ async def odd(trajectory: Trajectory, task: Task) -> Score:
 
 def recipe_of(way: str, seed: int) -> Any:
     """A run of one of the two ways."""
-    tiny = {"vocabulary": 300, "hidden": 48, "layers": 2, "heads": 4, "intermediate": 96, "context_length": 1024}
+    tiny = {"vocabulary": 300, "hidden": 48, "layers": 2, "heads": 4, "intermediate": 96, "context_length": 4096}
     keys: dict[str, Any] = {
         "extends": "demo",
         "seed": seed,
