@@ -242,6 +242,8 @@ def main() -> None:
     parser.add_argument(
         "--write", action="store_true", help=f"write simulated.json and simulated.md into {RESULTS.name}"
     )
+    parser.add_argument("--folder", type=Path, help="where runs are kept, and read where they are there")
+    parser.add_argument("--read-only", action="store_true", help="take only runs that are there")
     arguments = parser.parse_args()
     began, updates = time.perf_counter(), arguments.updates
     with tempfile.TemporaryDirectory() as name:
