@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from circumstances import circumstances
-from whetstone.analysis import stored_lines
 from whetstone.chat import Message, user
 from whetstone.environments import Observation, StepResult
 from whetstone.recipe import load_recipe
+from whetstone.record import stored_lines
 from whetstone.reporting import Progress
 from whetstone.scaling.simulation import simulate
 from whetstone.scaling.simulation_scenario import EngineRates, EpisodeShape, LearnerRates, Scenario, Spread

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from whetstone.analysis.offline import Advice, Look, advice, looks_of
     from whetstone.analysis.replay import Replay, ReplayCheck
     from whetstone.analysis.shown_run import ShownRun
-    from whetstone.analysis.slowness import Slowness, Waits, slowness_of, stored_lines, waits_of
+    from whetstone.analysis.slowness import Slowness, Waits, slowness_of, waits_of
     from whetstone.analysis.why import Explainer, Explanation
 
 __getattr__, __dir__ = window(__name__)
@@ -26,6 +26,5 @@ __all__ = [
     "advice",
     "looks_of",
     "slowness_of",
-    "stored_lines",
     "waits_of",
 ]

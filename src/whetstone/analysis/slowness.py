@@ -15,15 +15,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import orjson
-
 from whetstone.errors import RunDirectoryError
 
-_MOST_EPISODES = 5_000
 """That are read, the last ones."""
 _ENGINE = 0.6
 """Of sampling time in which an engine is what it waits for."""
@@ -257,20 +253,3 @@ def _tools(took: Mapping[str, Sequence[float]]) -> list[SlowTool]:
         for name, t in took.items()
     ]
     return sorted(found, key=lambda tool: -tool.share)
-
-
-def stored_lines(run_dir: Path, *, most: int = _MOST_EPISODES) -> list[dict[str, Any]]:
-    """The last trajectories of a run, as they are stored; a torn line is left out."""
-    found: list[dict[str, Any]] = []
-    for path in sorted((run_dir / "trajectories").glob("step-*.jsonl"), reverse=True):
-        with open(path, "rb") as file:
-            for text in file:
-                try:
-                    line = orjson.loads(text)
-                except ValueError:
-                    continue
-                if isinstance(line, dict):
-                    found.append(line)
-        if len(found) >= most:
-            break
-    return found[-most:]

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from whetstone import record
-from whetstone.analysis import Explainer, Explanation, Slowness, advice, looks_of, slowness_of, stored_lines, waits_of
+from whetstone.analysis import Explainer, Explanation, Slowness, advice, looks_of, slowness_of, waits_of
 from whetstone.causes import listed
 from whetstone.cli import completing
 from whetstone.errors import RunDirectoryError
@@ -105,7 +105,7 @@ def _slow(run_dir: Path, as_json: bool) -> None:
     if not rows:
         raise RunDirectoryError(f"{run_dir}: no step on record")
     ahead = recipe.reinforcement.admit_ahead if recipe.reinforcement is not None else 0
-    lines = stored_lines(run_dir)
+    lines = record.stored_lines(run_dir)
     waits = waits_of(lines) if lines else None
     found = slowness_of(rows, waits, admit_ahead=ahead, max_in_flight=recipe.rollout.max_in_flight)
     if as_json:

@@ -26,13 +26,13 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from whetstone.analysis.slowness import stored_lines
 from whetstone.assembly.memory import ModelSize
 from whetstone.errors import RecipeError
 from whetstone.recipe import Recipe, ReinforcementSettings
 from whetstone.recipe.parts import Settings
 from whetstone.recipe.problems import problem_of
 from whetstone.recipe.yaml_text import yaml_document
+from whetstone.record import stored_lines
 from whetstone.scaling.plan_hardware import Gpu
 from whetstone.scaling.simulation_scenario import EngineRates, EpisodeShape, LearnerRates, Spread
 
