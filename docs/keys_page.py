@@ -155,6 +155,7 @@ def _table(model: type[BaseModel], above: str, *, sections: bool) -> str:
 
 def _below(model: type[BaseModel], above: str) -> Iterator[tuple[str, Any, str]]:
     said = _documented(model)
+    model.model_rebuild()  # what is declared below it is resolved where it is first read, by whoever was first
     for name, field in model.model_fields.items():
         yield f"{above}.{name}", field, said.get(name, "")
         inner = _section(field.annotation)
