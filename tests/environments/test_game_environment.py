@@ -189,6 +189,13 @@ def test_options_of_game_and_environment_are_checked_before_anything_runs():
         checked_options(part, {"max_step": 3})
 
 
+def test_a_game_that_is_another_but_for_one_method_has_its_options():
+    class ThickIce(FrozenLake):
+        """Another lake."""
+
+    assert checked_options(played(ThickIce), {"view": "around"}) == {"view": "around"}
+
+
 def test_a_missing_package_is_said_with_the_command_that_brings_it():
     class Needy(FrozenLake):
         from whetstone.environments.dependencies import package as _package

@@ -226,7 +226,7 @@ def played(game: Any) -> Callable[..., GameEnvironment]:
 
     hints = get_type_hints(GameEnvironment.__init__)
     if own:
-        hints |= get_type_hints(vars(game)["__init__"])
+        hints |= get_type_hints(game.__init__)
     environment.__signature__ = inspect.Signature([*own.values(), *around.values()])  # type: ignore[attr-defined]
     environment.__annotations__ = {name: hints[name] for name in (*own, *around)}
     environment.__name__, environment.__doc__ = name_of(game), game.__doc__
