@@ -257,7 +257,7 @@ def main() -> None:
             print(f"{setting.name}: {runs[setting]['seconds']:.3f} s a step", file=sys.stderr)
     told = told_of(runs, updates, began)
     if arguments.write:
-        (RESULTS / "simulated.json").write_text(json.dumps(told, indent=1) + "\n")
+        (RESULTS / "simulated.json").write_text(json.dumps(told) + "\n")
         (RESULTS / "simulated.md").write_text(page(told))
     print(json.dumps(told) if arguments.json else page(told))
 

@@ -173,6 +173,7 @@ def test_who_hangs_up_before_the_first_word_has_nothing_drawn(assembly):
             await until(lambda: served.engine.prompts)
             writer.close()
             await until(lambda: served.engine.cancelled)
+            assert served.engine.cancelled == len(served.engine.prompts) == 1
 
     played(assembly, work, engine=Slow(assembly))
 
