@@ -288,6 +288,23 @@ def test_keys_lead_through_pages_and_trajectories(open_page):
     assert page.locator("dialog").inner_text().startswith("Keys")
 
 
+def test_a_trajectory_that_arrives_late_does_not_open_what_was_closed(open_page):
+    page = open_page("?tab=trajectories")
+    page.wait_for_selector(".rows td")
+    page.keyboard.press("j")
+    page.wait_for_selector("article")
+    held = []
+    page.route("**/trajectory?*", lambda route: held.append(route))
+    with page.expect_request("**/trajectory?*"):
+        page.keyboard.press("j")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("article", state="detached")
+    with page.expect_response("**/trajectory?*"):
+        held[0].continue_()
+    page.wait_for_timeout(200)
+    assert page.locator("article").count() == 0
+
+
 def test_what_the_run_writes_appears_by_itself(open_page, folder, tmp_path):
     run = made_run(tmp_path / "live", steps=1)
     (viewed,) = opened_runs([run], cache=tmp_path / "cache")

@@ -9,6 +9,7 @@ const held = new Map(); // run, part and id → what was told of it
 const explained = new Map();
 let redraw = () => {};
 let drawn = "";
+let wanted = 0;
 
 async function get(context, id, part, whole = "") {
   const key = JSON.stringify([context.at.name, part, id]);
@@ -21,6 +22,7 @@ async function get(context, id, part, whole = "") {
 
 export async function drawOne(parts, context, listed) {
   redraw = () => drawOne(parts, context, listed);
+  const mine = ++wanted;
   document.body.classList.toggle("reading-one", Boolean(state.t));
   if (!state.t) {
     drawn = "";
@@ -30,6 +32,7 @@ export async function drawOne(parts, context, listed) {
   const pairs = [[state.t, state.part_of || "training"]];
   if (state.t2) pairs.unshift([state.t2, state.part_2 || "training"]);
   const told = await Promise.all(pairs.map(([id, part]) => get(context, id, part)));
+  if (mine !== wanted) return; // another was chosen, or it was closed, while this one was on its way
   const tokens = told.map((each) => each.turns.map((turn) => tokensOf(turn.action, turnCredit(context, each, turn))));
   const measure = MEASURES[state.colour] ? state.colour : "none";
   const range = rangeOf(tokens.flat(2), measure);
