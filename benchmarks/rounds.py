@@ -95,10 +95,10 @@ TINY_CHANGES = [
 TINY = Size(warm_up=4, steps=2, tasks=2, tokens=200, short=2, rows=60, episodes=6)
 SIZES = {
     "tulu": Size(warm_up=100, steps=10, tasks=6, episodes=60),
-    "toolstar": Size(warm_up=100, steps=10, tasks=6, rows=300, episodes=60),
+    "toolstar": Size(warm_up=100, steps=10, tasks=6, short=80, rows=600, episodes=60),
     "priming": Size(warm_up=160, steps=10, tasks=6, rows=500, episodes=60),
 }
-"""Of those that are smaller than the rest: a minute a seed."""
+"""Of those that are smaller than the rest: a minute or two a seed."""
 
 
 async def anything(trajectory: Trajectory, task: Task) -> Score:
@@ -359,7 +359,7 @@ def toolstar(size: Size, seed: int, folder: Path) -> list[Contender]:
     known = ["tasks={source: 'both_tools:BothTools', kinds: [price, product]}", f"supervised.steps={size.warm_up}"]
     model = warmed_up(seed, folder / "warm", *small, *world, *known)
     path = _written(folder / "traces.jsonl", traces(seed, size.rows))
-    shown = {"data": {"path": str(path), "min_reward": 1, "clean": True}, "steps": size.steps, "learning_rate": 3e-3}
+    shown = {"data": {"path": str(path), "min_reward": 1, "clean": True}, "steps": size.short, "learning_rate": 1e-2}
     paid = {"name": "tool_star", "outcome": "exact_number", "tools": ["look_up", TOOL]}
     begins = [
         *world,
@@ -376,7 +376,7 @@ def toolstar(size: Size, seed: int, folder: Path) -> list[Contender]:
         Contender(
             "toolstar", "traces, then rewards", [{"supervised": {**shown, **MUON}}, reinforced(size.steps)], begins
         ),
-        Contender("toolstar", "rewards alone", [reinforced(2 * size.steps)], begins),
+        Contender("toolstar", "rewards alone", [reinforced(size.short + size.steps)], begins),
     ]
 
 

@@ -8,6 +8,7 @@ import torch
 
 from tests_conversations import conversations, pairs, texts, written
 from tests_small import SMALL, StopAfter, Stopped
+from whetstone.analysis.shown_run import ShownRun
 from whetstone.assembly import assemble
 from whetstone.assembly.auxiliary_models import began_without_adapters
 from whetstone.errors import DataError, RecipeError, WhetstoneError
@@ -250,6 +251,27 @@ def test_stages_another_run_has_made_are_taken_from_there(data):
     assert [stage["reused"] for stage in summary.written["stages"]] == [True] * 4
     assert sum("taken from" in line for line in lines) == 4
     assert alike(weights(data / "one"), weights(data / "two"))
+    shown = ShownRun(data / "two")
+    assert [folder.name for folder in shown.folders] == [stage.name for stage in stages_of(other)]
+    assert shown.rows == ShownRun(data / "one").rows
+    third = train(other, data / "three", progress=QUIET, reuse_from=[data / "two"])  # from one that took them itself
+    assert [stage["reused"] for stage in third.written["stages"]] == [True] * 4
+
+
+@pytest.mark.slow
+def test_nothing_is_written_through_a_stage_that_was_taken(data):
+    train(four(data), data / "one", progress=QUIET)
+    resolved = four(data)
+    train(resolved, data / "two", progress=QUIET, reuse_from=[data / "one"])
+    before = weights(data / "one")
+    (data / "two" / "summary.json").unlink()
+    last = data / "one" / "stages" / stages_of(resolved)[-1].name / "stage.json"
+    last.write_text("{}")  # no longer what it was: the run makes a stage of its own
+    summary = train(resolved, data / "two", resume=True, progress=QUIET)
+    assert [stage["reused"] for stage in summary.written["stages"]] == [True, True, True, False]
+    assert last.read_text() == "{}"
+    assert alike(before, weights(data / "one"))
+    assert alike(before, weights(data / "two"))
 
 
 @pytest.mark.slow

@@ -7,12 +7,13 @@ than in a run of one stage, and a stage that another chain has made already, und
 weights and the same data, is taken from there.
 
 Easy to get wrong: a stage that is taken from elsewhere must be the same to the last key and the last byte of what it
-read, and so must all before it.
+read, and so must all before it. It stands in the run as a link, through which nothing may be written.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -66,13 +67,15 @@ def run_stages(
     for stage in stages:
         key = _key(key, stage)
         read = together({"before": read, **inputs_of(stage.resolved)})
-        folder = _made_already(stage, key, read, also, say=progress.say)
-        reused = folder is not None
-        if folder is not None:
-            progress.say(f"stage {stage.name}: taken from {folder}")
-        else:
-            folder = run_dir / "stages" / stage.name
-            if read_json(folder / _MADE) != (made_of := {"key": key, "read": read}):
+        folder = run_dir / "stages" / stage.name
+        if read_json(folder / _MADE) != (made_of := {"key": key, "read": read}):
+            if folder.is_symlink():  # to a stage of another run, which this one is no longer
+                folder.unlink()
+            found = None if folder.is_dir() else _made_already(stage, key, read, also, say=progress.say)
+            if found is not None:
+                progress.say(f"stage {stage.name}: taken from {found}")
+                _take(found, folder)
+            else:
                 progress.say(f"stage {stage.name}  ({folder})")
                 resolved = _behind(stage, before, made, run_dir)
                 if not resolved.recipe.memory and (known := remembering(resolved, policies)):
@@ -84,8 +87,7 @@ def run_stages(
                 write_json(folder / _MADE, made_of)
         there(folder)
         summary = read_json(folder / "summary.json")
-        inside = folder.relative_to(run_dir) if folder.is_relative_to(run_dir) else folder.resolve()
-        told.append({"name": stage.name, "folder": folder, "inside": inside, "reused": reused, "summary": summary})
+        told.append({"name": stage.name, "folder": folder, "reused": folder.is_symlink(), "summary": summary})
         if stage.kind == REWARD_MODEL:
             made[stage.name] = folder / MODEL
         else:
@@ -93,9 +95,15 @@ def run_stages(
             policies.append(folder)
     trained = [each for each in told if "evaluations" in each["summary"]]
     _shown(trained, run_dir)
-    listed = [{"name": each["name"], "folder": str(each["inside"]), "reused": each["reused"]} for each in told]
+    listed = [{"name": (n := each["name"]), "folder": f"stages/{n}", "reused": each["reused"]} for each in told]
     scorers = {each["name"]: each["summary"] for each in told if each not in trained}
     return _summary(trained) | {"stages": listed, "reward_models": scorers}
+
+
+def _take(made: Path, folder: Path) -> None:
+    """Make the stage of another run one of this run: a link, so that its weights and records are there once."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.symlink_to(os.path.relpath(made.resolve(), folder.parent.resolve()), target_is_directory=True)
 
 
 def _score(resolved: Resolved, folder: Path, name: str, progress: Progress) -> None:
