@@ -14,6 +14,7 @@ import asyncio
 import json
 import math
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -192,24 +193,35 @@ def main() -> None:
     parser.add_argument(
         "--warm", type=Path, help="a folder where warm-ups are kept, and taken from where they are there"
     )
+    parser.add_argument("--folder", type=Path, help="where runs are kept, and counted if they are there already")
+    parser.add_argument("--model", type=Path, help="a policy behind its warm-up, for all seeds; none: one for each")
     parser.add_argument("--write", action="store_true", help="write async.json and async.md into results")
     parser.add_argument("overrides", nargs="*", help="of the recipe, on both sides")
     arguments = parser.parse_args()
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = arguments.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        record = folder / "rows.jsonl"
+        kept = [json.loads(line) for line in record.read_text().splitlines()] if record.is_file() else []
         for seed in range(0 if arguments.utilisation_only else arguments.seeds):
-            model = arguments.model or warmed_up(seed, folder / f"warm-{seed}")
+            model = arguments.model or warmed_up(seed, (arguments.warm or folder) / f"warm-{seed}")
             for way in WAYS:
                 there = folder / f"{way}-{seed}"
-                row = learned(way, seed, arguments.steps, model, there, arguments.overrides)
-                rows.append({"seed": seed, "way": way, **row})
-                print(rows[-1], file=sys.stderr)
+                row = next((row for row in kept if (row["seed"], row["way"]) == (seed, way)), None)
+                if row is None:
+                    shutil.rmtree(there, ignore_errors=True)
+                    found = learned(way, seed, arguments.steps, model, there, arguments.overrides)
+                    row = {"seed": seed, "way": way, **found}
+                    with record.open("a") as lines:
+                        lines.write(json.dumps(row) + "\n")
+                rows.append(row)
+                print(row, file=sys.stderr, flush=True)
         shares: dict[str, float] = {}
         for places, sigma in ENVIRONMENTS:
             for ahead, bound in ((0, 0), (2, 4), (8, 16)):
-                there = folder / f"environments-{places}-{ahead}"
+                there = Path(name) / f"environments-{places}-{ahead}"
                 share = asyncio.run(utilisation(ahead, bound, places=places, sigma=sigma, folder=there))
                 shares[f"{places} environments, sigma {sigma:g}, {ahead} ahead, bound {bound}"] = share
     told = told_of(rows, shares, began)

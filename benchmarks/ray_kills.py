@@ -14,11 +14,12 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import torch
 import crash
 from circumstances import circumstances
 from two_raylets import two_raylets
+from whetstone.record.checkpoint import latest_checkpoint
 
 KINDS = ("WorkerActor", "ReplicaActor", "raylet")
 OFTEN = (5, 5, 1)
@@ -76,6 +78,7 @@ def one_run(
     between: tuple[float, float],
     whole: int,
     longest: float,
+    told: Callable[[str], None],
 ) -> tuple[dict[str, int], int]:
     """Train with kills at random moments; (how many of each there were, processes of Ray that outlived the run).
 
@@ -84,6 +87,7 @@ def one_run(
         between: Seconds from one to the next.
         whole: How often all of it is killed.
         longest: Seconds after which it counts as hanging.
+        told: Told of each kill.
 
     Raises:
         RuntimeError: It hangs, or ended in an error.
@@ -108,10 +112,12 @@ def one_run(
                     os.kill(process.pid or 0, signal.SIGKILL)
                     struck["everything"] += 1
                     process.join()
+                    told(f"{run_dir.name}, {time.perf_counter() - began:.0f} s: everything")
                 continue
             kind = kill_one(numbers.choices(KINDS, OFTEN)[0], process.pid, numbers)
             if kind is not None:
                 struck[kind] += 1
+                told(f"{run_dir.name}, {time.perf_counter() - began:.0f} s: {kind}, {updates(run_dir)} updates")
         if process.exitcode == 0:
             _, left = psutil.wait_procs(seen, timeout=15)
             return struck, len(left)
@@ -119,44 +125,79 @@ def one_run(
             raise RuntimeError(f"a run ended with {process.exitcode}; it should have ended well or been killed")
 
 
+def updates(run_dir: Path) -> int:
+    """Of the weights, that are on record."""
+    return (run_dir / "store" / "journal.jsonl").read_text().count('"consumed"')
+
+
 def measure(
+    folder: Path,
     runs: int,
     kills: int,
     seed: int,
     whole: int,
     seconds: float,
     longest: float,
+    patience: float,
     between: tuple[float, float],
     told: Callable[[str], None],
-) -> dict[str, Any]:
-    """So many runs, or as many as begin within so many seconds."""
-    numbers, began = random.Random(seed), time.perf_counter()
-    found: dict[str, Any] = {"runs": 0, "kills": 0, "accounted": 0, "bit_identical": 0, "by_kind": {}, "left": 0}
-    with tempfile.TemporaryDirectory() as folder:
-        model = crash.speaking(Path(folder) / "policy")
-        plain = crash.overrides_of("one step off, by recipe", model)
-        plain.append(f"reinforcement.steps={crash.STEPS}")
-        crash.child(plain, str(Path(folder) / "alone"), None, None, False)
-        expected = crash.weights(Path(folder) / "alone")
-        for number in range(runs):
-            if time.perf_counter() - began > seconds:
-                told(f"{seconds:g} s are over after {number} runs")
-                break
-            run_dir = Path(folder) / f"run-{number}"
-            struck, left = one_run(
-                [*plain, *SPREAD], run_dir, numbers, kills=kills, between=between, whole=whole, longest=longest
-            )
-            crash.accounted(run_dir)
-            found["runs"] += 1
-            found["accounted"] += 1
-            found["kills"] += sum(struck.values())
-            for kind, count in struck.items():
-                found["by_kind"][kind] = found["by_kind"].get(kind, 0) + count
-            there = crash.weights(run_dir)
-            found["bit_identical"] += all(torch.equal(value, there[name]) for name, value in expected.items())
-            found["left"] += left
-            told(f"run {number + 1}: {struck}; {found}")
+) -> list[dict[str, Any]]:
+    """So many runs, or as many as begin within so many seconds; those that are told of in the folder count.
+
+    Each is on record there as soon as it is over, and none is played again.
+    """
+    began, record = time.perf_counter(), folder / "runs.jsonl"
+    found = [json.loads(line) for line in record.read_text().splitlines()] if record.is_file() else []
+    model = latest_checkpoint(folder / "policy") or crash.speaking(folder / "policy")
+    plain = crash.overrides_of("one step off, by recipe", model)
+    plain.append(f"reinforcement.steps={crash.STEPS}")
+    if not (folder / "alone" / "summary.json").is_file():
+        shutil.rmtree(folder / "alone", ignore_errors=True)
+        crash.child(plain, str(folder / "alone"), None, None, False)
+    expected = crash.weights(folder / "alone")
+    for number in range(len(found), runs):
+        if time.perf_counter() - began > seconds:
+            told(f"{seconds:g} s are over after {number} runs")
+            break
+        run_dir, run_began = folder / f"run-{number}", time.perf_counter()
+        shutil.rmtree(run_dir, ignore_errors=True)
+        struck, left = one_run(
+            [*plain, *SPREAD, f"scale.start_seconds={patience}"],
+            run_dir,
+            random.Random(f"{seed}-{number}"),
+            kills=kills,
+            between=between,
+            whole=whole,
+            longest=longest,
+            told=told,
+        )
+        crash.accounted(run_dir)
+        there = crash.weights(run_dir)
+        row = {
+            "by_kind": struck,
+            "bit_identical": all(torch.equal(value, there[name]) for name, value in expected.items()),
+            "left": left,
+            "seconds": time.perf_counter() - run_began,
+        }
+        found.append(row)
+        with record.open("a") as lines:
+            lines.write(json.dumps(row) + "\n")
+        told(f"run {number + 1}: {row}")
     return found
+
+
+def summed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the runs come to; each that is on record ended, with nothing lost or doubled."""
+    by_kind = {kind: sum(row["by_kind"][kind] for row in rows) for kind in (*KINDS, "everything")}
+    return {
+        "runs": len(rows),
+        "kills": sum(by_kind.values()),
+        "by_kind": by_kind,
+        "accounted": len(rows),
+        "bit_identical": sum(row["bit_identical"] for row in rows),
+        "left": sum(row["left"] for row in rows),
+        "run_seconds": [row["seconds"] for row in rows],
+    }
 
 
 def main() -> None:
@@ -169,21 +210,29 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no run begins")
     parser.add_argument("--longest", type=float, default=600.0, help="seconds after which a run counts as hanging")
     parser.add_argument("--pause", type=float, default=8.0, help="seconds between two kills at most")
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds in which what died has to be back")
     parser.add_argument("--steps", type=int, default=crash.STEPS, help="updates of a run")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="where runs are kept, and counted if they are there already")
     arguments = parser.parse_args()
     crash.STEPS = arguments.steps
     began = time.perf_counter()
-    found = measure(
-        arguments.runs,
-        arguments.kills,
-        arguments.seed,
-        arguments.whole,
-        arguments.seconds,
-        arguments.longest,
-        (arguments.pause / 4, arguments.pause),
-        lambda line: print(line, file=sys.stderr, flush=True),
-    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = arguments.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = measure(
+            folder,
+            arguments.runs,
+            arguments.kills,
+            arguments.seed,
+            arguments.whole,
+            arguments.seconds,
+            arguments.longest,
+            arguments.patience,
+            (arguments.pause / 4, arguments.pause),
+            lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    found = summed(rows)
     said = {
         "name": "ray_kills",
         "measured": found,

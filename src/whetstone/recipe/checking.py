@@ -304,6 +304,8 @@ def _places_need_ray(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"scale.{key}", "scale.backend is none: all is in one process"
     if scale.backend != "ray":
         yield "scale.address", f"scale.backend is {scale.backend}, and only `ray` joins a cluster that is there"
+    if scale.mirror is None:
+        yield "scale.mirror_seconds", "scale.mirror is null: nothing is sent"
     if scale.backend != "local-ray":
         yield "scale.object_store_mib", f"scale.backend is {scale.backend}, and only `local-ray` makes a store"
 

@@ -41,6 +41,11 @@ class ScaleSettings(Settings):
     """Of an engine replica, for each of `tensor_parallel`; 0: it computes on CPUs."""
     object_store_mib: int | None = Field(None, ge=76)
     """Shared memory `local-ray` holds weights and trajectories in, in MiB; null: what the weights take, with room."""
+    mirror: str | None = None
+    """Where the run is kept as well, for another machine to go on with: a folder as fsspec names it
+    (`s3://bucket/run`, `file:///shared/run`). `--resume` in an empty run directory fetches it from there."""
+    mirror_seconds: float = Field(30.0, gt=0)
+    """Between two looks at what is new for it."""
     start_seconds: float = Field(300.0, gt=0)
     """How long workers and replicas may take to begin, and to come back where they died."""
 
