@@ -7,6 +7,8 @@ here, as it was.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import pickle
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
@@ -130,12 +132,31 @@ class ReplicaActor:
         await self.replica.close()
 
 
+@functools.cache
+def _actor_named(name: str) -> Any:
+    """One that is there; a failure is not remembered."""
+    try:
+        return ray.get_actor(name)
+    except ValueError:
+        raise Gone("it was not placed yet") from None
+
+
 @dataclass(frozen=True, slots=True)
 class RayReplica:
-    """See `Replica`. It can be sent to whoever is to ask."""
+    """See `Replica`. It can be sent to whoever is to ask, before it is placed where it has a name in Ray."""
 
-    actor: Any
+    placed: Any
+    """The actor, or the name Ray knows it by."""
     name: str
+
+    @property
+    def actor(self) -> Any:
+        """To be called.
+
+        Raises:
+            Gone: It was not placed yet.
+        """
+        return _actor_named(self.placed) if isinstance(self.placed, str) else self.placed
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans) -> Drawn:
         """See `Replica`. Cancelling the call abandons the generation."""
@@ -169,11 +190,13 @@ class RayReplica:
 
     def abort(self, episode: str) -> None:
         """See `Replica`."""
-        self.actor.abort.remote(episode)
+        with contextlib.suppress(Gone):
+            self.actor.abort.remote(episode)
 
     def forget(self, episode: str) -> None:
         """See `Replica`."""
-        self.actor.forget.remote(episode)
+        with contextlib.suppress(Gone):
+            self.actor.forget.remote(episode)
 
     async def close(self) -> None:
         """Let go of its engine, and of a server that it started."""
@@ -189,6 +212,8 @@ class WorkerMaking:
 
     resolved: Resolved
     replicas: tuple[RayReplica, ...]
+    late: tuple[RayReplica, ...]
+    """Those that may begin later."""
     judges: tuple[RayJudge, ...]
     abilities: EngineAbilities
     places: int
@@ -204,7 +229,12 @@ class WorkerActor:
         torch.set_num_threads(1)  # nothing is computed here
         _search(making.folders)
         assembly = assemble(making.resolved, with_room(policy))
-        engine = ReplicatedEngine(making.replicas, abilities=making.abilities, patience_seconds=making.patience_seconds)
+        engine = ReplicatedEngine(
+            making.replicas,
+            late=making.late,
+            abilities=making.abilities,
+            patience_seconds=making.patience_seconds,
+        )
         reward = _judged_elsewhere(assembly, making) if making.judges else None
         self.worker = EnvironmentWorker(assembly, engine, reward=reward, places=making.places, node=_node())
 
@@ -215,6 +245,7 @@ class WorkerActor:
 
     async def status(self) -> WorkerStatus:
         """See `Worker`."""
+        self.worker.engine.look_for_late_ones()  # here an event loop runs
         return await self.worker.status()
 
 
