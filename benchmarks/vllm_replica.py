@@ -1,5 +1,5 @@
-"""Does a real vLLM serve as an engine replica? It is started by the replica that Ray placed, and given the policy and its
-new weights; every token it drew is compared with what the policy itself thinks of it.
+"""Does a real vLLM serve as an engine replica? It is started by the replica that Ray placed, and given the policy and
+its new weights; every token it drew is compared with what the policy itself thinks of it.
 
     python benchmarks/vllm_replica.py --python vllm/bin/python --policy FOLDER
 
