@@ -29,6 +29,7 @@ from whetstone.recipe import Resolved
 from whetstone.rewards import Compares
 from whetstone.rewards.judge_usage import judge_metrics
 from whetstone.rollout.protocol import Stateful
+from whetstone.sandbox.isolation import Isolation, hold_to
 from whetstone.scaling.engine_replica import EngineReplica, ReplicaMaking
 from whetstone.scaling.environment_worker import EnvironmentWorker, carried
 from whetstone.scaling.policy_shape import with_room
@@ -220,6 +221,8 @@ class WorkerMaking:
     patience_seconds: float
     folders: tuple[str, ...]
     """In which modules of the recipe are looked for."""
+    isolation: Isolation | None
+    """What foreign code is kept in where the run's own process is, and must be kept in everywhere."""
 
 
 class WorkerActor:
@@ -228,6 +231,7 @@ class WorkerActor:
     def __init__(self, making: WorkerMaking, policy: Policy) -> None:
         torch.set_num_threads(1)  # nothing is computed here
         _search(making.folders)
+        hold_to(making.isolation)
         assembly = assemble(making.resolved, with_room(policy))
         engine = ReplicatedEngine(
             making.replicas,
@@ -298,9 +302,10 @@ class RayWorker:
 class JudgeActor:
     """The recipe's reward where Ray put it."""
 
-    def __init__(self, resolved: Resolved, folders: Sequence[str]) -> None:
+    def __init__(self, resolved: Resolved, folders: Sequence[str], isolation: Isolation | None) -> None:
         torch.set_num_threads(1)
         _search(folders)
+        hold_to(isolation)
         _, _, self.reward = judged_parts(resolved)
         self._memory: bytes | None = None
 

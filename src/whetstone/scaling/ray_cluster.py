@@ -25,6 +25,7 @@ from whetstone.inference.abilities import require
 from whetstone.plugins import searched
 from whetstone.policies import on_cpu
 from whetstone.rollout import Collector, PolicyActor
+from whetstone.sandbox.isolation import strongest
 from whetstone.scaling.engine_replica import ReplicaMaking
 from whetstone.scaling.policy_shape import shape_of
 from whetstone.scaling.protocol import Gone, ReplicaStatus, Say
@@ -134,7 +135,8 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
         replicas, statuses = await making.begun()
         judges = [
             RayJudge(
-                _kind(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved, searched()), f"judge {k}"
+                _kind(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved, searched(), strongest()),
+                f"judge {k}",
             )
             for k in range(scale.reward_workers)
         ]
@@ -256,6 +258,7 @@ async def _workers(
         places,
         patience_seconds=scale.start_seconds,
         folders=tuple(searched()),
+        isolation=strongest(),
     )
     sent = await asyncio.to_thread(ray.put, shape_of(assembly.policy))
 
