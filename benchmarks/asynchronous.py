@@ -295,8 +295,8 @@ def page(told: dict[str, Any]) -> str:
         lines += ["", f"{quicker}; engine and learner alone would take {ratios['of_bound']:.0%} of that time."]
         aged = [row for row in measured["runs"] if row["way"] == "one ahead"]
         lines += [
-            f"One update ahead, with a bound of one, they take {ratios['one_ahead_vs_synchronous']:.2f} times less, and "
-            f"nothing that was learned from is older than {max(row['staleness_max'] for row in aged):.0f}.",
+            f"One update ahead, with a bound of one, they take {ratios['one_ahead_vs_synchronous']:.2f} times less, "
+            f"and nothing that was learned from is older than {max(row['staleness_max'] for row in aged):.0f}.",
             "",
         ]
     lines += [

@@ -101,16 +101,17 @@ def page(found: dict[str, Any]) -> str:
     """The results for a reader."""
     measured = found["measured"]
     first, *others = measured.values()
+    steps = {stage: len(losses) for stage, losses in first["losses"].items()}
     lines = [
         "# The same recipe in one process and in several",
         "",
-        f"`python benchmarks/learner_group.py --write`, {found['machine']['cores']} cores, gloo. `scale.learner_processes` "
-        "and nothing else differs between the runs (Redco, arXiv:2310.16355, claims as much of user code from one device "
-        f"to many): {len(first['losses']['supervised'])} steps of imitation and {len(first['losses']['reinforcement'])} "
-        "of reinforcement of the demo, AdamW.",
+        f"`python benchmarks/learner_group.py --write`, {found['machine']['cores']} cores, gloo. "
+        "`scale.learner_processes` and nothing else differs between the runs (Redco, arXiv:2310.16355, claims as much "
+        f"of user code from one device to many): {steps['supervised']} steps of imitation and "
+        f"{steps['reinforcement']} of reinforcement of the demo, AdamW.",
         "",
-        "| processes | losses apart, at most | weights apart, at most | an update of imitation, ms | of reinforcement, ms "
-        "| a run, s | of processors, s |",
+        "| processes | losses apart, at most | weights apart, at most | an update of imitation, ms "
+        "| of reinforcement, ms | a run, s | of processors, s |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for count, of in measured.items():
@@ -139,8 +140,9 @@ def page(found: dict[str, Any]) -> str:
         lines.append(f"| {name} | " + " | ".join(f"{even[str(n)]:.1%}" for n in DEALT) + " |")
     lines += [
         "",
-        "Tests (`tests/scaling/test_learner_group.py`) hold losses and gradients of 1, 2 and 4 processes within 1e-5 for "
-        "packed rows, shared prefixes, critics, preferences and adapters, and checkpoints of 2 that 1 and 4 go on from.",
+        "Tests (`tests/scaling/test_learner_group.py`) hold losses and gradients of 1, 2 and 4 processes within 1e-5 "
+        "for packed rows, shared prefixes, critics, preferences and adapters, and checkpoints of 2 that 1 and 4 go on "
+        "from.",
     ]
     return "\n".join(lines) + "\n"
 
