@@ -48,6 +48,8 @@ def main() -> None:
         "ablations=null",
         f"reinforcement.steps={arguments.steps}",
         "reinforcement.learning_rate=1.0e-3",
+        "reinforcement.tasks_per_step=8",
+        "rollout.group_size=4",
         f"evaluation.episodes={arguments.episodes}",
         f"engine={{name: vllm, python: '{arguments.python}'}}",
         "scale=local-ray",
