@@ -211,8 +211,8 @@ def page(said: dict[str, Any]) -> str:
         [
             "# Killed again and again on Ray",
             "",
-            f"`{said['command']}`, {said['machine']['cores']} cores: two environment workers and two engine replicas on "
-            "two raylets, SIGKILL at random moments.",
+            f"`{said['command']}`, {said['machine']['cores']} cores: two environment workers and two engine replicas "
+            "on two raylets, SIGKILL at random moments.",
             "",
             "| what | found |",
             "| --- | --- |",
