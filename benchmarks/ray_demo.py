@@ -1,7 +1,8 @@
 """What does a run cost that is spread over Ray, part by part, and how does it grow with its workers?
 
 First the demo, behind its warm-up: the same updates in one process, and with two environment workers and two engine
-replicas on two raylets. Both have to end in the same weights, and so in the same success; what differs is time.
+replicas on two raylets. Both have to end in the same weights, and so in the same success; what differs is time. With
+`--learners 2` once more with two processes that learn: their sums are rounded otherwise, so success alone is compared.
 
 Then environments whose answers take a while (log-normal, median 50 ms, three to an episode): groups a second, and the
 share of their places that hold an episode, with one, two, four and eight workers of as many places each.
@@ -13,6 +14,7 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -66,49 +68,60 @@ class Slow:
         """Nothing is held."""
 
 
-def demo(policy: Path, steps: int, episodes: int, told: Callable[[str], None]) -> dict[str, Any]:
-    """The same updates in one process and on two raylets."""
+def demo(
+    policy: Path, steps: int, episodes: int, learners: int, folder: Path, told: Callable[[str], None]
+) -> dict[str, Any]:
+    """The same updates in one process, on two raylets, and there with several that learn; what is in the folder by
+    then is not played again."""
+    ways = {"one process": [], "two raylets": SPREAD}
+    if learners > 1:
+        ways[f"two raylets, {learners} learn"] = [*SPREAD, f"scale.learner_processes={learners}"]
     found: dict[str, Any] = {}
     weights: dict[str, dict[str, torch.Tensor]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for way in ("one process", "two raylets"):
-            rows: list[dict[str, Any]] = []
-            overrides = [
-                "policy.tiny=null",
-                f"policy.path={policy}",
-                "supervised=null",
-                "ablations=null",
-                f"reinforcement.steps={steps}",
-                "reinforcement.learning_rate=1.0e-3",
-                f"evaluation.episodes={episodes}",
-                *(SPREAD if way == "two raylets" else []),
-            ]
-            began = time.perf_counter()
-            run_dir = Path(folder) / way.replace(" ", "-")
+    for way, spread in ways.items():
+        kept = folder / f"{way.replace(' ', '-').replace(',', '')}.json"
+        run_dir = kept.with_suffix("")
+        if kept.is_file():
+            found[way], weights[way] = json.loads(kept.read_text()), crash.weights(run_dir)
+            continue
+        shutil.rmtree(run_dir, ignore_errors=True)
+        rows: list[dict[str, Any]] = []
+        overrides = [
+            "policy.tiny=null",
+            f"policy.path={policy}",
+            "supervised=null",
+            "ablations=null",
+            f"reinforcement.steps={steps}",
+            "reinforcement.learning_rate=1.0e-3",
+            f"evaluation.episodes={episodes}",
+            *spread,
+        ]
+        began = time.perf_counter()
 
-            def go(overrides: list[str] = overrides, rows: list[Any] = rows, run_dir: Path = run_dir) -> Any:
-                return train(
-                    load_recipe("demo", overrides),
-                    run_dir,
-                    on_metrics=rows.append,
-                    progress=Progress(quiet=True),
-                )
+        def go(overrides: list[str] = overrides, rows: list[Any] = rows, run_dir: Path = run_dir) -> Any:
+            return train(
+                load_recipe("demo", overrides),
+                run_dir,
+                on_metrics=rows.append,
+                progress=Progress(quiet=True),
+            )
 
-            if way == "two raylets":
-                with two_raylets(cpus=4):
-                    summary = go()
-            else:
+        if spread:
+            with two_raylets(cpus=4):
                 summary = go()
-            weights[way] = crash.weights(run_dir)
-            later = rows[1:] or rows  # the first has what is done once
-            found[way] = {
-                "success": [summary.before.success, summary.after.success],
-                "seconds": time.perf_counter() - began,
-                "seconds_per_step": statistics.median(row["time/rollout"] + row["time/update"] for row in later),
-                **{part: statistics.median(row[part] for row in later) for part in PARTS if part in later[0]},
-            }
-            told(f"{way}: {found[way]}")
-    one, two = weights.values()
+        else:
+            summary = go()
+        weights[way] = crash.weights(run_dir)
+        later = rows[1:] or rows  # the first has what is done once
+        found[way] = {
+            "success": [summary.before.success, summary.after.success],
+            "seconds": time.perf_counter() - began,
+            "seconds_per_step": statistics.median(row["time/rollout"] + row["time/update"] for row in later),
+            **{part: statistics.median(row[part] for row in later) for part in PARTS if part in later[0]},
+        }
+        kept.write_text(json.dumps(found[way]))
+        told(f"{way}: {found[way]}")
+    one, two = weights["one process"], weights["two raylets"]
     found["same_weights"] = all(torch.equal(one[name], two[name]) for name in one)
     found["steps"], found["episodes"] = steps, episodes
     return found
@@ -165,6 +178,14 @@ async def throughput(groups: int, policy: Path, told: Callable[[str], None]) -> 
     return found
 
 
+def _shown(number: float | None) -> str:
+    return "" if number is None else f"{number:.3f}"
+
+
+def _ratio(number: float | None, one: float | None) -> str:
+    return f"{number / one:.2f}" if number and one else ""
+
+
 def page(said: dict[str, Any]) -> str:
     """The results for a reader."""
     measured = said["measured"]
@@ -173,23 +194,24 @@ def page(said: dict[str, Any]) -> str:
     lines += [f"`{said['command']}`, {where}, {said['seconds']:.0f} s.", ""]
     if (runs := measured.get("demo")) is not None:
         one, two = runs["one process"], runs["two raylets"]
+        more = next((way for way in runs if way.startswith("two raylets, ")), None)
+        third = runs[more] if more is not None else None
         lines += [
             f"## The demo, {runs['steps']} updates behind its warm-up",
             "",
             f"Two environment workers and two engine replicas on two raylets; weights equal bit for bit: "
             f"{'yes' if runs['same_weights'] else 'NO'}; greedy success on {runs['episodes']} held-out tasks "
             f"{one['success'][0]:.1%} → {one['success'][1]:.1%} in one process, {two['success'][0]:.1%} → "
-            f"{two['success'][1]:.1%} on two raylets.",
+            f"{two['success'][1]:.1%} on two raylets"
+            + (f", {third['success'][0]:.1%} → {third['success'][1]:.1%} on {more}." if third is not None else "."),
             "",
-            "| part, median of a step | one process | two raylets | ratio |",
-            "| --- | --- | --- | --- |",
+            "| part, median of a step | one process | two raylets | ratio |" + (f" {more} | ratio |" if third else ""),
+            "| --- | --- | --- | --- |" + (" --- | --- |" if third else ""),
         ]
         for part in ("seconds_per_step", *PARTS, "seconds"):
             a, b = one.get(part), two.get(part)
-            ratio = f"{b / a:.2f}" if a and b else ""
-            lines.append(
-                f"| {part} | {'' if a is None else f'{a:.3f}'} | {'' if b is None else f'{b:.3f}'} | {ratio} |"
-            )
+            line = f"| {part} | {_shown(a)} | {_shown(b)} | {_ratio(b, a)} |"
+            lines.append(line + (f" {_shown(third.get(part))} | {_ratio(third.get(part), a)} |" if third else ""))
         lines += ["", "`seconds` is the whole run, with the beginning of Ray, its workers and replicas.", ""]
     if (rows := measured.get("throughput")) is not None:
         lines += [
@@ -224,6 +246,8 @@ def main() -> None:
     parser.add_argument(
         "--groups", type=int, default=12, help="of a worker, where throughput is measured; 0: it is not"
     )
+    parser.add_argument("--learners", type=int, default=1, help="processes that learn, in a third run")
+    parser.add_argument("--folder", type=Path, help="where runs are kept, and counted if they are there already")
     parser.add_argument("--write", type=Path, help="a folder for ray.json and ray.md")
     arguments = parser.parse_args()
     began = time.perf_counter()
@@ -242,7 +266,9 @@ def main() -> None:
                     progress=Progress(quiet=True),
                 )
                 policy = latest_checkpoint(Path(folder) / "warm")
-            measured["demo"] = demo(policy, arguments.steps, arguments.episodes, told)
+            runs = arguments.folder or Path(folder)
+            runs.mkdir(parents=True, exist_ok=True)
+            measured["demo"] = demo(policy, arguments.steps, arguments.episodes, arguments.learners, runs, told)
         if arguments.groups:
             speaking = crash.speaking(Path(folder) / "speaking")
             with two_raylets(cpus=2 * max(WORKERS)):
@@ -261,7 +287,7 @@ def main() -> None:
         "goal": "the weights and the success of one process; throughput that grows with workers",
         "bound": "8 workers of waiting episodes: 8 times one",
         "command": f"python benchmarks/ray_demo.py --steps {arguments.steps} --episodes {arguments.episodes} "
-        f"--groups {arguments.groups}",
+        f"--groups {arguments.groups}" + (f" --learners {arguments.learners}" if arguments.learners > 1 else ""),
         **circumstances(began),
     }
     if arguments.write is not None:

@@ -14,11 +14,12 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,11 @@ import torch
 import crash
 from circumstances import circumstances
 from two_raylets import two_raylets
+from whetstone.record.checkpoint import latest_checkpoint
 
 KINDS = ("WorkerActor", "ReplicaActor", "raylet")
+NAMES = ("workers", "replicas", "raylets with all that is on them", "times everything, the run's process too")
+RESULTS = Path(__file__).parent / "results"
 OFTEN = (5, 5, 1)
 """How often each is struck: a raylet takes its actors along."""
 SPREAD = ["scale=ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
@@ -76,6 +80,7 @@ def one_run(
     between: tuple[float, float],
     whole: int,
     longest: float,
+    told: Callable[[str], None],
 ) -> tuple[dict[str, int], int]:
     """Train with kills at random moments; (how many of each there were, processes of Ray that outlived the run).
 
@@ -84,6 +89,7 @@ def one_run(
         between: Seconds from one to the next.
         whole: How often all of it is killed.
         longest: Seconds after which it counts as hanging.
+        told: Told of each kill.
 
     Raises:
         RuntimeError: It hangs, or ended in an error.
@@ -108,10 +114,12 @@ def one_run(
                     os.kill(process.pid or 0, signal.SIGKILL)
                     struck["everything"] += 1
                     process.join()
+                    told(f"{run_dir.name}, {time.perf_counter() - began:.0f} s: everything")
                 continue
             kind = kill_one(numbers.choices(KINDS, OFTEN)[0], process.pid, numbers)
             if kind is not None:
                 struck[kind] += 1
+                told(f"{run_dir.name}, {time.perf_counter() - began:.0f} s: {kind}, {updates(run_dir)} updates")
         if process.exitcode == 0:
             _, left = psutil.wait_procs(seen, timeout=15)
             return struck, len(left)
@@ -119,44 +127,105 @@ def one_run(
             raise RuntimeError(f"a run ended with {process.exitcode}; it should have ended well or been killed")
 
 
+def updates(run_dir: Path) -> int:
+    """Of the weights, that are on record."""
+    return (run_dir / "store" / "journal.jsonl").read_text().count('"consumed"')
+
+
 def measure(
+    folder: Path,
     runs: int,
     kills: int,
     seed: int,
     whole: int,
     seconds: float,
     longest: float,
+    patience: float,
     between: tuple[float, float],
     told: Callable[[str], None],
-) -> dict[str, Any]:
-    """So many runs, or as many as begin within so many seconds."""
-    numbers, began = random.Random(seed), time.perf_counter()
-    found: dict[str, Any] = {"runs": 0, "kills": 0, "accounted": 0, "bit_identical": 0, "by_kind": {}, "left": 0}
-    with tempfile.TemporaryDirectory() as folder:
-        model = crash.speaking(Path(folder) / "policy")
-        plain = crash.overrides_of("one step off, by recipe", model)
-        plain.append(f"reinforcement.steps={crash.STEPS}")
-        crash.child(plain, str(Path(folder) / "alone"), None, None, False)
-        expected = crash.weights(Path(folder) / "alone")
-        for number in range(runs):
-            if time.perf_counter() - began > seconds:
-                told(f"{seconds:g} s are over after {number} runs")
-                break
-            run_dir = Path(folder) / f"run-{number}"
-            struck, left = one_run(
-                [*plain, *SPREAD], run_dir, numbers, kills=kills, between=between, whole=whole, longest=longest
-            )
-            crash.accounted(run_dir)
-            found["runs"] += 1
-            found["accounted"] += 1
-            found["kills"] += sum(struck.values())
-            for kind, count in struck.items():
-                found["by_kind"][kind] = found["by_kind"].get(kind, 0) + count
-            there = crash.weights(run_dir)
-            found["bit_identical"] += all(torch.equal(value, there[name]) for name, value in expected.items())
-            found["left"] += left
-            told(f"run {number + 1}: {struck}; {found}")
+) -> list[dict[str, Any]]:
+    """So many runs, or as many as begin within so many seconds; those that are told of in the folder count.
+
+    Each is on record there as soon as it is over, and none is played again.
+    """
+    began, record = time.perf_counter(), folder / "runs.jsonl"
+    found = [json.loads(line) for line in record.read_text().splitlines()] if record.is_file() else []
+    model = latest_checkpoint(folder / "policy") or crash.speaking(folder / "policy")
+    plain = crash.overrides_of("one step off, by recipe", model)
+    plain.append(f"reinforcement.steps={crash.STEPS}")
+    if not (folder / "alone" / "summary.json").is_file():
+        shutil.rmtree(folder / "alone", ignore_errors=True)
+        crash.child(plain, str(folder / "alone"), None, None, False)
+    expected = crash.weights(folder / "alone")
+    for number in range(len(found), runs):
+        if time.perf_counter() - began > seconds:
+            told(f"{seconds:g} s are over after {number} runs")
+            break
+        run_dir, run_began = folder / f"run-{number}", time.perf_counter()
+        shutil.rmtree(run_dir, ignore_errors=True)
+        struck, left = one_run(
+            [*plain, *SPREAD, f"scale.start_seconds={patience}"],
+            run_dir,
+            random.Random(f"{seed}-{number}"),
+            kills=kills,
+            between=between,
+            whole=whole,
+            longest=longest,
+            told=told,
+        )
+        crash.accounted(run_dir)
+        there = crash.weights(run_dir)
+        row = {
+            "by_kind": struck,
+            "bit_identical": all(torch.equal(value, there[name]) for name, value in expected.items()),
+            "left": left,
+            "seconds": time.perf_counter() - run_began,
+        }
+        found.append(row)
+        with record.open("a") as lines:
+            lines.write(json.dumps(row) + "\n")
+        told(f"run {number + 1}: {row}")
     return found
+
+
+def summed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the runs come to; each that is on record ended, with nothing lost or doubled."""
+    by_kind = {kind: sum(row["by_kind"][kind] for row in rows) for kind in (*KINDS, "everything")}
+    return {
+        "runs": len(rows),
+        "kills": sum(by_kind.values()),
+        "by_kind": by_kind,
+        "accounted": len(rows),
+        "bit_identical": sum(row["bit_identical"] for row in rows),
+        "left": sum(row["left"] for row in rows),
+        "run_seconds": [row["seconds"] for row in rows],
+    }
+
+
+def page(said: dict[str, Any]) -> str:
+    """The results for a reader."""
+    found, words = said["measured"], dict(zip((*KINDS, "everything"), NAMES, strict=True))
+    struck = ", ".join(f"{count} {words[kind]}" for kind, count in found["by_kind"].items())
+    runs = found["runs"]
+    return "\n".join(
+        [
+            "# Killed again and again on Ray",
+            "",
+            f"`{said['command']}`, {said['machine']['cores']} cores: two environment workers and two engine replicas "
+            "on two raylets, SIGKILL at random moments.",
+            "",
+            "| what | found |",
+            "| --- | --- |",
+            f"| runs of {said['steps']} updates | {runs} |",
+            f"| kills | {found['kills']}: {struck} |",
+            f"| runs that went on, or were resumed, to their end | {runs} |",
+            f"| with nothing lost or doubled, by the record's own account | {found['accounted']} |",
+            f"| in the weights of a run in one process that nobody killed, bit for bit | {found['bit_identical']} |",
+            f"| processes of Ray left 15 s after a run | {found['left']} |",
+            f"| seconds of a run, in the mean | {sum(found['run_seconds']) / max(1, runs):.0f} |",
+            "",
+        ]
+    )
 
 
 def main() -> None:
@@ -169,29 +238,44 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no run begins")
     parser.add_argument("--longest", type=float, default=600.0, help="seconds after which a run counts as hanging")
     parser.add_argument("--pause", type=float, default=8.0, help="seconds between two kills at most")
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds in which what died has to be back")
     parser.add_argument("--steps", type=int, default=crash.STEPS, help="updates of a run")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", action="store_true", help="write ray_kills.json and ray_kills.md into results")
+    parser.add_argument("--folder", type=Path, help="where runs are kept, and counted if they are there already")
     arguments = parser.parse_args()
     crash.STEPS = arguments.steps
     began = time.perf_counter()
-    found = measure(
-        arguments.runs,
-        arguments.kills,
-        arguments.seed,
-        arguments.whole,
-        arguments.seconds,
-        arguments.longest,
-        (arguments.pause / 4, arguments.pause),
-        lambda line: print(line, file=sys.stderr, flush=True),
-    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = arguments.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = measure(
+            folder,
+            arguments.runs,
+            arguments.kills,
+            arguments.seed,
+            arguments.whole,
+            arguments.seconds,
+            arguments.longest,
+            arguments.patience,
+            (arguments.pause / 4, arguments.pause),
+            lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    found = summed(rows)
     said = {
         "name": "ray_kills",
         "measured": found,
         "ratios": {"bit_identical": found["bit_identical"] / max(1, found["runs"])},
         "goal": "every run goes on or is resumed, nothing lost or doubled, the weights of a run nobody killed",
         "bound": "1",
+        "command": f"python benchmarks/ray_kills.py --runs {arguments.runs} --kills {arguments.kills} "
+        f"--pause {arguments.pause:g} --steps {arguments.steps} --write",
+        "steps": arguments.steps,
         **circumstances(began),
     }
+    if arguments.write:
+        (RESULTS / "ray_kills.json").write_text(json.dumps(said, indent=1) + "\n")
+        (RESULTS / "ray_kills.md").write_text(page(said))
     if arguments.json:
         print(json.dumps(said))
         return

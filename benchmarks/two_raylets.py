@@ -1,4 +1,4 @@
-"""Two nodes of Ray on this machine, for benches: a head with the run's process, and another that may be killed."""
+"""Nodes of Ray on this machine, for benches: a head with the run's process, and others that may be killed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from whetstone.scaling.ray_start import environment_of
 STORE = 256 * 2**20
 
 
+def two_raylets(*, cpus: int, mended: bool = False) -> contextlib.AbstractContextManager[Any]:
+    """Two of them; see `raylets`."""
+    return raylets(2, cpus=cpus, mended=mended)
+
+
 @contextlib.contextmanager
-def two_raylets(*, cpus: int, mended: bool = False) -> Iterator[Any]:
+def raylets(count: int, *, cpus: int, mended: bool = False) -> Iterator[Any]:
     """A cluster that this process belongs to for as long as the block lasts, all on the loopback address.
 
     Args:
+        count: Nodes from the start.
         cpus: Of each node; a node alone should have room for all where one may die.
         mended: Whether another node takes the place of one that dies.
     """
@@ -29,7 +35,8 @@ def two_raylets(*, cpus: int, mended: bool = False) -> Iterator[Any]:
         cluster = of_tests.Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
         over = threading.Event()
         try:
-            cluster.add_node(**node)
+            for _ in range(count - 1):
+                cluster.add_node(**node)
             ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
             mending = threading.Thread(target=_mend, args=(ray, cluster, node, over), daemon=True)
             if mended:

@@ -47,10 +47,11 @@ class Killable:
 
 
 class HereReplica(Killable):
-    """A replica with the recipe's engine."""
+    """A replica with the recipe's engine, or another."""
 
-    def __init__(self, assembly, name):
-        making = ReplicaMaking(assembly.resolved, assembly.resolved.recipe.engine, on_gpu=False, threads=1, version=0)
+    def __init__(self, assembly, name, engine=None):
+        engine = engine or assembly.resolved.recipe.engine
+        making = ReplicaMaking(assembly.resolved, engine, on_gpu=False, threads=1, version=0)
         self.name, self.drawn_for, self.loads = name, [], []
 
         async def fetched(reference):
@@ -132,9 +133,10 @@ class HereWorker(Killable):
 class HereCluster:
     """See `Cluster`; `async with` begins and ends it."""
 
-    def __init__(self, assembly, *, replicas=2, workers=2, places=64, say=lambda line: None):
+    def __init__(self, assembly, *, replicas=2, engines=(), workers=2, places=64, say=lambda line: None):
         self.assembly, self.say = assembly, say
-        self.replicas = [HereReplica(assembly, f"replica {k}") for k in range(replicas)]
+        engines = engines or [None] * replicas
+        self.replicas = [HereReplica(assembly, f"replica {k}", engine) for k, engine in enumerate(engines)]
         begin = dict(assembly.policy.model.named_parameters())
         abilities = self.replicas[0].thing._engine.abilities
         self.engine = PublishingEngine(

@@ -1,35 +1,116 @@
-"""The same recipe on a real Ray: the same weights, whoever is killed, and nothing lost or doubled."""
+"""The same recipe on a real Ray: the same weights, whoever is killed, joins or leaves, and nothing lost or doubled."""
+
+import threading
+import time
 
 import pytest
 import torch
 
 import crash
 import ray_kills
+from tests_gated import GATE
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
 
+WITHOUT = "Ray is not installed: pip install 'ray>=2.50'"
 SPREAD = ["scale=local-ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
 
 
-@pytest.mark.slow
-def test_killed_again_and_again_a_spread_run_has_the_weights_of_one_in_a_single_process(tmp_path, speaking_policy):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray>=2.50'")
-    overrides = crash.overrides_of("one step off, by recipe", speaking_policy)
-    train(load_recipe("demo", overrides), tmp_path / "alone", progress=Progress(quiet=True))
+def trained(overrides, run_dir, heard=None, said=None):
+    class Told(Progress):
+        def say(self, line):
+            if said is not None:
+                said.append(line)
 
+    train(load_recipe("demo", overrides), run_dir, on_metrics=heard, progress=Told(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def alone(speaking_policy, tmp_path_factory):
+    """(overrides, the weights of a run in one process)"""
+    overrides = crash.overrides_of("one step off, by recipe", speaking_policy)
+    run_dir = tmp_path_factory.mktemp("alone") / "run"
+    trained(overrides, run_dir)
+    return overrides, crash.weights(run_dir)
+
+
+def compare(alone, run_dir):
+    crash.accounted(run_dir)
+    spread = crash.weights(run_dir)
+    assert alone.keys() == spread.keys()
+    assert all(torch.equal(alone[name], spread[name]) for name in alone)
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_a_spread_run_has_the_weights_of_one_in_a_single_process(tmp_path, alone):
+    """Workers, replicas and who judges; rewards are judged in a process of their own."""
+    pytest.importorskip("ray", reason=WITHOUT)
+    overrides, weights = alone
     killed = []
 
     def kill(row):
         if row["stage"] == "reinforcement" and row["step"] in (1, 3):
-            killed.extend(ray_kills.kill_one(kind) for kind in ("WorkerActor", "ReplicaActor"))
+            killed.extend(ray_kills.kill_one(kind) for kind in ("WorkerActor", "ReplicaActor", "JudgeActor"))
 
-    train(
-        load_recipe("demo", [*overrides, *SPREAD]), tmp_path / "spread", on_metrics=kill, progress=Progress(quiet=True)
-    )
-    assert [kind for kind in killed if kind] == ["WorkerActor", "ReplicaActor"] * 2
-    crash.accounted(tmp_path / "spread")
-    alone, spread = crash.weights(tmp_path / "alone"), crash.weights(tmp_path / "spread")
-    assert alone.keys() == spread.keys()
-    assert all(torch.equal(alone[name], spread[name]) for name in alone)
+    trained([*overrides, *SPREAD, "scale.reward_workers=1"], tmp_path / "spread", kill)
+    assert [kind for kind in killed if kind] == ["WorkerActor", "ReplicaActor", "JudgeActor"] * 2
+    compare(weights, tmp_path / "spread")
     assert not ray_kills.of_ray()
+
+
+@pytest.mark.slow
+def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp_path, alone, monkeypatch):
+    """Episodes wait at a gate while the cluster grows and shrinks, so that it does so within the run."""
+    pytest.importorskip("ray", reason=WITHOUT)
+    from two_raylets import STORE, raylets
+
+    overrides, weights = alone
+    gate = tmp_path / "gate"
+    monkeypatch.setenv(GATE, str(gate))
+    spread = [
+        "environment.name=tests_gated:Gated",
+        "scale=ray",
+        "scale.environment_workers=1",
+        "scale.environment_workers_most=2",
+        "scale.engine_replicas=1",
+        "scale.engine_replicas_most=2",
+    ]
+    counts, said, nodes, threads = [], [], [], []
+
+    def heard(*lines):
+        deadline = time.monotonic() + 120
+        while not all(any(line in each for each in said) for line in lines) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def at(row):
+        if row["stage"] != "reinforcement":
+            return
+        counts.append((row["scale/workers"], row["scale/replicas"]))
+        if row["step"] in changes:
+            gate.touch()
+            threads.append(threading.Thread(target=behind_the_gate, args=(changes[row["step"]],)))
+            threads[-1].start()
+
+    def behind_the_gate(change):
+        change()
+        gate.unlink()
+
+    with raylets(1, cpus=2) as cluster:
+
+        def join():
+            nodes.append(cluster.add_node(num_cpus=2, object_store_memory=STORE))
+            heard("worker 1 joined", "replica 1 joined")
+
+        def leave():
+            cluster.remove_node(nodes[0])
+            heard("worker 1 died", "replica 1 died")
+
+        changes = {1: join, 4: leave}
+        trained([*overrides, *spread], tmp_path / "spread", at, said)
+        for thread in threads:
+            thread.join()
+    compare(weights, tmp_path / "spread")
+    assert counts[0] == (1, 1)
+    assert (2, 2) in counts
+    assert counts[-1] == (1, 1)

@@ -83,6 +83,38 @@ def test_a_plan_deals_all_gpus_out_and_takes_the_best(resolved):
     assert all(change.episodes_per_hour > 1.05 * found.episodes_per_hour for change in found.changes)
 
 
+ON_GPUS = ["scale=ray", "engine={name: vllm, address: 'http://x'}", "scale.replica_gpus=1"]
+
+
+def planned(*overrides, gpus=None, model="8b"):
+    return plan(
+        load_recipe("demo", [*SMALL, *ON_GPUS, *overrides]), gpu=GPUS["h100"], gpus=gpus, model=model, rates=Rates()
+    )
+
+
+def test_the_recipes_own_scale_is_told_beside_the_best_balance():
+    found = planned("scale.learner_processes=12", "scale.engine_replicas=2", "scale.tensor_parallel=2")
+    assert found.gpus == 16  # 12 + 2 · 2
+    assert (found.own.balance.learners, found.own.balance.replicas, found.own.balance.gpus) == (12, 2, 16)
+    assert 0 < found.own.summary.updates_per_hour <= found.updates_per_hour
+    best = planned(
+        *(f"{key}={str(value).lower()}" for key, value in found.balance.keys.items() if key != "scale.replica_gpus")
+    )
+    assert best.own.balance == found.balance  # the keys that are told say what is told
+    assert best.own.summary.updates_per_hour == pytest.approx(found.updates_per_hour)
+
+
+def test_a_scale_that_cannot_be_is_refused_with_its_numbers(resolved):
+    with pytest.raises(RecipeError, match=r"scale: places 16 GPUs \(12 to learn and 4 replicas × 1\), and there are 8"):
+        planned("scale.learner_processes=12", "scale.engine_replicas=4", gpus=8)
+    with pytest.raises(RecipeError, match=r"scale\.learner_processes: 1 GPUs learn: each would hold .* are the fewest"):
+        planned("scale.engine_replicas=4", gpus=16)
+    with pytest.raises(RecipeError, match=r"scale\.tensor_parallel: 1 GPUs a replica: 131\.\d GiB of weights leave no"):
+        planned("scale.learner_processes=48", gpus=64, model="70b")
+    with pytest.raises(RecipeError, match="--gpus: how many are there"):
+        plan(resolved, gpu=GPUS["h100"], model="8b", rates=Rates())
+
+
 def test_a_large_cluster_is_simulated_as_a_slice_of_it():
     wide = load_recipe("demo", ["reinforcement.tasks_per_step=512", "rollout.max_in_flight=16384"])
     found = plan(wide, gpu=GPUS["h100"], gpus=1024, model="8b", rates=Rates())

@@ -126,3 +126,22 @@ def test_tokens_are_not_told_one_by_one():
     engine = engine_of(Fake("one"))
     with pytest.raises(ValueError, match="heard"):
         asyncio.run(engine.generate([1], Sampling(4), episode="a", heard=lambda tokens: False))
+
+
+def test_one_that_joins_later_is_asked_from_when_it_is_ready():
+    async def main():
+        one, late = Fake("one"), Fake("late")
+        late.gone = True  # it was not placed yet
+        engine = ReplicatedEngine([one], late=[late], abilities=EngineAbilities(), patience_seconds=5.0)
+        engine.look_for_late_ones()
+        for episode in ("a", "b"):
+            await ask(engine, episode)
+        before = engine.count
+        late.gone = False
+        while engine.count < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await ask(engine, "c")
+        await engine.close()
+        return before, one.asked, late.asked
+
+    assert asyncio.run(main()) == (1, ["a", "b"], ["c"])

@@ -22,7 +22,7 @@ from whetstone.scaling.plan_rates import Rates, read_rates
 @click.command()
 @click.argument("recipe", shell_complete=completing.recipes)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
-@click.option("--gpus", type=int, required=True, help="How many there are in all.")
+@click.option("--gpus", type=int, help="How many there are in all; unless the recipe's scale says it.")
 @click.option("--model", help="Its size, such as 8b; unless it is the recipe's own policy.")
 @click.option("--gpu", "gpu_name", default="h100", show_default=True, help=f"One of {', '.join(GPUS)}.")
 @click.option(
@@ -35,7 +35,7 @@ from whetstone.scaling.plan_rates import Rates, read_rates
 def plan(
     recipe: str,
     overrides: tuple[str, ...],
-    gpus: int,
+    gpus: int | None,
     model: str | None,
     gpu_name: str,
     rates_path: Path | None,
@@ -62,6 +62,13 @@ def _show(found: Plan) -> None:
     )
     click.secho(f"{size} parameters on {found.gpus} {found.gpu}", bold=True)
     click.echo(f"balance: {_balance(found.balance)}")
+    click.echo("as keys: " + " ".join(f"{key}={_word(value)}" for key, value in found.balance.keys.items()))
+    if (own := found.own) is not None:
+        rate = own.summary.updates_per_hour
+        click.echo(
+            f"the recipe's scale: {_balance(own.balance)}; {rate:,.0f} steps an hour, "
+            f"{rate / found.updates_per_hour:.0%} of the best, held up by {own.summary.bottleneck}"
+        )
     if found.needed:
         click.echo(f"with {' '.join(f'{key}={value}' for key, value in found.needed.items())}, or it does not fit")
     parts = ", ".join(f"{name} {gib:.1f}" for name, gib in found.learner.parts.items())
@@ -98,6 +105,10 @@ def _show_changes(found: Plan) -> None:
         keys = " ".join(f"{key}={value}" for key, value in change.keys.items())
         table.add_row(keys, f"{change.updates_per_hour:,.0f}", f"{change.episodes_per_hour:,.0f}", change.bottleneck)
     Console().print(table)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _balance(balance: Balance) -> str:

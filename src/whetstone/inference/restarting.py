@@ -82,6 +82,11 @@ class RestartingEngine:
         return not self._closed and self._in_a_row < self.most
 
     @property
+    def stands(self) -> bool:
+        """Whether the engine of now can answer, without another in its place."""
+        return not self._closed and self._engine.alive
+
+    @property
     def statistics(self) -> EngineStatistics:
         """What was done so far, by all of them."""
         now = self._engine.statistics

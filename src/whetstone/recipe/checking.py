@@ -89,6 +89,12 @@ def _scale(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "scale.engine_addresses", said
     if scale.engine_addresses and engine == "local":
         yield "scale.engine_addresses", "engine local is no server; name engine: vllm or sglang"
+    for kind in ("environment_workers", "engine_replicas"):
+        count, most = getattr(scale, kind), getattr(scale, f"{kind}_most")
+        if most is not None and most <= count:
+            yield f"scale.{kind}_most", f"{most} is no more than there are from the start: {count} (scale.{kind})"
+    if scale.late_replicas and scale.engine_addresses:
+        yield "scale.engine_replicas_most", "replicas at addresses (scale.engine_addresses) cannot be begun later"
     if scale.colocated and scale.replica_gpus:
         yield "scale.replica_gpus", "with scale.colocated replicas are on the learner's GPUs; leave it out"
     if recipe.live is not None:
@@ -304,6 +310,10 @@ def _places_need_ray(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"scale.{key}", "scale.backend is none: all is in one process"
     if scale.backend != "ray":
         yield "scale.address", f"scale.backend is {scale.backend}, and only `ray` joins a cluster that is there"
+        for kind in ("environment_workers", "engine_replicas"):
+            yield f"scale.{kind}_most", f"scale.backend is {scale.backend}, and only a cluster (`ray`) grows"
+    if scale.mirror is None:
+        yield "scale.mirror_seconds", "scale.mirror is null: nothing is sent"
     if scale.backend != "local-ray":
         yield "scale.object_store_mib", f"scale.backend is {scale.backend}, and only `local-ray` makes a store"
 

@@ -21,10 +21,15 @@ class ScaleSettings(Settings):
     environment_workers: int = Field(2, ge=1)
     """Processes in which episodes are played, each many at once, with environments and tools of its own; they share
     `rollout.max_in_flight`."""
+    environment_workers_most: int | None = Field(None, ge=1)
+    """Up to how many there may be: those above `environment_workers` join a run that goes on, where and when the
+    cluster has room, and leave it with their nodes. null: none joins."""
     reward_workers: int = Field(0, ge=0)
     """Processes that judge finished episodes; 0: those that played them do."""
     engine_replicas: int = Field(1, ge=1)
     """Engines that sample, each with all weights; an episode stays with one as long as it lives."""
+    engine_replicas_most: int | None = Field(None, ge=1)
+    """Up to how many there may be, as of `environment_workers_most`; one that joins is given the weights of now."""
     tensor_parallel: int = Field(1, ge=1)
     """GPUs one replica is spread over, where its engine can (`vllm`, `sglang`)."""
     engine_addresses: list[str] = []
@@ -41,8 +46,23 @@ class ScaleSettings(Settings):
     """Of an engine replica, for each of `tensor_parallel`; 0: it computes on CPUs."""
     object_store_mib: int | None = Field(None, ge=76)
     """Shared memory `local-ray` holds weights and trajectories in, in MiB; null: what the weights take, with room."""
+    mirror: str | None = None
+    """Where the run is kept as well, for another machine to go on with: a folder as fsspec names it
+    (`s3://bucket/run`, `file:///shared/run`). `--resume` in an empty run directory fetches it from there."""
+    mirror_seconds: float = Field(30.0, gt=0)
+    """Between two looks at what is new for it."""
     start_seconds: float = Field(300.0, gt=0)
     """How long workers and replicas may take to begin, and to come back where they died."""
+
+    @property
+    def late_workers(self) -> int:
+        """That may join later."""
+        return max(0, (self.environment_workers_most or 0) - self.environment_workers)
+
+    @property
+    def late_replicas(self) -> int:
+        """That may join later."""
+        return max(0, (self.engine_replicas_most or 0) - self.engine_replicas)
 
     @property
     def on_ray(self) -> bool:
@@ -64,7 +84,7 @@ def backend_alone() -> BeforeValidator:
 
 
 KEYS_OF_RAY = (
-    "environment_workers", "reward_workers", "engine_replicas", "tensor_parallel", "engine_addresses", "colocated",
-    "worker_cpus", "replica_cpus", "replica_gpus", "start_seconds",
+    "environment_workers", "environment_workers_most", "reward_workers", "engine_replicas", "engine_replicas_most",
+    "tensor_parallel", "engine_addresses", "colocated", "worker_cpus", "replica_cpus", "replica_gpus", "start_seconds",
 )  # fmt: skip
 """What nothing reads where all is in one process."""

@@ -86,6 +86,20 @@ def offers() -> tuple[Offer, ...]:
     )
 
 
+def strongest() -> Isolation | None:
+    """The strongest layer of this machine; None where there is none but `unsafe`."""
+    return next((o.isolation for o in offers() if not o.missing and o.isolation is not Isolation.UNSAFE), None)
+
+
+_LEAST: list[Isolation] = []
+
+
+def hold_to(least: Isolation | None) -> None:
+    """Have `auto` choose nothing that keeps less than this in this process: what a run's own machine has is what its
+    others must have. None: anything."""
+    _LEAST[:] = [] if least is None else [least]
+
+
 def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
     """The layer to use.
 
@@ -107,6 +121,11 @@ def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
     if wanted == "auto":
         for offer in offers():
             if not offer.missing and offer.isolation is not Isolation.UNSAFE:
+                if _LEAST and _keeps_less(offer.isolation, _LEAST[0]):
+                    missing = next(o.missing for o in offers() if o.isolation is _LEAST[0])
+                    raise SandboxError(
+                        f"this machine has isolation {offer.isolation}, and the run's own has {_LEAST[0]} ({missing})"
+                    )
                 if does_not_hold(offer.isolation):
                     _say_once(offer.isolation, offers()[0].missing)
                 return offer.isolation
@@ -118,6 +137,11 @@ def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
     if found.missing:
         raise SandboxError(f"isolation {wanted}: {found.missing}")
     return found.isolation
+
+
+def _keeps_less(one: Isolation, other: Isolation) -> bool:
+    order = [offer.isolation for offer in offers()]
+    return order.index(one) > order.index(other)
 
 
 def does_not_hold(isolation: Isolation) -> str:

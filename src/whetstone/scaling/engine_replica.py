@@ -17,6 +17,7 @@ import torch
 from whetstone.assembly.instantiate import part_of
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.contracts import fulfils
+from whetstone.errors import InfrastructureError
 from whetstone.inference import ENGINES, Engine, LocalEngine, RestartingEngine, merges
 from whetstone.inference.protocol import InFlight, ReadsText, Sampling, Scores, Sleeps, Spans
 from whetstone.policies import Policy, clone_trainable, find_device, placed
@@ -78,7 +79,7 @@ class EngineReplica:
         self._kept: dict[str, torch.Tensor] = {}
         """What was handed over since, where the engine does not write it into the policy's own parameters."""
         self._engine = first if isinstance(first, RestartingEngine) else RestartingEngine(made, first=first)
-        self._ready = False
+        self._ready = self._fell = False
         self._asked = 0
 
     @property
@@ -92,6 +93,8 @@ class EngineReplica:
         self._asked += 1
         try:
             generation = await self._engine.generate(prompt, sampling, episode=episode, drawn=drawn)
+        except InfrastructureError as failure:
+            raise self._gone(failure) from None
         finally:
             self._asked -= 1
         return Drawn(generation, self._asked)
@@ -99,7 +102,10 @@ class EngineReplica:
     async def score(self, tokens: Sequence[int], start: int) -> Scores:
         """See `Replica.score`."""
         self._check_ready()
-        return await self._engine.score(tokens, start=start)
+        try:
+            return await self._engine.score(tokens, start=start)
+        except InfrastructureError as failure:
+            raise self._gone(failure) from None
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
         """See `Replica.tokenize`."""
@@ -113,12 +119,12 @@ class EngineReplica:
         shelves = [await self._fetched(reference) for reference in parcel.shelves]
         weights = await run_in_compute_thread(unpacked, parcel, shelves)
         took = time.perf_counter() - began
-        if weights or parcel.version != self._engine.version:
+        if weights or self._fell or parcel.version != self._engine.version:
             whole = {**dict(self._policy.model.named_parameters()), **self._kept, **weights}
             await self._engine.load_weights(whole, parcel.version, in_flight=in_flight)
         if not self._in_place:
             self._kept.update({name: tensor.clone() for name, tensor in weights.items()})
-        self._ready = True
+        self._ready, self._fell = True, False
         return took
 
     async def sleep(self) -> None:
@@ -154,6 +160,14 @@ class EngineReplica:
     def _check_ready(self) -> None:
         if not self._ready:
             raise Gone("it began again and was given no weights yet")
+
+    def _gone(self, failure: InfrastructureError) -> Exception:
+        """What a failure comes to for who asked: with its engine or server dead, a replica draws for nobody before
+        another took its place and was given the weights of now."""
+        if self._engine.stands:
+            return failure
+        self._ready, self._fell = False, True
+        return Gone(str(failure))
 
 
 def _with_model(policy: Policy, model: torch.nn.Module) -> Policy:

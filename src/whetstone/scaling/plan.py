@@ -26,6 +26,7 @@ from whetstone.scaling.plan_memory import (
     ReplicaMemory,
     fitting_learner,
     learner_memory,
+    replica_memory,
     smallest_replica,
     trained_parameters,
 )
@@ -36,6 +37,8 @@ from whetstone.scaling.simulation_scenario import Failures, Scenario, Summary
 _MOST_SIMULATED = 384
 """Episodes of an update that are simulated; of more a slice is."""
 _UPDATES, _SKIPPED = 8, 3
+_LONGEST = 2.0
+"""Times the mean context: what the longest come to."""
 _WORTH = 0.05
 """A change that brings less is not told."""
 _SWITCH_SECONDS = 5.0
@@ -51,6 +54,29 @@ class Balance:
     tensor_parallel: int
     colocated: bool
     """Whether the same GPUs do both, in turns."""
+
+    @property
+    def gpus(self) -> int:
+        """It takes."""
+        return self.learners if self.colocated else self.learners + self.replicas * self.tensor_parallel
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """Of a recipe, that say it."""
+        return {
+            "scale.learner_processes": self.learners,
+            "scale.engine_replicas": self.replicas,
+            "scale.tensor_parallel": self.tensor_parallel,
+            **({"scale.colocated": True} if self.colocated else {"scale.replica_gpus": 1}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What the recipe's own `scale` comes to."""
+
+    balance: Balance
+    summary: Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,28 +110,49 @@ class Plan:
     """Keys that have to be other than the recipe's for it to fit."""
     others: Sequence[tuple[Balance, float]]
     """Balances that were tried, with their updates an hour, the best first."""
+    own: Own | None
+    """The recipe's `scale`, where it places GPUs."""
     changes: Sequence[Change]
     """What would bring most episodes an hour, the best first."""
     assumed: Mapping[str, Any]
 
 
-def plan(resolved: Resolved, *, gpu: Gpu, gpus: int, model: str | None, rates: Rates, seed: int = 0) -> Plan:
+def own_balance(resolved: Resolved) -> Balance | None:
+    """What the recipe's `scale` deals out; None where it places no GPUs."""
+    scale = resolved.recipe.scale
+    if not scale.on_ray or not (scale.replica_gpus or scale.colocated):
+        return None
+    return Balance(scale.learner_processes, scale.engine_replicas, scale.tensor_parallel, scale.colocated)
+
+
+def plan(
+    resolved: Resolved, *, gpu: Gpu, gpus: int | None = None, model: str | None, rates: Rates, seed: int = 0
+) -> Plan:
     """The best plan for a recipe's reinforcement.
 
     Args:
-        gpus: In all.
+        gpus: In all; None: as many as the recipe's `scale` places.
         model: A size such as `8b`; None: the recipe's own policy.
 
     Raises:
         RecipeError: The recipe has no reinforcement, there is no such model, or it fits nowhere.
     """
+    own = own_balance(resolved)
+    if gpus is None:
+        if own is None:
+            raise RecipeError("--gpus: how many are there? the recipe's scale places none (scale.replica_gpus)")
+        gpus = own.gpus
     if gpus < 1:
         raise RecipeError(f"--gpus: 1 or more, got {gpus}")
     settings = resolved.recipe.reinforcement
     if settings is None:
         raise RecipeError("reinforcement: a plan is of a recipe that samples and learns; this one has no such stage")
     cluster = _Cluster(resolved, settings, _model_size(resolved, model), gpu, gpus, rates, seed)
-    tried = sorted(cluster.balances(), key=lambda each: -each[1].updates_per_hour)
+    told = cluster.told(own) if own is not None else None
+    tried = list(cluster.balances())
+    if told is not None and all(balance != told.balance for balance, _ in tried):
+        tried.append((told.balance, told.summary))
+    tried.sort(key=lambda each: -each[1].updates_per_hour)
     best, found = tried[0]
     share = cluster.share
     return Plan(
@@ -114,7 +161,7 @@ def plan(resolved: Resolved, *, gpu: Gpu, gpus: int, model: str | None, rates: R
         parameters=cluster.size.parameters,
         balance=best,
         learner=learner_memory(cluster.size, resolved.recipe, cluster.settings, best.learners),
-        replica=cluster.replica,
+        replica=cluster.replica_over(best.tensor_parallel),
         seconds_per_update=found.seconds_per_update,
         updates_per_hour=found.updates_per_hour,
         episodes_per_hour=found.episodes_per_hour * share,
@@ -123,6 +170,7 @@ def plan(resolved: Resolved, *, gpu: Gpu, gpus: int, model: str | None, rates: R
         simulated_share=1 / share,
         needed=cluster.needed,
         others=[(balance, told.updates_per_hour) for balance, told in tried],
+        own=told,
         changes=sorted(cluster.changes(best, found), key=lambda change: -change.episodes_per_hour),
         assumed={**rates.model_dump(), "context": round(cluster.context)},
     )
@@ -151,8 +199,7 @@ class _Cluster:
         self.rates, self.seed = rates, seed
         self.shape = episode_shape(rates.episode, resolved.recipe)
         self.context = mean_context(self.shape)
-        spread = 2.0  # what the longest come to
-        self.replica = smallest_replica(size, gpu, gpus, self.context * spread)
+        self.replica = smallest_replica(size, gpu, gpus, self.context * _LONGEST)
         smallest, self.settings = fitting_learner(size, resolved.recipe, settings, gpu, gpus)
         self.fewest = smallest.gpus
         self.needed = {
@@ -172,6 +219,32 @@ class _Cluster:
         apart = [Balance(n, (self.gpus - n) // wide, wide, False) for n in sorted(learners) if self.gpus - n >= wide]
         for balance in [*apart, Balance(self.gpus, self.gpus // wide, wide, True)]:
             yield balance, self.simulated(balance, self.settings, self.resolved.recipe.rollout.max_in_flight)
+
+    def told(self, own: Balance) -> Own:
+        """What the recipe's own balance comes to.
+
+        Raises:
+            RecipeError: There are fewer GPUs, or it does not fit on them.
+        """
+        size, gpu, parts = self.size, self.gpu, f"{own.learners} to learn"
+        if not own.colocated:
+            parts += f" and {own.replicas} replicas × {own.tensor_parallel}"
+        if own.gpus > self.gpus:
+            raise self.resolved.error("scale", f"places {own.gpus} GPUs ({parts}), and there are {self.gpus} (--gpus)")
+        if (replica := self.replica_over(own.tensor_parallel)).sequences < 1:
+            said = f"{replica.weights:.1f} GiB of weights leave no room on {gpu.memory_gib:g} GiB of each {gpu.name}"
+            raise self.resolved.error("scale.tensor_parallel", f"{own.tensor_parallel} GPUs a replica: {said}")
+        if own.learners < self.fewest:
+            held = learner_memory(size, self.resolved.recipe, self.settings, own.learners).total
+            said = f"each would hold {held:.1f} of {gpu.memory_gib:g} GiB; {self.fewest} are the fewest"
+            raise self.resolved.error("scale.learner_processes", f"{own.learners} GPUs learn: {said}")
+        return Own(own, self.simulated(own, self.settings, self.resolved.recipe.rollout.max_in_flight))
+
+    def replica_over(self, tensor_parallel: int) -> ReplicaMemory:
+        """What one over so many GPUs holds."""
+        if tensor_parallel == self.replica.tensor_parallel:
+            return self.replica
+        return replica_memory(self.size, self.gpu, tensor_parallel, self.context * _LONGEST)
 
     def changes(self, balance: Balance, now: Summary) -> Iterator[Change]:
         """Other values of a key or two, where they bring something."""
@@ -213,8 +286,8 @@ class _Cluster:
         """
         size, gpu, rates, recipe = self.size, self.gpu, self.rates, self.resolved.recipe
         engine = engine_rates(
-            rates.engine, size, gpu, tensor_parallel=balance.tensor_parallel, sequences=self.replica.sequences,
-            context=self.context,
+            rates.engine, size, gpu, tensor_parallel=balance.tensor_parallel,
+            sequences=self.replica_over(balance.tensor_parallel).sequences, context=self.context,
         )  # fmt: skip
         travel = size.parameters if recipe.policy.lora is None else trained_parameters(size, recipe)
         learner = learner_rates(

@@ -25,6 +25,7 @@ class PublishingEngine(ReplicatedEngine):
 
     Args:
         replicas: As of `ReplicatedEngine`; they were given no weights yet.
+        late: Others, which may begin later.
         published: What they have by now.
         say: Told in a line where one dies, and where it is back.
     """
@@ -34,11 +35,15 @@ class PublishingEngine(ReplicatedEngine):
         replicas: Sequence[Replica],
         published: Published,
         *,
+        late: Sequence[Replica] = (),
         abilities: EngineAbilities,
         patience_seconds: float,
         say: Say,
     ) -> None:
-        super().__init__(replicas, abilities=abilities, patience_seconds=patience_seconds, version=published.version)
+        super().__init__(
+            replicas, late=late, abilities=abilities, patience_seconds=patience_seconds, version=published.version
+        )
+        self._late = set(self.seats[len(replicas) :])
         self._published, self.say = published, say
         self.transfers: list[tuple[float, int]] = []
         """(seconds until all had them, bytes) of each parcel since they were last taken."""
@@ -114,6 +119,9 @@ class PublishingEngine(ReplicatedEngine):
             self._lose(seat)
             await seat.replica.load(self._published.whole(), in_flight="drain")
         seat.up = True
-        if seat.died:
+        if seat in self._late:
+            self._late.discard(seat)
+            self.say(f"{seat.replica.name} joined, at version {self.version}")
+        elif seat.died:
             self.say(f"{seat.replica.name} is back, at version {self.version}")
         self._changed.set()

@@ -7,6 +7,8 @@ here, as it was.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import pickle
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
@@ -27,6 +29,7 @@ from whetstone.recipe import Resolved
 from whetstone.rewards import Compares
 from whetstone.rewards.judge_usage import judge_metrics
 from whetstone.rollout.protocol import Stateful
+from whetstone.sandbox.isolation import Isolation, hold_to
 from whetstone.scaling.engine_replica import EngineReplica, ReplicaMaking
 from whetstone.scaling.environment_worker import EnvironmentWorker, carried
 from whetstone.scaling.policy_shape import with_room
@@ -130,12 +133,31 @@ class ReplicaActor:
         await self.replica.close()
 
 
+@functools.cache
+def _actor_named(name: str) -> Any:
+    """One that is there; a failure is not remembered."""
+    try:
+        return ray.get_actor(name)
+    except ValueError:
+        raise Gone("it was not placed yet") from None
+
+
 @dataclass(frozen=True, slots=True)
 class RayReplica:
-    """See `Replica`. It can be sent to whoever is to ask."""
+    """See `Replica`. It can be sent to whoever is to ask, before it is placed where it has a name in Ray."""
 
-    actor: Any
+    placed: Any
+    """The actor, or the name Ray knows it by."""
     name: str
+
+    @property
+    def actor(self) -> Any:
+        """To be called.
+
+        Raises:
+            Gone: It was not placed yet.
+        """
+        return _actor_named(self.placed) if isinstance(self.placed, str) else self.placed
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans) -> Drawn:
         """See `Replica`. Cancelling the call abandons the generation."""
@@ -169,11 +191,13 @@ class RayReplica:
 
     def abort(self, episode: str) -> None:
         """See `Replica`."""
-        self.actor.abort.remote(episode)
+        with contextlib.suppress(Gone):
+            self.actor.abort.remote(episode)
 
     def forget(self, episode: str) -> None:
         """See `Replica`."""
-        self.actor.forget.remote(episode)
+        with contextlib.suppress(Gone):
+            self.actor.forget.remote(episode)
 
     async def close(self) -> None:
         """Let go of its engine, and of a server that it started."""
@@ -189,12 +213,16 @@ class WorkerMaking:
 
     resolved: Resolved
     replicas: tuple[RayReplica, ...]
+    late: tuple[RayReplica, ...]
+    """Those that may begin later."""
     judges: tuple[RayJudge, ...]
     abilities: EngineAbilities
     places: int
     patience_seconds: float
     folders: tuple[str, ...]
     """In which modules of the recipe are looked for."""
+    isolation: Isolation | None
+    """What foreign code is kept in where the run's own process is, and must be kept in everywhere."""
 
 
 class WorkerActor:
@@ -203,8 +231,14 @@ class WorkerActor:
     def __init__(self, making: WorkerMaking, policy: Policy) -> None:
         torch.set_num_threads(1)  # nothing is computed here
         _search(making.folders)
+        hold_to(making.isolation)
         assembly = assemble(making.resolved, with_room(policy))
-        engine = ReplicatedEngine(making.replicas, abilities=making.abilities, patience_seconds=making.patience_seconds)
+        engine = ReplicatedEngine(
+            making.replicas,
+            late=making.late,
+            abilities=making.abilities,
+            patience_seconds=making.patience_seconds,
+        )
         reward = _judged_elsewhere(assembly, making) if making.judges else None
         self.worker = EnvironmentWorker(assembly, engine, reward=reward, places=making.places, node=_node())
 
@@ -215,6 +249,7 @@ class WorkerActor:
 
     async def status(self) -> WorkerStatus:
         """See `Worker`."""
+        self.worker.engine.look_for_late_ones()  # here an event loop runs
         return await self.worker.status()
 
 
@@ -267,9 +302,10 @@ class RayWorker:
 class JudgeActor:
     """The recipe's reward where Ray put it."""
 
-    def __init__(self, resolved: Resolved, folders: Sequence[str]) -> None:
+    def __init__(self, resolved: Resolved, folders: Sequence[str], isolation: Isolation | None) -> None:
         torch.set_num_threads(1)
         _search(folders)
+        hold_to(isolation)
         _, _, self.reward = judged_parts(resolved)
         self._memory: bytes | None = None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import secrets
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,8 +24,8 @@ from whetstone.errors import EngineError, RecipeError
 from whetstone.inference.abilities import require
 from whetstone.plugins import searched
 from whetstone.policies import on_cpu
-from whetstone.recipe import Part
 from whetstone.rollout import Collector, PolicyActor
+from whetstone.sandbox.isolation import strongest
 from whetstone.scaling.engine_replica import ReplicaMaking
 from whetstone.scaling.policy_shape import shape_of
 from whetstone.scaling.protocol import Gone, ReplicaStatus, Say
@@ -41,6 +42,7 @@ from whetstone.scaling.ray_actors import (
 )
 from whetstone.scaling.ray_start import Demand, RunningRay, start_ray
 from whetstone.scaling.replica_check import check_replica
+from whetstone.scaling.replica_engine import engine_of
 from whetstone.scaling.scale_metrics import ScaleMetrics
 from whetstone.scaling.spread_collector import SpreadCollector
 from whetstone.scaling.worker_pool import WorkerPool
@@ -96,7 +98,8 @@ class RayCluster:
         await self.measured.close()
         await self.pool.close()
         await self.engine.close()
-        closing = [_let_go(seat.replica) for seat in self.engine.seats if isinstance(seat.replica, RayReplica)]
+        seen = [seat.replica for seat in self.engine.seats if seat.status is not None]  # others were never placed
+        closing = [_let_go(replica) for replica in seen if isinstance(replica, RayReplica)]
         await asyncio.gather(*closing)
         _end(self.placed)
         await asyncio.to_thread(self.running.close)
@@ -128,10 +131,12 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
         undone.push_async_callback(asyncio.to_thread, running.close)
         placed: list[_Placed] = []
         undone.callback(_end, placed)
-        replicas, statuses = await _replicas(assembly, version, placed)
+        making = _ReplicaPlacing(assembly, version, placed)
+        replicas, statuses = await making.begun()
         judges = [
             RayJudge(
-                _kind(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved, searched()), f"judge {k}"
+                _kind(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved, searched(), strongest()),
+                f"judge {k}",
             )
             for k in range(scale.reward_workers)
         ]
@@ -139,15 +144,21 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
         published = await run_in_compute_thread(lambda: Published(ray.put, begin, version=version))
         abilities = statuses[0].abilities
         engine = PublishingEngine(
-            replicas, published, abilities=abilities, patience_seconds=scale.start_seconds, say=say
+            replicas,
+            published,
+            late=making.late,
+            abilities=abilities,
+            patience_seconds=scale.start_seconds,
+            say=say,
         )
         undone.push_async_callback(engine.close)
         engine.start()
         for replica in replicas:
             await check_replica(replica, assembly, timeout_seconds=scale.start_seconds)
-        pool = await _workers(assembly, replicas, judges, statuses[0], placed, say)
+        pool = await _workers(assembly, replicas, making.late, judges, statuses[0], placed, say)
         for judge in judges:
             await _begun(judge.status(), judge.name, assembly)
+        making.place_late_ones()  # now that what has to be there has its room
         undone.pop_all()
     pool.start()
     say(
@@ -177,41 +188,63 @@ def demand_of(assembly: Assembly) -> Demand:
     )
 
 
-async def _replicas(
-    assembly: Assembly, version: int, placed: list[_Placed]
-) -> tuple[list[RayReplica], list[ReplicaStatus]]:
-    """(the replicas, how they stand), all begun, none with weights to draw from yet."""
-    resolved, scale = assembly.resolved, assembly.resolved.recipe.scale
-    policy = replace(assembly.policy, model=on_cpu(assembly.policy.model), critic=None)
-    sent = await asyncio.to_thread(ray.put, policy)
-    replicas = []
-    for k in range(scale.engine_replicas):
+class _ReplicaPlacing:
+    """Where a run's replicas come from: those it begins with, and those that may join it."""
+
+    def __init__(self, assembly: Assembly, version: int, placed: list[_Placed]) -> None:
+        scale = assembly.resolved.recipe.scale
+        self.assembly, self.version, self.placed = assembly, version, placed
+        run, first = secrets.token_hex(8), scale.engine_replicas
+        self.late = [
+            RayReplica(f"whetstone-{run}-replica-{k}", f"replica {k}")
+            for k in range(first, first + scale.late_replicas)
+        ]
+        """Known by their names before they are placed."""
+        policy = replace(assembly.policy, model=on_cpu(assembly.policy.model), critic=None)
+        self._sent = ray.put(policy)
+
+    async def begun(self) -> tuple[list[RayReplica], list[ReplicaStatus]]:
+        """(those it begins with, how they stand), none with weights to draw from yet."""
+        assembly = self.assembly
+        count = assembly.resolved.recipe.scale.engine_replicas
+        replicas = [RayReplica(self._placed(k), f"replica {k}") for k in range(count)]
+        statuses = await asyncio.gather(*(_begun(replica.status(), replica.name, assembly) for replica in replicas))
+        for status in statuses:
+            _check_abilities(assembly, status)
+        return replicas, list(statuses)
+
+    def place_late_ones(self) -> None:
+        """Have Ray begin those that may join as soon as it has room for them."""
+        first = self.assembly.resolved.recipe.scale.engine_replicas
+        for k, replica in enumerate(self.late, start=first):
+            self._placed(k, name=replica.placed)
+
+    def _placed(self, number: int, **more: Any) -> Any:
+        assembly = self.assembly
+        scale = assembly.resolved.recipe.scale
         making = ReplicaMaking(
-            resolved,
-            _engine(assembly, k),
+            assembly.resolved,
+            engine_of(assembly, number),
             on_gpu=scale.replica_gpus > 0 or scale.colocated,
             threads=max(1, int(scale.replica_cpus)),
-            version=version,
+            version=self.version,
             folders=tuple(searched()),
         )
         gpus = scale.replica_gpus * scale.tensor_parallel
-        actor = _kind(placed, ReplicaActor, scale.replica_cpus, gpus, assembly).remote(making, sent)
-        replicas.append(RayReplica(actor, f"replica {k}"))
-    statuses = await asyncio.gather(*(_begun(replica.status(), replica.name, assembly) for replica in replicas))
-    for status in statuses:
-        _check_abilities(assembly, status)
-    return replicas, list(statuses)
+        kind = _kind(self.placed, ReplicaActor, scale.replica_cpus, gpus, assembly, **more)
+        return kind.remote(making, self._sent)
 
 
 async def _workers(
     assembly: Assembly,
     replicas: Sequence[RayReplica],
+    late: Sequence[RayReplica],
     judges: Sequence[RayJudge],
     status: ReplicaStatus,
     placed: list[_Placed],
     say: Say,
 ) -> WorkerPool:
-    """The pool of workers, all begun."""
+    """The pool of workers: all begun that it begins with; those that may join are placed when there is room."""
     recipe = assembly.resolved.recipe
     scale, places = recipe.scale, math.ceil(recipe.rollout.max_in_flight / recipe.scale.environment_workers)
     # a worker computes nothing, and may be where there is no device of the policy's
@@ -219,22 +252,35 @@ async def _workers(
     making = WorkerMaking(
         resolved,
         tuple(replicas),
+        tuple(late),
         tuple(judges),
         status.abilities,
         places,
         patience_seconds=scale.start_seconds,
         folders=tuple(searched()),
+        isolation=strongest(),
     )
     sent = await asyncio.to_thread(ray.put, shape_of(assembly.policy))
-    workers = [
-        RayWorker(_kind(placed, WorkerActor, scale.worker_cpus, 0.0, assembly).remote(making, sent), f"worker {k}")
-        for k in range(scale.environment_workers)
-    ]
-    await asyncio.gather(*(_begun(worker.status(), worker.name, assembly) for worker in workers))
-    return WorkerPool(workers, places=places, patience_seconds=scale.start_seconds, say=say)
+
+    def worker(k: int) -> RayWorker:
+        return RayWorker(
+            _kind(placed, WorkerActor, scale.worker_cpus, 0.0, assembly).remote(making, sent), f"worker {k}"
+        )
+
+    first = scale.environment_workers
+    workers = [worker(k) for k in range(first)]
+    await asyncio.gather(*(_begun(each.status(), each.name, assembly) for each in workers))
+    return WorkerPool(
+        workers,
+        late=[worker(k) for k in range(first, first + scale.late_workers)],
+        places=places,
+        total=recipe.rollout.max_in_flight if scale.late_workers else None,
+        patience_seconds=scale.start_seconds,
+        say=say,
+    )
 
 
-def _kind(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly: Assembly) -> Any:
+def _kind(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly: Assembly, **more: Any) -> Any:
     """An actor class with what it takes, that Ray begins again as often as it dies, on another node where it must."""
     options = {
         "num_cpus": cpus,
@@ -242,6 +288,7 @@ def _kind(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly:
         "max_restarts": _FOR_EVER,
         "max_concurrency": assembly.resolved.recipe.rollout.max_in_flight + _OVERHEAD,
         "scheduling_strategy": "SPREAD",
+        **more,
     }
     return _Kept(ray.remote(kind).options(**options), placed)
 
@@ -275,18 +322,6 @@ async def _begun(status: Awaitable[Any], name: str, assembly: Assembly) -> Any:
         raise EngineError(f"scale: {said}") from None
     except Gone as gone:
         raise EngineError(f"scale: {name} died as it began: {gone}") from None
-
-
-def _engine(assembly: Assembly, number: int) -> Part:
-    """What a replica's engine is, where each has an address of its own."""
-    recipe = assembly.resolved.recipe
-    options: dict[str, Any] = dict(recipe.engine.options)
-    if recipe.scale.engine_addresses:
-        options["address"] = recipe.scale.engine_addresses[number]
-    if recipe.scale.tensor_parallel > 1:
-        word = "tensor_parallel_size" if recipe.engine.name == "vllm" else "tp_size"
-        options["options"] = {word: recipe.scale.tensor_parallel, **options.get("options", {})}
-    return Part(name=recipe.engine.name, **options)
 
 
 def _check_abilities(assembly: Assembly, status: ReplicaStatus) -> None:

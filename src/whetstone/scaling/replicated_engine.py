@@ -75,20 +75,27 @@ class ReplicatedEngine:
     """An engine of several replicas, as a process sees it that only asks: whoever gives them weights is elsewhere.
 
     Args:
-        replicas: One or more.
+        replicas: One or more, which have begun.
+        late: Others, which are asked from when they are ready.
         abilities: What all of them give.
         patience_seconds: For which a request waits where all are gone.
     """
 
     def __init__(
-        self, replicas: Sequence[Replica], *, abilities: EngineAbilities, patience_seconds: float, version: int = 0
+        self,
+        replicas: Sequence[Replica],
+        *,
+        late: Sequence[Replica] = (),
+        abilities: EngineAbilities,
+        patience_seconds: float,
+        version: int = 0,
     ) -> None:
         self.abilities, self.patience_seconds = abilities, patience_seconds
         self.version = version
         """See `Engine.version`."""
         self.rerouted = 0
         """Requests that were asked of another replica because one was gone."""
-        self.seats = [Seat(replica, up=True) for replica in replicas]
+        self.seats = [Seat(replica, up=True) for replica in replicas] + [Seat(replica) for replica in late]
         self._at: dict[str, Seat] = {}
         self._changed = asyncio.Event()
         self._looking: dict[Seat, asyncio.Task[None]] = {}
@@ -158,6 +165,17 @@ class ReplicatedEngine:
         for task in self._looking.values():
             task.cancel()
         await asyncio.gather(*self._looking.values(), return_exceptions=True)
+
+    @property
+    def count(self) -> int:
+        """Replicas that can be asked."""
+        return sum(seat.up for seat in self.seats)
+
+    def look_for_late_ones(self) -> None:
+        """Begin to look whether those that are not up are ready. Where an event loop runs."""
+        for seat in self.seats:
+            if not seat.up:
+                self._lose(seat)
 
     async def _asked(self, ask: Callable[[Seat], Awaitable[T]], episode: str | None) -> T:
         while True:

@@ -77,7 +77,7 @@ class ScaleMetrics:
         """The numbers of the time since they were last taken; `judge/…` of the whole run."""
         now = time.perf_counter()
         seconds, self._since = max(1e-9, now - self._since), now
-        replicas = len(self.engine.seats)
+        replicas = max(1, self.engine.count)
         counts = {
             "engine": self.engine.statistics.busy_seconds,
             "rerouted": self.engine.rerouted + sum(status.rerouted for status in self.pool.seen()),
@@ -90,6 +90,8 @@ class ScaleMetrics:
         self._before = {name: float(value) for name, value in counts.items()}
         transfers, self.engine.transfers = self.engine.transfers, []
         return {
+            "scale/workers": self.pool.count,
+            "scale/replicas": self.engine.count,
             "scale/worker_utilisation": self._places.taken(),
             "scale/worker_cpu_seconds": new["cpu"],
             "scale/on_tools_fraction": self._on_tools.taken(),

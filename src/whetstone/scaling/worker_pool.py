@@ -25,6 +25,8 @@ class _Post:
     worker: Worker
     places: int
     up: bool = True
+    joined: bool = True
+    """Whether it has ever been up."""
     used: int = 0
     """Episodes of the groups it plays."""
     life: int = 0
@@ -51,15 +53,27 @@ class WorkerPool:
     """All workers of a run.
 
     Args:
-        workers: One or more.
+        workers: One or more, which have begun.
+        late: Others, which play from when they begin.
         places: Episodes each plays at once.
+        total: Episodes all of them play at once; None: as many as they have places.
         patience_seconds: For which a group waits where all are gone.
         say: Told in a line where one dies, and where it is back.
     """
 
-    def __init__(self, workers: Sequence[Worker], *, places: int, patience_seconds: float, say: Say) -> None:
-        self.patience_seconds, self.say = patience_seconds, say
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        *,
+        late: Sequence[Worker] = (),
+        places: int,
+        total: int | None = None,
+        patience_seconds: float,
+        say: Say,
+    ) -> None:
+        self.total, self.patience_seconds, self.say = total, patience_seconds, say
         self.posts = [_Post(worker, places) for worker in workers]
+        self.posts += [_Post(worker, places, up=False, joined=False) for worker in late]
         self.heard: list[Callable[[], None]] = []
         """Called when there is more room, or less."""
         self.taken_back = 0
@@ -80,7 +94,16 @@ class WorkerPool:
     @property
     def has_room(self) -> bool:
         """Whether some worker would take a group."""
-        return any(post.up and post.used < post.places for post in self.posts)
+        return not self._full and any(post.up and post.used < post.places for post in self.posts)
+
+    @property
+    def count(self) -> int:
+        """Workers that are up."""
+        return sum(post.up for post in self.posts)
+
+    @property
+    def _full(self) -> bool:
+        return self.total is not None and sum(post.used for post in self.posts) >= self.total
 
     @property
     def moved(self) -> int:
@@ -105,15 +128,16 @@ class WorkerPool:
         while True:
             up = [post for post in self.posts if post.up]
             post = min(up, key=lambda post: post.used / post.places, default=None)
-            if post is not None and post.used < post.places:
+            if post is not None and post.used < post.places and not self._full:
                 post.used += size
                 self._tell()
                 return Place(post, size, post.life)
             gone_since = None if up else gone_since or time.perf_counter()
             left = None if gone_since is None else self.patience_seconds - (time.perf_counter() - gone_since)
             if left is not None and left <= 0:
+                joined = sum(post.joined for post in self.posts)
                 raise InfrastructureError(
-                    f"none of {len(self.posts)} environment workers came back within {self.patience_seconds:g} s "
+                    f"none of {joined} environment workers came back within {self.patience_seconds:g} s "
                     "(scale.start_seconds)"
                 )
             self._changed.clear()
@@ -161,8 +185,9 @@ class WorkerPool:
                     self._down(post)
             else:
                 if not post.up:
-                    self.say(f"{post.worker.name} is back ({status.node[:8] or 'here'}, process {status.process})")
-                    post.up = True
+                    came = "is back" if post.joined else "joined"
+                    self.say(f"{post.worker.name} {came} ({status.node[:8] or 'here'}, process {status.process})")
+                    post.up = post.joined = True
                     self._tell()
                 post.status = status
             await asyncio.sleep(LOOK_SECONDS)

@@ -6,6 +6,7 @@ Easy to get wrong: whoever is told of a run is told of the whole. A chain has on
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from whetstone.recipe import (
     load_recipe,
     stages_of,
 )
+from whetstone.record.mirror import Mirror, mirror_of
 from whetstone.record.run_directory import check_inputs, claimed, read_json, write_json
 from whetstone.reporting import (
     Progress,
@@ -68,7 +70,8 @@ def train(
     progress = progress or Progress()
     feed = Feed(trackers_of(resolved), run_dir, resolved.recipe.model_dump(mode="json"), say=progress.say)
     try:
-        summary = _trained(resolved, run_dir, progress, feed, resume, on_metrics, reuse_from)
+        mirror = mirror_of(resolved, run_dir, resume=resume, say=progress.say)
+        summary = _trained(resolved, run_dir, progress, feed, resume, on_metrics, reuse_from, mirror)
     except Interrupted:
         feed.close(None, seconds=_SECONDS_WHEN_STOPPED)
         raise
@@ -87,6 +90,7 @@ def _trained(
     resume: bool,
     on_metrics: Callable[[Mapping[str, Any]], None] | None,
     reuse_from: Sequence[Path],
+    mirror: Mirror | None = None,
 ) -> RunSummary:
     """The run, told to trackers of the whole through `feed`."""
     for note in resolved.notes:
@@ -99,7 +103,8 @@ def _trained(
         raise resolved.error("live", "has no stage beside it to train; `whetstone live` learns while it serves")
     if not stages and not (resume and (run_dir / "summary.json").is_file()):  # before all that it reads is read
         check_fits(resolved, trains=resolved.recipe.sampling is None)
-    with claimed(run_dir, resolved, resume=resume):
+    keeping = mirror.kept() if mirror is not None else contextlib.nullcontext()
+    with claimed(run_dir, resolved, resume=resume), keeping:
         summary = read_json(run_dir / "summary.json") if resume else None
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
             progress.say(f"{run_dir}: this run is finished; this is what it came to")

@@ -1,0 +1,25 @@
+"""An engine that dies when a test says so."""
+
+from whetstone.errors import InfrastructureError
+from whetstone.inference import LocalEngine
+
+MADE = []
+
+
+class Dying(LocalEngine):
+    """`LocalEngine`; with `dying` set, the next question is its end."""
+
+    dying = False
+
+    async def generate(self, prompt, sampling, **more):
+        """See `Engine.generate`."""
+        if self.dying:
+            self._closed = True
+            raise InfrastructureError("its server is gone")
+        return await super().generate(prompt, sampling, **more)
+
+
+def dying(*, policy, max_sequences, version=0):
+    """The engine of a recipe."""
+    MADE.append(Dying(policy.model, context_length=policy.context_length, rows=max_sequences, version=version))
+    return MADE[-1]
