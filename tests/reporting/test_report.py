@@ -121,6 +121,12 @@ def test_a_directory_without_a_finished_run_is_one_line(tmp_path):
         write_report(tmp_path)
 
 
+def test_a_difference_has_a_colour_where_its_interval_is_without_zero(rendered):
+    drawn = charts.differences([(-3.0, -2.0, -1.0), (-1.0, 2.0, 5.0), (1.0, 200.0, 300.0)], x_label="points")
+    lines = re.findall(r"stroke: (#[0-9a-f]{6}); stroke-linecap: square", drawn)
+    assert [lines.count(charts.COLOURS[0]), lines.count(charts.COLOURS[1])] == [2, 0]
+
+
 @pytest.mark.parametrize("values", [(-0.00005, -0.000175), (123456.0, -987654.0), (0.2, 0.9), (1e-12, 3e-12)], ids=str)
 def test_numbers_beside_a_curve_fit_into_its_margin(values):
     drawn = charts.curves({"x": ([1.0, 2.0], values)}, x_label="step")

@@ -107,6 +107,28 @@ def pairs(sides: Mapping[str, Mapping[int, float]], *, x_label: str) -> str:
         return _svg(figure)
 
 
+def differences(intervals: Sequence[tuple[float, float, float]], *, x_label: str, most: float = 100.0) -> str:
+    """Differences with their intervals as an `<svg>` element, a line each, from the least to the largest; those whose
+    interval is without 0 have a colour.
+
+    Args:
+        intervals: Least, mean and most of each, in any order.
+        most: Where the axis ends on both sides; what reaches further is cut there.
+    """
+    with rc_context(_STYLE):
+        figure, axes = _with_margins(6.6, 0.8 + 0.055 * len(intervals))
+        for place, (low, mean, high) in enumerate(sorted(intervals, key=lambda each: each[1])):
+            clear = low > 0 or high < 0
+            colour = COLOURS[0] if clear else _GREY
+            axes.plot([max(low, -most), min(high, most)], [place, place], color=colour, linewidth=1.0)
+            axes.plot([mean], [place], "o", color=colour, markersize=2.5)
+        axes.axvline(0, color=_GREY, linewidth=0.8)
+        axes.set_xlim(-most, most)
+        axes.set_yticks([])
+        axes.set_xlabel(x_label)
+        return _svg(figure)
+
+
 def running_mean(values: Sequence[float], window: int) -> list[float]:
     """The mean of each value and up to `window` − 1 before it."""
     return [sum(values[max(0, i + 1 - window) : i + 1]) / min(i + 1, window) for i in range(len(values))]
