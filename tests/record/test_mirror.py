@@ -91,6 +91,16 @@ def test_all_but_what_is_half_written_is_sent_and_fetched_as_it_was(tmp_path, ur
     }
 
 
+def test_a_stage_that_is_a_link_to_another_run_is_sent_whole(tmp_path, url):
+    small_run(tmp_path / "other" / "stages" / "1-supervised")
+    written(tmp_path / "run", recipe_dot_yaml="seed: 2")
+    (tmp_path / "run" / "stages").mkdir()
+    (tmp_path / "run" / "stages" / "1-supervised").symlink_to("../../other/stages/1-supervised")
+    mirror(tmp_path / "run", url).send()
+    assert there(url)[f"stages/1-supervised/{JOURNAL}"] == b"one\n"
+    assert there(url)["stages/1-supervised/checkpoints/step-000001/model"] == b"w"
+
+
 def test_only_what_is_new_is_sent_and_a_checkpoint_that_is_deleted_here_goes_there(tmp_path, url, monkeypatch):
     small_run(tmp_path)
     sent = []

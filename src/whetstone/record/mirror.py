@@ -13,6 +13,7 @@ not be; so things are sent in the other order than they were looked at.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import threading
@@ -191,13 +192,12 @@ class Mirror:
                     self.say(f"{error}; it is tried again every {self.seconds:g} s")
 
     def _files(self) -> list[str]:
-        """Names of all files that are whole, in the order of their names."""
+        """Names of all files that are whole, in the order of their names; also of stages that are links."""
         found = []
-        for path in sorted(self.run_dir.rglob("*")):
-            name = path.relative_to(self.run_dir)
-            if path.is_file() and not any(part.startswith(".") or part.endswith(".partial") for part in name.parts):
-                found.append(name.as_posix())
-        return found
+        for folder, folders, files in os.walk(self.run_dir, followlinks=True):
+            folders[:] = [name for name in folders if not _in_making(name)]
+            found += [Path(folder, name) for name in files if not _in_making(name)]
+        return sorted(path.relative_to(self.run_dir).as_posix() for path in found if path.is_file())
 
     def _read(self, name: str) -> tuple[tuple[int, int], bytes] | None:
         """(its state before it was read, its content); None where it is gone, or as it was sent."""
@@ -266,6 +266,10 @@ class Mirror:
             raise RunDirectoryError(
                 f"{self.url}: {name} {said} the one in {self.run_dir}; choose an empty --run-dir to go on from there"
             )
+
+
+def _in_making(name: str) -> bool:
+    return name.startswith(".") or name.endswith(".partial")
 
 
 def _in_a_line(error: BaseException) -> str:
