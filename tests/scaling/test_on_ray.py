@@ -63,7 +63,7 @@ def test_killed_again_and_again_a_spread_run_has_the_weights_of_one_in_a_single_
 def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp_path, alone, monkeypatch):
     """Episodes wait at a gate while the cluster grows and shrinks, so that it does so within the run."""
     pytest.importorskip("ray", reason=WITHOUT)
-    from two_raylets import STORE, raylets
+    from two_raylets import STORE, join, raylets
 
     overrides, weights = alone
     gate = tmp_path / "gate"
@@ -93,20 +93,22 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
             threads[-1].start()
 
     def behind_the_gate(change):
-        change()
-        gate.unlink()
+        try:
+            change()
+        finally:
+            gate.unlink()
 
     with raylets(1, cpus=2) as cluster:
 
-        def join():
-            nodes.append(cluster.add_node(num_cpus=2, object_store_memory=STORE))
+        def grow():
+            nodes.append(join(cluster, num_cpus=2, object_store_memory=STORE))
             heard("worker 1 joined", "replica 1 joined")
 
-        def leave():
+        def shrink():
             cluster.remove_node(nodes[0])
             heard("worker 1 died", "replica 1 died")
 
-        changes = {1: join, 4: leave}
+        changes = {1: grow, 4: shrink}
         trained([*overrides, *spread], tmp_path / "spread", at, said)
         for thread in threads:
             thread.join()
