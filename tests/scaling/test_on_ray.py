@@ -114,5 +114,5 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
             thread.join()
     compare(weights, tmp_path / "spread")
     assert counts[0] == (1, 1)
-    assert (2, 2) in counts
+    assert (2, 2) in counts, said
     assert counts[-1] == (1, 1)
