@@ -95,8 +95,8 @@ def nodes(folder: Path, store: int = 256 * 2**20) -> Iterator[None]:
     try:
         for host, more in enumerate((head, [f"--address={ADDRESSES[0]}:{PORT}"])):
             words = within(host, *command, f"--node-ip-address={ADDRESSES[host]}", *more)
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            started.append(subprocess.Popen(words, env=variables, start_new_session=True, **quiet))
+            quiet = subprocess.DEVNULL
+            started.append(subprocess.Popen(words, env=variables, start_new_session=True, stdout=quiet, stderr=quiet))
             time.sleep(4.0)  # the second waits for the first itself
         yield
     finally:
