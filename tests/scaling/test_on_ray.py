@@ -81,7 +81,7 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
         "scale.engine_replicas=1",
         "scale.engine_replicas_most=2",
     ]
-    counts, said, nodes, threads = [], [], [], []
+    counts, said, nodes, threads, over = [], [], [], [], threading.Event()
 
     def heard(*lines):
         deadline = time.monotonic() + 120
@@ -102,6 +102,7 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
             change()
         finally:
             gate.unlink()
+        over.wait()  # a node dies with the thread that started it
 
     with raylets(1, cpus=2) as cluster:
 
@@ -115,6 +116,7 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
 
         changes = {2: grow, 7: shrink}
         trained([*overrides, *spread], tmp_path / "spread", at, said)
+        over.set()
         for thread in threads:
             thread.join()
     compare(weights, tmp_path / "spread")
