@@ -60,7 +60,8 @@ def _mend(ray: Any, cluster: Any, node: dict[str, Any], over: threading.Event) -
 
 
 def join(cluster: Any, **node: Any) -> Any:
-    """Add a node, in whatever thread. Ray sets a handler of signals for each, which the main thread alone may."""
+    """Add a node, in whatever thread, with which it dies. Ray sets a handler of signals for each, which the main thread
+    alone may."""
     utils: Any = importlib.import_module("ray._private.utils")
     kept, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
     try:
