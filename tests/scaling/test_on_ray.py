@@ -115,8 +115,10 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
             heard("worker 1 died", "replica 1 died")
 
         changes = {2: grow, 7: shrink}
-        trained([*overrides, *spread], tmp_path / "spread", at, said)
-        over.set()
+        try:
+            trained([*overrides, *spread], tmp_path / "spread", at, said)
+        finally:
+            over.set()
         for thread in threads:
             thread.join()
     compare(weights, tmp_path / "spread")
