@@ -46,7 +46,6 @@ VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_worker_niceness": "0",
-    "OMP_NUM_THREADS": "1",
 }
 
 
