@@ -294,9 +294,10 @@ def page(told: dict[str, Any]) -> str:
         quicker = f"Asynchronous steps take {ratios['vs_synchronous']:.2f} times less (the median over seeds)"
         lines += ["", f"{quicker}; engine and learner alone would take {ratios['of_bound']:.0%} of that time."]
         if aged := [row for row in measured["runs"] if row["way"] == "one ahead"]:
+            ratio, oldest = ratios["one_ahead_vs_synchronous"], max(row["staleness_max"] for row in aged)
             lines.append(
-                f"One update ahead, with a bound of one, they take {ratios['one_ahead_vs_synchronous']:.2f} times less, "
-                f"and nothing that was learned from is older than {max(row['staleness_max'] for row in aged):.0f}."
+                f"One update ahead, with a bound of one, they take {ratio:.2f} times less, and nothing that was learned "
+                f"from is older than {oldest:.0f}."
             )
         lines.append("")
     lines += [
