@@ -150,6 +150,7 @@ def measure(
     """
     began, record = time.perf_counter(), folder / "runs.jsonl"
     found = [json.loads(line) for line in record.read_text().splitlines()] if record.is_file() else []
+    torch.set_num_threads(1)  # before anything computes: two threads round a last bit otherwise than replicas with one
     model = latest_checkpoint(folder / "policy") or crash.speaking(folder / "policy")
     plain = crash.overrides_of("one step off, by recipe", model)
     plain.append(f"reinforcement.steps={crash.STEPS}")

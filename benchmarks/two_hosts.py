@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -33,6 +34,7 @@ from circumstances import circumstances
 HOSTS = ("whetstone-a", "whetstone-b")
 ADDRESSES = ("10.99.0.1", "10.99.0.2")
 PORT = 6399
+_NODES_SECONDS = 120.0
 SPREAD = [
     "scale=ray",
     f"scale.address={ADDRESSES[0]}:{PORT}",
@@ -44,7 +46,6 @@ VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_worker_niceness": "0",
-    "OMP_NUM_THREADS": "1",
 }
 
 
@@ -93,9 +94,9 @@ def nodes(folder: Path, store: int = 256 * 2**20) -> Iterator[None]:
     try:
         for host, more in enumerate((head, [f"--address={ADDRESSES[0]}:{PORT}"])):
             words = within(host, *command, f"--node-ip-address={ADDRESSES[host]}", *more)
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            started.append(subprocess.Popen(words, env=variables, start_new_session=True, **quiet))
-            time.sleep(8.0)
+            quiet = subprocess.DEVNULL
+            started.append(subprocess.Popen(words, env=variables, start_new_session=True, stdout=quiet, stderr=quiet))
+            time.sleep(4.0)  # the second waits for the first itself
         yield
     finally:
         for process in reversed(started):
@@ -107,9 +108,28 @@ def nodes(folder: Path, store: int = 256 * 2**20) -> Iterator[None]:
                 os.killpg(process.pid, 9)
 
 
+def child(overrides: list[str], run_dir: str) -> None:
+    """Train, once both nodes are there; in the first namespace."""
+    ray: Any = importlib.import_module("ray")
+    deadline = time.monotonic() + _NODES_SECONDS
+    while True:
+        try:
+            if not ray.is_initialized():
+                ray.init(address=f"{ADDRESSES[0]}:{PORT}", log_to_driver=False, configure_logging=False)
+            if sum(node["Alive"] for node in ray.nodes()) == len(HOSTS):
+                break
+        except ConnectionError:
+            pass
+        if time.monotonic() > deadline:
+            sys.exit(f"after {_NODES_SECONDS:g} s there are not two nodes")
+        time.sleep(0.5)
+    crash.child(overrides, run_dir, None, None, False)
+    ray.shutdown()
+
+
 def trained(overrides: Sequence[str], run_dir: Path) -> float:
     """Seconds of a run whose process is on the first host."""
-    child = f"import crash, sys; crash.child({[*overrides, *SPREAD]!r}, {str(run_dir)!r}, None, None, False)"
+    child = f"import two_hosts; two_hosts.child({[*overrides, *SPREAD]!r}, {str(run_dir)!r})"
     here = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     began = time.perf_counter()
     words = within(0, sys.executable, "-c", child)
@@ -148,6 +168,7 @@ def main() -> None:
     arguments = parser.parse_args()
     began = time.perf_counter()
     crash.STEPS = arguments.steps
+    torch.set_num_threads(1)  # before anything computes: two threads round a last bit otherwise than replicas with one
     measured: dict[str, Any] = {}
     folder = Path(tempfile.mkdtemp(prefix="hosts-"))
     try:

@@ -55,5 +55,16 @@ def _mend(ray: Any, cluster: Any, node: dict[str, Any], over: threading.Event) -
     while not over.wait(1.0):
         if sum(each["Alive"] for each in ray.nodes()) < 2:
             with contextlib.suppress(Exception):  # it is tried again
-                cluster.add_node(wait=False, **node)
+                join(cluster, wait=False, **node)
                 over.wait(5.0)
+
+
+def join(cluster: Any, **node: Any) -> Any:
+    """Add a node, in whatever thread, with which it dies. Ray sets a handler of signals for each, which the main thread
+    alone may."""
+    utils: Any = importlib.import_module("ray._private.utils")
+    kept, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    try:
+        return cluster.add_node(**node)
+    finally:
+        utils.set_sigterm_handler = kept

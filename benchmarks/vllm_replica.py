@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from circumstances import circumstances
 from whetstone.recipe import load_recipe
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=50, help="of each evaluation")
     arguments = parser.parse_args()
     began = time.perf_counter()
-    rows: list[dict[str, float]] = []
+    rows: list[Any] = []
     overrides = [
         "policy.tiny=null",
         f"policy.path={arguments.policy}",

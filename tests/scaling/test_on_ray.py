@@ -14,6 +14,7 @@ from whetstone.reporting import Progress
 from whetstone.training import train
 
 WITHOUT = "Ray is not installed: pip install 'ray>=2.50'"
+UPDATES = 12
 SPREAD = ["scale=local-ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
 
 
@@ -29,10 +30,13 @@ def trained(overrides, run_dir, heard=None, said=None):
 @pytest.fixture(scope="module")
 def alone(speaking_policy, tmp_path_factory):
     """(overrides, the weights of a run in one process)"""
-    overrides = crash.overrides_of("one step off, by recipe", speaking_policy)
-    run_dir = tmp_path_factory.mktemp("alone") / "run"
-    trained(overrides, run_dir)
-    return overrides, crash.weights(run_dir)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(crash, "STEPS", UPDATES)
+        overrides = crash.overrides_of("one step off, by recipe", speaking_policy)
+        overrides.append(f"reinforcement.steps={UPDATES}")
+        run_dir = tmp_path_factory.mktemp("alone") / "run"
+        trained(overrides, run_dir)
+        yield overrides, crash.weights(run_dir)
 
 
 def compare(alone, run_dir):
@@ -61,9 +65,10 @@ def test_killed_again_and_again_a_spread_run_has_the_weights_of_one_in_a_single_
 
 @pytest.mark.slow
 def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp_path, alone, monkeypatch):
-    """Episodes wait at a gate while the cluster grows and shrinks, so that it does so within the run."""
+    """Episodes wait at a gate while the cluster grows and shrinks, so that it does so within the run. Those of the two
+    updates that follow may have begun before it was there."""
     pytest.importorskip("ray", reason=WITHOUT)
-    from two_raylets import STORE, raylets
+    from two_raylets import STORE, join, raylets
 
     overrides, weights = alone
     gate = tmp_path / "gate"
@@ -76,7 +81,7 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
         "scale.engine_replicas=1",
         "scale.engine_replicas_most=2",
     ]
-    counts, said, nodes, threads = [], [], [], []
+    counts, said, nodes, threads, over = [], [], [], [], threading.Event()
 
     def heard(*lines):
         deadline = time.monotonic() + 120
@@ -93,24 +98,30 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
             threads[-1].start()
 
     def behind_the_gate(change):
-        change()
-        gate.unlink()
+        try:
+            change()
+        finally:
+            gate.unlink()
+        over.wait()  # a node dies with the thread that started it
 
     with raylets(1, cpus=2) as cluster:
 
-        def join():
-            nodes.append(cluster.add_node(num_cpus=2, object_store_memory=STORE))
+        def grow():
+            nodes.append(join(cluster, num_cpus=2, object_store_memory=STORE))
             heard("worker 1 joined", "replica 1 joined")
 
-        def leave():
+        def shrink():
             cluster.remove_node(nodes[0])
             heard("worker 1 died", "replica 1 died")
 
-        changes = {1: join, 4: leave}
-        trained([*overrides, *spread], tmp_path / "spread", at, said)
+        changes = {2: grow, 7: shrink}
+        try:
+            trained([*overrides, *spread], tmp_path / "spread", at, said)
+        finally:
+            over.set()
         for thread in threads:
             thread.join()
     compare(weights, tmp_path / "spread")
     assert counts[0] == (1, 1)
-    assert (2, 2) in counts
+    assert (2, 2) in counts, said
     assert counts[-1] == (1, 1)
