@@ -146,7 +146,8 @@ def warmed_up(format: str, folder: Path) -> Path:
 
 
 Heard = Callable[[dict[str, float]], None]
-"""Told of each step that counts: its seconds, sampled tokens, mean reward, and the most MiB the process held so far."""
+"""Told of each step that counts: its seconds, sampled tokens, mean reward, and the most MiB the process held so far;
+of ours also the seconds of sampling, and which share of groups earned the same in all episodes."""
 
 
 class Ours:
@@ -175,7 +176,9 @@ class Ours:
             seconds = time.perf_counter() - began
             tokens = metrics["episode/action_tokens"] * self.prompts * GROUP
             if step >= warm:
-                heard({"seconds": seconds, "tokens": tokens, "reward": metrics["reward/mean"], "peak": held("VmHWM")})
+                told = {"seconds": seconds, "tokens": tokens, "reward": metrics["reward/mean"], "peak": held("VmHWM")}
+                # groups whose episodes all earned the same are computed, not differentiated
+                heard(told | {"sampling": metrics["time/rollout"], "flat": metrics["group/zero_variance_fraction"]})
 
 
 class Theirs:

@@ -201,3 +201,29 @@ def test_a_message_the_template_refuses_is_an_error_of_one_line(tokenizer_of):
     opened = chat.open([user("x")], [])
     with pytest.raises(PolicyError, match="its chat template fails: System role not supported"):
         chat.extend(opened, (), [system("y")])
+
+
+def test_episodes_that_begin_alike_share_their_beginning_and_others_do_not(tokenizer_of):
+    chat, shouting = chat_for(tokenizer_of("chatml")), ToolSpec("shout", "Say it aloud.", CALCULATOR.parameters)
+    first = chat.open([user("7 * 8?")], [CALCULATOR])
+    assert chat.open((user("7 * 8?"),), (CALCULATOR,)) is first
+    for messages, tools in (([user("7 * 9?")], [CALCULATOR]), ([user("7 * 8?")], [shouting]), ([user("7 * 8?")], [])):
+        opened = chat.open(messages, tools)
+        assert opened.ids == chat_for(tokenizer_of("chatml")).open(messages, tools).ids != first.ids
+
+
+def test_a_beginning_that_tells_the_day_is_shown_anew(tokenizer_of):
+    tokenizer = copy.deepcopy(tokenizer_of("chatml"))
+    tokenizer.chat_template = "{{ strftime_now('%Y') }}" + tokenizer.chat_template
+    chat = chat_for(tokenizer)
+    assert chat.open([user("x")], []) is not chat.open([user("x")], [])
+    assert chat.open([user("x")], []) == chat.open([user("x")], [])
+
+
+def test_only_the_last_few_beginnings_are_held(tokenizer_of):
+    chat = chat_for(tokenizer_of("chatml"))
+    first = chat.open([user("x")], [])
+    for number in range(100):
+        chat.open([user(str(number))], [])
+    assert chat.open([user("x")], []) == first
+    assert chat.open([user("x")], []) is not first

@@ -155,3 +155,17 @@ def test_the_likeliest_are_named_in_their_order_whatever_was_drawn():
     assert list(named) == [1, 3]
     assert list(named.values()) == pytest.approx(torch.log_softmax(logits[0], -1)[[1, 3]].tolist())
     assert none == {}
+
+
+def test_a_large_vocabulary_gone_through_in_pieces_comes_to_what_each_row_comes_to_alone():
+    logits = torch.randn(7, 130_001, generator=torch.Generator().manual_seed(0)) * 4
+    samplings = [Sampling(4, seed=i, temperature=[1.0, 0.0, 0.5][i % 3], top_logprobs=i % 2) for i in range(7)]
+    allowed = [None] * 6 + [np.arange(130_001) % 3 == 0]
+    whole = draw(logits, samplings, range(7), allowed)
+    for i, row in enumerate(whole.rows()):
+        (alone,) = draw(logits[i : i + 1], samplings[i : i + 1], [i], allowed[i : i + 1]).rows()
+        assert row.token == alone.token
+        assert row.logprob == pytest.approx(alone.logprob, abs=1e-5)
+        assert row.entropy == pytest.approx(alone.entropy, rel=1e-5)
+        assert row.top.keys() == alone.top.keys()
+    assert allowed[6][whole.tokens[6]]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from whetstone.inference.forward import RowForward
-from whetstone.inference.threads import SHORT, ThreadChoice, sums_alike
+from whetstone.inference.threads import SHORT, Shares, ThreadChoice, sums_alike
 from whetstone.policies import build_tiny
 
 
@@ -68,3 +68,28 @@ def test_how_many_threads_compute_a_pass_does_not_show_in_its_bits():
             drawn = forward.logits(range(32), [60] * 32, tokens, drawn=True, prompts=[60] * 32)
         found.append(torch.cat([logits, drawn]))
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(("numbers", "between"), [(1000, 1), (10**6, 2)])
+def test_what_lies_between_products_takes_one_thread_where_it_is_small(numbers, between):
+    shares, found = Shares(numbers), []
+
+    def fails():
+        with shares.between():
+            found.append(torch.get_num_threads())
+            with shares.product():
+                found.append(torch.get_num_threads())
+            found.append(torch.get_num_threads())
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
+    assert found == [between, 2, between]
+    assert torch.get_num_threads() == 2
+
+
+def test_where_one_thread_is_all_there_are_it_takes_everything():
+    torch.set_num_threads(1)
+    shares = Shares(10**6)
+    with shares.between(), shares.product():
+        assert torch.get_num_threads() == 1

@@ -23,9 +23,10 @@ from typing import Any
 
 from whetstone.chat.dialect import CALLED, TOOL, Prober, Rewritten, Speech, in_parts, learned, shared_beginning
 from whetstone.chat.marks import is_in, mark_for, marked, marks
-from whetstone.chat.message import Image, Message, Text, ToolCall, ToolSpec, system
+from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, system
+from whetstone.chat.openings import Openings
 from whetstone.chat.protocol import ToolCallFormat
-from whetstone.chat.rendering import Variable, in_words, name_of, rendered
+from whetstone.chat.rendering import Variable, in_text, in_words, name_of, rendered, tells_time
 from whetstone.errors import PolicyError
 
 Spoken = tuple[dict[str, Any] | Speech, ...]
@@ -73,6 +74,7 @@ class Chat:
         """Why the template first had to open a new segment in the middle of an episode; empty: it never had to."""
         self._named = name_of(tokenizer)
         self._show = rendered(tokenizer, self.variables)
+        self._openings = Openings[Context](remembers=not tells_time(tokenizer))
         added = tokenizer.added_tokens_decoder
         self._token_text = {i: str(token.content) for i, token in added.items()}
         look_alikes = sorted({*self._token_text.values(), *format.markers}, key=len, reverse=True)
@@ -95,6 +97,10 @@ class Chat:
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
         """The context an episode begins with: the tools on offer, the opening messages, the model's turn."""
+        begins, offered = tuple(messages), tuple(tools)
+        return self._openings.of(begins, offered, lambda: self._opened(begins, offered))
+
+    def _opened(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
         declared = tuple(self._declared(tools))
         spoken = self._to_whom_it_knows(self._foreign(messages, None, declared))
         if not self.dialect.shows_tools:
@@ -387,7 +393,7 @@ class Chat:
         Args:
             speech: What the model said before them; None: they are the beginning.
         """
-        safe = [replace(message, content=(Text(self._safe(_in_text(message))),)) for message in messages]
+        safe = [replace(message, content=(Text(self._safe(in_text(message))),)) for message in messages]
         if not self.dialect.writes_calls:  # earlier calls are what the model said
             safe = [replace(m, content=(Text(in_words(self.format, m, tools)),)) if m.tool_calls else m for m in safe]
         if not self.dialect.shows_answers:
@@ -477,20 +483,6 @@ def _same_calls(read: Sequence[ToolCall], given: Sequence[ToolCall]) -> bool:
         return [(c.name, json.loads(c.arguments)) for c in read] == [(c.name, json.loads(c.arguments)) for c in given]
     except (ValueError, RecursionError):
         return False
-
-
-def _in_text(message: Message) -> str:
-    """What a policy that reads text alone is shown.
-
-    Raises:
-        PolicyError: Somebody asks about an image, which it cannot see; that a tool has made one can be said.
-    """
-    if message.role != "tool" and any(isinstance(part, Image) for part in message.content):
-        raise PolicyError("the message holds an image, and this policy reads text only")
-    shown = ""
-    for part in message.content:
-        shown += part.text if isinstance(part, Text) else "\n[image]" if shown else "[image]"
-    return shown
 
 
 def replace_content(message: dict[str, str], content: str) -> dict[str, str]:

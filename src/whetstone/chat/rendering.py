@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from whetstone.chat.dialect import Shown
-from whetstone.chat.message import Message, ToolSpec
+from whetstone.chat.message import Image, Message, Text, ToolSpec
 from whetstone.chat.protocol import ToolCallFormat
 from whetstone.chat.template import OWN_NAMES, compiled
 from whetstone.errors import PolicyError, did_you_mean
@@ -64,6 +64,11 @@ def rendered(tokenizer: Any, variables: Mapping[str, Variable] | None = None) ->
     return shown
 
 
+def tells_time(tokenizer: Any) -> bool:
+    """Whether a template that `rendered` took may show the same conversation otherwise tomorrow."""
+    return compiled(tokenizer.get_chat_template(tools=[{}])).tells_time
+
+
 def name_of(tokenizer: Any) -> str:
     """What messages call it."""
     return str(tokenizer.name_or_path or "tokenizer")
@@ -79,3 +84,17 @@ def in_words(format: ToolCallFormat, message: Message, tools: Sequence[ToolSpec]
         return format.write(message, tools)
     except (ValueError, RecursionError):
         return "\n".join([message.text, *(f"{call.name}({call.arguments})" for call in message.tool_calls)]).strip()
+
+
+def in_text(message: Message) -> str:
+    """What a policy that reads text alone is shown.
+
+    Raises:
+        PolicyError: Somebody asks about an image, which it cannot see; that a tool has made one can be said.
+    """
+    if message.role != "tool" and any(isinstance(part, Image) for part in message.content):
+        raise PolicyError("the message holds an image, and this policy reads text only")
+    shown = ""
+    for part in message.content:
+        shown += part.text if isinstance(part, Text) else "\n[image]" if shown else "[image]"
+    return shown

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import threading
 import time
@@ -40,6 +41,7 @@ _LARGEST_NUMBER = 100_000
 _LONGEST_TEMPLATE = 1 << 20
 OWN_NAMES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "functions", "datetime"})
 """What every template is given."""
+_CLOCKS = frozenset({"datetime", "strftime_now"})
 _WIDE = re.compile(r"\d{6}|\*")
 """Widths in formats, those taken from an argument among them."""
 
@@ -97,10 +99,19 @@ class ChatTemplate:
                 **self._own_names(tools),
             )
 
+    @property
+    def tells_time(self) -> bool:
+        """Whether it may show another text tomorrow."""
+        return not self._asks.isdisjoint(_CLOCKS)
+
     def _own_names(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
         """What some templates ask for by names of their own: the tools as a text (FireFunction), the day."""
-        listed, day = json.dumps(tools or [], ensure_ascii=False), datetime.now().strftime("%Y-%m-%d")
-        return {name: value for name, value in (("functions", listed), ("datetime", day)) if name in self._asks}
+        own: dict[str, str] = {}
+        if "functions" in self._asks:
+            own["functions"] = json.dumps(tools or [], ensure_ascii=False)
+        if "datetime" in self._asks:
+            own["datetime"] = datetime.now().strftime("%Y-%m-%d")
+        return own
 
 
 @functools.lru_cache(maxsize=4)
@@ -154,11 +165,14 @@ class _Measured(ImmutableSandboxedEnvironment):
 
     def begin(self) -> None:
         """A rendering begins."""
-        self._spent.made, self._spent.until = 0, time.thread_time() + _MOST_SECONDS
+        self._spent.made = 0
+        self._spent.until = time.monotonic() + _MOST_SECONDS, time.thread_time() + _MOST_SECONDS
 
     def tick(self) -> bool:
         """A turn of a loop, a call; always true."""
-        if time.thread_time() > getattr(self._spent, "until", float("inf")):
+        # it cannot have run out before as much has passed by the clock on the wall, which is quicker to look at
+        soonest, until = getattr(self._spent, "until", (math.inf, math.inf))
+        if time.monotonic() > soonest and time.thread_time() > until:
             raise TemplateError(f"it takes longer than {_MOST_SECONDS:g} s")
         return True
 

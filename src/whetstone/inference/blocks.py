@@ -13,7 +13,8 @@ are repeated to the last bit, every operation here is one that gives the bits of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +23,19 @@ from torch import Tensor
 from torch.nn.functional import pad, rms_norm
 
 from whetstone.inference.attention import attend_to_rows
-from whetstone.inference.beginnings import attend, reading_of
+from whetstone.inference.beginnings import Reading, attend, reading_of
 from whetstone.inference.cache import RowCache
+from whetstone.inference.threads import Shares
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _NORMS_OF_HEADS = {"q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_WIDER = 4
+"""Times as wide as a state is what lies within a layer, at most."""
+
+InProduct = Callable[[], contextlib.AbstractContextManager[None]]
+"""In whose block products and attention are computed: by all threads, where what lies between takes one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,49 +61,83 @@ class Blocks:
         Returns:
             [N, L, hidden] normed, as the head reads them.
         """
+        embeddings = self.model.model.embed_tokens.weight
+        if embeddings.dtype == torch.float32:  # its bits are what they are with so many threads
+            return self._states(ids, places, cache, prompts, contextlib.nullcontext)
+        shares = Shares(_WIDER * ids.numel() * embeddings.shape[1])
+        with shares.between():
+            return self._states(ids, places, cache, prompts, shares.product)
+
+    def _states(
+        self, ids: Tensor, places: Tensor, cache: RowCache, prompts: Sequence[int] | None, product: InProduct
+    ) -> Tensor:
         body = self.model.model
         hidden: Tensor = body.embed_tokens(ids)
         cos, sin = (each.unsqueeze(2) for each in body.rotary_emb(hidden, places))
         windows = [_window(layer.self_attn, cache.capacity) for layer in body.layers]
-        rows = len(cache.chosen)
         reading = None
         if self.reads_beginnings and ids.shape[1] == 1 and not any(windows):
             reading = reading_of(cache, hidden.dtype, prompts)
+        step = _Pass(cache, cos, sin, reading, product)
         for number, layer in enumerate(body.layers):
-            attention, mlp = layer.self_attn, layer.mlp
-            normed = _normed(layer.input_layernorm, hidden)
-            query, key, value = (
-                projection(normed).unflatten(-1, (-1, attention.head_dim))
-                for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+            hidden = hidden + step.attended(
+                layer.self_attn, number, windows[number], _normed(layer.input_layernorm, hidden)
             )
-            norms = dict(attention.named_children())
-            if "q_norm" in norms:
-                query, key = _normed(norms["q_norm"], query), _normed(norms["k_norm"], key)
-            turned = _rotated(torch.cat((query, key), dim=2).contiguous(), cos, sin)
-            query, key = torch.split(turned[:rows], [query.shape[2], key.shape[2]], dim=2)
-            keys, values = cache.layers[number].update(key.transpose(1, 2), value[:rows].transpose(1, 2))
-            if reading is not None:
-                mixed = attend(query[:, 0], keys, values, cache, number, reading, attention.scaling)
-            else:
-                mixed, _ = attend_to_rows(
-                    attention,
-                    query.transpose(1, 2),
-                    keys,
-                    values,
-                    None,
-                    scaling=attention.scaling,
-                    sliding_window=windows[number],
-                )
-            mixed = pad(mixed.reshape(rows, ids.shape[1], -1), (0, 0, 0, 0, 0, len(ids) - rows))
-            hidden = hidden + attention.o_proj(mixed)
-            normed = _normed(layer.post_attention_layernorm, hidden)
-            hidden = hidden + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed)) * mlp.up_proj(normed))
+            hidden = hidden + step.transformed(layer.mlp, _normed(layer.post_attention_layernorm, hidden))
         return _normed(body.norm, hidden)
 
     def logits(self, states: Tensor) -> Tensor:
         """[…, hidden] → […, V], each row in one piece."""
         logits: Tensor = self.model.lm_head(states)
         return logits.contiguous()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pass:
+    """What all layers of one pass have in common."""
+
+    cache: RowCache
+    cos: Tensor
+    """[N, L, 1, D]"""
+    sin: Tensor
+    reading: Reading | None
+    """How rows that begin alike are read; None: each as it lies."""
+    product: InProduct
+
+    def attended(self, attention: Any, number: int, window: int | None, normed: Tensor) -> Tensor:
+        """[N, L, hidden] what a layer's attention adds."""
+        with self.product():
+            projected = [attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed)]
+        query, key, value = (each.unflatten(-1, (-1, attention.head_dim)) for each in projected)
+        norms = dict(attention.named_children())
+        if "q_norm" in norms:
+            query, key = _normed(norms["q_norm"], query), _normed(norms["k_norm"], key)
+        rows = len(self.cache.chosen)
+        turned = _rotated(torch.cat((query, key), dim=2).contiguous(), self.cos, self.sin)
+        query, key = torch.split(turned[:rows], [query.shape[2], key.shape[2]], dim=2)
+        keys, values = self.cache.layers[number].update(key.transpose(1, 2), value[:rows].transpose(1, 2))
+        scale = attention.scaling
+        with self.product():
+            if self.reading is not None:
+                mixed = attend(query[:, 0], keys, values, self.cache, number, self.reading, scale)
+            else:
+                across = query.transpose(1, 2)
+                mixed, _ = attend_to_rows(attention, across, keys, values, None, scaling=scale, sliding_window=window)
+        mixed = mixed.reshape(rows, normed.shape[1], -1)
+        if rows < len(normed):
+            mixed = pad(mixed, (0, 0, 0, 0, 0, len(normed) - rows))
+        with self.product():
+            added: Tensor = attention.o_proj(mixed)
+        return added
+
+    def transformed(self, mlp: Any, normed: Tensor) -> Tensor:
+        """[N, L, hidden] what a layer's network of one token adds."""
+        with self.product():
+            gate, up = mlp.gate_proj(normed), mlp.up_proj(normed)
+        inner = mlp.act_fn(gate) * up
+        with self.product():
+            added: Tensor = mlp.down_proj(inner)
+        return added
 
 
 def blocks_of(model: torch.nn.Module, *, reads_beginnings: bool = True) -> Blocks | None:

@@ -51,9 +51,8 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows = self.rows
-        at = (rows.chosen.unsqueeze(1), slice(None), rows.places)
-        self.keys[at] = key_states.transpose(1, 2)  # indexing puts the heads last but one
-        self.values[at] = value_states.transpose(1, 2)
+        for held, new in ((self.keys, key_states), (self.values, value_states)):
+            held.view(-1, held.shape[-1]).index_copy_(0, rows.slots(held.shape[1]), new.reshape(-1, new.shape[-1]))
         if rows.span is not None:
             return self.keys[rows.span, :, : rows.reach], self.values[rows.span, :, : rows.reach]
         return self.keys[rows.chosen, :, : rows.reach], self.values[rows.chosen, :, : rows.reach]
@@ -110,6 +109,7 @@ class RowCache(Cache):  # type: ignore[misc]
         self.spread: Tensor | None = None
         """[B] where each chosen row stands in the span; None where that is the same order."""
         self.origins = Origins(count)
+        self._slots: dict[int, Tensor] = {}
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
 
     def aim(self, chosen: Sequence[int], places: Tensor, *, queries: int, device: torch.device) -> None:
@@ -129,6 +129,15 @@ class RowCache(Cache):  # type: ignore[misc]
         # a copy is read and written once more than the rows themselves: worth it only where most are not asked for
         self.span = slice(low, low + size) if size <= 3 * len(chosen) and not again else None
         self.spread = self.chosen - low if self.span is not None and size != len(chosen) else None
+        self._slots = {}
+
+    def slots(self, heads: int) -> Tensor:
+        """[B · heads · width] where the new tokens go, of a layer's rows, heads and places laid end to end."""
+        known = self._slots.get(heads)
+        if known is None:
+            of_heads = self.chosen.unsqueeze(1) * heads + torch.arange(heads, device=self.chosen.device)
+            known = self._slots[heads] = (of_heads.unsqueeze(2) * self.capacity + self.places.unsqueeze(1)).reshape(-1)
+        return known
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Give one row the first tokens of another."""
