@@ -45,30 +45,28 @@ class Searches:
     """Tasks by how many searches they take; the expert asks whatever it is asked.
 
     Args:
-        seconds: What a search of those for training takes. A warm-up does not wait; it has its long ones, too, for a
-            policy that never read so far does not end its sentences there.
+        long: Whether there are long ones among those for training; where there are none, nothing takes a while.
     """
 
-    def __init__(self, *, seed: int = 0, seconds: float = SECONDS) -> None:
-        self.seed, self.seconds = seed, seconds
+    def __init__(self, *, seed: int = 0, long: bool = True) -> None:
+        self.seed, self.long = seed, long
 
     def task(self, index: int) -> Task:
         """Training task `index`."""
-        return self._task("training", self.seed, index)
+        return self._task("training", self.seed, index, long=self.long)
 
     def held_out(self, count: int) -> list[Task]:
         """Short ones, the same whatever the seed."""
-        return [self._task("held out", 0, index) for index in range(count)]
+        return [self._task("held out", 0, index, long=False) for index in range(count)]
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """A word."""
         return assistant(derive_random("word", task.id, len(conversation)).choice(("town", "river", "land")))
 
-    def _task(self, split: str, seed: int, index: int) -> Task:
-        draw, training = derive_random("searches", split, seed, index), split == "training"
-        turns = LONG if training and index % 6 == 3 else draw.randint(2, 6)
-        seconds = self.seconds if training else 0.0
-        private = {"turns": turns, "seconds": seconds, "pages": 60, "world": draw.randrange(1000)}
+    def _task(self, split: str, seed: int, index: int, *, long: bool) -> Task:
+        draw = derive_random("searches", split, seed, index)
+        turns = LONG if long and index % 6 == 3 else draw.randint(2, 6)
+        private = {"turns": turns, "seconds": SECONDS if long else 0.0, "pages": 60, "world": draw.randrange(1000)}
         return Task(
             f"searches/{split}/{seed}/{index}", "search", private, {"kind": "long" if turns == LONG else "short"}
         )
@@ -114,7 +112,7 @@ def recipe_of(way: str, seed: int) -> Any:
             "name": "forty_turns:SlowIndex", "tools": None, "max_calls_per_turn": None, "max_turns": LONG,
         },
         "reward": "forty_turns:odd",
-        "supervised": {"steps": 120, "batch_size": 16, "tasks": {"seconds": 0.0}},
+        "supervised": {"steps": 120, "batch_size": 16, "tasks": {"long": False}},
         "rollout": {"max_new_tokens": 8, "group_size": 4, "temperature": 0.3},
         "reinforcement": {"steps": UPDATES, "tasks_per_step": 2},
         "evaluation": {"episodes": 2},
