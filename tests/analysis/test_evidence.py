@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -195,7 +196,7 @@ def test_episodes_past_their_deadline_are_counted_in_training_and_in_the_evaluat
     journal.record("supervised", 1, {"end_reason/timeout": 1.0, "cost_per_step/episodes": 8.0})
     journal.record("reinforcement", 1, {"end_reason/timeout": 0.25, "cost_per_step/episodes": 8.0})
     journal.record("reinforcement", 2, {"cost_per_step/episodes": 8.0})
-    judged = [episode("?", ended=EndReason.TIMEOUT), episode("4")]
+    judged = [episode("?", ended=EndReason.TIMEOUT), replace(episode("4"), id="another")]
     write_trajectories(tmp_path / "trajectories" / "evaluation-reinforcement.jsonl", judged)
     assert comparison.timed_out(tmp_path) == 3
 
