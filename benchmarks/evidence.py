@@ -207,6 +207,21 @@ def page(told: Mapping[str, Any]) -> str:
     ]
     if failures:
         lines += ["", "## Failed", "", *failures]
+    late = [
+        f"- {each['name']}, seed {run['seed']}: {run['timed_out']} episodes passed their deadline"
+        for each in told["contenders"]
+        for run in each["runs"]
+        if run.get("timed_out")
+    ]
+    if late:
+        lines += [
+            "",
+            "## Out of time",
+            "",
+            *late,
+            "",
+            "A machine that was suspended for as long makes such episodes, too.",
+        ]
     lines += [
         "",
         "**held**: for every part, the 95 % interval over seeds of the paired difference lies on the claimed side of",

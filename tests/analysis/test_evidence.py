@@ -2,10 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests_rewards import episode
 from whetstone.analysis import comparison
 from whetstone.analysis.evidence import (
     HELD,
@@ -25,8 +27,9 @@ from whetstone.analysis.evidence import (
 from whetstone.analysis.measures import area_under, first_reached, measure_from
 from whetstone.analysis.repeats import repeats_of
 from whetstone.errors import NonFiniteError, RecipeError
-from whetstone.reporting import Journal, Progress
+from whetstone.reporting import Journal, Progress, write_trajectories
 from whetstone.training import train
+from whetstone.trajectory import EndReason
 
 TASKS = 40
 
@@ -186,6 +189,16 @@ def test_how_much_a_metric_moves_is_a_measure(tmp_path):
     found = measure_from({"metric": "update/gradient_norm", "over": "deviation", "better": "lower"})
     assert found.of(tmp_path, {}) == 1.0
     assert found.label == "update/gradient_norm (deviation)"
+
+
+def test_episodes_past_their_deadline_are_counted_in_training_and_in_the_evaluation_behind_it(tmp_path):
+    journal = Journal(tmp_path)
+    journal.record("supervised", 1, {"end_reason/timeout": 1.0, "cost_per_step/episodes": 8.0})
+    journal.record("reinforcement", 1, {"end_reason/timeout": 0.25, "cost_per_step/episodes": 8.0})
+    journal.record("reinforcement", 2, {"cost_per_step/episodes": 8.0})
+    judged = [episode("?", ended=EndReason.TIMEOUT), replace(episode("4"), id="another")]
+    write_trajectories(tmp_path / "trajectories" / "evaluation-reinforcement.jsonl", judged)
+    assert comparison.timed_out(tmp_path) == 3
 
 
 TOY = """

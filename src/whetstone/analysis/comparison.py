@@ -39,6 +39,7 @@ from whetstone.record import latest_checkpoint, read_json
 from whetstone.reporting import Journal, Progress, read_trajectories
 from whetstone.training.budget import UNITS, spent_in
 from whetstone.training.run import train
+from whetstone.trajectory import EndReason
 
 _OF_THE_METHOD = (CreditError, FaultBudgetError, MismatchError, NonFiniteError, PromptTooLong, QuotaError)
 """What a method can bring upon itself, unlike a full disk or a wrong recipe."""
@@ -361,6 +362,20 @@ def outcomes_of(folder: Path) -> Mapping[str, float]:
         if trajectory.score is not None:
             by_task.setdefault(trajectory.task_id, []).append(trajectory.solved)
     return {task: fmean(outcomes) for task, outcomes in by_task.items()}
+
+
+def timed_out(folder: Path) -> int:
+    """How many episodes of a run's reinforcement, and of the evaluation behind it, passed their deadline.
+
+    Where a machine was suspended for as long, they say something about the machine and nothing about the contender.
+    """
+    trained = sum(
+        round(row.get("end_reason/timeout", 0.0) * row["cost_per_step/episodes"])
+        for row in Journal(folder).read()
+        if row["stage"] == "reinforcement"
+    )
+    judged = read_trajectories(folder / "trajectories" / "evaluation-reinforcement.jsonl")
+    return trained + sum(trajectory.ended is EndReason.TIMEOUT for trajectory in judged)
 
 
 def check_same_tasks(contenders: Sequence[Contender]) -> None:

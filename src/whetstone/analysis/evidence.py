@@ -32,6 +32,7 @@ from whetstone.analysis.comparison import (
     outcomes_of,
     run_of,
     spent,
+    timed_out,
     within_budget,
 )
 from whetstone.analysis.measures import Measure, measure_from
@@ -352,6 +353,7 @@ def _row(run: ContenderRun, key: str, bench: Bench, measures: Mapping[str, Measu
         "before": run.summary["before"]["success"],
         "measures": {label: _plain(measure.of(run.folder, run.summary)) for label, measure in measures.items()},
         "spent": {unit: round(most, 1) for unit, most in spent(run.folder).items()},
+        "timed_out": timed_out(run.folder),
         "outcomes": "".join(_mark(outcomes.get(task)) for task in bench.tasks),
         "curve": [[round(x[block][-1]) for block in blocks], [round(fmean(y[block]), 3) for block in blocks]],
     }
