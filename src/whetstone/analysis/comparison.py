@@ -369,7 +369,7 @@ def timed_out(folder: Path) -> int:
 
     Where a machine was suspended for as long, they say something about the machine and nothing about the contender.
     """
-    trained = sum(
+    trained: int = sum(
         round(row.get("end_reason/timeout", 0.0) * row["cost_per_step/episodes"])
         for row in Journal(folder).read()
         if row["stage"] == "reinforcement"
