@@ -47,6 +47,7 @@ def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said, request)
     assert json.loads(done.stdout)["after"]["episodes"] >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "said",
     mostly_slow(

@@ -54,6 +54,7 @@ def test_what_cannot_be_compared(recipes, overrides, said):
         assembled(recipes, overrides)
 
 
+@pytest.mark.slow
 def test_a_budget_ends_the_stage_and_a_run_that_goes_on_knows_it(tmp_path):
     recipe = load_recipe("demo", [*GIVEN, "reinforcement.budget.episodes=7", "ablations=null"])
     train(recipe, tmp_path, progress=QUIET)
@@ -66,6 +67,7 @@ def test_a_budget_ends_the_stage_and_a_run_that_goes_on_knows_it(tmp_path):
     assert spent(tmp_path)["episodes"] == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["sampled_tokens", "seconds"])
 def test_other_units(unit, tmp_path):
     most = 0.001 if unit == "seconds" else 1
@@ -107,6 +109,7 @@ def test_schedules_are_laid_out_over_what_ends_the_stage(unit, tmp_path):
     assert (replayed.changed, replayed.count > 0) == (0, True)
 
 
+@pytest.mark.slow
 def test_what_is_laid_out_over_steps_is_laid_out_over_those_a_budget_pays_for():
     # two tasks of two episodes a step
     contenders = contenders_of(

@@ -59,6 +59,7 @@ def test_verdicts_are_those_of_stored_results():
     assert there == verdicts_of(RESULTS.values()), "python benchmarks/evidence.py NAME --write writes them anew"
 
 
+@pytest.mark.slow
 def test_stored_verdicts_follow_from_the_stored_runs():
     again = {name: json.loads(json.dumps(claims_of(BENCHES[name], told))) for name, told in RESULTS.items()}
     assert again == {name: told["claims"] for name, told in RESULTS.items()}

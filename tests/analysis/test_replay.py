@@ -56,6 +56,7 @@ def content(folder):
     return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(VARIANTS, quick=["synchronous", "imitation", "critics"]))
 def test_everything_comes_out_as_it_is_on_record_and_nothing_is_written(runs, small_demo, name):
     run_dir = runs(name, small_demo)
@@ -87,6 +88,7 @@ def test_no_tool_is_called_and_nothing_is_sampled(runs, small_demo, monkeypatch)
     assert not any(each.changed for each in replayed(run_dir, updates=True).values())
 
 
+@pytest.mark.slow
 def test_another_reward_is_shown_as_a_difference_in_rewards_credit_and_updates(runs, small_demo):
     found = replayed(runs("synchronous", small_demo), "reward=tests_small:generous", updates=True)
     rewards, credit = found["rewards of training"], found["credit"]
@@ -105,6 +107,7 @@ def test_another_credit_is_shown_by_itself(runs, small_demo):
     assert found["credit"].changed > 0
 
 
+@pytest.mark.slow
 def test_another_objective_changes_the_updates_alone(runs, small_demo):
     found = replayed(runs("epochs", small_demo), "objective={name: clipped, clip_high: 0.0001}", updates=True)
     assert found["rewards of training"].changed == found["credit"].changed == 0

@@ -89,6 +89,7 @@ def test_what_says_no_time_is_refused():
         found([{"step": 1, "loss": 1.0}])
 
 
+@pytest.mark.slow
 def test_why_slow_names_the_bottleneck_of_a_run(tmp_path):
     overrides = [*SMALL, TEACHING, "supervised=null", "ablations=null", "reinforcement.steps=3"]
     train(load_recipe("demo", overrides), tmp_path, progress=Progress(quiet=True))

@@ -59,6 +59,7 @@ def test_the_chain_from_rewards_to_the_advantage(run_dir):
         assert all(not token.passes for token in found.tokens)
 
 
+@pytest.mark.slow
 def test_the_push_is_the_derivative_of_the_loss(run_dir):
     """loss = Σ w · (−A ρ) / divisor, so the push is −w A ρ / divisor where nothing is clipped."""
     divisors = set()
