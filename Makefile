@@ -44,12 +44,14 @@ browser: $(READY)
 demo: $(READY)
 	$(BIN)/whetstone train demo --run-dir runs/demo $(if $(wildcard runs/demo/recipe.yaml),--resume)
 
-# changes nothing outside .venv; what is not installed is skipped, with the command that brings it
+# writes nothing outside .venv but bytecode; what is not installed is skipped, with the command that brings it
 test: $(READY)
+	@$(BIN)/python -m compileall -q src  # for the processes that tests begin
 	$(BIN)/pytest -m "not slow" -n 2 --dist worksteal
 
 # the rest: long runs, sweeps, attacks, kills, and properties with all their examples
 test-slow: $(READY) system worlds browser
+	@$(BIN)/python -m compileall -q src
 	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile thorough -n 2 --dist worksteal
 
 check: $(READY)

@@ -1,10 +1,14 @@
 """What every test stands on. The process that hands tests out loads neither torch nor models: they take seconds."""
 
+import os
+import sys
+
 import pytest
 from hypothesis import settings
 
 from tests_slow import thinned
 
+sys.dont_write_bytecode = False  # whatever the environment says: half of what collecting takes is compiling these files
 settings.register_profile("quick", max_examples=5, deadline=None)
 settings.register_profile("thorough", max_examples=200, deadline=None)
 if settings.get_current_profile_name() in ("default", "ci"):  # nobody asked for another one
@@ -19,3 +23,9 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     for item in thinned(items):
         item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """From here on nothing is kept: a module that a test writes twice within a second would be taken for the first."""
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
