@@ -9,6 +9,7 @@ Easy to get wrong: Ray waits for ever for resources that no machine has. So they
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import shutil
@@ -82,7 +83,7 @@ def environment_of(scale: ScaleSettings) -> Iterator[None]:
     if scale.backend != "local-ray":
         yield
         return
-    given = {**_OF_ITS_OWN, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    given = {**_OF_ITS_OWN, "RAY_AUTH_TOKEN": _token()}
     new = {name: value for name, value in given.items() if name not in os.environ}
     new["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     before = {name: os.environ.get(name) for name in new}
@@ -94,6 +95,12 @@ def environment_of(scale: ScaleSettings) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+@functools.cache
+def _token() -> str:
+    """Ray keeps the first it is given for as long as the process lasts, also for a cluster that is begun later."""
+    return secrets.token_hex(32)
 
 
 def start_ray(resolved: Resolved, demand: Demand) -> RunningRay:
