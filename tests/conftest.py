@@ -8,7 +8,8 @@ from hypothesis import settings
 
 from tests_slow import thinned
 
-sys.dont_write_bytecode = False  # whatever the environment says: half of what collecting takes is compiling these files
+# whatever the environment says: a third of what collecting takes is compiling these files
+sys.dont_write_bytecode = False
 settings.register_profile("quick", max_examples=5, deadline=None)
 settings.register_profile("thorough", max_examples=200, deadline=None)
 if settings.get_current_profile_name() in ("default", "ci"):  # nobody asked for another one

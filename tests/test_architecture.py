@@ -203,8 +203,6 @@ def missing_in_windows():
 
 FOREIGN = {
     "chat/template.py": {
-        "until": "a thread's own clock",
-        "made": "a thread's own count",
         "jinja_pass_arg": "Jinja",
         "ctx": "Jinja",
     },

@@ -259,6 +259,15 @@ class Lost(Exception):
     """A machine with all its files."""
 
 
+def goes_on_to_the_same(folder, overrides, url):
+    """A run whose files are lost goes on from the store to the weights of the one that was left `alone`."""
+    shutil.rmtree(folder / "lost")
+    trained([*overrides, f"scale.mirror={url}"], folder / "elsewhere", resume=True)
+    crash.accounted(folder / "elsewhere")
+    alone, elsewhere = crash.weights(folder / "alone"), crash.weights(folder / "elsewhere")
+    assert all(torch.equal(alone[name], elsewhere[name]) for name in alone)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("writes", [5, 14, 23, 34, 55])
 def test_a_machine_that_is_lost_with_its_files_is_gone_on_with_from_the_store(
@@ -277,11 +286,7 @@ def test_a_machine_that_is_lost_with_its_files_is_gone_on_with_from_the_store(
         patched.setattr(Mirror, "__init__", failing)
         with pytest.raises(Lost):
             trained([*plain, f"scale.mirror={url}", "scale.mirror_seconds=0.02"], tmp_path / "lost", until=5)
-    shutil.rmtree(tmp_path / "lost")
-    trained([*plain, f"scale.mirror={url}"], tmp_path / "elsewhere", resume=True)
-    crash.accounted(tmp_path / "elsewhere")
-    alone, elsewhere = crash.weights(tmp_path / "alone"), crash.weights(tmp_path / "elsewhere")
-    assert all(torch.equal(alone[name], elsewhere[name]) for name in alone)
+    goes_on_to_the_same(tmp_path, plain, url)
     assert "summary.json" in names(url)
 
 
@@ -317,11 +322,7 @@ def test_a_run_goes_on_from_a_store_that_speaks_s3(tmp_path, speaking_policy, mo
         trained(plain, tmp_path / "alone")
         with pytest.raises(Lost):
             trained([*plain, f"scale.mirror={url}", "scale.mirror_seconds=0.5"], tmp_path / "lost", until=4)
-        shutil.rmtree(tmp_path / "lost")
-        trained([*plain, f"scale.mirror={url}"], tmp_path / "elsewhere", resume=True)
-        crash.accounted(tmp_path / "elsewhere")
-        alone, elsewhere = crash.weights(tmp_path / "alone"), crash.weights(tmp_path / "elsewhere")
-        assert all(torch.equal(alone[name], elsewhere[name]) for name in alone)
+        goes_on_to_the_same(tmp_path, plain, url)
     finally:
         server.kill()
         server.wait()

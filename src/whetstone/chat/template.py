@@ -142,6 +142,15 @@ class _as_template_errors:
             raise TemplateError(f"{type(error).__name__}: {error}") from error
 
 
+class _Spent(threading.local):
+    """By the rendering that a thread is at."""
+
+    made: int = 0
+    """Characters."""
+    until: tuple[float, float] = (math.inf, math.inf)
+    """By the clock on the wall, by the thread's own: when its time is over."""
+
+
 class _Measured(ImmutableSandboxedEnvironment):
     """Transformers' environment for templates, in which each operation is measured."""
 
@@ -157,7 +166,7 @@ class _Measured(ImmutableSandboxedEnvironment):
         self.globals["namespace"] = _Names
         del self.globals["lipsum"]
         self._own = (self.shown, self.tick, self.joined, self.made)
-        self._spent = threading.local()
+        self._spent = _Spent()
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Also a list's `append` and `pop`, which Kimi-K2's template needs: what a template is given is a copy."""
@@ -171,14 +180,14 @@ class _Measured(ImmutableSandboxedEnvironment):
     def tick(self) -> bool:
         """A turn of a loop, a call; always true."""
         # it cannot have run out before as much has passed by the clock on the wall, which is quicker to look at
-        soonest, until = getattr(self._spent, "until", (math.inf, math.inf))
+        soonest, until = self._spent.until
         if time.monotonic() > soonest and time.thread_time() > until:
             raise TemplateError(f"it takes longer than {_MOST_SECONDS:g} s")
         return True
 
     def made(self, value: Any) -> Any:
         """A value the template made."""
-        self._spent.made = getattr(self._spent, "made", 0) + _size(value)
+        self._spent.made += _size(value)
         if self._spent.made > _MOST_MADE:
             raise TemplateError(f"it makes more than {_MOST_MADE} characters")
         return value
