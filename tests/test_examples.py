@@ -61,6 +61,7 @@ def test_an_environment_of_verifiers_trains_through_its_own_harness(example, tmp
     assert (run.after.episodes, run.failed_episodes) == (4, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["own_advantage"], indirect=True)
 def test_an_idea_is_tried_against_a_baseline(example, tmp_path):
     runs = example.main(str(tmp_path), **SMALL)

@@ -78,6 +78,7 @@ def test_a_long_message_does_not_fill_the_page():
     assert len(long._repr_html_()) < 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rendered")
 def test_a_run_is_its_evaluations_and_a_curve(tmp_path):
     recipe = load_recipe("demo", [*SMALL, "ablations=null", f"title='{ODD}'"])

@@ -37,6 +37,7 @@ def test_an_address_is_asked_by_its_models_name(small_demo):
     assert not models["far"].replayable
 
 
+@pytest.mark.slow
 def test_a_folder_speaks_and_is_not_trained(small_demo, speaking_policy):
     model = frozen_models(small_demo(f"models={{own: {{path: '{speaking_policy}', max_new_tokens: 8}}}}"))["own"]
 

@@ -84,6 +84,7 @@ def test_a_command_prints_what_each_shell_reads():
     assert whetstone("completion", "tcsh").returncode == 2
 
 
+@pytest.mark.slow
 def test_a_shell_that_asks_is_answered_without_anything_heavy(monkeypatch, runs):
     code = "import sys; sys.argv=['whetstone']; from whetstone.cli.main import main\ntry: main()\nfinally: "
     code += "print(*(m for m in ('torch', 'transformers') if m in sys.modules))"

@@ -48,6 +48,7 @@ def test_adapters_that_are_not_merged_stay_adapters(tmp_path, tuned):
     assert (tmp_path / "out" / "adapter_config.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_gguf_file_is_written_where_the_converter_is_at_hand(tmp_path, tuned, monkeypatch):
     words = ["export", tuned, "--merged", "--gguf", "--output-dir", tmp_path / "out"]
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))

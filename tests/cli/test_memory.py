@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from whetstone.cli.main import cli
@@ -9,6 +10,7 @@ from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import final_agent, train
 
 
+@pytest.mark.slow
 def test_a_library_is_read_in_evaluations(tmp_path, small_demo):
     changes = [
         "rollout.context_transforms=[{name: lessons, most: 2}]",

@@ -153,6 +153,7 @@ def test_bad_tasks_that_are_skipped_are_counted_on_the_screen(shop):
     assert "2 bad tasks are left out (tasks.on_bad_task: skip)" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_it_quietly_and_another_pipe_does_not(shop):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = f"{sys.executable} -m whetstone.cli.main recipes --json"

@@ -63,6 +63,7 @@ def test_without_the_packages_it_says_what_to_install(run, monkeypatch):
     assert "pip install" in refused(run, "--port", "0")
 
 
+@pytest.mark.slow
 def test_a_run_that_may_not_be_written_is_looked_at(run, tmp_path):
     """And neither may the cache: the index goes with the process."""
     words = [sys.executable, "-m", "whetstone.cli.main", "view", str(run), "--port", "0"]

@@ -553,6 +553,7 @@ def test_generators_whose_verifiers_cannot_be_trusted_are_refused(monkeypatch):
 # ------------------------------------------------------------ foreign code in a child
 
 
+@pytest.mark.slow
 def test_a_child_computes_and_can_do_little_else(tmp_path):
     from whetstone.environments.adapters.in_child import called_in_child
 

@@ -159,6 +159,7 @@ def test_what_cannot_be_sent_is_said():
         asyncio.run(made_of_what_has_no_name())
 
 
+@pytest.mark.slow
 def test_workers_are_recycled_and_reaped(monkeypatch):
     monkeypatch.setattr(workers, "EPISODES_OF_A_WORKER", 2)
 

@@ -93,6 +93,7 @@ def test_the_gold_actions_of_all_tasks_do_what_they_were_recorded_to_do():
     assert (done, refused) == (532, 18)
 
 
+@pytest.mark.slow
 def test_the_database_check_tells_right_from_nearly_right():
     tasks = [RetailTasks(path=PATH).task(index) for index in range(70)]
     task = next(t for t in tasks if any(a["name"].startswith("return_") for a in t.private["actions"]))

@@ -124,6 +124,7 @@ def test_ships_lie_in_the_sea_and_apart():
         assert all(1 <= int(square[1:]) <= private["side"] for square in squares)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_the_sea_does_not_sink_most_fleets_and_the_expert_sinks_all():
     for level, most in ((1, 0.65), (2, 0.45), (3, 0.4)):
         source = BattleshipTasks(levels=[level])

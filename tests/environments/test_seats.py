@@ -153,6 +153,7 @@ def test_the_scripts_agree_on_a_price_between_theirs():
         assert task.private["worth"]["seller"] <= game.price <= task.private["worth"]["buyer"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_sits_in_the_others_seat(tmp_path):
     """Its folder is named in the recipe; its tokens must be the policy's."""
     small = [*SMALL, "supervised.steps=1", "reinforcement.steps=1"]

@@ -97,6 +97,7 @@ def coverage(draws, interval, truth):
     return fmean(inside)
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_they_promise_where_episodes_of_a_task_are_alike():
     draw = np.random.default_rng(1)
 

@@ -42,6 +42,7 @@ def project(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_files_and_modules_beside_the_recipe_are_found_from_anywhere(project):
     elsewhere = project.parent / "elsewhere"
     done = whetstone("train", project / "beside.yaml", "--run-dir", "run", cwd=elsewhere)

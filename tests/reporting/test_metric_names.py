@@ -49,6 +49,7 @@ def test_each_name_stands_in_it_once_with_what_it_means():
         assert row.when
 
 
+@pytest.mark.slow
 def test_every_name_the_source_writes_is_in_it():
     written = {
         text
@@ -60,6 +61,7 @@ def test_every_name_the_source_writes_is_in_it():
     assert {name for name in written - NOT_METRICS - LATER if described(name) is None} == set()
 
 
+@pytest.mark.slow
 def test_none_of_it_is_dead():
     known = {text for _, text in words()}
     dead = []

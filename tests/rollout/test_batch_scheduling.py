@@ -102,6 +102,7 @@ def test_running_ahead_costs_no_bias_in_length():
     assert ks_2samp(consumed[:40], drawn).pvalue > 0.01  # and not at the beginning either
 
 
+@pytest.mark.slow
 def test_it_is_as_fast_as_start_order_at_the_bound_with_less_staleness():
     """The card's simulation: B 4, 64 slots, log-normal median 1, sigma 1, learner 1.0."""
     found = {}

@@ -115,6 +115,7 @@ def test_a_scale_that_cannot_be_is_refused_with_its_numbers(resolved):
         plan(resolved, gpu=GPUS["h100"], model="8b", rates=Rates())
 
 
+@pytest.mark.slow
 def test_a_large_cluster_is_simulated_as_a_slice_of_it():
     wide = load_recipe("demo", ["reinforcement.tasks_per_step=512", "rollout.max_in_flight=16384"])
     found = plan(wide, gpu=GPUS["h100"], gpus=1024, model="8b", rates=Rates())

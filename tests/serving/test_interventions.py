@@ -412,6 +412,7 @@ def test_an_agent_that_hangs_up_leaves_no_answer_waiting(tmp_path):
     in_live(tmp_path, work, "live.turns_per_update=50")
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_held_goes_out_where_its_episode_is_unlearned_meanwhile(tmp_path):
     async def work(served):
         http = served.http()

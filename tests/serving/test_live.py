@@ -89,6 +89,7 @@ class Killed(BaseException):
     """Stands for a kill."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", mostly_slow(["_admit", "learn", "save", "_record"], quick=["learn"]))
 def test_killed_anywhere_it_goes_on_to_the_weights_of_a_run_nobody_killed(tmp_path, whole, monkeypatch, at):
     """In front of a turn's line, an update, a checkpoint, an update's record: nothing is lost or learned twice."""

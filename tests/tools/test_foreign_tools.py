@@ -30,6 +30,7 @@ SERVER = [*SERVE, "calculator", "notes", "image"]
 # MCP
 
 
+@pytest.mark.slow
 def test_our_tools_over_mcp_are_the_same_tools():
     toolset = Toolset([Mcp(command=SERVER)])
     assert toolset.specs == ()  # nobody has asked yet
@@ -189,6 +190,7 @@ def test_a_server_that_dies_of_a_call_and_comes_again_is_the_calls_own_failure(t
         played(toolset, ("last", {}))
 
 
+@pytest.mark.slow
 def test_what_mcp_needs_is_said():
     with pytest.raises(RecipeError, match="either a `command` or a `url`"):
         Mcp()

@@ -171,6 +171,7 @@ def postgresql(tmp_path_factory):
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_a_postgresql_server_is_asked_and_not_changed(postgresql):
     sql = Sql(url=postgresql, timeout_seconds=0.5)
     answers = asked(

@@ -54,6 +54,7 @@ def test_the_last_is_of_the_weights_there_are_in_the_end(runs):
     assert last["temperature"] == end["temperature"]
 
 
+@pytest.mark.slow
 def test_after_a_kill_none_is_missing(runs, tmp_path):
     folder, _ = runs
     with pytest.raises(Stopped):

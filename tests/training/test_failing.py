@@ -174,6 +174,7 @@ def test_experts_that_solve_nothing_end_a_warm_up(shop):
     assert "none of the first 32 demonstrations solved its task" in done.stderr
 
 
+@pytest.mark.slow
 def test_where_some_fail_every_surface_says_how_many_and_why(shop):
     done = whetstone("train", "shop.yaml", "reward=rewards_here:some", cwd=shop)
     assert done.returncode == 0

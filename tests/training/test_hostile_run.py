@@ -35,6 +35,7 @@ def run(made, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_reading_what_a_run_learned_runs_nothing_of_it(run, tmp_path):
     for options in ((), ("--json",), ("--step", "1")):
         result = whetstone("why", run, *options, cwd=tmp_path)

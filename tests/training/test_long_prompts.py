@@ -50,6 +50,7 @@ def test_where_all_prompts_are_too_long_the_run_stops_before_it_begins(project):
     assert "its prompt is" in done.stderr or "no prompt leaves room" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_doctor_says_how_many_there_are(project):
     shown = json.loads(whetstone("doctor", "tasks.yaml", "--json", cwd=project).stdout)
     (check,) = [check for check in shown["checks"] if check["name"] == "prompts"]

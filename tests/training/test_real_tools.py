@@ -30,6 +30,7 @@ def finished(tmp_path_factory):
     return run_dir, train(recipe, run_dir, progress=QUIET)
 
 
+@pytest.mark.slow
 def test_a_run_with_an_interpreter_trains_and_says_how_long_variables_last(finished):
     run_dir, summary = finished
     assert list(summary.evaluations) == ["untrained", "supervised", "reinforcement"]

@@ -78,6 +78,7 @@ def test_without_a_distance_nothing_is_stale(tmp_path, small_demo):
     assert {row["policy/staleness_max"] for row in metrics(tmp_path / "run")} == {0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", mostly_slow([0, 1, 3, 5], quick=[3]))
 @pytest.mark.parametrize("name", mostly_slow(["by recipe", "by recipe, far"], quick=["by recipe, far"]))
 def test_where_the_recipe_decides_a_stopped_run_ends_in_the_same_weights(tmp_path, small_demo, name, stopped):

@@ -25,6 +25,7 @@ def small(*overrides):
     return load_recipe("demo", [*SMALL, "ablations=null", TEACHING, *overrides])
 
 
+@pytest.mark.slow
 def test_an_estimator_of_a_run_reads_it_and_it_is_explained_from_the_record_alone(tmp_path):
     yours.made.clear()
     resolved = small("columns=[{name: 'tests_columns:novelty', floor: 0.25}]", NOVEL[1])

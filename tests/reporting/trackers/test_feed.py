@@ -223,6 +223,7 @@ def small(*overrides):
     return load_recipe("demo", [*SMALL, "ablations=null", "reinforcement.steps=4", *overrides])
 
 
+@pytest.mark.slow
 def test_a_run_tells_a_tracker_of_ones_own_and_goes_on_with_it_after_a_stop(tmp_path):
     path, run_dir = tmp_path / "told.jsonl", tmp_path / "demo"
     resolved = small(NAMED % path, "reinforcement.checkpoint_every=1")
@@ -243,6 +244,7 @@ def test_a_run_tells_a_tracker_of_ones_own_and_goes_on_with_it_after_a_stop(tmp_
     assert told[-1]["summary"]["summary/parameters"] > 0
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_told_to_a_tracker_afterwards(tmp_path):
     path, run_dir = tmp_path / "told.jsonl", tmp_path / "demo"
     train(small(), run_dir, progress=QUIET)
@@ -250,6 +252,7 @@ def test_a_finished_run_can_be_told_to_a_tracker_afterwards(tmp_path):
     assert [line["step"] for line in told_in(path) if "reinforcement/step" in line] == [3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_stages_and_ablations_are_told_as_one_run(tmp_path):
     path = tmp_path / "told.jsonl"
     stages = "stages=[{supervised: {steps: 2}}, {reinforcement: {steps: 2}}]"

@@ -128,6 +128,7 @@ def test_a_run_in_which_it_learns_on_goes_on_as_it_was(folder, tmp_path):
     assert any("reward/pairs" in row for row in rows)
 
 
+@pytest.mark.slow
 def test_the_command_fits_one(folder):
     found = whetstone("rewards", "train-model", "demo", "--model", folder, "--tasks", "25", "--json")
     assert found.returncode == 0, found.stderr
