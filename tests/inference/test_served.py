@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from whetstone.inference import (
     require,
     restarting_engine,
 )
+from whetstone.inference.factory import ENGINES
 from whetstone.policies import build_tiny, load_policy, save_policy
 from whetstone.policies.adapters import add_adapters, load_adapters
 
@@ -312,6 +314,18 @@ def test_one_that_does_not_start_says_why(folder, tmp_path):
     said = r"^the vLLM server ended before it answered: ValueError: no such device$"
     with pytest.raises(EngineError, match=said):
         play(restarting_engine(VLLMEngine, python=python, model=folder), some)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(("options", "words"), [({}, "--dtype bfloat16"), ({"dtype": "half"}, "--dtype half")])
+def test_one_we_start_computes_in_the_numbers_of_the_policy(folder, tmp_path, engine, options, words):
+    python = interpreter(tmp_path, words=f'echo "$@" > {tmp_path}/asked; exit 3')
+    policy = replace(load_policy(folder), dtype=torch.bfloat16)
+    with pytest.raises(EngineError, match="ended before it answered"):
+        play(ENGINES[engine](policy=policy, max_sequences=2, python=python, options=options), some)
+    asked = (tmp_path / "asked").read_text()
+    assert words in asked
+    assert asked.count("--dtype") == 1
 
 
 def test_no_interpreter_is_a_line(folder):

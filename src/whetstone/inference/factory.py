@@ -95,7 +95,8 @@ def vllm(
         address: Where a server is: `http://127.0.0.1:8000`.
         python: Instead, the interpreter of an environment with vLLM: the server is started with the policy.
         port: Where one that is started listens; 0: at one that is free.
-        options: More words of its command line: `{max_model_len: 4096}`.
+        options: More words of its command line: `{max_model_len: 4096}`. It computes in the policy's dtype unless they
+            name another.
         environment: Variables one that is started is given.
         key: Of its API.
         transfer: How weights reach it; `ipc`: by handles of the GPU both are on.
@@ -106,7 +107,12 @@ def vllm(
     Raises:
         EngineError: Options contradict each other.
     """
-    named = {"max_num_seqs": max_sequences, "max_model_len": policy.context_length, **(options or {})}
+    named = {
+        "dtype": _dtype(policy),
+        "max_num_seqs": max_sequences,
+        "max_model_len": policy.context_length,
+        **(options or {}),
+    }
     return _served(
         VLLMEngine,
         policy,
@@ -140,7 +146,12 @@ def sglang(
     start_seconds: float = 900.0,
 ) -> Engine:
     """An SGLang server; options as of `vllm`."""
-    named = {"max_running_requests": max_sequences, "context_length": policy.context_length, **(options or {})}
+    named = {
+        "dtype": _dtype(policy),
+        "max_running_requests": max_sequences,
+        "context_length": policy.context_length,
+        **(options or {}),
+    }
     return _served(
         SGLangEngine,
         policy,
@@ -174,6 +185,11 @@ ENGINES: Mapping[str, Callable[..., Engine]] = {"local": local, "vllm": vllm, "s
 async def publish(weights: Weights, engine: Engine, version: int, *, in_flight: InFlight = "drain") -> None:
     """Have an engine draw from these weights from now on, under this version."""
     await engine.load_weights(weights, version, in_flight=in_flight)
+
+
+def _dtype(policy: Policy) -> str:
+    """The learner's numbers: left to choose, a server rounds weights in float32 to half precision."""
+    return str(policy.dtype).removeprefix("torch.")
 
 
 def _served(
