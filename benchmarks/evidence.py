@@ -28,6 +28,7 @@ import torch
 from whetstone.analysis.evidence import Bench, assembled, judged_anew, read_bench, run_bench, stale
 from whetstone.analysis.papers import part_line, verdicts_of
 from whetstone.analysis.repeats import repeats_of
+from whetstone.analysis.silence import silence_of
 from whetstone.errors import WhetstoneError, did_you_mean
 from whetstone.reporting import Progress
 from whetstone.reporting.front import front_chart, front_of
@@ -198,7 +199,7 @@ def page(told: Mapping[str, Any]) -> str:
         shown = "; ".join(part_line(part) for part in claim["parts"]) or claim.get("why", "")
         lines.append(f"| {claim['paper']} | {claim['claim']} | {claim['verdict']} | {shown} |")
     lines += [f"| {each['paper']} | {each['claim']} | not tried | {each['why']} |" for each in told["not_tried"]]
-    lines += of_repeats(told)
+    lines += [*of_silence(told), *of_repeats(told)]
     failures = [
         f"- {each['name']}, seed {run['seed']}: {run['failed']}"
         for each in told["contenders"]
@@ -230,6 +231,17 @@ def page(told: Mapping[str, Any]) -> str:
         "at most. Of a single seed nothing is said.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def of_silence(told: Mapping[str, Any]) -> list[str]:
+    """Comparisons that could have shown nothing, and why."""
+    found = [
+        f"- {claim['better']} against {part['than']}, {part['measure']}: {why}."
+        for claim in told["claims"]
+        for part in claim["parts"]
+        if (why := silence_of(told, claim, part))
+    ]
+    return ["", "## What could show nothing", "", *dict.fromkeys(found)] if found else []
 
 
 def of_repeats(told: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,10 @@
 """Do search episodes of up to forty turns hold up the short ones? Training that runs ahead against training that waits.
 
-Every search takes a while; one task in six takes forty of them, the others two to six. The same tasks and as many
-updates for both ways, in turn, seed by seed; what counts is the clock. `--folder` keeps what was measured and goes on.
+Every search takes a while; one task in six takes forty of them, the others two to six. The same tasks, as many updates
+and the same warm-up for both ways, in turn, seed by seed; what counts is the clock. `--folder` keeps what was measured
+and goes on.
+
+Easy to get wrong: a process that was stopped for a while has a clock that says nothing, so such a run is made again.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +31,7 @@ from whetstone.chat import Message, ToolSpec, assistant, user
 from whetstone.environments.native.encyclopaedia import Encyclopaedia
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.recipe import load_recipe
+from whetstone.record.checkpoint import latest_checkpoint
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.seeding import derive_random
 from whetstone.tools.protocol import Episode
@@ -35,6 +41,8 @@ from whetstone.trajectory import Author, Score, Task, Trajectory
 LONG, SECONDS = 40, 0.15
 """Turns of a long episode, and what a search takes."""
 UPDATES = 8
+PAUSE = 2.0
+"""Seconds without a sign of life that mean that the process was stopped."""
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "synchronous": {},
     "asynchronous": {"reinforcement.admit_ahead": 2, "reinforcement.max_staleness": 4},
@@ -45,28 +53,30 @@ class Searches:
     """Tasks by how many searches they take; the expert asks whatever it is asked.
 
     Args:
-        long: Whether there are long ones among those for training; where there are none, nothing takes a while.
+        seconds: What a search of those for training takes. A warm-up does not wait; it has its long ones, too, for a
+            policy that never read so far does not end its sentences there.
     """
 
-    def __init__(self, *, seed: int = 0, long: bool = True) -> None:
-        self.seed, self.long = seed, long
+    def __init__(self, *, seed: int = 0, seconds: float = SECONDS) -> None:
+        self.seed, self.seconds = seed, seconds
 
     def task(self, index: int) -> Task:
         """Training task `index`."""
-        return self._task("training", self.seed, index, long=self.long)
+        return self._task("training", self.seed, index)
 
     def held_out(self, count: int) -> list[Task]:
         """Short ones, the same whatever the seed."""
-        return [self._task("held out", 0, index, long=False) for index in range(count)]
+        return [self._task("held out", 0, index) for index in range(count)]
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """A word."""
         return assistant(derive_random("word", task.id, len(conversation)).choice(("town", "river", "land")))
 
-    def _task(self, split: str, seed: int, index: int, *, long: bool) -> Task:
-        draw = derive_random("searches", split, seed, index)
-        turns = LONG if long and index % 6 == 3 else draw.randint(2, 6)
-        private = {"turns": turns, "seconds": SECONDS if long else 0.0, "pages": 60, "world": draw.randrange(1000)}
+    def _task(self, split: str, seed: int, index: int) -> Task:
+        draw, training = derive_random("searches", split, seed, index), split == "training"
+        turns = LONG if training and index % 6 == 3 else draw.randint(2, 6)
+        seconds = self.seconds if training else 0.0
+        private = {"turns": turns, "seconds": seconds, "pages": 60, "world": draw.randrange(1000)}
         return Task(
             f"searches/{split}/{seed}/{index}", "search", private, {"kind": "long" if turns == LONG else "short"}
         )
@@ -100,8 +110,8 @@ async def odd(trajectory: Trajectory, task: Task) -> Score:
     return Score(float(number), success=bool(number) or expert)
 
 
-def recipe_of(way: str, seed: int) -> Any:
-    """A run of one of the two ways."""
+def recipe_of(seed: int, **changes: Any) -> Any:
+    """What both ways have in common."""
     tiny = {"vocabulary": 300, "hidden": 48, "layers": 2, "heads": 4, "intermediate": 96, "context_length": 4096}
     keys: dict[str, Any] = {
         "extends": "demo",
@@ -112,31 +122,71 @@ def recipe_of(way: str, seed: int) -> Any:
             "name": "forty_turns:SlowIndex", "tools": None, "max_calls_per_turn": None, "max_turns": LONG,
         },
         "reward": "forty_turns:odd",
-        "supervised": {"steps": 120, "batch_size": 16, "tasks": {"long": False}},
+        "supervised": {"steps": 120, "batch_size": 16, "tasks": {"seconds": 0.0}},
         "rollout": {"max_new_tokens": 8, "group_size": 4, "temperature": 0.3},
         "reinforcement": {"steps": UPDATES, "tasks_per_step": 2},
         "evaluation": {"episodes": 2},
     }  # fmt: skip
-    return load_recipe(keys, **{"ablations": None, **WAYS[way]})
+    return load_recipe(keys, **{"ablations": None, **changes})
 
 
-def measured(way: str, seed: int, folder: Path) -> dict[str, Any]:
+def warmed_up(seed: int, folder: Path) -> Path:
+    """The policy behind its warm-up."""
+    alone = dict.fromkeys(("reinforcement", "rollout", "objective", "advantage"))
+    train(recipe_of(seed, **alone), folder, resume=(folder / "recipe.yaml").is_file(), progress=Progress(quiet=True))
+    checkpoint = latest_checkpoint(folder)
+    assert checkpoint is not None
+    return checkpoint
+
+
+def measured(way: str, seed: int, model: Path, folder: Path) -> dict[str, Any]:
     """Seconds of an update, and what was trained."""
     began = time.perf_counter()
-    train(recipe_of(way, seed), folder, progress=Progress(quiet=True))
-    every = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in every if row["stage"] == "reinforcement"]
-    before = max((row["time/elapsed_seconds"] for row in every if row["stage"] == "supervised"), default=0.0)
+    behind = {"supervised": None, "policy.tiny": None, "policy.path": str(model)}
+    with longest_pause() as pause:
+        train(recipe_of(seed, **behind, **WAYS[way]), folder, progress=Progress(quiet=True))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = sorted((folder / "trajectories").glob("step-*.jsonl"))
     turns = [len(trajectory.turns) for path in steps for trajectory in read_trajectories(path)]
     return {
         "success": 1.0,
-        "seconds an update": (rows[-1]["time/elapsed_seconds"] - before) / len(rows),
+        "seconds an update": rows[-1]["time/elapsed_seconds"] / len(rows),
         "turns of the longest episode": float(max(turns)),
         "turns of an episode": statistics.fmean(row["episode/turns"] for row in rows),
+        "episodes of forty turns": float(sum(each == LONG for each in turns)),
         "updates an episode was old, at most": max(row.get("policy/staleness_max") or 0 for row in rows),
+        "longest pause in seconds": pause[0],
         "seconds with start and end": time.perf_counter() - began,
     }
+
+
+@contextmanager
+def longest_pause(beat: float = 0.1) -> Iterator[list[float]]:
+    """The longest time without a sign of life of this process in the block, in seconds; known behind it."""
+    longest, over = [0.0], threading.Event()
+
+    def listen() -> None:
+        last = time.monotonic()
+        while not over.wait(beat):
+            longest[0], last = max(longest[0], time.monotonic() - last - beat), time.monotonic()
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    try:
+        yield longest
+    finally:
+        over.set()
+        listener.join()
+
+
+def undisturbed(way: str, seed: int, model: Path) -> dict[str, Any]:
+    """What was measured while nobody stopped the process; nothing is resumed, for the clock would go on from there."""
+    while True:
+        with tempfile.TemporaryDirectory() as folder:
+            found = measured(way, seed, model, Path(folder) / "run")
+        if found["longest pause in seconds"] < PAUSE:
+            return found
+        print(f"{way} {seed}: stopped for {found['longest pause in seconds']:.0f} s, made again", file=sys.stderr)
 
 
 def main() -> None:
@@ -155,9 +205,7 @@ def main() -> None:
             for way in WAYS:
                 kept = root / f"{way}-{seed}.json"
                 if not kept.is_file():
-                    with tempfile.TemporaryDirectory() as folder:  # a clock that was stopped says nothing: no resuming
-                        found = measured(way, seed, Path(folder) / "run")
-                    root.mkdir(parents=True, exist_ok=True)
+                    found = undisturbed(way, seed, warmed_up(seed, root / f"warm-{seed}"))
                     kept.write_text(json.dumps(found))
                 measures = json.loads(kept.read_text())
                 print(way, seed, measures, file=sys.stderr, flush=True)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.analysis.papers import part_line
+from whetstone.analysis.silence import SHARES, sides_of, silence_of
 from whetstone.reporting.charts import differences, pairs
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results" / "evidence"
 FOLDER = "what-matters"
 MOST = 5
-SHARES = ("success", "area under the curve")
-FLOOR, CEILING = 0.03, 0.97
 TOP = """# What matters at this scale
 
 *Written from the stored results of [benchmarks/evidence](../benchmarks/results/evidence) by `make docs`.*
@@ -81,32 +80,12 @@ class Effect:
     @property
     def silent(self) -> str | None:
         """Why nothing could have been seen, if so."""
-        mine, theirs = ([*of.values()] for of in self.sides.values())
-        if max(mine + theirs) <= FLOOR:
-            return "nobody gets anywhere"
-        if min(mine + theirs) >= CEILING:
-            return "everybody gets there"
-        return "equal in every task" if self._same_outcomes else None
-
-    @property
-    def _same_outcomes(self) -> bool:
-        """Whether both were right and wrong in the same tasks, seed by seed."""
-        of = {
-            each["name"]: {run["seed"]: run.get("outcomes") for run in each["runs"]}
-            for each in self.bench["contenders"]
-        }
-        ours, theirs = of[self.claim["better"]], of[self.part["than"]]
-        return all(ours[seed] == theirs[seed] for seed in ours.keys() & theirs.keys())
+        return silence_of(self.bench, self.claim, self.part)
 
     @property
     def sides(self) -> dict[str, dict[int, float]]:
         """Contender → seed → measured."""
-        named = {each["name"]: each["runs"] for each in self.bench["contenders"]}
-        both = {
-            name: {run["seed"]: run["measures"][self.part["measure"]] for run in named[name] if not run["failed"]}
-            for name in (self.claim["better"], self.part["than"])
-        }
-        return {name: {s: v for s, v in seeds.items() if v is not None} for name, seeds in both.items()}
+        return sides_of(self.bench, self.claim, self.part)
 
 
 def effects() -> list[Effect]:

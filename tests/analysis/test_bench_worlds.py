@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from again import Doors, TriedAgainAtTheEnd
 from choosing import LETTERS, POOL, SYLLABLES, Words
+from cold_start import TURNS, Traces
 from dense import nearer
 from masked import MASK, Masked
 from ranker import Library, Pages
@@ -122,3 +123,25 @@ def test_a_door_nearer_to_the_coin_pays_a_tenth_and_one_farther_off_costs_it():
     score = asyncio.run(nearer(trajectory, Task("house/10", "", {}, {})))
     assert [round(each, 3) for each in score.turns] == [0.1, -0.1, 0.1]
     assert round(score.value, 3) == 0.1
+
+
+def walk(source, task):
+    """The doors its expert goes through."""
+    house, doors, said = House(task.id), [], []
+    room = house.start
+    while room != house.coin and len(doors) < 2 * TURNS:
+        said.append(source.demonstrate(task, said, ()))
+        doors.append(json.loads(said[-1].tool_calls[0].arguments)["direction"])
+        room = house.doors(room)[doors[-1]]
+    return doors
+
+
+def test_experts_of_many_ways_stray_and_come_to_the_coin_in_time_and_those_of_one_take_the_shortest():
+    tasks = [Traces().task(index) for index in range(60)]
+    one, many = ([walk(Traces(ways=ways), task) for task in tasks] for ways in ("one", "many"))
+    shortest = [len(task_house.path(task_house.start)) for task_house in (House(task.id) for task in tasks)]
+    assert list(map(len, one)) == shortest
+    assert all(least <= len(way) <= TURNS for least, way in zip(shortest, many, strict=True))
+    assert sum(len(way) > least for least, way in zip(shortest, many, strict=True)) > 10
+    # as short and another one: a choice made in another order
+    assert any(len(a) == len(b) and a != b for a, b in zip(one, many, strict=True))

@@ -4,11 +4,12 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests_rewards import episode
-from whetstone.analysis import comparison
+from whetstone.analysis import comparison, measures
 from whetstone.analysis.evidence import (
     HELD,
     IN_PART,
@@ -180,6 +181,21 @@ def test_measures_as_they_are_written():
     assert (found.label, found.lower_is_better) == ("update/gradient_norm (max)", True)
     with pytest.raises(RecipeError, match="a share of successes"):
         measure_from({"tokens_to": 50})
+    with pytest.raises(RecipeError, match="pass_at: 3: one of 2, 4, 8"):
+        measure_from({"pass_at": 3})
+
+
+def test_pass_at_k_is_played_once_with_the_weights_of_the_run(tmp_path, monkeypatch):
+    asked = []
+
+    def evaluate(folder, **how):
+        asked.append((folder, how["samples"], how["temperature"]))
+        return SimpleNamespace(pass_at={"1": 0.25, "2": 0.5})
+
+    monkeypatch.setattr(measures, "evaluate", evaluate)
+    found = measure_from({"pass_at": 2})
+    assert [found.label, found.of(tmp_path, {}), found.of(tmp_path, {})] == ["pass@2", 0.5, 0.5]
+    assert asked == [(tmp_path, 2, 1.0)]
 
 
 def test_how_much_a_metric_moves_is_a_measure(tmp_path):

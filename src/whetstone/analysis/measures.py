@@ -7,6 +7,7 @@ where there are some.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,18 @@ from typing import Any
 import numpy as np
 
 from whetstone.analysis.comparison import learning_curve, spent
+from whetstone.atomic_write import write_text
 from whetstone.errors import RecipeError, did_you_mean
-from whetstone.reporting import Journal
+from whetstone.record import read_json
+from whetstone.reporting import Journal, Progress
 from whetstone.reporting.charts import running_mean
+from whetstone.training.agent_evaluation import evaluate
 
 _PLAIN = ("success", "area")
-_KINDS = (*_PLAIN, "tokens_to", "evaluation", "metric")
+_KINDS = (*_PLAIN, "tokens_to", "pass_at", "evaluation", "metric")
+_PASS_TASKS = 60
+"""Held-out tasks of an evaluation for pass@k, each with k episodes."""
+_SAMPLES = (2, 4, 8, 16, 32, 64)
 _OVER: Mapping[str, Callable[[Sequence[float]], float]] = {
     "mean": fmean,
     "last": lambda values: values[-1],
@@ -37,11 +44,11 @@ class Measure:
     """One number of a finished run."""
 
     kind: str
-    """`success`, `area`, `tokens_to`, `evaluation` or `metric`."""
+    """`success`, `area`, `tokens_to`, `pass_at`, `evaluation` or `metric`."""
     key: str = ""
     """Of the last evaluation, dotted where it is of a mapping (`parts.correct`), or of `metrics.jsonl`."""
     target: float = 0.0
-    """A share of successes, for `tokens_to`."""
+    """A share of successes, for `tokens_to`; k, for `pass_at`."""
     over: str = "mean"
     """How the steps of reinforcement become one number, for `metric`: their `mean`, `max`, `min`, `deviation`, or the
     `last`."""
@@ -52,6 +59,8 @@ class Measure:
         """What it is called in a table."""
         if self.kind == "tokens_to":
             return f"sampled tokens to {self.target:.0%}"
+        if self.kind == "pass_at":
+            return f"pass@{self.target:.0f}"
         if self.kind == "metric":
             return f"{self.key} ({self.over})"
         return {"success": "success", "area": "area under the curve"}.get(self.kind, self.key)
@@ -61,7 +70,9 @@ class Measure:
 
         `success`, `evaluation`: of the last evaluation. `area`: of the learning curve over what was sampled, divided by
         how much that was, so that it is a share. `tokens_to`: sampled tokens until the curve, smoothed over five
-        steps, reaches the target; where it never does, all that was sampled. `metric`: over the steps of reinforcement.
+        steps, reaches the target; where it never does, all that was sampled. `pass_at`: the share of held-out tasks
+        that any of k episodes at temperature 1 solves, played with the run's weights and kept in its folder. `metric`:
+        over the steps of reinforcement.
         """
         if self.kind == "success":
             return float(summary["after"]["success"])
@@ -70,6 +81,8 @@ class Measure:
             for name in self.key.split("."):
                 found = found.get(name) if isinstance(found, Mapping) else None
             return _number(found)
+        if self.kind == "pass_at":
+            return _pass_at(folder, int(self.target))
         if self.kind == "metric":
             rows = [row for row in Journal(folder).read() if row["stage"] == "reinforcement"]
             values = [value for row in rows if not math.isnan(value := _number(row.get(self.key)))]
@@ -78,6 +91,17 @@ class Measure:
         if self.kind == "area":
             return area_under(x, y)
         return first_reached(x, running_mean(y, 5), self.target, spent(folder)["sampled_tokens"])
+
+
+def _pass_at(folder: Path, k: int) -> float:
+    """pass@k of a run as it ended."""
+    kept = folder / f"pass-at-{k}.json"
+    found = read_json(kept)
+    if found is None:
+        played = evaluate(folder, episodes=_PASS_TASKS, samples=k, temperature=1.0, progress=Progress(quiet=True))
+        found = {"tasks": _PASS_TASKS, "pass_at": played.pass_at}
+        write_text(kept, json.dumps(found))
+    return _number(found["pass_at"].get(str(k)))
 
 
 def area_under(x: Sequence[float], y: Sequence[float]) -> float:
@@ -103,8 +127,8 @@ def first_reached(x: Sequence[float], y: Sequence[float], target: float, most: f
 
 
 def measure_from(written: str | Mapping[str, Any]) -> Measure:
-    """As a bench writes it: `success`, `area`, `{tokens_to: 0.5}`, `{evaluation: tool_calls, better: lower}`,
-    `{metric: update/gradient_norm, over: max, better: lower}`.
+    """As a bench writes it: `success`, `area`, `{tokens_to: 0.5}`, `{pass_at: 8}`, `{evaluation: tool_calls, better:
+    lower}`, `{metric: update/gradient_norm, over: max, better: lower}`.
 
     Raises:
         RecipeError: It is none of these.
@@ -124,6 +148,10 @@ def measure_from(written: str | Mapping[str, Any]) -> Measure:
         if not isinstance(value, int | float) or not 0 < value <= 1:
             raise RecipeError(f"measure: tokens_to: {value}: a share of successes, such as 0.5")
         return Measure("tokens_to", target=float(value), lower_is_better=True)
+    if kind == "pass_at":
+        if value not in _SAMPLES:
+            raise RecipeError(f"measure: pass_at: {value}: one of {', '.join(map(str, _SAMPLES))}")
+        return Measure("pass_at", target=float(value))
     return Measure(kind, key=str(value or ""), over=over, lower_is_better=better == "lower")
 
 
