@@ -31,6 +31,7 @@ import torch
 
 import crash
 from circumstances import circumstances
+from whetstone.record.checkpoint import latest_checkpoint
 
 HOSTS = ("whetstone-a", "whetstone-b")
 ADDRESSES = ("10.99.0.1", "10.99.0.2")
@@ -195,7 +196,8 @@ def main() -> None:
     parser.add_argument("--policy", type=Path, help="the demo behind its warm-up, for the slow link; none: left out")
     parser.add_argument("--cut-seconds", type=float, default=5.0)
     parser.add_argument("--lost-seconds", type=float, default=45.0, help="of the cut by which Ray loses the node")
-    parser.add_argument("--lost-steps", type=int, default=300, help="updates of that run, which outlast the cut")
+    parser.add_argument("--lost-steps", type=int, default=150, help="updates of that run, which outlast the cut")
+    parser.add_argument("--folder", type=Path, help="where the policy and runs of one process are kept; a short path")
     parser.add_argument("--only", nargs="*", choices=RUNS, default=RUNS, help="of the runs that are compared")
     parser.add_argument("--kbit", type=int, default=8000, help="a second, of the slow link")
     parser.add_argument("--steps", type=int, default=24, help="updates of the runs that are compared")
@@ -204,9 +206,9 @@ def main() -> None:
     crash.STEPS = arguments.steps
     torch.set_num_threads(1)  # before anything computes: two threads round a last bit otherwise than replicas with one
     measured: dict[str, Any] = {}
-    folder = Path(tempfile.mkdtemp(prefix="hosts-"))
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="hosts-"))
     try:
-        model = crash.speaking(folder / "policy")
+        model = latest_checkpoint(folder / "policy") or crash.speaking(folder / "policy")
         with hosts(), nodes(folder / "ray"):
             for name in arguments.only:
                 steps = arguments.lost_steps if name == "lost" else arguments.steps
@@ -216,7 +218,8 @@ def main() -> None:
             if arguments.policy is not None:
                 measured["slow"] = slow(arguments.policy, arguments.kbit, folder / "slow")
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if arguments.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
     said = {
         "name": "two_hosts",
         "measured": measured,
@@ -237,8 +240,10 @@ def compared(model: Path, folder: Path, name: str, steps: int, seconds: float) -
     crash.STEPS = steps
     plain = [*crash.overrides_of("one step off, by recipe", model), f"reinforcement.steps={steps}"]
     one = folder / f"alone-{steps}"
-    if not one.exists():
+    if not (one / "summary.json").is_file():
+        shutil.rmtree(one, ignore_errors=True)
         crash.child(plain, str(one), None, None, False)
+    shutil.rmtree(folder / name, ignore_errors=True)
     run_dir, found = folder / name, dict[str, Any](steps=steps, cut_seconds=seconds)
     cutting = threading.Thread(target=cut, args=(run_dir, seconds, found), daemon=True)
     if seconds:

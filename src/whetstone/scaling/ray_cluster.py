@@ -27,6 +27,7 @@ from whetstone.policies import on_cpu
 from whetstone.rollout import Collector, PolicyActor
 from whetstone.sandbox.isolation import strongest
 from whetstone.scaling.engine_replica import ReplicaMaking
+from whetstone.scaling.gauges import RayGauges
 from whetstone.scaling.policy_shape import shape_of
 from whetstone.scaling.protocol import Gone, ReplicaStatus, Say
 from whetstone.scaling.published import Published
@@ -74,7 +75,8 @@ class RayCluster:
     measured: ScaleMetrics = field(init=False)
 
     def __post_init__(self) -> None:
-        self.measured = ScaleMetrics(self.engine, self.pool, self.judges)
+        gauges = RayGauges(self.assembly.resolved.name)
+        self.measured = ScaleMetrics(self.engine, self.pool, self.judges, gauges)
 
     def spread(self, collector: Collector) -> Collector:
         """See `Cluster.spread`."""
