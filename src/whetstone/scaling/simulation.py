@@ -201,7 +201,7 @@ class _Run:
         """Foresee who is done next."""
         replica = self.replicas[number]
         replica.scheduled += 1
-        end = replica.next_end()
+        end = replica.next_change()
         if end is not None:
             self._in(max(0.0, end - self.now), self._drawn, number, replica.scheduled)
 

@@ -62,6 +62,10 @@ class EngineRates:
     prefill_seconds: float = 0.0
     """Of every turn, whatever it reads."""
     prefill_seconds_per_token: float = 0.0
+    pass_seconds: float = 0.0
+    """Of reading, however many enter by it. Where it takes any, those who would enter wait for company as they do in
+    the engine of this project: until they have together waited as long as a pass holds up those who draw, or one of
+    them as long as eight passes."""
     max_sequences: int = 256
     """Drawn from at once; more wait."""
 
