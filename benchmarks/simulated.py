@@ -31,6 +31,7 @@ import numpy as np
 from circumstances import circumstances
 from whetstone.chat import Message, user
 from whetstone.environments import Observation, StepResult
+from whetstone.inference.forward import RowForward
 from whetstone.inference.local import LocalEngine
 from whetstone.recipe import load_recipe
 from whetstone.record import stored_lines
@@ -141,15 +142,24 @@ def play(setting: Setting, updates: int, folder: Path) -> None:
     (folder / STEPS).write_text(json.dumps(steps))
 
 
+Step = tuple[float, int, int, int]
+"""Seconds of a step of the engine, prompt tokens, sequences that were given a token, rows attention went through."""
+
+
 @contextlib.contextmanager
-def noted() -> Iterator[list[tuple[float, int, int]]]:
-    """(seconds, tokens of prompts, sequences that were given a token) of each step of the engine within the block."""
-    steps: list[tuple[float, int, int]] = []
+def noted() -> Iterator[list[Step]]:
+    """Each step of the engine within the block."""
+    steps: list[Step] = []
     count = LocalEngine._count
 
     def counted(self: LocalEngine, **more: float) -> None:
         if "busy_seconds" in more:
-            steps.append((more["busy_seconds"], int(more["prefill_tokens"]), int(more["decode_tokens"])))
+            read, drawn, rows = int(more["prefill_tokens"]), int(more["decode_tokens"]), 0
+            if drawn and isinstance(self._forward, RowForward):
+                cache = self._forward.cache
+                # where the chosen rows are copied, that is as dear as three times as many
+                rows = 3 * len(cache.chosen) if cache.span is None else cache.span.stop - cache.span.start
+            steps.append((more["busy_seconds"], read, drawn, rows))
         count(self, **more)
 
     LocalEngine._count = counted  # type: ignore[method-assign]
@@ -193,6 +203,7 @@ class Fitted:
 
     step_seconds: float
     step_seconds_per_sequence: float
+    step_seconds_per_row: float
     pass_seconds: float
     read_seconds_per_token: float
     turn_seconds: float
@@ -218,6 +229,7 @@ def scenario(setting: Setting, fitted: Fitted, tokens: float, *, updates: int, s
             1,
             fitted.step_seconds,
             fitted.step_seconds_per_sequence,
+            step_seconds_per_row=fitted.step_seconds_per_row,
             prefill_seconds=fitted.turn_seconds,
             prefill_seconds_per_token=fitted.read_seconds_per_token,
             pass_seconds=fitted.pass_seconds,
@@ -246,27 +258,30 @@ def scenario(setting: Setting, fitted: Fitted, tokens: float, *, updates: int, s
     )
 
 
-def fit(runs: dict[Setting, dict[str, Any]], steps: list[tuple[float, int, int]]) -> Fitted:
+def fit(runs: dict[Setting, dict[str, Any]], steps: list[Step]) -> Fitted:
     """Rates by least squares.
 
     Args:
         runs: Without latency.
         steps: Of their engines, as `noted` has them.
     """
-    drawing = np.array([(seconds, drawn) for seconds, read, drawn in steps if not read and drawn])
-    step, each_sequence = _line(drawing[:, 1], drawing[:, 0])
-    reading = np.array(
-        [(seconds - (step + each_sequence * drawn if drawn else 0.0), read) for seconds, read, drawn in steps if read]
-    )
-    passing, each_read = _line(reading[:, 1], reading[:, 0])
-    fixed, per_token = _line(
-        np.array([run["tokens"] for run in runs.values()]), np.array([run["update"] for run in runs.values()])
+    alone = np.array([step for step in steps if step[2] and not step[1]], dtype=float)
+    step, each_sequence, each_row = _rates(alone[:, 0], np.ones(len(alone)), alone[:, 2], alone[:, 3])
+    passes = np.array([step for step in steps if step[1]], dtype=float)
+    drawn = passes[:, 2] > 0
+    beside_drawing = passes[:, 0] - drawn * (step + each_sequence * passes[:, 2] + each_row * passes[:, 3])
+    passing, each_read = _rates(np.maximum(beside_drawing, 1e-4), np.ones(len(passes)), passes[:, 1])
+    fixed, per_token = _rates(
+        np.array([run["update"] for run in runs.values()]),
+        np.ones(len(runs)),
+        np.array([run["tokens"] for run in runs.values()]),
     )
     turns = [GROUPS * GROUP * run["turns"] for run in runs.values()]
     beside = [(run["rollout"] - run["engine"]) / count for run, count in zip(runs.values(), turns, strict=True)]
     return Fitted(
         step_seconds=step,
         step_seconds_per_sequence=each_sequence,
+        step_seconds_per_row=each_row,
         pass_seconds=passing,
         read_seconds_per_token=each_read,
         turn_seconds=max(0.0, statistics.fmean(beside)),
@@ -279,16 +294,15 @@ def fit(runs: dict[Setting, dict[str, Any]], steps: list[tuple[float, int, int]]
     )
 
 
-def _line(places: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """(what it takes at nothing, for each), neither less than 0: relative errors count, not seconds."""
-    weights = 1 / np.maximum(seconds, 1e-6)
-    scaled = np.stack([np.ones_like(places, dtype=float), places], axis=1) * weights[:, None]
-    fixed, each = np.linalg.lstsq(scaled, np.ones(len(places)), rcond=None)[0]
-    if fixed < 0:  # a line through nothing
-        return 0.0, float((seconds / places).mean())
-    if each < 0:
-        return float(seconds.mean()), 0.0
-    return float(fixed), float(each)
+def _rates(seconds: np.ndarray, *causes: np.ndarray) -> list[float]:
+    """What each of the causes takes a time, none less than nothing: by least squares of relative errors."""
+    kept = list(range(len(causes)))
+    while True:
+        scaled = np.stack([causes[k] / seconds for k in kept], axis=1)
+        found = np.linalg.lstsq(scaled, np.ones(len(seconds)), rcond=None)[0]
+        if (found >= 0).all():
+            return [float(found[kept.index(k)]) if k in kept else 0.0 for k in range(len(causes))]
+        kept.pop(int(found.argmin()))
 
 
 def foreseen(setting: Setting, fitted: Fitted, tokens: float, updates: int) -> dict[str, float]:
@@ -342,9 +356,7 @@ def _whole(folder: Path, updates: int) -> bool:
     return path.is_file() and len(path.read_text().splitlines()) == updates
 
 
-def told_of(
-    runs: dict[Setting, dict[str, Any]], steps: list[tuple[float, int, int]], updates: int, began: float
-) -> dict[str, Any]:
+def told_of(runs: dict[Setting, dict[str, Any]], steps: list[Step], updates: int, began: float) -> dict[str, Any]:
     """The result as one object."""
     fitted = fit({setting: runs[setting] for setting in FITTED}, steps)
     rows = []
@@ -385,7 +397,8 @@ def page(told: dict[str, Any]) -> str:
         "while (log-normal, σ 0.7).",
         "",
         f"Rates from three runs without latency: a decode step takes {1e3 * rates['step_seconds']:.2f} ms and "
-        f"{1e3 * rates['step_seconds_per_sequence']:.3f} ms a sequence; a pass over prompts "
+        f"{1e3 * rates['step_seconds_per_sequence']:.3f} ms a sequence and {1e3 * rates['step_seconds_per_row']:.3f} "
+        f"ms a row that lies among them; a pass over prompts "
         f"{1e3 * rates['pass_seconds']:.2f} ms and {1e6 * rates['read_seconds_per_token']:.0f} µs a token, the run's "
         f"process {1e3 * rates['turn_seconds']:.2f} ms a turn; an update {rates['update_seconds']:.3f} s and "
         f"{1e6 * rates['update_seconds_per_token']:.1f} µs a token; a step {rates['between_seconds']:.3f} s beside.",

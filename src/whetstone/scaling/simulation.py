@@ -194,8 +194,12 @@ class _Run:
         return None
 
     def _hold(self, number: int, more: int) -> None:
-        self.replicas[number].held += more
-        heapq.heappush(self.least, (self.replicas[number].held, number))
+        replica = self.replicas[number]
+        replica.catch_up(self.now)
+        replica.held += more
+        heapq.heappush(self.least, (replica.held, number))
+        if self.of.engine.step_seconds_per_row:  # it is quicker or slower from here on
+            self._expect(number)
 
     def _expect(self, number: int) -> None:
         """Foresee who is done next."""

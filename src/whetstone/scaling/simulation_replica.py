@@ -31,6 +31,8 @@ class Request:
     """When."""
 
 
+_MOST_ROWS = 3
+"""Rows that are gone through, of each who draws, at most."""
 _LONGEST_WAIT = 8
 """Passes that somebody waits for company at most."""
 _LOOKED_AT = 64
@@ -78,7 +80,14 @@ class Replica:
     @property
     def step(self) -> float:
         """Seconds of a step."""
-        return self.rates.step_seconds + self.rates.step_seconds_per_sequence * len(self._running)
+        rates, drawing = self.rates, len(self._running)
+        seconds = rates.step_seconds + rates.step_seconds_per_sequence * drawing
+        if rates.step_seconds_per_row == 0:
+            return seconds
+        # of so many among all who have a row, wherever they lie: from the first to the last, in the mean
+        among = max(drawing, self.held)
+        rows = 1 + (drawing - 1) * (among + 1) / (drawing + 1) if drawing else 0.0
+        return seconds + rates.step_seconds_per_row * min(rows, _MOST_ROWS * drawing)
 
     def catch_up(self, now: float) -> None:
         """Bring its clock to `now`."""
@@ -93,10 +102,11 @@ class Replica:
             self.clock += (spent - read) / self.step
 
     def ask(self, request: Request) -> None:
-        """Take a turn in; `catch_up` comes first."""
+        """Take a turn in; `catch_up` comes first. Those who ask at one moment enter by one pass (`next_change`)."""
         request.asked = self.now
         self._waiting.append(request)
-        self.let_in()
+        if self.rates.pass_seconds == 0:
+            self.let_in()
 
     def next_change(self) -> float | None:
         """When the next one is done or enters, if nothing changes; None: never."""

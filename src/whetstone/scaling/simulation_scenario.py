@@ -51,7 +51,7 @@ class Spread:
 class EngineRates:
     """One replica. A decode step gives each of `b` sequences a token and takes
 
-        step_seconds + b · step_seconds_per_sequence
+        step_seconds + b · step_seconds_per_sequence + rows · step_seconds_per_row
 
     and what is read at once (prompts, answers of tools) stops everyone for as long as it takes.
     """
@@ -59,6 +59,10 @@ class EngineRates:
     replicas: int = 1
     step_seconds: float = 0.02
     step_seconds_per_sequence: float = 0.0002
+    step_seconds_per_row: float = 0.0
+    """Of each row of keys that attention goes through. An engine that reads rows as they lie goes from the first of
+    those who draw to the last, past episodes that wait for a tool; where that were more than three times as many as
+    draw, it costs as much as three times as many. 0: where keys lie costs nothing."""
     prefill_seconds: float = 0.0
     """Of every turn, whatever it reads."""
     prefill_seconds_per_token: float = 0.0
