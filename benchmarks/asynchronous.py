@@ -206,6 +206,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="of those that are run now")
     parser.add_argument("--utilisation-only", action="store_true")
     parser.add_argument(
         "--warm", type=Path, help="a folder where warm-ups are kept, and taken from where they are there"
@@ -216,7 +217,6 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="of the recipe, on both sides")
     arguments = parser.parse_args()
     began = time.perf_counter()
-    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -224,7 +224,7 @@ def main() -> None:
         kept = [json.loads(line) for line in record.read_text().splitlines()] if record.is_file() else []
         for seed in range(0 if arguments.utilisation_only else arguments.seeds):
             model = arguments.model or warmed_up(seed, (arguments.warm or folder) / f"warm-{seed}")
-            for way in WAYS:
+            for way in arguments.ways:
                 there = folder / f"{way}-{seed}"
                 row = next((row for row in kept if (row["seed"], row["way"]) == (seed, way)), None)
                 if row is None:
@@ -233,8 +233,9 @@ def main() -> None:
                     row = {"seed": seed, "way": way, **found}
                     with record.open("a") as lines:
                         lines.write(json.dumps(row) + "\n")
-                rows.append(row)
                 print(row, file=sys.stderr, flush=True)
+        rows = [json.loads(line) for line in record.read_text().splitlines()] if record.is_file() else []
+        rows.sort(key=lambda row: (row["seed"], list(WAYS).index(row["way"])))
         shares: dict[str, float] = {}
         for places, sigma in ENVIRONMENTS:
             for ahead, bound in ((0, 0), (2, 4), (8, 16)):
@@ -265,9 +266,10 @@ def told_of(rows: list[dict[str, Any]], shares: dict[str, float], began: float) 
     bound = "environments always at work: 1 over the synchronous share"
     if rows:
         for way, name in _RATIOS.items():
-            pairs = zip(by_way["synchronous"], by_way[way], strict=True)
-            each = [slow["seconds_a_step"] / quick["seconds_a_step"] for slow, quick in pairs]
-            ratios[name] = statistics.median(each)
+            slow = {row["seed"]: row["seconds_a_step"] for row in by_way["synchronous"]}
+            each = [slow[row["seed"]] / row["seconds_a_step"] for row in by_way[way] if row["seed"] in slow]
+            if each:
+                ratios[name] = statistics.median(each)
         least = statistics.fmean(row["engine"] + row["learner"] for row in by_way["asynchronous"])
         ratios["of_bound"] = least / statistics.fmean(row["seconds_a_step"] for row in by_way["asynchronous"])
         bound = "engine and learner share the cores: a step takes no less than both together"

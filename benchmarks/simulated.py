@@ -82,7 +82,14 @@ class Setting:
         return f"{self.turns} turns, answers of {self.seconds:g} s, {self.places} at once, {bounds}"
 
 
-FITTED = (Setting(turns=2, places=4), Setting(turns=4, places=12), Setting(turns=3, places=32))
+FITTED = (
+    Setting(turns=2, places=4),
+    Setting(turns=4, places=12),
+    Setting(turns=3, places=32),
+    Setting(turns=3, places=96, ahead=1, bound=1),
+)
+"""Without latency; the last has as many episodes under way as those that run ahead: with more rows of keys than lie in
+the processor's own memory each costs more."""
 HELD_OUT = (
     Setting(seconds=0.2),
     Setting(seconds=0.2, places=8),

@@ -106,6 +106,7 @@ def main() -> None:
     found = {
         "steps": len(rows),
         "success": [summary.before.success, summary.after.success],
+        "mismatch_of_each_step": [row["sampler/mismatch_mean"] for row in rows],
         **{name: statistics.median(row[name] for row in rows) for name in names if name in rows[0]},
     }
     said = {
