@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -35,8 +36,9 @@ RESULTS = Path(__file__).parent / "results"
 DEALT = (2, 4, 8, 16)
 SHORT = [
     "supervised.steps=40", "reinforcement.steps=4", "reinforcement.tasks_per_step=8",
-    "evaluation.episodes=4", "ablations=null",
+    "reinforcement.epochs=2", "reward=crash:parity", "evaluation.episodes=4", "ablations=null",
 ]  # fmt: skip
+"""The reward tells samples of a policy apart that cannot do the task yet: there is something to learn from."""
 ADAMW = [
     "supervised.optimizer=adamw", "supervised.learning_rate=1e-3", "reinforcement.optimizer=adamw",
     "reinforcement.learning_rate=1e-4",
@@ -51,8 +53,13 @@ def trained(processes: int, folder: Path, changes: Sequence[str]) -> dict[str, A
     shutil.rmtree(run, ignore_errors=True)
     words = ["train", "demo", *SHORT, *changes, f"scale.learner_processes={processes}", "--run-dir", str(run)]
     began, used = time.perf_counter(), cpu_seconds()
+    known = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))))
     done = subprocess.run(
-        [sys.executable, "-m", "whetstone.cli.main", *words], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "whetstone.cli.main", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": known},
     )
     seconds = time.perf_counter() - began
     if done.returncode:
@@ -61,6 +68,7 @@ def trained(processes: int, folder: Path, changes: Sequence[str]) -> dict[str, A
     of = {stage: [row for row in rows if row["stage"] == stage] for stage in ("supervised", "reinforcement")}
     said = {
         "losses": {stage: [row["loss"] for row in found] for stage, found in of.items()},
+        "gradients": {stage: [row["update/gradient_norm"] for row in found] for stage, found in of.items()},
         "update_seconds": {stage: [row["time/update"] for row in found] for stage, found in of.items()},
         "seconds": seconds,
         "cpu_seconds": cpu_seconds() - used,
@@ -110,28 +118,31 @@ def page(found: dict[str, Any]) -> str:
         f"of user code from one device to many): {steps['supervised']} steps of imitation and "
         f"{steps['reinforcement']} of reinforcement of the demo, AdamW.",
         "",
-        "| processes | losses apart, at most | weights apart, at most | an update of imitation, ms "
-        "| of reinforcement, ms | a run, s | of processors, s |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| processes | losses apart, at most | gradient's norm apart, of it | weights apart, at most "
+        "| an update of imitation, ms | of reinforcement, ms | a run, s | of processors, s |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for count, of in measured.items():
         update = of["update_seconds"]
         lines.append(
-            f"| {count} | {of['loss_apart']:.2g} | {of['weights_apart']:.2g} | {1000 * update['supervised']:.0f} | "
-            f"{1000 * update['reinforcement']:.0f} | {of['run_seconds']:.1f} | {of['run_cpu_seconds']:.1f} |"
+            f"| {count} | {of['loss_apart']:.2g} | {of['gradient_apart']:.2g} | {of['weights_apart']:.2g} | "
+            f"{1000 * update['supervised']:.0f} | {1000 * update['reinforcement']:.0f} | {of['run_seconds']:.1f} | "
+            f"{of['run_cpu_seconds']:.1f} |"
         )
     lines += [
         "",
         "On one machine's cores processes share what one would use alone, and gain nothing: what is measured is what "
         "dividing costs.",
         "",
-        "| step | " + " | ".join(f"loss of {count}" for count in measured) + " |",
+        "| step | " + " | ".join(f"loss, gradient's norm of {count}" for count in measured) + " |",
         "| --- |" + " --- |" * len(measured),
     ]
     shown = {stage: range(0, len(losses), 10 if len(losses) > 10 else 1) for stage, losses in first["losses"].items()}
     for stage, places in shown.items():
         for k in places:
-            each = " | ".join(f"{of['losses'][stage][k]:.7f}" for of in (first, *others))
+            each = " | ".join(
+                f"{of['losses'][stage][k]:.7f}, {of['gradients'][stage][k]:.6f}" for of in (first, *others)
+            )
             lines.append(f"| {stage} {k + 1} | {each} |")
     lines += ["", "How evenly an update is dealt out: what ranks compute, over what they could in the time the slowest "
               "of each round takes.", "", "| segments | " + " | ".join(f"{n} ranks" for n in DEALT) + " |",
@@ -170,6 +181,12 @@ def main() -> None:
                 abs(a - b)
                 for stage in first["losses"]
                 for a, b in zip(first["losses"][stage], run["losses"][stage], strict=True)
+            ),
+            "gradients": run["gradients"],
+            "gradient_apart": max(
+                abs(a - b) / a
+                for stage in first["gradients"]
+                for a, b in zip(first["gradients"][stage], run["gradients"][stage], strict=True)
             ),
             "weights_apart": max(float((first["weights"][n] - w).abs().max()) for n, w in run["weights"].items()),
             "update_seconds": {stage: sorted(of)[len(of) // 2] for stage, of in run["update_seconds"].items()},

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import random
-import shutil
+import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,9 +36,10 @@ from whetstone.chat import Message, user
 from whetstone.environments import Observation, StepResult
 from whetstone.recipe import load_recipe
 from whetstone.record.checkpoint import latest_checkpoint
+from whetstone.record.store import RunStore
 from whetstone.reporting import Progress
 from whetstone.rollout import Plan
-from whetstone.training import train
+from whetstone.training import Interrupted, train
 from whetstone.trajectory import Task
 
 SPREAD = ["scale=ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
@@ -44,7 +48,28 @@ WORKERS = (1, 2, 4, 8)
 PLACES = 8
 LOOKS_SECONDS = 5.0
 """Shares are made of looks, two a second; of fewer they say nothing."""
-PARTS = ("time/rollout", "time/update", "time/engine", "scale/transfer_seconds", "scale/replica_utilisation")
+PARTS = (
+    "time/rollout",
+    "time/update",
+    "time/engine",
+    "scale/transfer_seconds",
+    "scale/learner_seconds",
+    "scale/learner_transfer_seconds",
+    "scale/replica_utilisation",
+)
+MEANT = {
+    "placing": "placing everything, once",
+    "seconds_per_step": "a step",
+    "time/rollout": "sampling: until a step's groups are there",
+    "time/update": "from then on to the end of the step",
+    "time/engine": "engines at work, all together",
+    "scale/transfer_seconds": "new weights with all replicas, checked",
+    "scale/learner_seconds": "an update in the slowest learning process",
+    "scale/learner_transfer_seconds": "segments to learning processes, and weights back",
+    "record_seconds_a_step": "the record's writes, a step",
+    "scale/replica_utilisation": "share of time in which replicas compute",
+    "seconds": "the whole run",
+}
 
 
 class Slow:
@@ -68,11 +93,28 @@ class Slow:
         """Nothing is held."""
 
 
+class Placed(Progress):
+    """Hears when everything is placed."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.began, self.seconds = time.perf_counter(), 0.0
+
+    def say(self, text: str) -> None:
+        """Of all lines, that one counts."""
+        if text.startswith("on Ray"):
+            self.seconds = time.perf_counter() - self.began
+
+
 def demo(
-    policy: Path, steps: int, episodes: int, learners: int, folder: Path, told: Callable[[str], None]
-) -> dict[str, Any]:
+    policy: Path, steps: int, episodes: int, learners: int, folder: Path, until: float, told: Callable[[str], None]
+) -> dict[str, Any] | None:
     """The same updates in one process, on two raylets, and there with several that learn; what is in the folder by
-    then is not played again."""
+    then is not played again, and what was not over is gone on with. None: time was over first.
+
+    Args:
+        until: By the clock of `time.perf_counter`, when the run is stopped.
+    """
     ways = {"one process": [], "two raylets": SPREAD}
     if learners > 1:
         ways[f"two raylets, {learners} learn"] = [*SPREAD, f"scale.learner_processes={learners}"]
@@ -81,50 +123,72 @@ def demo(
     for way, spread in ways.items():
         kept = folder / f"{way.replace(' ', '-').replace(',', '')}.json"
         run_dir = kept.with_suffix("")
-        if kept.is_file():
-            found[way], weights[way] = json.loads(kept.read_text()), crash.weights(run_dir)
-            continue
-        shutil.rmtree(run_dir, ignore_errors=True)
-        rows: list[dict[str, Any]] = []
-        overrides = [
-            "policy.tiny=null",
-            f"policy.path={policy}",
-            "supervised=null",
-            "ablations=null",
-            f"reinforcement.steps={steps}",
-            "reinforcement.learning_rate=1.0e-3",
-            f"evaluation.episodes={episodes}",
-            *spread,
-        ]
-        began = time.perf_counter()
-
-        def go(overrides: list[str] = overrides, rows: list[Any] = rows, run_dir: Path = run_dir) -> Any:
-            return train(
-                load_recipe("demo", overrides),
-                run_dir,
-                on_metrics=rows.append,
-                progress=Progress(quiet=True),
-            )
-
-        if spread:
-            with two_raylets(cpus=4):
-                summary = go()
-        else:
-            summary = go()
-        weights[way] = crash.weights(run_dir)
-        later = rows[1:] or rows  # the first has what is done once
-        found[way] = {
-            "success": [summary.before.success, summary.after.success],
-            "seconds": time.perf_counter() - began,
-            "seconds_per_step": statistics.median(row["time/rollout"] + row["time/update"] for row in later),
-            **{part: statistics.median(row[part] for row in later) for part in PARTS if part in later[0]},
-        }
-        kept.write_text(json.dumps(found[way]))
-        told(f"{way}: {found[way]}")
+        if not kept.is_file():
+            overrides = [
+                "policy.tiny=null",
+                f"policy.path={policy}",
+                "supervised=null",
+                "ablations=null",
+                f"reinforcement.steps={steps}",
+                "reinforcement.learning_rate=1.0e-3",
+                f"evaluation.episodes={episodes}",
+                *spread,
+            ]
+            piece = played(overrides, run_dir, bool(spread), until)
+            if piece is None:
+                told(f"{way}: time is over; it is to be gone on with")
+                return None
+            kept.write_text(json.dumps(piece))
+            told(f"{way}: {piece}")
+        found[way], weights[way] = json.loads(kept.read_text()), crash.weights(run_dir)
     one, two = weights["one process"], weights["two raylets"]
     found["same_weights"] = all(torch.equal(one[name], two[name]) for name in one)
     found["steps"], found["episodes"] = steps, episodes
     return found
+
+
+def played(overrides: list[str], run_dir: Path, spread: bool, until: float) -> dict[str, Any] | None:
+    """What a run came to; None: time was over, and it is saved."""
+    pieces, placed, written = run_dir.with_suffix(".pieces.jsonl"), Placed(), [0.0]
+    append = RunStore._append
+
+    def timed(self: RunStore, file: Any, path: Path, line: bytes) -> None:
+        began = time.perf_counter()
+        append(self, file, path, line)
+        written[0] += time.perf_counter() - began
+
+    clock = threading.Timer(until - time.perf_counter(), os.kill, (os.getpid(), signal.SIGTERM))
+    clock.daemon = True
+    clock.start()
+    RunStore._append = timed  # type: ignore[method-assign]
+    began, resume = time.perf_counter(), (run_dir / "recipe.yaml").is_file()
+    try:
+        with two_raylets(cpus=4) if spread else contextlib.nullcontext():
+            placed.began = time.perf_counter()
+            summary = train(load_recipe("demo", overrides), run_dir, resume=resume, progress=placed)
+    except Interrupted:
+        summary = None
+    finally:
+        clock.cancel()
+        RunStore._append = append  # type: ignore[method-assign]
+        piece = {"seconds": time.perf_counter() - began, "placing": placed.seconds, "record": written[0]}
+        with pieces.open("a") as lines:
+            lines.write(json.dumps(piece) + "\n")
+    if summary is None:
+        return None
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    later = rows[1:] or rows  # the first has what is done once
+    every = [json.loads(line) for line in pieces.read_text().splitlines()]
+    return {
+        "success": [summary.before.success, summary.after.success],
+        "interval": summary.after.interval,
+        "pieces": len(every),
+        "seconds": sum(each["seconds"] for each in every),
+        "placing": statistics.median(each["placing"] for each in every),
+        "record_seconds_a_step": sum(each["record"] for each in every) / len(rows),
+        "seconds_per_step": statistics.median(row["time/rollout"] + row["time/update"] for row in later),
+        **{part: statistics.median(row[part] for row in later) for part in PARTS if part in later[0]},
+    }
 
 
 async def throughput(groups: int, policy: Path, told: Callable[[str], None]) -> list[dict[str, float]]:
@@ -199,20 +263,23 @@ def page(said: dict[str, Any]) -> str:
         lines += [
             f"## The demo, {runs['steps']} updates behind its warm-up",
             "",
-            f"Two environment workers and two engine replicas on two raylets; weights equal bit for bit: "
-            f"{'yes' if runs['same_weights'] else 'NO'}; greedy success on {runs['episodes']} held-out tasks "
-            f"{one['success'][0]:.1%} → {one['success'][1]:.1%} in one process, {two['success'][0]:.1%} → "
+            "Two environment workers and two engine replicas on two raylets, one thread each; weights equal bit for "
+            f"bit: {'yes' if runs['same_weights'] else 'NO'}; greedy success on {runs['episodes']} held-out tasks "
+            f"{one['success'][0]:.1%} → {one['success'][1]:.1%} (95 % interval {one['interval'][0]:.1%} to "
+            f"{one['interval'][1]:.1%}) in one process, {two['success'][0]:.1%} → "
             f"{two['success'][1]:.1%} on two raylets"
             + (f", {third['success'][0]:.1%} → {third['success'][1]:.1%} on {more}." if third is not None else "."),
             "",
-            "| part, median of a step | one process | two raylets | ratio |" + (f" {more} | ratio |" if third else ""),
+            "| part, seconds, median of a step | one process | two raylets | ratio |"
+            + (f" {more} | ratio |" if third else ""),
             "| --- | --- | --- | --- |" + (" --- | --- |" if third else ""),
         ]
-        for part in ("seconds_per_step", *PARTS, "seconds"):
+        for part, meant in MEANT.items():
             a, b = one.get(part), two.get(part)
-            line = f"| {part} | {_shown(a)} | {_shown(b)} | {_ratio(b, a)} |"
+            line = f"| {meant} | {_shown(a)} | {_shown(b)} | {_ratio(b, a)} |"
             lines.append(line + (f" {_shown(third.get(part))} | {_ratio(third.get(part), a)} |" if third else ""))
-        lines += ["", "`seconds` is the whole run, with the beginning of Ray, its workers and replicas.", ""]
+        begun = max(run["pieces"] for run in runs.values() if isinstance(run, dict))
+        lines += ["", f"Runs were stopped and resumed, in {begun} pieces at most; each piece begins Ray anew.", ""]
     if (rows := measured.get("throughput")) is not None:
         lines += [
             f"## Environments that take their time: {TURNS} answers, median {MEDIAN_SECONDS:g} s, σ {SIGMA:g}",
@@ -247,6 +314,7 @@ def main() -> None:
         "--groups", type=int, default=12, help="of a worker, where throughput is measured; 0: it is not"
     )
     parser.add_argument("--learners", type=int, default=1, help="processes that learn, in a third run")
+    parser.add_argument("--seconds", type=float, default=86400.0, help="after which a run is stopped; --folder goes on")
     parser.add_argument("--folder", type=Path, help="where runs are kept, and counted if they are there already")
     parser.add_argument("--write", type=Path, help="a folder for ray.json and ray.md")
     arguments = parser.parse_args()
@@ -255,6 +323,7 @@ def main() -> None:
     def told(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
+    torch.set_num_threads(1)  # before anything computes: two threads round a last bit otherwise than replicas with one
     measured: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         if arguments.steps:
@@ -268,7 +337,11 @@ def main() -> None:
                 policy = latest_checkpoint(Path(folder) / "warm")
             runs = arguments.folder or Path(folder)
             runs.mkdir(parents=True, exist_ok=True)
-            measured["demo"] = demo(policy, arguments.steps, arguments.episodes, arguments.learners, runs, told)
+            until = began + arguments.seconds
+            found = demo(policy, arguments.steps, arguments.episodes, arguments.learners, runs, until, told)
+            if found is None:
+                return
+            measured["demo"] = found
         if arguments.groups:
             speaking = crash.speaking(Path(folder) / "speaking")
             with two_raylets(cpus=2 * max(WORKERS)):

@@ -39,6 +39,10 @@ OFTEN = (5, 5, 1)
 SPREAD = ["scale=ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
 
 
+class TimeIsOver(Exception):
+    """A run was killed with everything, and is to be gone on with."""
+
+
 def child(overrides: list[str], run_dir: str) -> None:
     """Train, or go on, on two raylets."""
     with two_raylets(cpus=4, mended=True):
@@ -80,6 +84,7 @@ def one_run(
     between: tuple[float, float],
     whole: int,
     longest: float,
+    until: float,
     told: Callable[[str], None],
 ) -> tuple[dict[str, int], int]:
     """Train with kills at random moments; (how many of each there were, processes of Ray that outlived the run).
@@ -89,14 +94,20 @@ def one_run(
         between: Seconds from one to the next.
         whole: How often all of it is killed.
         longest: Seconds after which it counts as hanging.
+        until: By the clock of `time.perf_counter`, when it is killed with everything, to be gone on with.
         told: Told of each kill.
 
     Raises:
         RuntimeError: It hangs, or ended in an error.
+        TimeIsOver: There is no time left, and the run is to be gone on with.
     """
     context = multiprocessing.get_context("spawn")
-    began, seen = time.perf_counter(), set[psutil.Process]()
+    began, seen, kept = time.perf_counter(), set[psutil.Process](), run_dir.with_suffix(".struck.json")
     struck = dict.fromkeys((*KINDS, "everything"), 0)
+    if kept.is_file():
+        struck = json.loads(kept.read_text())
+    else:
+        shutil.rmtree(run_dir, ignore_errors=True)
     while True:
         process = context.Process(target=child, args=(overrides, str(run_dir)))
         process.start()
@@ -106,6 +117,13 @@ def one_run(
                 process.kill()
                 raise RuntimeError(f"{run_dir.name} was not over after {longest:g} s, behind kills {struck}")
             seen |= of_ray(process.pid).keys()
+            if process.is_alive() and time.perf_counter() > until:
+                os.kill(process.pid or 0, signal.SIGKILL)
+                struck["everything"] += 1
+                kept.write_text(json.dumps(struck))
+                told(f"{run_dir.name}, {time.perf_counter() - began:.0f} s: everything, {updates(run_dir)} updates")
+                psutil.wait_procs(seen, timeout=15)
+                raise TimeIsOver
             journal = run_dir / "store" / "journal.jsonl"
             if not process.is_alive() or not journal.is_file():
                 continue
@@ -114,11 +132,13 @@ def one_run(
                     os.kill(process.pid or 0, signal.SIGKILL)
                     struck["everything"] += 1
                     process.join()
-                    told(f"{run_dir.name}, {time.perf_counter() - began:.0f} s: everything")
+                    kept.write_text(json.dumps(struck))
+                    told(f"{run_dir.name}, {time.perf_counter() - began:.0f} s: everything, {updates(run_dir)} updates")
                 continue
             kind = kill_one(numbers.choices(KINDS, OFTEN)[0], process.pid, numbers)
             if kind is not None:
                 struck[kind] += 1
+                kept.write_text(json.dumps(struck))
                 told(f"{run_dir.name}, {time.perf_counter() - began:.0f} s: {kind}, {updates(run_dir)} updates")
         if process.exitcode == 0:
             _, left = psutil.wait_procs(seen, timeout=15)
@@ -129,7 +149,8 @@ def one_run(
 
 def updates(run_dir: Path) -> int:
     """Of the weights, that are on record."""
-    return (run_dir / "store" / "journal.jsonl").read_text().count('"consumed"')
+    journal = run_dir / "store" / "journal.jsonl"
+    return journal.read_text().count('"consumed"') if journal.is_file() else 0
 
 
 def measure(
@@ -144,9 +165,10 @@ def measure(
     between: tuple[float, float],
     told: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """So many runs, or as many as begin within so many seconds; those that are told of in the folder count.
+    """So many runs, or as much of them as so many seconds allow; those that are told of in the folder count.
 
-    Each is on record there as soon as it is over, and none is played again.
+    Each is on record there as soon as it is over, and none is played again. One that has no time left is killed, as
+    others are, and gone on with when the bench is called again.
     """
     began, record = time.perf_counter(), folder / "runs.jsonl"
     found = [json.loads(line) for line in record.read_text().splitlines()] if record.is_file() else []
@@ -163,17 +185,21 @@ def measure(
             told(f"{seconds:g} s are over after {number} runs")
             break
         run_dir, run_began = folder / f"run-{number}", time.perf_counter()
-        shutil.rmtree(run_dir, ignore_errors=True)
-        struck, left = one_run(
-            [*plain, *SPREAD, f"scale.start_seconds={patience}"],
-            run_dir,
-            random.Random(f"{seed}-{number}"),
-            kills=kills,
-            between=between,
-            whole=whole,
-            longest=longest,
-            told=told,
-        )
+        try:
+            struck, left = one_run(
+                [*plain, *SPREAD, f"scale.start_seconds={patience}"],
+                run_dir,
+                random.Random(f"{seed}-{number}-{updates(run_dir)}"),
+                kills=kills,
+                between=between,
+                whole=whole,
+                longest=longest,
+                until=began + seconds,
+                told=told,
+            )
+        except TimeIsOver:
+            told(f"{seconds:g} s are over in run {number}")
+            break
         crash.accounted(run_dir)
         there = crash.weights(run_dir)
         row = {
@@ -236,7 +262,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--kills", type=int, default=10, help="of workers and replicas in each run")
     parser.add_argument("--whole", type=int, default=1, help="how often all of a run is killed and resumed")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no run begins")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="of all runs; --folder goes on")
     parser.add_argument("--longest", type=float, default=600.0, help="seconds after which a run counts as hanging")
     parser.add_argument("--pause", type=float, default=8.0, help="seconds between two kills at most")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds in which what died has to be back")

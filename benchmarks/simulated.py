@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import random
@@ -20,7 +21,8 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ import numpy as np
 from circumstances import circumstances
 from whetstone.chat import Message, user
 from whetstone.environments import Observation, StepResult
+from whetstone.inference.forward import RowForward
+from whetstone.inference.local import LocalEngine
 from whetstone.recipe import load_recipe
 from whetstone.record import stored_lines
 from whetstone.reporting import Progress
@@ -40,6 +44,10 @@ from whetstone.trajectory import Score, Task, Trajectory
 RESULTS = Path(__file__).parent / "results"
 SIGMA, GROUPS, GROUP = 0.7, 8, 4
 SKIPPED, SEEDS = 2, 5
+UNCOUNTED = 200
+"""Steps of the engine in front that do not count."""
+STEPS = "steps.json"
+"""Of the engine, in a run's folder."""
 COMMON = [
     "ablations=null",
     "supervised=null",
@@ -74,7 +82,14 @@ class Setting:
         return f"{self.turns} turns, answers of {self.seconds:g} s, {self.places} at once, {bounds}"
 
 
-FITTED = (Setting(turns=2, places=4), Setting(turns=4, places=12), Setting(turns=3, places=32))
+FITTED = (
+    Setting(turns=2, places=4),
+    Setting(turns=4, places=12),
+    Setting(turns=3, places=32),
+    Setting(turns=3, places=96, ahead=1, bound=1),
+)
+"""Without latency; the last has as many episodes under way as those that run ahead: with more rows of keys than lie in
+the processor's own memory each costs more."""
 HELD_OUT = (
     Setting(seconds=0.2),
     Setting(seconds=0.2, places=8),
@@ -129,7 +144,36 @@ def play(setting: Setting, updates: int, folder: Path) -> None:
     if setting.ahead:
         ahead = (f"admit_ahead={setting.ahead}", f"max_staleness={setting.bound}")
         overrides += [*(f"reinforcement.{bound}" for bound in ahead), "correction={name: masked, high: 5}"]
-    train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
+    with noted() as steps:
+        train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
+    (folder / STEPS).write_text(json.dumps(steps))
+
+
+Step = tuple[float, int, int, int]
+"""Seconds of a step of the engine, prompt tokens, sequences that were given a token, rows attention went through."""
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[Step]]:
+    """Each step of the engine within the block."""
+    steps: list[Step] = []
+    count = LocalEngine._count
+
+    def counted(self: LocalEngine, **more: float) -> None:
+        if "busy_seconds" in more:
+            read, drawn, rows = int(more["prefill_tokens"]), int(more["decode_tokens"]), 0
+            if drawn and isinstance(self._forward, RowForward):
+                cache = self._forward.cache
+                # where the chosen rows are copied, that is as dear as three times as many
+                rows = 3 * len(cache.chosen) if cache.span is None else cache.span.stop - cache.span.start
+            steps.append((more["busy_seconds"], read, drawn, rows))
+        count(self, **more)
+
+    LocalEngine._count = counted  # type: ignore[method-assign]
+    try:
+        yield steps
+    finally:
+        LocalEngine._count = count  # type: ignore[method-assign]
 
 
 def measured(setting: Setting, folder: Path) -> dict[str, Any]:
@@ -140,17 +184,22 @@ def measured(setting: Setting, folder: Path) -> dict[str, Any]:
     lengths = [ends[k] - ends[k - 1] for k in range(SKIPPED, last)]
     counted = rows[SKIPPED:last]
     rest = [s - r["time/rollout"] - r["time/update"] for s, r in zip(lengths, counted, strict=True)]
-    said = [len(turn["action"]["ids"]) for line in stored_lines(folder) for turn in line["turns"]]
+    lines = stored_lines(folder)
+    said = [len(turn["action"]["ids"]) for line in lines for turn in line["turns"]]
+    read = [[len(turn["context"]["ids"]) for turn in line["turns"]] for line in lines]
     return {
         "seconds": statistics.fmean(lengths),
         "each": [round(length, 4) for length in lengths],
         "rollout": statistics.fmean(row["time/rollout"] for row in counted),
         "update": statistics.fmean(row["time/update"] for row in counted),
+        "engine": statistics.fmean(row["time/engine"] for row in counted),
         "tokens": statistics.fmean(row["update/computed_tokens"] for row in counted),
         "between": statistics.fmean(max(0.0, each) for each in rest),
         "turn_tokens": statistics.fmean(said),
         "lengths": said[:: max(1, len(said) // 200)],
-        "turns": len(said) / max(1, len(stored_lines(folder))),
+        "turns": len(said) / max(1, len(lines)),
+        "prompt_tokens": statistics.fmean(turns[0] for turns in read if turns),
+        "answer_tokens": statistics.fmean(count for turns in read for count in turns[1:]),
         "staleness": statistics.fmean(row["policy/staleness_mean"] for row in counted),
     }
 
@@ -161,6 +210,13 @@ class Fitted:
 
     step_seconds: float
     step_seconds_per_sequence: float
+    step_seconds_per_row: float
+    pass_seconds: float
+    read_seconds_per_token: float
+    turn_seconds: float
+    """Of the run's process for each turn, in which the engine does nothing."""
+    prompt_tokens: float
+    answer_tokens: float
     update_seconds: float
     update_seconds_per_token: float
     between_seconds: float
@@ -176,12 +232,21 @@ def scenario(setting: Setting, fitted: Fitted, tokens: float, *, updates: int, s
     """
     answer = Spread(setting.seconds, SIGMA)
     return Scenario(
-        engine=EngineRates(1, fitted.step_seconds, fitted.step_seconds_per_sequence, max_sequences=256),
+        engine=EngineRates(
+            1,
+            fitted.step_seconds,
+            fitted.step_seconds_per_sequence,
+            step_seconds_per_row=fitted.step_seconds_per_row,
+            prefill_seconds=fitted.turn_seconds,
+            prefill_seconds_per_token=fitted.read_seconds_per_token,
+            pass_seconds=fitted.pass_seconds,
+            max_sequences=256,
+        ),
         episode=EpisodeShape(
             turns=Spread(setting.turns),
-            prompt_tokens=Spread(0),
+            prompt_tokens=Spread(fitted.prompt_tokens),
             turn_tokens=Spread(0, values=fitted.turn_tokens),
-            observation_tokens=Spread(0),
+            observation_tokens=Spread(fitted.answer_tokens),
             tool_seconds=answer,
             last_tool_seconds=answer,
         ),
@@ -200,26 +265,51 @@ def scenario(setting: Setting, fitted: Fitted, tokens: float, *, updates: int, s
     )
 
 
-def fit(runs: dict[Setting, dict[str, Any]]) -> Fitted:
-    """Rates by least squares: sampling without latency is steps times one number and tokens times another."""
-    said = tuple(float(length) for run in runs.values() for length in run["lengths"])
-    still = Fitted(0.0, 0.0, 0.0, 0.0, 0.0, said)
-    counts = []
-    for setting in runs:
-        each = []
-        for one in (replace(still, step_seconds=1.0), replace(still, step_seconds_per_sequence=1.0)):
-            each.append(simulate(scenario(setting, one, 0, updates=4, seed=0)).seconds_per_update)
-        counts.append(each)
-    rollouts = np.array([run["rollout"] for run in runs.values()])
-    scaled = np.array(counts) / rollouts[:, None]  # relative errors count, not seconds
-    step, each_sequence = np.linalg.lstsq(scaled, np.ones(len(runs)), rcond=None)[0]
-    tokens = np.array([[1.0, run["tokens"]] for run in runs.values()])
-    updates = np.array([run["update"] for run in runs.values()])
-    fixed, per_token = np.linalg.lstsq(tokens, updates, rcond=None)[0]
-    if fixed < 0:  # a line through nothing
-        fixed, per_token = 0.0, float((updates / tokens[:, 1]).mean())
-    between = statistics.fmean(run["between"] for run in runs.values())
-    return Fitted(float(step), max(0.0, float(each_sequence)), float(fixed), float(per_token), between, said)
+def fit(runs: dict[Setting, dict[str, Any]], steps: list[Step]) -> Fitted:
+    """Rates by least squares.
+
+    Args:
+        runs: Without latency.
+        steps: Of their engines, as `noted` has them.
+    """
+    alone = np.array([step for step in steps if step[2] and not step[1]], dtype=float)
+    step, each_sequence, each_row = _rates(alone[:, 0], np.ones(len(alone)), alone[:, 2], alone[:, 3])
+    passes = np.array([step for step in steps if step[1]], dtype=float)
+    drawn = passes[:, 2] > 0
+    beside_drawing = passes[:, 0] - drawn * (step + each_sequence * passes[:, 2] + each_row * passes[:, 3])
+    passing, each_read = _rates(np.maximum(beside_drawing, 1e-4), np.ones(len(passes)), passes[:, 1])
+    fixed, per_token = _rates(
+        np.array([run["update"] for run in runs.values()]),
+        np.ones(len(runs)),
+        np.array([run["tokens"] for run in runs.values()]),
+    )
+    turns = [GROUPS * GROUP * run["turns"] for run in runs.values()]
+    beside = [(run["rollout"] - run["engine"]) / count for run, count in zip(runs.values(), turns, strict=True)]
+    return Fitted(
+        step_seconds=step,
+        step_seconds_per_sequence=each_sequence,
+        step_seconds_per_row=each_row,
+        pass_seconds=passing,
+        read_seconds_per_token=each_read,
+        turn_seconds=max(0.0, statistics.fmean(beside)),
+        prompt_tokens=statistics.fmean(run["prompt_tokens"] for run in runs.values()),
+        answer_tokens=statistics.fmean(run["answer_tokens"] for run in runs.values()),
+        update_seconds=fixed,
+        update_seconds_per_token=per_token,
+        between_seconds=statistics.fmean(run["between"] for run in runs.values()),
+        turn_tokens=tuple(float(length) for run in runs.values() for length in run["lengths"]),
+    )
+
+
+def _rates(seconds: np.ndarray, *causes: np.ndarray) -> list[float]:
+    """What each of the causes takes a time, none less than nothing: by least squares of relative errors."""
+    kept = list(range(len(causes)))
+    while True:
+        scaled = np.stack([causes[k] / seconds for k in kept], axis=1)
+        found = np.linalg.lstsq(scaled, np.ones(len(seconds)), rcond=None)[0]
+        if (found >= 0).all():
+            return [float(found[kept.index(k)]) if k in kept else 0.0 for k in range(len(causes))]
+        kept.pop(int(found.argmin()))
 
 
 def foreseen(setting: Setting, fitted: Fitted, tokens: float, updates: int) -> dict[str, float]:
@@ -255,7 +345,12 @@ def main() -> None:
                 play(setting, updates, folder / str(number))
             runs[setting] = measured(setting, folder / str(number))
             print(f"{setting.name}: {runs[setting]['seconds']:.3f} s a step", file=sys.stderr)
-    told = told_of(runs, updates, began)
+        steps = [
+            step
+            for number in range(len(FITTED))
+            for step in json.loads((folder / str(number) / STEPS).read_text())[UNCOUNTED:]
+        ]
+    told = told_of(runs, steps, updates, began)
     if arguments.write:
         (RESULTS / "simulated.json").write_text(json.dumps(told) + "\n")
         (RESULTS / "simulated.md").write_text(page(told))
@@ -268,9 +363,9 @@ def _whole(folder: Path, updates: int) -> bool:
     return path.is_file() and len(path.read_text().splitlines()) == updates
 
 
-def told_of(runs: dict[Setting, dict[str, Any]], updates: int, began: float) -> dict[str, Any]:
+def told_of(runs: dict[Setting, dict[str, Any]], steps: list[Step], updates: int, began: float) -> dict[str, Any]:
     """The result as one object."""
-    fitted = fit({setting: runs[setting] for setting in FITTED})
+    fitted = fit({setting: runs[setting] for setting in FITTED}, steps)
     rows = []
     for setting, run in runs.items():
         # every episode is as long: tokens of an update are those of its episodes
@@ -309,7 +404,10 @@ def page(told: dict[str, Any]) -> str:
         "while (log-normal, σ 0.7).",
         "",
         f"Rates from three runs without latency: a decode step takes {1e3 * rates['step_seconds']:.2f} ms and "
-        f"{1e3 * rates['step_seconds_per_sequence']:.3f} ms a sequence; an update {rates['update_seconds']:.3f} s and "
+        f"{1e3 * rates['step_seconds_per_sequence']:.3f} ms a sequence and {1e3 * rates['step_seconds_per_row']:.3f} "
+        f"ms a row that lies among them; a pass over prompts "
+        f"{1e3 * rates['pass_seconds']:.2f} ms and {1e6 * rates['read_seconds_per_token']:.0f} µs a token, the run's "
+        f"process {1e3 * rates['turn_seconds']:.2f} ms a turn; an update {rates['update_seconds']:.3f} s and "
         f"{1e6 * rates['update_seconds_per_token']:.1f} µs a token; a step {rates['between_seconds']:.3f} s beside.",
         "",
         f"Of {len(held)} held-out settings {within} are foreseen within 15 %; the median error is "

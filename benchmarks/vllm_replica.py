@@ -22,6 +22,8 @@ from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
 
+RESULTS = Path(__file__).parent / "results"
+
 
 class Told(Progress):
     """Says what is placed."""
@@ -29,6 +31,32 @@ class Told(Progress):
     def say(self, line: str) -> None:
         """On the error stream."""
         print(line, file=sys.stderr, flush=True)
+
+
+def page(said: dict[str, Any], episodes: int) -> str:
+    """The results for a reader."""
+    found = said["measured"]
+    before, after = found["success"]
+    return "\n".join(
+        [
+            "# A real vLLM behind a replica on Ray",
+            "",
+            f"`python benchmarks/vllm_replica.py --python PYTHON --policy FOLDER --write`, {said['machine']['cores']} "
+            "cores, beside other work: the demo behind its warm-up, one environment worker, one replica that starts "
+            "vLLM, which computes on one core.",
+            "",
+            "| what | found |",
+            "| --- | --- |",
+            f"| updates | {found['steps']}, of {found['cost_per_step/episodes']:.0f} episodes and "
+            f"{found['cost_per_step/sampled_tokens']:.0f} tokens |",
+            f"| what vLLM says a token is worth, from what the policy says, nats | "
+            f"{found['sampler/mismatch_mean']:.2g} in the mean, {found['sampler/mismatch_max']:.2g} at most |",
+            f"| new weights in vLLM, checked | after {found['scale/transfer_seconds']:.2f} s |",
+            f"| a step | {found['time/rollout']:.1f} s of sampling, {found['time/update']:.1f} s of the update |",
+            f"| success, {episodes} greedy episodes by vLLM | {before:.0%} → {after:.0%} |",
+            "",
+        ]
+    )
 
 
 def main() -> None:
@@ -39,9 +67,12 @@ def main() -> None:
     parser.add_argument("--policy", type=Path, required=True, help="the demo behind its warm-up")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=50, help="of each evaluation")
+    parser.add_argument("--core", help="on which vLLM computes; its threads spin, and starve beside other work")
+    parser.add_argument("--write", action="store_true", help="write vllm_replica.json and vllm_replica.md into results")
     arguments = parser.parse_args()
     began = time.perf_counter()
     rows: list[Any] = []
+    bound = f", environment: {{VLLM_CPU_OMP_THREADS_BIND: '{arguments.core}'}}" if arguments.core is not None else ""
     overrides = [
         "policy.tiny=null",
         f"policy.path={arguments.policy}",
@@ -52,7 +83,7 @@ def main() -> None:
         "reinforcement.tasks_per_step=8",
         "rollout.group_size=4",
         f"evaluation.episodes={arguments.episodes}",
-        f"engine={{name: vllm, python: '{arguments.python}'}}",
+        f"engine={{name: vllm, python: '{arguments.python}'{bound}}}",
         "scale=local-ray",
         "scale.environment_workers=1",
         "scale.start_seconds=900",
@@ -61,10 +92,21 @@ def main() -> None:
         summary = train(
             load_recipe("demo", overrides), Path(folder) / "run", on_metrics=rows.append, progress=Told(quiet=True)
         )
-    names = ("sampler/mismatch_mean", "sampler/mismatch_max", "time/rollout", "time/update", "scale/transfer_seconds")
+    names = (
+        "sampler/mismatch_mean",
+        "sampler/mismatch_max",
+        "time/rollout",
+        "time/update",
+        "scale/transfer_seconds",
+        "scale/replica_utilisation",
+        "scale/replicas_died",
+        "cost_per_step/episodes",
+        "cost_per_step/sampled_tokens",
+    )
     found = {
         "steps": len(rows),
         "success": [summary.before.success, summary.after.success],
+        "mismatch_of_each_step": [row["sampler/mismatch_mean"] for row in rows],
         **{name: statistics.median(row[name] for row in rows) for name in names if name in rows[0]},
     }
     said = {
@@ -75,6 +117,9 @@ def main() -> None:
         "bound": "",
         **circumstances(began),
     }
+    if arguments.write:
+        (RESULTS / "vllm_replica.json").write_text(json.dumps(said, indent=1) + "\n")
+        (RESULTS / "vllm_replica.md").write_text(page(said, arguments.episodes))
     print(json.dumps(said) if arguments.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
 
 

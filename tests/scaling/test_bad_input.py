@@ -14,7 +14,7 @@ from whetstone.inference import Generation
 from whetstone.recipe import load_recipe
 from whetstone.scaling import beginning
 from whetstone.scaling.beginning import cluster_of
-from whetstone.scaling.protocol import Drawn, Parcel
+from whetstone.scaling.protocol import Drawn, Gone, Parcel, Restarting
 from whetstone.scaling.ray_start import Demand, start_ray
 from whetstone.scaling.replica_check import check_replica
 
@@ -99,10 +99,13 @@ def test_what_has_no_effect_or_cannot_go_together(overrides, said):
 class Other:
     """A replica that is not what it should be."""
 
-    def __init__(self, replica, *, reads=None, draws=None):
+    def __init__(self, replica, *, reads=None, draws=None, dead=()):
         self.name, self.replica, self.reads, self.draws = "replica 0", replica, reads, draws
+        self.dead = list(dead)
 
     async def tokenize(self, text):
+        if self.dead:
+            raise self.dead.pop()
         return self.reads
 
     async def generate(self, prompt, sampling, *, episode, drawn):
@@ -139,3 +142,32 @@ def test_a_replica_is_tried_before_anything_relies_on_it(assembly):
     other = Generation((10**6,), (-1.0,), (1.0,), (0,), "length")
     with pytest.raises(EngineError, match="replica 0 drew token 1000000, and the policy knows"):
         looked_at(assembly, draws=other)
+
+
+def test_one_that_is_killed_while_it_is_tried_is_tried_again_when_it_is_back(assembly):
+    looked_at(assembly, dead=[Restarting("on its way")] * 2)
+    with pytest.raises(EngineError, match="replica 0 cannot be asked: it is dead"):
+        looked_at(assembly, dead=[Gone("it is dead")])
+
+
+def test_what_is_killed_as_it_begins_is_waited_for_until_it_is_too_late(monkeypatch):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray>=2.50'")
+    from whetstone.scaling import ray_cluster
+
+    monkeypatch.setattr(ray_cluster, "_RESTARTING_SECONDS", 0.01)
+    answers = [Restarting("on its way"), Restarting("on its way"), "how it stands"]
+
+    async def status():
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    patient = SimpleNamespace(resolved=load_recipe("demo", ["scale=ray", "scale.start_seconds=0.1"]))
+    assert asyncio.run(ray_cluster._begun(status, "worker 0", patient)) == "how it stands"
+    answers[:] = [Restarting("on its way")]
+    with pytest.raises(EngineError, match=r"worker 0 has not begun after 0\.1 s"):
+        asyncio.run(ray_cluster._begun(status, "worker 0", patient))
+    answers[:] = [Gone("its engine does not start")]
+    with pytest.raises(EngineError, match="worker 0 died as it began: its engine does not start"):
+        asyncio.run(ray_cluster._begun(status, "worker 0", patient))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from whetstone.errors import RecipeError
 from whetstone.scaling.simulation import simulate
+from whetstone.scaling.simulation_replica import Replica, Request
 from whetstone.scaling.simulation_scenario import (
     EngineRates,
     EpisodeShape,
@@ -234,3 +235,64 @@ def test_a_scenario_that_cannot_be_is_refused():
         Scenario(group_size=0)
     with pytest.raises(RecipeError, match="skip: fewer than the 3 updates"):
         Scenario(updates=3, skip=3)
+
+
+def test_who_would_enter_waits_for_company_as_long_as_a_pass_holds_up_those_who_draw():
+    # two begin at once, with one pass of 1 s before their 3 tokens, and come back from their tools 2 s apart: the
+    # first enters when nobody draws, at once; the second, who comes while it draws, holds it up for a pass
+    reading = replace(SMALL, engine=replace(ONE_A_SECOND, pass_seconds=1), group_size=2, max_in_flight=2)
+    # 1 + 3 | both call for 5 s | 1 + 3, and 7 s of learning
+    assert simulate(reading).seconds_per_update == pytest.approx(1 + 3 + 5 + 1 + 3 + 7)
+    # one at a time: each of the four turns waits for its own pass
+    alone = replace(reading, max_in_flight=1)
+    assert simulate(alone).seconds_per_update == pytest.approx(2 * (1 + 3 + 5 + 1 + 3) + 7)
+
+
+def asked(replica, at, *episodes):
+    replica.catch_up(at)
+    for episode in episodes:
+        replica.ask(Request(episode, 100, 0, 0))
+    replica.let_in()
+
+
+def test_company_is_waited_for_until_together_they_have_waited_as_long_as_a_pass_holds_up():
+    replica = Replica(EngineRates(step_seconds=1, step_seconds_per_sequence=0, pass_seconds=1))
+    asked(replica, 0, 0)
+    assert replica.running == 1
+    asked(replica, 2, 1)  # it would hold one up for a second
+    assert (replica.running, replica.next_change()) == (1, 3)
+    asked(replica, 2.5, 2)  # at 2.75 they have waited for 0.75 and 0.25 s
+    assert (replica.running, replica.next_change()) == (1, 2.75)
+    replica.catch_up(2.75)
+    replica.finished()
+    assert (replica.running, replica.waiting) == (3, 0)
+
+
+def test_company_is_waited_for_eight_passes_at_most():
+    replica = Replica(EngineRates(step_seconds=1, step_seconds_per_sequence=0, pass_seconds=1))
+    asked(replica, 0, *range(20))
+    asked(replica, 9, 20)
+    assert replica.next_change() == 17
+
+
+def test_what_is_read_again_is_read_by_those_too_who_wait_to_enter():
+    replica = Replica(EngineRates(step_seconds=1, pass_seconds=1))
+    asked(replica, 0, 0)
+    replica.catch_up(1.5)
+    replica.ask(Request(1, 100, 5, 50))
+    assert [request.read for request in replica.read_again()] == [0, 50]
+
+
+@pytest.mark.parametrize(("drawing", "among", "rows"), [(1, 1, 1), (1, 9, 1), (4, 4, 4), (2, 5, 3), (2, 1000, 6)])
+def test_rows_between_those_who_draw_are_gone_through(drawing, among, rows):
+    replica = Replica(EngineRates(step_seconds=0, step_seconds_per_sequence=0, step_seconds_per_row=1))
+    replica.held = among
+    asked(replica, 0, *range(drawing))
+    assert replica.step == pytest.approx(rows)
+
+
+def test_episodes_that_wait_for_tools_slow_down_those_who_draw():
+    engine = EngineRates(step_seconds=0.01, step_seconds_per_sequence=0, step_seconds_per_row=0.01)
+    few = replace(VARIED, engine=engine, admit_ahead=0, max_staleness=0, max_in_flight=16)
+    free = replace(few, engine=replace(engine, step_seconds_per_row=0, step_seconds_per_sequence=0.01))
+    assert simulate(few).seconds_per_update > 1.02 * simulate(free).seconds_per_update

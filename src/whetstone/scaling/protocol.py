@@ -33,6 +33,10 @@ class Gone(Exception):
     """A process that was asked died, cannot be reached, or has only begun again and is not ready."""
 
 
+class Restarting(Gone):
+    """It died, and is on its way back."""
+
+
 # ------------------------------------------------------------ engines
 
 

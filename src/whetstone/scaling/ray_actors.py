@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import ray
 import torch
-from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError, TaskCancelledError
 
 from whetstone.assembly.assembly import Assembly, assemble, judged_parts
 from whetstone.errors import EngineError
@@ -33,7 +33,17 @@ from whetstone.sandbox.isolation import Isolation, hold_to
 from whetstone.scaling.engine_replica import EngineReplica, ReplicaMaking
 from whetstone.scaling.environment_worker import EnvironmentWorker, carried
 from whetstone.scaling.policy_shape import with_room
-from whetstone.scaling.protocol import Drawn, Event, Finished, Gone, Parcel, ReplicaStatus, Work, WorkerStatus
+from whetstone.scaling.protocol import (
+    Drawn,
+    Event,
+    Finished,
+    Gone,
+    Parcel,
+    ReplicaStatus,
+    Restarting,
+    Work,
+    WorkerStatus,
+)
 from whetstone.scaling.published import Shelf
 from whetstone.scaling.replicated_engine import ReplicatedEngine
 from whetstone.scaling.spread_reward import ComparingSpreadReward, SpreadReward
@@ -46,7 +56,7 @@ async def _answer(reference: Awaitable[T]) -> T:
     """What a call came to.
 
     Raises:
-        Gone: Its actor died, or cannot be reached.
+        Gone: Its actor died, or cannot be reached; `Restarting` where Ray is beginning it again.
         Exception: What the call raised there.
     """
     try:
@@ -56,6 +66,8 @@ async def _answer(reference: Awaitable[T]) -> T:
         raise (cause if isinstance(cause, Exception) else RuntimeError(str(cause))) from None
     except TaskCancelledError:
         raise Gone("the call was cancelled") from None
+    except ActorUnavailableError as error:
+        raise Restarting(_last_line(error)) from None
     except RayError as error:
         raise Gone(_last_line(error)) from None
 

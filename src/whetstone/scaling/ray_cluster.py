@@ -12,7 +12,7 @@ import contextlib
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,8 +27,9 @@ from whetstone.policies import on_cpu
 from whetstone.rollout import Collector, PolicyActor
 from whetstone.sandbox.isolation import strongest
 from whetstone.scaling.engine_replica import ReplicaMaking
+from whetstone.scaling.gauges import RayGauges
 from whetstone.scaling.policy_shape import shape_of
-from whetstone.scaling.protocol import Gone, ReplicaStatus, Say
+from whetstone.scaling.protocol import Gone, ReplicaStatus, Restarting, Say
 from whetstone.scaling.published import Published
 from whetstone.scaling.publishing_engine import PublishingEngine
 from whetstone.scaling.ray_actors import (
@@ -51,6 +52,8 @@ _OVERHEAD = 64
 """Calls an actor answers beside one for each episode: statuses, weights."""
 _FOR_EVER = -1
 _CLOSING_SECONDS = 10.0
+_RESTARTING_SECONDS = 0.25
+"""Between two looks at what is on its way back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ class RayCluster:
     measured: ScaleMetrics = field(init=False)
 
     def __post_init__(self) -> None:
-        self.measured = ScaleMetrics(self.engine, self.pool, self.judges)
+        gauges = RayGauges(self.assembly.resolved.name)
+        self.measured = ScaleMetrics(self.engine, self.pool, self.judges, gauges)
 
     def spread(self, collector: Collector) -> Collector:
         """See `Cluster.spread`."""
@@ -157,7 +161,7 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
             await check_replica(replica, assembly, timeout_seconds=scale.start_seconds)
         pool = await _workers(assembly, replicas, making.late, judges, statuses[0], placed, say)
         for judge in judges:
-            await _begun(judge.status(), judge.name, assembly)
+            await _begun(judge.status, judge.name, assembly)
         making.place_late_ones()  # now that what has to be there has its room
         undone.pop_all()
     pool.start()
@@ -208,7 +212,7 @@ class _ReplicaPlacing:
         assembly = self.assembly
         count = assembly.resolved.recipe.scale.engine_replicas
         replicas = [RayReplica(self._placed(k), f"replica {k}") for k in range(count)]
-        statuses = await asyncio.gather(*(_begun(replica.status(), replica.name, assembly) for replica in replicas))
+        statuses = await asyncio.gather(*(_begun(replica.status, replica.name, assembly) for replica in replicas))
         for status in statuses:
             _check_abilities(assembly, status)
         return replicas, list(statuses)
@@ -269,7 +273,7 @@ async def _workers(
 
     first = scale.environment_workers
     workers = [worker(k) for k in range(first)]
-    await asyncio.gather(*(_begun(each.status(), each.name, assembly) for each in workers))
+    await asyncio.gather(*(_begun(each.status, each.name, assembly) for each in workers))
     return WorkerPool(
         workers,
         late=[worker(k) for k in range(first, first + scale.late_workers)],
@@ -307,8 +311,8 @@ class _Kept:
         return actor
 
 
-async def _begun(status: Awaitable[Any], name: str, assembly: Assembly) -> Any:
-    """How something stands that has just been placed.
+async def _begun(status: Callable[[], Awaitable[Any]], name: str, assembly: Assembly) -> Any:
+    """How something stands that has just been placed; where it is killed meanwhile, that which Ray begins in its place.
 
     Raises:
         EngineError: It does not begin, or not in time.
@@ -316,7 +320,11 @@ async def _begun(status: Awaitable[Any], name: str, assembly: Assembly) -> Any:
     seconds = assembly.resolved.recipe.scale.start_seconds
     try:
         async with asyncio.timeout(seconds):
-            return await status
+            while True:
+                try:
+                    return await status()
+                except Restarting:
+                    await asyncio.sleep(_RESTARTING_SECONDS)
     except TimeoutError:
         said = f"{name} has not begun after {seconds:g} s (scale.start_seconds): Ray may lack room to place it"
         raise EngineError(f"scale: {said}") from None

@@ -14,7 +14,7 @@ from whetstone.assembly.assembly import Assembly
 from whetstone.errors import EngineError, InfrastructureError
 from whetstone.inference.engine_check import TEXTS, probe_prompt, worth
 from whetstone.inference.protocol import Sampling
-from whetstone.scaling.protocol import Drawn, Gone, Replica
+from whetstone.scaling.protocol import Drawn, Gone, Replica, Restarting
 
 BOUND = 0.05
 """Nats in the mean; equal precision stays below 0.001, bfloat16 against float32 is about 0.02."""
@@ -29,7 +29,7 @@ async def check_replica(replica: Replica, assembly: Assembly, *, timeout_seconds
     """
     policy = assembly.policy
     for text in TEXTS:
-        theirs = await _tokenized(replica, text)
+        theirs = await _tokenized(replica, text, timeout_seconds)
         ours = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
         if theirs is not None and theirs != ours:
             place = next((i for i, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b), len(ours))
@@ -58,11 +58,16 @@ async def check_replica(replica: Replica, assembly: Assembly, *, timeout_seconds
         )
 
 
-async def _tokenized(replica: Replica, text: str) -> tuple[int, ...] | None:
-    try:
-        return await replica.tokenize(text)
-    except (Gone, InfrastructureError) as failure:
-        raise EngineError(f"scale: {replica.name} cannot be asked: {failure}") from None
+async def _tokenized(replica: Replica, text: str, timeout_seconds: float) -> tuple[int, ...] | None:
+    began = time.perf_counter()
+    while True:
+        try:
+            return await replica.tokenize(text)
+        except (Gone, InfrastructureError) as failure:
+            late = time.perf_counter() - began > timeout_seconds
+            if late or not isinstance(failure, Restarting):
+                raise EngineError(f"scale: {replica.name} cannot be asked: {failure}") from None
+            await asyncio.sleep(0.1)
 
 
 async def _first_drawn(replica: Replica, prompt: list[int], timeout_seconds: float) -> Drawn:

@@ -11,8 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from whetstone.scaling.protocol import Gone, Judge
+from whetstone.scaling.gauges import Gauges, NoGauges
+from whetstone.scaling.protocol import Gone, Judge, ReplicaStatus, WorkerStatus
 from whetstone.scaling.publishing_engine import PublishingEngine
+from whetstone.scaling.replicated_engine import Seat
 from whetstone.scaling.worker_pool import WorkerPool
 
 _LOOK_SECONDS = 0.25
@@ -57,10 +59,16 @@ class ScaleMetrics:
         engine: Its replicas.
         pool: Its environment workers.
         judges: Its reward workers.
+        gauges: Where it is shown how each of them stands.
     """
 
-    def __init__(self, engine: PublishingEngine, pool: WorkerPool, judges: Sequence[Judge]) -> None:
+    def __init__(
+        self, engine: PublishingEngine, pool: WorkerPool, judges: Sequence[Judge], gauges: Gauges | None = None
+    ) -> None:
         self.engine, self.pool, self.judges = engine, pool, judges
+        self._gauges = gauges or NoGauges()
+        self._shown: dict[str, tuple[float, ReplicaStatus]] = {}
+        """When a replica was last shown, and how it stood."""
         self._places, self._on_tools, self._waiting, self._asked = _Mean(), _Mean(), _Mean(), _Mean()
         self._used = _Counters()
         self._judged = _Counters()
@@ -89,6 +97,8 @@ class ScaleMetrics:
         new = {name: max(0.0, value - self._before.get(name, 0.0)) for name, value in counts.items()}
         self._before = {name: float(value) for name, value in counts.items()}
         transfers, self.engine.transfers = self.engine.transfers, []
+        if transfers:
+            self._gauges.show("whetstone_transfer_seconds", transfers[-1][0])
         return {
             "scale/workers": self.pool.count,
             "scale/replicas": self.engine.count,
@@ -110,6 +120,7 @@ class ScaleMetrics:
     async def _look(self) -> None:
         while True:
             for post in self.pool.posts:
+                self._show_worker(post.worker.name, post.status, post.places)
                 if post.status is None:
                     continue
                 self._places.see(min(1.0, post.status.running / post.places))
@@ -118,6 +129,7 @@ class ScaleMetrics:
                 self._used.see(post.worker.name, post.status.process, {"busy_seconds": post.status.busy_seconds})
                 self._judged.see(post.worker.name, post.status.process, post.status.judged)
             for seat in self.engine.seats:
+                self._show_replica(seat)
                 if seat.up:
                     self._asked.see(seat.status.asked if seat.status is not None else 0)
             for judge in self.judges:
@@ -127,3 +139,25 @@ class ScaleMetrics:
                     used = {name: value for name, value in counts.items() if name.startswith("judge/")}
                     self._judged.see(judge.name, life, used)
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def _show_worker(self, name: str, status: WorkerStatus | None, places: int) -> None:
+        running, on_tools, queued = (status.running, status.on_tools, status.queued) if status else (0, 0.0, 0)
+        self._gauges.show("whetstone_worker_utilisation", min(1.0, running / places), name)
+        self._gauges.show("whetstone_worker_on_tools", on_tools, name)
+        self._gauges.show("whetstone_worker_queue", queued, name)
+
+    def _show_replica(self, seat: Seat) -> None:
+        name, status, now = seat.replica.name, seat.status if seat.up else None, time.perf_counter()
+        if status is None:  # it is gone
+            self._shown.pop(name, None)
+            self._gauges.show("whetstone_replica_utilisation", 0.0, name)
+            self._gauges.show("whetstone_replica_queue", 0, name)
+            return
+        since, before = self._shown.get(name, (now, status))
+        if status is before and name in self._shown:  # it was not asked again
+            return
+        self._shown[name] = now, status
+        self._gauges.show("whetstone_replica_queue", status.asked, name)
+        if now > since:
+            worked = status.statistics.busy_seconds - before.statistics.busy_seconds
+            self._gauges.show("whetstone_replica_utilisation", min(1.0, max(0.0, worked / (now - since))), name)

@@ -194,14 +194,18 @@ class _Run:
         return None
 
     def _hold(self, number: int, more: int) -> None:
-        self.replicas[number].held += more
-        heapq.heappush(self.least, (self.replicas[number].held, number))
+        replica = self.replicas[number]
+        replica.catch_up(self.now)
+        replica.held += more
+        heapq.heappush(self.least, (replica.held, number))
+        if self.of.engine.step_seconds_per_row:  # it is quicker or slower from here on
+            self._expect(number)
 
     def _expect(self, number: int) -> None:
         """Foresee who is done next."""
         replica = self.replicas[number]
         replica.scheduled += 1
-        end = replica.next_end()
+        end = replica.next_change()
         if end is not None:
             self._in(max(0.0, end - self.now), self._drawn, number, replica.scheduled)
 

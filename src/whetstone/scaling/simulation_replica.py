@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 from whetstone.scaling.simulation_scenario import EngineRates
 
@@ -26,6 +27,16 @@ class Request:
     """Tokens that have to be read before the first is drawn."""
     context: float
     """Tokens that have to be read again where its keys are lost."""
+    asked: float = 0.0
+    """When."""
+
+
+_MOST_ROWS = 3
+"""Rows that are gone through, of each who draws, at most."""
+_LONGEST_WAIT = 8
+"""Passes that somebody waits for company at most."""
+_LOOKED_AT = 64
+"""Those who are asked how long they have waited."""
 
 
 @dataclass(slots=True)
@@ -69,7 +80,14 @@ class Replica:
     @property
     def step(self) -> float:
         """Seconds of a step."""
-        return self.rates.step_seconds + self.rates.step_seconds_per_sequence * len(self._running)
+        rates, drawing = self.rates, len(self._running)
+        seconds = rates.step_seconds + rates.step_seconds_per_sequence * drawing
+        if rates.step_seconds_per_row == 0:
+            return seconds
+        # of so many among all who have a row, wherever they lie: from the first to the last, in the mean
+        among = max(drawing, self.held)
+        rows = 1 + (drawing - 1) * (among + 1) / (drawing + 1) if drawing else 0.0
+        return seconds + rates.step_seconds_per_row * min(rows, _MOST_ROWS * drawing)
 
     def catch_up(self, now: float) -> None:
         """Bring its clock to `now`."""
@@ -84,17 +102,34 @@ class Replica:
             self.clock += (spent - read) / self.step
 
     def ask(self, request: Request) -> None:
-        """Take a turn in; `catch_up` comes first."""
-        if len(self._running) < self.rates.max_sequences and not self.draining:
-            self._enter(request)
-        else:
-            self._waiting.append(request)
+        """Take a turn in; `catch_up` comes first. Those who ask at one moment enter by one pass (`next_change`)."""
+        request.asked = self.now
+        self._waiting.append(request)
+        if self.rates.pass_seconds == 0:
+            self.let_in()
 
-    def next_end(self) -> float | None:
-        """When the next one is done, if nothing changes; None: never."""
-        if self.paused or not self.alive or not self._running:
+    def next_change(self) -> float | None:
+        """When the next one is done or enters, if nothing changes; None: never."""
+        if self.paused or not self.alive:
             return None
-        return self.now + self.reading + max(0.0, self._running[0][0] - self.clock) * self.step
+        ends = []
+        if self._running:
+            ends.append(self.now + self.reading + max(0.0, self._running[0][0] - self.clock) * self.step)
+        if self._has_room:
+            ends.append(self._enters_at)
+        return min(ends, default=None)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether somebody waits who may enter."""
+        return bool(self._waiting) and not self.draining and len(self._running) < self.rates.max_sequences
+
+    @property
+    def _enters_at(self) -> float:
+        """When those who wait have waited long enough for company."""
+        took, asked = self.rates.pass_seconds, [request.asked for request in islice(self._waiting, _LOOKED_AT)]
+        together = (took * len(self._running) + sum(asked)) / len(asked)
+        return max(self.now, min(together, asked[0] + _LONGEST_WAIT * took))
 
     def finished(self) -> list[Request]:
         """Those that are done by now, who leave; others enter in their place."""
@@ -105,15 +140,21 @@ class Replica:
         return found
 
     def let_in(self) -> None:
-        """Those who wait enter as far as there are places."""
-        while self._waiting and not self.draining and len(self._running) < self.rates.max_sequences:
+        """Those who wait enter as far as there are places, once they have waited long enough."""
+        if self.paused or not self._has_room or self._enters_at > self.now + 1e-9:
+            return
+        self.reading += self.rates.pass_seconds
+        while self._has_room:
             self._enter(self._waiting.popleft())
 
     def read_again(self) -> list[Request]:
-        """The keys of all that run are void: they are read again."""
-        found = [request for _, _, request in self._running]
+        """The keys of all are void: those that run are read again now, the others when they enter."""
+        found, waiting = [request for _, _, request in self._running], list(self._waiting)
         self.reading += self.rates.prefill_seconds_per_token * sum(request.context for request in found)
-        return found
+        self.reading += self.rates.pass_seconds if found else 0.0
+        for request in waiting:
+            request.read = request.context
+        return [*found, *waiting]
 
     def drop_all(self) -> list[Request]:
         """Everyone leaves undone: it died."""

@@ -51,7 +51,7 @@ class Spread:
 class EngineRates:
     """One replica. A decode step gives each of `b` sequences a token and takes
 
-        step_seconds + b · step_seconds_per_sequence
+        step_seconds + b · step_seconds_per_sequence + rows · step_seconds_per_row
 
     and what is read at once (prompts, answers of tools) stops everyone for as long as it takes.
     """
@@ -59,9 +59,17 @@ class EngineRates:
     replicas: int = 1
     step_seconds: float = 0.02
     step_seconds_per_sequence: float = 0.0002
+    step_seconds_per_row: float = 0.0
+    """Of each row of keys that attention goes through. An engine that reads rows as they lie goes from the first of
+    those who draw to the last, past episodes that wait for a tool; where that were more than three times as many as
+    draw, it costs as much as three times as many. 0: where keys lie costs nothing."""
     prefill_seconds: float = 0.0
     """Of every turn, whatever it reads."""
     prefill_seconds_per_token: float = 0.0
+    pass_seconds: float = 0.0
+    """Of reading, however many enter by it. Where it takes any, those who would enter wait for company as they do in
+    the engine of this project: until they have together waited as long as a pass holds up those who draw, or one of
+    them as long as eight passes."""
     max_sequences: int = 256
     """Drawn from at once; more wait."""
 

@@ -1,0 +1,57 @@
+"""What can be seen of a run in Ray's own dashboard? How busy each worker and replica is, as gauges that Ray exports.
+
+Ray shows them where Prometheus scrapes its nodes; without that nobody reads them, and setting one costs microseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+WORKER, REPLICA = "worker", "replica"
+SHOWN = {
+    "whetstone_worker_utilisation": (WORKER, "Places of an environment worker in which an episode runs, as a share."),
+    "whetstone_worker_on_tools": (WORKER, "Its running episodes that wait for their environment, as a share."),
+    "whetstone_worker_queue": (WORKER, "Episodes that wait for a place in it."),
+    "whetstone_replica_utilisation": (REPLICA, "Of the time since the last look, in which an engine replica computed."),
+    "whetstone_replica_queue": (REPLICA, "Requests in it."),
+    "whetstone_transfer_seconds": (None, "Until all replicas had the last new weights, and had checked them."),
+}
+"""By name: of what each is told apart, and what it says."""
+
+
+class Gauges(Protocol):
+    """Where the latest numbers are shown."""
+
+    def show(self, name: str, value: float, who: str = "") -> None:
+        """One of `SHOWN`, of a worker or replica where it is told apart by those."""
+        ...
+
+
+class RayGauges:
+    """See `Gauges`: those of Ray.
+
+    Args:
+        run: By which runs on one cluster are told apart.
+    """
+
+    def __init__(self, run: str) -> None:
+        from ray.util.metrics import Gauge
+
+        self._kinds = {name: kind for name, (kind, _) in SHOWN.items()}
+        self._run = run
+        self._gauges = {
+            name: Gauge(name, description=said, tag_keys=("run", *([kind] if kind else [])))
+            for name, (kind, said) in SHOWN.items()
+        }
+
+    def show(self, name: str, value: float, who: str = "") -> None:
+        """See `Gauges.show`."""
+        kind = self._kinds[name]
+        self._gauges[name].set(value, {"run": self._run, **({kind: who} if kind else {})})
+
+
+class NoGauges:
+    """See `Gauges`: nobody looks."""
+
+    def show(self, name: str, value: float, who: str = "") -> None:
+        """See `Gauges.show`."""
