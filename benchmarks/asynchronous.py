@@ -357,7 +357,7 @@ def page(told: dict[str, Any]) -> str:
         (
             "RollArt, arXiv:2512.22560",
             "1.35 to 2.05 × end to end",
-            f"{quicker}; with rewards apart: [rewards_apart](rewards_apart.md)",
+            f"{quicker}; rewards apart: `rewards_apart.py`",
         ),
         ("AgentMath, arXiv:2512.20745", "4 to 5 × with partial rollouts and balanced requests", partial),
         ("VerlTool, arXiv:2509.01055", "1.69 × (one turn), 2.06 × (three turns) the rollout", quicker),

@@ -84,7 +84,6 @@ class Setting:
 
 FITTED = (
     Setting(turns=2, places=4),
-    Setting(turns=4, places=12),
     Setting(turns=3, places=32),
     Setting(turns=3, places=96, ahead=1, bound=1),
 )
@@ -214,7 +213,7 @@ class Fitted:
     pass_seconds: float
     read_seconds_per_token: float
     turn_seconds: float
-    """Of the run's process for each turn, in which the engine does nothing."""
+    """Of the run's process for each turn."""
     prompt_tokens: float
     answer_tokens: float
     update_seconds: float
@@ -237,7 +236,7 @@ def scenario(setting: Setting, fitted: Fitted, tokens: float, *, updates: int, s
             fitted.step_seconds,
             fitted.step_seconds_per_sequence,
             step_seconds_per_row=fitted.step_seconds_per_row,
-            prefill_seconds=fitted.turn_seconds,
+            prefill_seconds=fitted.turn_seconds,  # they share an interpreter
             prefill_seconds_per_token=fitted.read_seconds_per_token,
             pass_seconds=fitted.pass_seconds,
             max_sequences=256,
@@ -277,7 +276,7 @@ def fit(runs: dict[Setting, dict[str, Any]], steps: list[Step]) -> Fitted:
     passes = np.array([step for step in steps if step[1]], dtype=float)
     drawn = passes[:, 2] > 0
     beside_drawing = passes[:, 0] - drawn * (step + each_sequence * passes[:, 2] + each_row * passes[:, 3])
-    passing, each_read = _rates(np.maximum(beside_drawing, 1e-4), np.ones(len(passes)), passes[:, 1])
+    passing, each_read = _rates(beside_drawing, np.ones(len(passes)), passes[:, 1])
     fixed, per_token = _rates(
         np.array([run["update"] for run in runs.values()]),
         np.ones(len(runs)),
@@ -302,11 +301,11 @@ def fit(runs: dict[Setting, dict[str, Any]], steps: list[Step]) -> Fitted:
 
 
 def _rates(seconds: np.ndarray, *causes: np.ndarray) -> list[float]:
-    """What each of the causes takes a time, none less than nothing: by least squares of relative errors."""
+    """What each of the causes takes a time, none less than nothing: by least squares of seconds, not of shares of
+    them: what a run takes is their sum."""
     kept = list(range(len(causes)))
     while True:
-        scaled = np.stack([causes[k] / seconds for k in kept], axis=1)
-        found = np.linalg.lstsq(scaled, np.ones(len(seconds)), rcond=None)[0]
+        found = np.linalg.lstsq(np.stack([causes[k] for k in kept], axis=1), seconds, rcond=None)[0]
         if (found >= 0).all():
             return [float(found[kept.index(k)]) if k in kept else 0.0 for k in range(len(causes))]
         kept.pop(int(found.argmin()))
@@ -407,7 +406,7 @@ def page(told: dict[str, Any]) -> str:
         f"{1e3 * rates['step_seconds_per_sequence']:.3f} ms a sequence and {1e3 * rates['step_seconds_per_row']:.3f} "
         f"ms a row that lies among them; a pass over prompts "
         f"{1e3 * rates['pass_seconds']:.2f} ms and {1e6 * rates['read_seconds_per_token']:.0f} µs a token, the run's "
-        f"process {1e3 * rates['turn_seconds']:.2f} ms a turn; an update {rates['update_seconds']:.3f} s and "
+        f"own process {1e3 * rates['turn_seconds']:.2f} ms a turn; an update {rates['update_seconds']:.3f} s and "
         f"{1e6 * rates['update_seconds_per_token']:.1f} µs a token; a step {rates['between_seconds']:.3f} s beside.",
         "",
         f"Of {len(held)} held-out settings {within} are foreseen within 15 %; the median error is "
