@@ -25,6 +25,8 @@ from torch.nn.functional import pad, rms_norm
 from whetstone.inference.attention import attend_to_rows
 from whetstone.inference.beginnings import Reading, attend, reading_of
 from whetstone.inference.cache import RowCache
+from whetstone.inference.columns import Columns, suits
+from whetstone.inference.compiled import compiled
 from whetstone.inference.threads import Shares
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
@@ -49,6 +51,8 @@ class Blocks:
 
     model: Any
     reads_beginnings: bool = True
+    columns: Columns | None = None
+    """The same blocks in half precision, where this machine can."""
 
     def states(self, ids: Tensor, places: Tensor, cache: RowCache, prompts: Sequence[int] | None = None) -> Tensor:
         """Feed tokens to the rows the cache is aimed at.
@@ -61,6 +65,8 @@ class Blocks:
         Returns:
             [N, L, hidden] normed, as the head reads them.
         """
+        if self.columns is not None and len(ids) == len(cache.chosen):
+            return self.columns.states(ids, places, cache)
         embeddings = self.model.model.embed_tokens.weight
         if embeddings.dtype == torch.float32:  # its bits are what they are with so many threads
             return self._states(ids, places, cache, prompts, contextlib.nullcontext)
@@ -147,7 +153,10 @@ def blocks_of(model: torch.nn.Module, *, reads_beginnings: bool = True) -> Block
     body: Any = model.model
     if {name for name, _ in body.named_children()} != {"embed_tokens", "layers", "norm", "rotary_emb"}:
         return None
-    return Blocks(model, reads_beginnings) if all(map(_is_block, body.layers)) and _is_norm(body.norm) else None
+    if not (all(map(_is_block, body.layers)) and _is_norm(body.norm)):
+        return None
+    functions = compiled() if suits(model) else None
+    return Blocks(model, reads_beginnings, None if functions is None else Columns(model, functions))
 
 
 def _is_block(layer: Any) -> bool:
