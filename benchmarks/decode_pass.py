@@ -10,25 +10,31 @@ row. Told are milliseconds a pass and a draw, and shares of the profiler's time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from circumstances import circumstances
 from engine import GROUP, SEQUENCES, model_of, pretrained, prompts
 from whetstone.inference import Sampling
+from whetstone.inference.compiled import Compiled
 from whetstone.inference.forward import RowForward
 from whetstone.inference.sampling import draw
 
 _KINDS = {
     "products": {"aten::mm", "aten::addmm"},
-    "attention": {"aten::bmm", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::_softmax"},
+    "attention": {"aten::bmm", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::_softmax", "attend"},
     "writing keys": {"aten::index_copy_", "aten::_index_put_impl_"},
+    "compiled but attention": {"add_and_norm", "turn", "gate"},
 }
+_COMPILED = ("attend", "add_and_norm", "turn", "gate")
+"""Functions the profiler does not see by itself."""
 
 
 class Decoding:
@@ -68,9 +74,30 @@ class Decoding:
         return found
 
 
+@contextlib.contextmanager
+def compiled_functions_seen() -> Iterator[None]:
+    """As long as the block lasts, the profiler is told of them."""
+    plain = {name: vars(Compiled)[name] for name in _COMPILED}
+
+    def told(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            with record_function(name):
+                return function(*args)
+
+        return call
+
+    for name, function in plain.items():
+        setattr(Compiled, name, told(name, function))
+    try:
+        yield
+    finally:
+        for name, function in plain.items():
+            setattr(Compiled, name, function)
+
+
 def shares_of(decoding: Decoding, count: int) -> dict[str, float]:
     """Kinds of operations and the rest, as shares of the profiler's time."""
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
+    with compiled_functions_seen(), profile(activities=[ProfilerActivity.CPU]) as seen:
         decoding.steps(count)
     spent = {event.key: event.self_cpu_time_total for event in seen.key_averages()}
     whole = sum(spent.values())
@@ -109,7 +136,7 @@ def main() -> None:
         return
     print(f"{told['pass_milliseconds']:.1f} ms a pass, {told['draw_milliseconds']:.1f} a draw; {told['dtype']}")
     for kind, share in told["shares"].items():
-        print(f"{kind:<14} {share:6.1%}")
+        print(f"{kind:<22} {share:6.1%}")
 
 
 if __name__ == "__main__":
