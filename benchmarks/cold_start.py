@@ -113,7 +113,12 @@ def made(batches: int, ways: str) -> tuple[Resolved, Resolved | None]:
 def measured(folder: Path, summary: Mapping[str, Any]) -> dict[str, float | None]:
     """Success, entropy and pass@k, before reinforcement and behind it."""
     began = run_recipe(folder).recipe.policy.path
-    asked = {"episodes": TASKS, "samples": SAMPLES, "temperature": 1.0, "progress": Progress(quiet=True)}
+    asked: dict[str, Any] = {
+        "episodes": TASKS,
+        "samples": SAMPLES,
+        "temperature": 1.0,
+        "progress": Progress(quiet=True),
+    }
     before = None if began is None else evaluate(folder, policy=began, **asked).pass_at
     after = evaluate(folder, **asked).pass_at
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3
 
 from tests_models import GROUPED
 from whetstone.inference.blocks import blocks_of
-from whetstone.inference.compiled import WIDTHS, compiled
+from whetstone.inference.compiled import _INSTRUCTIONS, WIDTHS, compiled, lacking
 from whetstone.inference.forward import RowForward
 
 SHAPE = {**GROUPED, "hidden_size": 192, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32}
@@ -137,10 +137,27 @@ def test_other_formulas_than_these_are_left_to_pytorch():
     assert blocks_of(llama().float()).columns is None
 
 
-@pytest.mark.parametrize("compiler", [None, "/bin/false"])
-def test_without_a_compiler_pytorch_does_it(monkeypatch, tmp_path, compiler):
+@needs_it
+def test_what_is_there_lacks_nothing():
+    assert lacking() is None
+
+
+@pytest.mark.parametrize(
+    ("compiler", "said"),
+    [(None, "no C++ compiler: apt-get install g++"), ("/bin/false", "the compiler fails: it says nothing")],
+)
+def test_without_a_compiler_pytorch_does_it(monkeypatch, tmp_path, compiler, said):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("whetstone.inference.compiled.shutil.which", lambda name: compiler)
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: dict.fromkeys(_INSTRUCTIONS, True))
+    monkeypatch.setattr("whetstone.inference.compiled.platform.machine", lambda: "x86_64")
     assert compiled.__wrapped__() is None
+    assert lacking() == said
     with contextlib.suppress(FileNotFoundError):
         assert not list((tmp_path / "whetstone" / "compiled").iterdir())  # nothing half made is left
+
+
+def test_another_processor_leaves_it_to_pytorch(monkeypatch):
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx512_f": True})
+    assert compiled.__wrapped__() is None
+    assert lacking() == "the processor has no AVX-512 with bfloat16"

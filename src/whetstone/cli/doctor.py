@@ -29,6 +29,7 @@ from whetstone.errors import RecipeError
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.extras import install_command
 from whetstone.inference import rows_are_summed_alike
+from whetstone.inference.compiled import lacking
 from whetstone.plain_json import to_json
 from whetstone.policies import available_devices, described, find_device, free_memory
 from whetstone.recipe import Resolved, load_recipe
@@ -104,6 +105,7 @@ async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
 def examine() -> dict[str, dict[str, Any]]:
     """Facts by area."""
     chosen = next((o.isolation for o in offers() if not o.missing and o.isolation is not Isolation.UNSAFE), None)
+    less = lacking()
     return {
         "machine": {
             "python": platform.python_version(),
@@ -117,6 +119,7 @@ def examine() -> dict[str, dict[str, Any]]:
             "auto": f"{find_device('auto')} (policy.device: auto)",
             "free_gib": {str(device): _free_gib(device) for device in available_devices()},
             "torch_threads": torch.get_num_threads(),
+            "bfloat16": f"sampled by PyTorch's own operations: {less}" if less else "sampled by compiled functions",
             "repeatable": "bit for bit whatever the batch" if rows_are_summed_alike() else "up to rounding",
         },
         "packages": {name: _package(name) for name in ("torch", "transformers", "tokenizers", "numpy")},

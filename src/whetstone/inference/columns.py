@@ -162,7 +162,8 @@ def _seen(cache: RowCache) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         rows, lengths = cache.chosen.repeat_interleave(cache.places.shape[1]), cache.places.flatten() + 1
         return rows, rows, torch.zeros_like(rows), lengths, torch.arange(len(rows))
     rows, lengths = cache.chosen, cache.places[:, 0]
-    sources, shared, order = rows.tolist(), [0] * len(rows), []
+    order: list[int] = []
+    sources, shared = rows.tolist(), [0] * len(rows)
     numbers, known = list(sources), lengths.tolist()
     for one in cache.origins.shared(numbers, [max(1, length) for length in known]):
         order += one.members

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ WIDTHS = frozenset((32, 64, 96, 128, 256))
 """Numbers of a head that attention is compiled for."""
 
 _POINTER, _COUNT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_ARGUMENTS = {
+_ARGUMENTS: dict[str, list[Any]] = {
     "attend": [_POINTER] * 9 + [_COUNT] * 5 + [_FLOAT, _COUNT],
     "add_and_norm": [_POINTER] * 4 + [_COUNT] * 2 + [_FLOAT, _COUNT],
     "turn": [_POINTER] * 5 + [_COUNT] * 4,
@@ -122,22 +123,43 @@ class Compiled:
 
 @functools.cache
 def compiled() -> Compiled | None:
-    """The functions, compiled when first asked for; None where this machine cannot."""
+    """The functions, compiled when first asked for; None where this machine cannot: see `lacking`."""
+    try:
+        return Compiled(_library())
+    except (_Lacking, OSError, subprocess.SubprocessError):
+        return None
+
+
+def lacking() -> str | None:
+    """Why PyTorch's own operations have to do; None where the functions are there, which may compile them."""
+    try:
+        Compiled(_library())
+    except subprocess.CalledProcessError as failed:
+        said = failed.stderr.decode(errors="replace").strip() or "it says nothing"
+        return f"the compiler fails: {said.splitlines()[0]}"
+    except (_Lacking, OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return None
+
+
+class _Lacking(Exception):
+    """Something is not here; says what."""
+
+
+def _library() -> Path:
+    """Where the library is, once it is made."""
     there = torch.cpu.get_capabilities()
     if sys.platform != "linux" or platform.machine() != "x86_64" or not all(map(there.get, _INSTRUCTIONS)):
-        return None
+        raise _Lacking("the processor has no AVX-512 with bfloat16")
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
-        return None
+        raise _Lacking("no C++ compiler: apt-get install g++")
     options = [*_OPTIONS, *(f"-m{name.replace('_', '')}" for name in _INSTRUCTIONS)]
     mark = hashlib.sha256("\n".join([compiler, *options]).encode() + _SOURCE.read_bytes()).hexdigest()[:16]
     library = cache_folder() / "compiled" / f"columns-{mark}.so"
-    try:
-        if not library.is_file():
-            _compile([compiler, *options], library)
-        return Compiled(library)
-    except (OSError, subprocess.SubprocessError):
-        return None
+    if not library.is_file():
+        _compile([compiler, *options], library)
+    return library
 
 
 def _compile(command: list[str], library: Path) -> None:
