@@ -43,6 +43,11 @@ Judges and reward models of a recipe have a `device` of their own, and take a GP
 Where engine and learner share a GPU and take turns (`reinforcement.admit_ahead: 0`), the engine gives the memory of its
 keys back before each update.
 
+On a CPU with AVX-512 and its instructions for bfloat16, models of Llama's kind are sampled in bfloat16 with a few
+functions of ours in C++ between products, 1.5 times as quick with SmolLM2. They are compiled when first needed, once a
+machine, and kept in the user's cache folder (`XDG_CACHE_HOME`). Where there is no compiler, PyTorch's own operations do
+the same; `whetstone doctor` says which of the two it is here.
+
 ## PEFT, bitsandbytes, Liger
 
 - **PEFT** makes the adapters of `policy.lora` and opens those that were saved; without it, the message has the command.
