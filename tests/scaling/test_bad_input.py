@@ -77,6 +77,7 @@ def test_an_object_store_that_would_be_full(monkeypatch):
     ("overrides", "said"),
     [
         (["scale.environment_workers=3"], "scale.environment_workers: has no effect: scale.backend is none"),
+        (["scale=local-ray", "scale.routing=load"], "scale.routing: has no effect: there is one engine replica"),
         (["scale=local-ray", "scale.address=here:1"], "only `ray` joins a cluster"),
         (["scale=local-ray", "scale.tensor_parallel=2"], "engine local computes on one device"),
         (

@@ -43,12 +43,12 @@ class Fake:
         self.forgot.append(episode)
 
 
-def engine_of(*replicas, patience=5.0):
-    return ReplicatedEngine(replicas, abilities=EngineAbilities(), patience_seconds=patience)
+def engine_of(*replicas, patience=5.0, routing="prefix"):
+    return ReplicatedEngine(replicas, abilities=EngineAbilities(), patience_seconds=patience, routing=routing)
 
 
-def ask(engine, episode):
-    return asyncio.ensure_future(engine.generate([1], Sampling(4), episode=episode))
+def ask(engine, episode, prompt=(1,)):
+    return asyncio.ensure_future(engine.generate(prompt, Sampling(4), episode=episode))
 
 
 def test_an_episode_stays_with_its_replica_and_new_ones_go_where_the_least_is_asked():
@@ -65,6 +65,58 @@ def test_an_episode_stays_with_its_replica_and_new_ones_go_where_the_least_is_as
     assert {*one.asked} == {"a", "c"}
     assert {*two.asked} == {"b", "d"}
     assert (one.forgot, two.forgot) == (["a"], [])
+
+
+def asked_at_once(prompts, **options):
+    """Which episodes each of two replicas is asked for, where nothing is answered before all have asked."""
+
+    async def main():
+        one, two = Fake("one"), Fake("two")
+        engine = engine_of(one, two, **options)
+        one.let.clear()
+        two.let.clear()
+        waiting = []
+        for episode, prompt in prompts:
+            waiting.append(ask(engine, episode, prompt))
+            await asyncio.sleep(0)
+        one.let.set()
+        two.let.set()
+        await asyncio.gather(*waiting)
+        await engine.close()
+        return one.asked, two.asked
+
+    return asyncio.run(main())
+
+
+def test_siblings_go_where_their_beginning_is_until_waiting_there_costs_more():
+    one, two = [7] * 160, [8] * 160
+    siblings = [("a0", one), ("b0", two), ("a1", one), ("b1", two), ("a2", one), ("b2", two)]
+    assert asked_at_once(siblings) == (["a0", "a1", "a2"], ["b0", "b1", "b2"])
+    # 160 tokens are worth a queue that is longer by two and a half requests
+    assert asked_at_once([(f"a{k}", one) for k in range(4)]) == (["a0", "a1", "a2"], ["a3"])
+
+
+def test_by_load_alone_every_request_goes_where_the_least_is_asked():
+    prompt = [7] * 160
+    assert asked_at_once([("a", prompt), ("b", prompt), ("a", prompt)], routing="load") == (["a", "a"], ["b"])
+    assert asked_at_once([("a", prompt), ("a", prompt)], routing="load") == (["a"], ["a"])
+
+
+def test_all_replicas_that_hold_an_episode_forget_it():
+    async def main():
+        one, two = Fake("one"), Fake("two")
+        engine = engine_of(one, two, routing="load")
+        one.let.clear()
+        first = ask(engine, "a")
+        await asyncio.sleep(0)
+        await ask(engine, "a")
+        one.let.set()
+        await first
+        engine.forget("a")
+        await engine.close()
+        return one.forgot, two.forgot
+
+    assert asyncio.run(main()) == (["a"], ["a"])
 
 
 def test_what_was_asked_of_a_dead_replica_is_asked_of_another():

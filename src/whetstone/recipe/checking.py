@@ -308,6 +308,8 @@ def _places_need_ray(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if not scale.on_ray:
         for key in KEYS_OF_RAY:
             yield f"scale.{key}", "scale.backend is none: all is in one process"
+    elif scale.engine_replicas == 1 and not scale.late_replicas:
+        yield "scale.routing", "there is one engine replica (scale.engine_replicas)"
     if scale.backend != "ray":
         yield "scale.address", f"scale.backend is {scale.backend}, and only `ray` joins a cluster that is there"
         for kind in ("environment_workers", "engine_replicas"):

@@ -30,6 +30,10 @@ class ScaleSettings(Settings):
     """Engines that sample, each with all weights; an episode stays with one as long as it lives."""
     engine_replicas_most: int | None = Field(None, ge=1)
     """Up to how many there may be, as of `environment_workers_most`; one that joins is given the weights of now."""
+    routing: Literal["prefix", "load"] = "prefix"
+    """Which replica draws. `prefix`: an episode stays where its keys are, and a new one goes where it has least to wait
+    for, siblings to the replica that has their beginning unless its queue is longer than that is worth. `load`: every
+    request goes where the least is asked, and prompts are computed wherever that is."""
     tensor_parallel: int = Field(1, ge=1)
     """GPUs one replica is spread over, where its engine can (`vllm`, `sglang`)."""
     engine_addresses: list[str] = []
@@ -85,6 +89,7 @@ def backend_alone() -> BeforeValidator:
 
 KEYS_OF_RAY = (
     "environment_workers", "environment_workers_most", "reward_workers", "engine_replicas", "engine_replicas_most",
-    "tensor_parallel", "engine_addresses", "colocated", "worker_cpus", "replica_cpus", "replica_gpus", "start_seconds",
+    "routing", "tensor_parallel", "engine_addresses", "colocated", "worker_cpus", "replica_cpus", "replica_gpus",
+    "start_seconds",
 )  # fmt: skip
 """What nothing reads where all is in one process."""

@@ -17,7 +17,7 @@ from whetstone.compute_thread import run_in_compute_thread
 from whetstone.inference.protocol import EngineAbilities, InFlight, Weights
 from whetstone.scaling.protocol import Gone, Parcel, Replica, Say
 from whetstone.scaling.published import Published
-from whetstone.scaling.replicated_engine import LOOK_SECONDS, ReplicatedEngine, Seat
+from whetstone.scaling.replicated_engine import LOOK_SECONDS, ReplicatedEngine, Routing, Seat
 
 
 class PublishingEngine(ReplicatedEngine):
@@ -39,9 +39,15 @@ class PublishingEngine(ReplicatedEngine):
         abilities: EngineAbilities,
         patience_seconds: float,
         say: Say,
+        routing: Routing = "prefix",
     ) -> None:
         super().__init__(
-            replicas, late=late, abilities=abilities, patience_seconds=patience_seconds, version=published.version
+            replicas,
+            late=late,
+            abilities=abilities,
+            patience_seconds=patience_seconds,
+            version=published.version,
+            routing=routing,
         )
         self._late = set(self.seats[len(replicas) :])
         self._published, self.say = published, say

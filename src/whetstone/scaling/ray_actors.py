@@ -45,7 +45,7 @@ from whetstone.scaling.protocol import (
     WorkerStatus,
 )
 from whetstone.scaling.published import Shelf
-from whetstone.scaling.replicated_engine import ReplicatedEngine
+from whetstone.scaling.replicated_engine import ReplicatedEngine, Routing
 from whetstone.scaling.spread_reward import ComparingSpreadReward, SpreadReward
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -231,6 +231,7 @@ class WorkerMaking:
     abilities: EngineAbilities
     places: int
     patience_seconds: float
+    routing: Routing
     folders: tuple[str, ...]
     """In which modules of the recipe are looked for."""
     isolation: Isolation | None
@@ -250,6 +251,7 @@ class WorkerActor:
             late=making.late,
             abilities=making.abilities,
             patience_seconds=making.patience_seconds,
+            routing=making.routing,
         )
         reward = _judged_elsewhere(assembly, making) if making.judges else None
         self.worker = EnvironmentWorker(assembly, engine, reward=reward, places=making.places, node=_node())

@@ -154,6 +154,7 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
             abilities=abilities,
             patience_seconds=scale.start_seconds,
             say=say,
+            routing=scale.routing,
         )
         undone.push_async_callback(engine.close)
         engine.start()
@@ -261,6 +262,7 @@ async def _workers(
         status.abilities,
         places,
         patience_seconds=scale.start_seconds,
+        routing=scale.routing,
         folders=tuple(searched()),
         isolation=strongest(),
     )

@@ -1,6 +1,6 @@
-"""How do several engines look like one? An episode stays where its keys are; a new one goes where the least is asked.
+"""How do several engines look like one? An episode stays where its keys are; a new one goes where least is to be done.
 
-    generate → the episode's replica, or the least asked one → answer
+    generate → the episode's replica, or the one with least to do for it → answer
              → gone → another replica, from the same tokens → answer
 
 A replica that dies takes nobody with it: what was asked of it is asked of another, which computes the prompt afresh and
@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from whetstone.errors import InfrastructureError
 from whetstone.inference.protocol import (
@@ -31,8 +31,12 @@ from whetstone.inference.protocol import (
     Weights,
 )
 from whetstone.scaling.protocol import Gone, Replica, ReplicaStatus
+from whetstone.scaling.routing import Sent, chain_of, cost
 
 T = TypeVar("T")
+Routing = Literal["prefix", "load"]
+"""By what a replica is chosen: `prefix`, what it has of the prompt and how much is asked of it, and an episode stays;
+`load`, how much is asked of it alone, request by request."""
 
 LOOK_SECONDS = 0.5
 """Between two looks at a replica."""
@@ -50,7 +54,9 @@ class Seat:
     others: int = 0
     """Requests of others in it, when it last answered."""
     episodes: set[str] = field(default_factory=set)
-    """Those that stay with it."""
+    """Those that it may hold keys of."""
+    sent: Sent = field(default_factory=Sent)
+    """Beginnings of prompts that it was sent lately."""
     status: ReplicaStatus | None = None
     """When it was last looked at."""
     before: EngineStatistics = field(default_factory=EngineStatistics)
@@ -67,6 +73,7 @@ class Seat:
         if self.status is not None and (self.status.process, self.status.node) != (status.process, status.node):
             self.before = summed(self.before, self.status.statistics)
             self.died += 1
+            self.sent.forget()
         self.status = status
         self.others = max(0, status.asked - self.mine)
 
@@ -79,6 +86,7 @@ class ReplicatedEngine:
         late: Others, which are asked from when they are ready.
         abilities: What all of them give.
         patience_seconds: For which a request waits where all are gone.
+        routing: By what a replica is chosen.
     """
 
     def __init__(
@@ -89,8 +97,9 @@ class ReplicatedEngine:
         abilities: EngineAbilities,
         patience_seconds: float,
         version: int = 0,
+        routing: Routing = "prefix",
     ) -> None:
-        self.abilities, self.patience_seconds = abilities, patience_seconds
+        self.abilities, self.patience_seconds, self.routing = abilities, patience_seconds, routing
         self.version = version
         """See `Engine.version`."""
         self.rerouted = 0
@@ -132,11 +141,11 @@ class ReplicatedEngine:
             seat.others = max(0, answer.asked - seat.mine)
             return answer.generation
 
-        return await self._asked(ask, episode)
+        return await self._asked(ask, prompt, episode)
 
     async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
         """See `Engine.score`."""
-        return await self._asked(lambda seat: seat.replica.score(tokens, start=start), None)
+        return await self._asked(lambda seat: seat.replica.score(tokens, start=start), tokens, None)
 
     def abort(self, episode: str) -> None:
         """See `Engine.abort`."""
@@ -145,10 +154,11 @@ class ReplicatedEngine:
 
     def forget(self, episode: str) -> None:
         """See `Engine.forget`."""
-        seat = self._at.pop(episode, None)
-        if seat is not None:
-            seat.episodes.discard(episode)
-            seat.replica.forget(episode)
+        self._at.pop(episode, None)
+        for seat in self.seats:
+            if episode in seat.episodes:
+                seat.episodes.discard(episode)
+                seat.replica.forget(episode)
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
         """Not here: the process that learns gives replicas their weights.
@@ -177,9 +187,9 @@ class ReplicatedEngine:
             if not seat.up:
                 self._lose(seat)
 
-    async def _asked(self, ask: Callable[[Seat], Awaitable[T]], episode: str | None) -> T:
+    async def _asked(self, ask: Callable[[Seat], Awaitable[T]], prompt: Sequence[int], episode: str | None) -> T:
         while True:
-            seat = await self._seat(episode)
+            seat = await self._seat(prompt, episode)
             seat.mine += 1
             try:
                 return await ask(seat)
@@ -189,14 +199,14 @@ class ReplicatedEngine:
             finally:
                 seat.mine -= 1
 
-    async def _seat(self, episode: str | None) -> Seat:
-        """Where an episode stays, or the least asked.
+    async def _seat(self, prompt: Sequence[int], episode: str | None) -> Seat:
+        """Where an episode stays, or where least is to be done for it.
 
         Raises:
             InfrastructureError: None can be asked, and none came back in time.
         """
         seat = self._at.get(episode) if episode is not None else None
-        if seat is not None and seat.up:
+        if seat is not None and seat.up and self.routing == "prefix":
             return seat
         began = time.perf_counter()
         while not (up := [seat for seat in self.seats if seat.up]):
@@ -212,12 +222,26 @@ class ReplicatedEngine:
                     await self._changed.wait()
             except TimeoutError:
                 continue
-        best = min(up, key=lambda seat: seat.load)
+        best = self._best(up, prompt if episode is not None else ())
         if episode is not None:
-            if seat is not None:
+            if seat is not None and not seat.up:
                 seat.episodes.discard(episode)
             self._at[episode] = best
             best.episodes.add(episode)
+        return best
+
+    def _best(self, up: Sequence[Seat], prompt: Sequence[int]) -> Seat:
+        """Of those that can be asked, the one with least to do for a prompt."""
+        if self.routing == "load" or len(up) == 1 or not prompt:
+            return min(up, key=lambda seat: seat.load)
+        chain = chain_of(prompt)
+
+        def done_soonest(seat: Seat) -> tuple[int, int]:
+            waiting, episodes = seat.load
+            return cost(len(prompt), seat.sent.matched(chain), waiting), episodes
+
+        best = min(up, key=done_soonest)
+        best.sent.note(chain)
         return best
 
     def _lose(self, seat: Seat) -> None:

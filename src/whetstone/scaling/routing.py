@@ -1,0 +1,80 @@
+"""Which replica is asked next? The one that has least to do for it: tokens of the prompt it lacks, and who waits there.
+
+    cost = tokens of the prompt whose keys it lacks + REQUEST_TOKENS × requests in it
+
+Siblings of a group begin alike, and turns of an episode go on from one another; a replica that has those keys computes
+them no more. Where its queue is longer than that is worth, another is asked.
+
+Easy to get wrong: what a replica has is only guessed here, from what was sent to it lately. A wrong guess costs a
+prompt's computing and nothing else, for a draw depends on its seed and its place alone.
+
+Source: AgentMath, arXiv:2512.20745 (balancing by prefixes); the weight is ours.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+BLOCK = 32
+"""Beginnings are told apart by so many tokens at a time."""
+REQUEST_TOKENS = 64
+"""Tokens of a prompt that take as long to compute as one more request makes a replica slower: a row of a decode step
+costs about three tokens of a prompt, over some twenty steps (`benchmarks/simulated.py`)."""
+REMEMBERED = 4096
+"""Blocks, of what was sent to a replica lately."""
+
+
+class Sent:
+    """What beginnings a replica was sent lately."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def matched(self, chain: Sequence[int]) -> int:
+        """Tokens of a prompt that it has, as whole blocks.
+
+        Args:
+            chain: See `chain_of`.
+        """
+        count = 0
+        for block in chain:
+            if block not in self._blocks:
+                break
+            count += 1
+        return count * BLOCK
+
+    def note(self, chain: Sequence[int]) -> None:
+        """It was sent this prompt."""
+        for block in chain:
+            self._blocks[block] = None
+            self._blocks.move_to_end(block)
+        while len(self._blocks) > REMEMBERED:
+            self._blocks.popitem(last=False)
+
+    def forget(self) -> None:
+        """It began again: it has nothing."""
+        self._blocks.clear()
+
+
+def chain_of(prompt: Sequence[int]) -> list[int]:
+    """One number for each whole block of a prompt, which stands for all up to its end."""
+
+    def blocks() -> Iterator[int]:
+        before = 0
+        for start in range(0, len(prompt) - BLOCK + 1, BLOCK):
+            before = hash((before, *prompt[start : start + BLOCK]))
+            yield before
+
+    return list(blocks())
+
+
+def cost(prompt: int, matched: int, load: int) -> int:
+    """Of asking a replica, in tokens of a prompt.
+
+    Args:
+        prompt: Its tokens.
+        matched: Those the replica has.
+        load: Requests in it.
+    """
+    return prompt - matched + REQUEST_TOKENS * load
