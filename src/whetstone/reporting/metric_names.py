@@ -88,6 +88,7 @@ METRICS = _rows({
         ("scale/worker_queue", "episodes", "Episodes that waited for a place in a worker, in the mean."),
         ("scale/replica_utilisation", "share", "Of the step's time in which engine replicas computed."),
         ("scale/replica_queue", "requests", "Requests in a replica, in the mean."),
+        ("scale/prefix_cache_hit_rate", "share", "Of the prompts' tokens, those whose keys a replica had already."),
         ("scale/transfer_seconds", "seconds", "Until all replicas had the step's new weights, and had checked them."),
         ("scale/transfer_mib", "MiB", "Weights that were sent in the step, once for all replicas."),
         ("scale/rerouted", "requests", "Asked of another replica because one was gone."),

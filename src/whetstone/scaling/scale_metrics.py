@@ -86,8 +86,11 @@ class ScaleMetrics:
         now = time.perf_counter()
         seconds, self._since = max(1e-9, now - self._since), now
         replicas = max(1, self.engine.count)
+        done = self.engine.statistics
         counts = {
-            "engine": self.engine.statistics.busy_seconds,
+            "engine": done.busy_seconds,
+            "cached": done.cached_tokens,
+            "computed": done.prefill_tokens,
             "rerouted": self.engine.rerouted + sum(status.rerouted for status in self.pool.seen()),
             "replicas_died": sum(seat.died for seat in self.engine.seats),
             "workers_died": sum(post.died for post in self.pool.posts),
@@ -108,6 +111,7 @@ class ScaleMetrics:
             "scale/worker_queue": self._waiting.taken(),
             "scale/replica_utilisation": min(1.0, new["engine"] / (replicas * seconds)),
             "scale/replica_queue": self._asked.taken(),
+            "scale/prefix_cache_hit_rate": new["cached"] / max(1.0, new["cached"] + new["computed"]),
             "scale/transfer_seconds": sum(took for took, _ in transfers),
             "scale/transfer_mib": sum(count for _, count in transfers) / 2**20,
             "scale/rerouted": new["rerouted"],
