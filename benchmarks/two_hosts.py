@@ -260,6 +260,7 @@ def compared(model: Path, folder: Path, name: str, steps: int, seconds: float) -
         found[counted] = sum(row[f"scale/{counted}"] for row in rows)
     found["workers"] = [row["scale/workers"] for row in rows]
     found["replicas"] = [row["scale/replicas"] for row in rows]
+    found["nodes"] = [row["scale/nodes"] for row in rows]
     return found
 
 

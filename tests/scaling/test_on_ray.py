@@ -91,7 +91,7 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
     def at(row):
         if row["stage"] != "reinforcement":
             return
-        counts.append((row["scale/workers"], row["scale/replicas"]))
+        counts.append((row["scale/workers"], row["scale/replicas"], row["scale/nodes"]))
         if row["step"] in changes:
             gate.touch()
             threads.append(threading.Thread(target=behind_the_gate, args=(changes[row["step"]],)))
@@ -122,6 +122,6 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
         for thread in threads:
             thread.join()
     compare(weights, tmp_path / "spread")
-    assert counts[0] == (1, 1)
-    assert (2, 2) in counts, said
-    assert counts[-1] == (1, 1)
+    assert counts[0] == (1, 1, 1)
+    assert (2, 2, 2) in counts, said
+    assert counts[-1] == (1, 1, 1)

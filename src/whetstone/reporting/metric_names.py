@@ -82,6 +82,7 @@ METRICS = _rows({
     "runs on Ray (`scale`)": (
         ("scale/workers", "workers", "Environment workers that could be given groups at the end of the step."),
         ("scale/replicas", "replicas", "Engine replicas that could be asked at the end of the step."),
+        ("scale/nodes", "nodes", "On which these workers and replicas were."),
         ("scale/worker_utilisation", "share", "Places of environment workers in which an episode ran."),
         ("scale/worker_cpu_seconds", "seconds", "Processor time of the workers in the step."),
         ("scale/on_tools_fraction", "share", "Running episodes of the workers that waited for their environment."),

@@ -105,6 +105,7 @@ class ScaleMetrics:
         return {
             "scale/workers": self.pool.count,
             "scale/replicas": self.engine.count,
+            "scale/nodes": len(self._nodes()),
             "scale/worker_utilisation": self._places.taken(),
             "scale/worker_cpu_seconds": new["cpu"],
             "scale/on_tools_fraction": self._on_tools.taken(),
@@ -120,6 +121,11 @@ class ScaleMetrics:
             "scale/workers_died": new["workers_died"],
             **self._judged.total(),
         }
+
+    def _nodes(self) -> set[str]:
+        """Where those are that can be asked, as they said when they were last looked at."""
+        replicas = [seat.status for seat in self.engine.seats if seat.up]
+        return {status.node for status in (*self.pool.seen(), *replicas) if status is not None}
 
     async def _look(self) -> None:
         while True:
