@@ -343,9 +343,7 @@ def page(told: dict[str, Any]) -> str:
         one = f"{ratios['one_ahead_vs_synchronous']:.2f} × with a bound of one; {quicker} with four"
     partial = quicker
     if "drained_vs_synchronous" in ratios:
-        partial = (
-            f"{quicker}, {ratios['drained_vs_synchronous']:.2f} × without partial turns; one engine, nothing to balance"
-        )
+        partial = f"{quicker}, {ratios['drained_vs_synchronous']:.2f} × without partial turns"
     busier = f"environments {ratios['environment_utilisation']:.2f} × as busy"
     for system, claim, ours in (
         (
@@ -357,13 +355,25 @@ def page(told: dict[str, Any]) -> str:
         (
             "RollArt, arXiv:2512.22560",
             "1.35 to 2.05 × end to end",
-            f"{quicker}; rewards apart: `rewards_apart.py`",
+            f"{quicker}; with rewards apart as well: {beside('rewards_apart', 'vs_one_process')}",
         ),
-        ("AgentMath, arXiv:2512.20745", "4 to 5 × with partial rollouts and balanced requests", partial),
+        (
+            "AgentMath, arXiv:2512.20745",
+            "4 to 5 × with partial rollouts and balanced requests",
+            f"{partial}; of all three: {beside('requests_balanced', 'all')}",
+        ),
         ("VerlTool, arXiv:2509.01055", "1.69 × (one turn), 2.06 × (three turns) the rollout", quicker),
     ):
         lines.append(f"| {system} | {claim} | {ours} |")
     return "\n".join(lines) + "\n"
+
+
+def beside(name: str, ratio: str) -> str:
+    """What another bench stored, and where."""
+    path = _STORED.parent / f"{name}.json"
+    if not path.is_file():
+        return f"not measured (`{name}.py`)"
+    return f"{json.loads(path.read_text())['ratios'][ratio]:.2f} × ([{name}]({name}.md))"
 
 
 if __name__ == "__main__":
