@@ -138,8 +138,8 @@ def page(found: dict[str, Any]) -> str:
         "dividing costs.",
         "",
         "AdamW divides by the size of what it is given, so where a gradient is nearly nothing its last bits decide a "
-        "step. At a rate of 1e-4 in reinforcement, weights that differ in that drew another token now and then: in 0, 1, "
-        "6 and 50 of the 64 episodes of updates 1 to 4, whose losses then are of other episodes.",
+        "step. At a rate of 1e-4 in reinforcement, weights that differ in that drew another token now and then: in 0, "
+        "1, 6 and 50 of the 64 episodes of updates 1 to 4, whose losses then are of other episodes.",
         "",
         "| step | " + " | ".join(f"loss, gradient's norm of {count}" for count in measured) + " |",
         "| --- |" + " --- |" * len(measured),
