@@ -44,10 +44,11 @@ browser: $(READY)
 demo: $(READY)
 	$(BIN)/whetstone train demo --run-dir runs/demo $(if $(wildcard runs/demo/recipe.yaml),--resume)
 
-# writes nothing outside .venv but bytecode; what is not installed is skipped, with the command that brings it
+# writes nothing outside .venv but bytecode; what is not installed is skipped, with the command that brings it. Three
+# processes on two cores: many tests wait
 test: $(READY)
 	@$(BIN)/python -m compileall -q src  # for the processes that tests begin
-	$(BIN)/pytest -m "not slow" -n 2 --dist worksteal
+	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal
 
 # the rest: long runs, sweeps, attacks, kills, and properties with all their examples
 test-slow: $(READY) system worlds browser
@@ -58,6 +59,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python docs/generate.py --check
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

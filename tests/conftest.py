@@ -1,5 +1,6 @@
 """What every test stands on. The process that hands tests out loads neither torch nor models: they take seconds."""
 
+import gc
 import os
 import sys
 
@@ -8,6 +9,8 @@ from hypothesis import settings
 
 from tests_slow import thinned
 
+# what is made while tests are collected stays: to look through it for what could go takes seconds, again and again
+gc.disable()
 # whatever the environment says: a third of what collecting takes is compiling these files
 sys.dont_write_bytecode = False
 settings.register_profile("quick", max_examples=5, deadline=None)
@@ -27,6 +30,9 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """From here on nothing is kept: a module that a test writes twice within a second would be taken for the first."""
+    """From here on no bytecode is kept: a module that a test writes twice within a second would be taken for the first.
+    What there is by now is not looked through any more, what tests make is."""
+    gc.freeze()
+    gc.enable()
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
