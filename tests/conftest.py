@@ -36,3 +36,8 @@ def pytest_collection_finish():
     gc.enable()
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+
+def pytest_unconfigure():
+    """Some libraries complain of what is still there when Python ends."""
+    gc.unfreeze()
