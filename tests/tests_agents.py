@@ -3,7 +3,6 @@
 import asyncio
 import json
 
-import anthropic
 import openai
 
 from whetstone.tools import Toolset
@@ -82,6 +81,8 @@ async def by_responses(task: str, base_url: str, api_key: str) -> str:
 
 async def by_messages(task: str, anthropic_base_url: str, api_key: str) -> str:
     """The same over Anthropic's API, streamed."""
+    import anthropic  # takes a second, which others do not wait for
+
     tools = [
         {"name": f["name"], "description": f["description"], "input_schema": f["parameters"]}
         for f in (tool["function"] for tool in TOOLS)

@@ -5,7 +5,6 @@ import json
 import socket
 from contextlib import asynccontextmanager, nullcontext
 
-import anthropic
 import httpx2
 import openai
 
@@ -56,6 +55,8 @@ class Served:
         )
 
     def anthropic(self, path="", key="none", **options):
+        import anthropic  # takes a second, which others do not wait for
+
         return anthropic.AsyncAnthropic(
             api_key=key, base_url=f"http://localhost{path}", max_retries=0, http_client=self.http(), **options
         )

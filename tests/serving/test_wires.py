@@ -2,7 +2,6 @@
 
 import json
 
-import anthropic
 import openai
 import pytest
 
@@ -282,6 +281,8 @@ def test_responses_are_kept_as_long_as_there_is_room_for_them_and_for_whose_they
 
 
 def test_a_response_is_fetched_and_deleted_by_its_own_key_alone(assembly):
+    import anthropic  # takes a second, which others do not wait for
+
     keys = Keys({hashed_key(name): Key(name, hashed_key(name)) for name in ("a", "b")})
 
     async def work(served):
