@@ -305,7 +305,7 @@ def test_one_we_start_is_made_again_with_the_last_weights_when_it_is_killed(fold
 def running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may go while it is read
         return False
 
 
