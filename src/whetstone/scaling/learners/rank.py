@@ -24,7 +24,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
 
 from whetstone.learning.model_trainer import LossOf, is_out_of_memory
 from whetstone.learning.noise import EmbeddingNoise
@@ -32,6 +31,7 @@ from whetstone.learning.tally import Tally
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
 from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, command_of, on_device, receive, send
+from whetstone.scaling.learners.rank_mesh import RankMesh
 from whetstone.scaling.learners.shard_trainer import Divisible, Frozen, Pass, ShardTrainer, Whose
 from whetstone.trajectory import Segment
 
@@ -66,13 +66,18 @@ class Rank:
         meet: tuple[str, int],
         device: str,
         threads: int | None,
+        together: int,
         policy: Policy,
         settings: OptimizerSettings,
         frozen: Mapping[str, Frozen],
         own_teacher: bool,
         own_state: Sequence[dict[str, Any]] | None,
     ) -> None:
-        """Meet the others, and take a share of a policy."""
+        """Meet the others, and take a share of a policy.
+
+        Args:
+            together: How many ranks compute a pass together.
+        """
         if threads is not None:
             torch.set_num_threads(threads)
         self.trainer = None  # of another stage
@@ -82,7 +87,7 @@ class Rank:
         self.trainer = ShardTrainer(
             policy,
             settings,
-            mesh=init_device_mesh(device, (count,)),
+            mesh=RankMesh(device, count, together),
             device=self.device,
             frozen=frozen,
             own_teacher=own_teacher,
