@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,16 +48,16 @@ def tensor_plan(model: torch.nn.Module, ranks: int) -> TensorPlan:
             the number of ranks; the message says by which they can.
     """
     styles = _styles_of(model)
+    named = {
+        name: (module, styles[_any_layer(name)]) for name, module in model.named_modules() if _any_layer(name) in styles
+    }
+    _check_all_named(model, named)
     cuts: dict[str, Cut] = {}
-    partial = []
-    for name, module in model.named_modules():
-        style = styles.get(_any_layer(name))
+    for name, (module, style) in named.items():
         if style in _CUTS:
             cuts.update(_products(name, module, _CUTS[style]))
-        elif style is not None:
-            partial.append(name)
     _check_measures(model, cuts, ranks)
-    return TensorPlan(cuts, tuple(partial))
+    return TensorPlan(cuts, tuple(name for name, (_, style) in named.items() if style == _PARTIAL))
 
 
 def _styles_of(model: torch.nn.Module) -> dict[str, str]:
@@ -74,6 +74,23 @@ def _styles_of(model: torch.nn.Module) -> dict[str, str]:
             known = ", ".join([*_CUTS, _PARTIAL])
             raise PolicyError(f'models of type {kind_of(model)}: their plan has {name}: "{style}"; known are {known}')
     return styles
+
+
+def _check_all_named(model: torch.nn.Module, named: Collection[str]) -> None:
+    """See that a plan names all that has weights beside the products it cuts: what it forgot would see parts of states,
+    or have parts of a gradient, and nobody would know.
+
+    Raises:
+        PolicyError: One is not named.
+    """
+    beside = {name.rpartition(".")[0] for name in named}
+    for name, _ in model.named_parameters():
+        over = {name[:end] for end, letter in enumerate(name) if letter == "."}
+        if over & beside and not over.intersection(named):
+            raise PolicyError(
+                f"models of type {kind_of(model)}: {_any_layer(name)} stands beside what their plan divides between "
+                "ranks, and is not named there"
+            )
 
 
 def _any_layer(name: str) -> str:

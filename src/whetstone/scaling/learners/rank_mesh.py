@@ -9,7 +9,7 @@ ranks counts it once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 import torch.distributed as dist
@@ -48,16 +48,36 @@ class RankMesh:
         parallelize_module(network, self._group, styles, src_data_rank=None)
 
     @torch.no_grad()
-    def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Add up gradients of which each rank of a group has a part."""
+    def settle_gradients(self, parameters: Iterable[Tensor], partial: Collection[Tensor]) -> None:
+        """Have all ranks of a group know the same gradient of what each has all of.
+
+        They compute it alike; but where a device adds in any order, the last bits are each rank's own, and weights that
+        are one would drift apart.
+
+        Args:
+            partial: Parameters of whose gradient each rank has a part; those are added up.
+        """
+        if self.together == 1:
+            return
+        parts, group = {id(parameter) for parameter in partial}, self._group.get_group()
         for parameter in parameters:
-            if isinstance(parameter.grad, DTensor) and parameter.grad.to_local().numel():
-                dist.all_reduce(parameter.grad.to_local(), group=self._group.get_group())
+            if not isinstance(parameter.grad, DTensor) or self._is_cut(parameter):
+                continue
+            mine = parameter.grad.to_local()
+            if not mine.numel():  # as on the other ranks of this group
+                continue
+            if id(parameter) in parts:
+                dist.all_reduce(mine, group=group)
+            else:
+                dist.broadcast(mine, group=group, group_src=0)
 
     def counts(self, tensor: Tensor) -> bool:
         """Whether this rank is who counts what it has of a tensor: the only one, or the first, that has it."""
-        if self._group.get_local_rank() == 0:
-            return True
+        return self._group.get_local_rank() == 0 or self._is_cut(tensor)
+
+    @staticmethod
+    def _is_cut(tensor: Tensor) -> bool:
+        """Whether the ranks of a group have different parts of it."""
         if not isinstance(tensor, DTensor):
             return False
         names = tensor.device_mesh.mesh_dim_names or ()

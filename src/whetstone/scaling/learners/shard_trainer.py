@@ -181,7 +181,8 @@ class ShardTrainer(ModelTrainer):
                 noise=noise,
             )  # fmt: skip
         network = self._forward.network
-        self._mesh.sum_gradients(p for name in self._partial for p in network.get_submodule(name).parameters())
+        partial = [p for name in self._partial for p in network.get_submodule(name).parameters()]
+        self._mesh.settle_gradients(self.policy.trained(), partial)
         return tally
 
     @torch.no_grad()
