@@ -49,6 +49,8 @@ class Rank:
     def __init__(self) -> None:
         self.trainer: ShardTrainer | None = None
         self.device = torch.device("cpu")
+        self._meshes: dict[int, RankMesh] = {}
+        """By how many ranks compute a pass together; stages share one."""
 
     @property
     def _there(self) -> ShardTrainer:
@@ -85,10 +87,12 @@ class Rank:
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if not dist.is_initialized():
             self._meet(meet, device, rank, count)
+        if together not in self._meshes:
+            self._meshes[together] = RankMesh(device, count, together)
         self.trainer = ShardTrainer(
             policy,
             settings,
-            mesh=RankMesh(device, count, together),
+            mesh=self._meshes[together],
             device=self.device,
             frozen=frozen,
             own_teacher=own_teacher,

@@ -34,10 +34,11 @@ class RankMesh:
 
     def __init__(self, device: str, count: int, together: int = 1) -> None:
         self.together = together
-        mesh = init_device_mesh(device, (count // together, together), mesh_dim_names=(_GROUPS, _TENSOR))
+        shape, names = ((count,), (_GROUPS,)) if together == 1 else ((count // together, together), (_GROUPS, _TENSOR))
+        mesh = init_device_mesh(device, shape, mesh_dim_names=names)
         self.groups: DeviceMesh = mesh[_GROUPS]
         """This rank and those in its place in other groups, between which is divided what a group holds."""
-        self._group: DeviceMesh = mesh[_TENSOR]
+        self._group: DeviceMesh | None = mesh[_TENSOR] if together > 1 else None
 
     def divide_products(self, network: torch.nn.Module, plan: TensorPlan) -> None:
         """Divide the products of a model's layers between the ranks of each group, in place."""
@@ -57,7 +58,7 @@ class RankMesh:
         Args:
             partial: Parameters of whose gradient each rank has a part; those are added up.
         """
-        if self.together == 1:
+        if self._group is None:
             return
         parts, group = {id(parameter) for parameter in partial}, self._group.get_group()
         for parameter in parameters:
@@ -73,7 +74,7 @@ class RankMesh:
 
     def counts(self, tensor: Tensor) -> bool:
         """Whether this rank is who counts what it has of a tensor: the only one, or the first, that has it."""
-        return self._group.get_local_rank() == 0 or self._is_cut(tensor)
+        return self._group is None or self._group.get_local_rank() == 0 or self._is_cut(tensor)
 
     @staticmethod
     def _is_cut(tensor: Tensor) -> bool:
