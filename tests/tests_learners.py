@@ -141,10 +141,12 @@ def assert_close(ours, theirs):
         assert (one - other).abs().max() <= CLOSE * max(1.0, other.abs().max().item())
 
 
-def assert_same_update(form, processes, *changes, **options):
+def assert_same_update(form, processes, *changes, tensor_parallel=1, policy=lambda: None, **options):
+    """`policy` makes one, each time the same; None: the recipe's own."""
     sampled = groups(retold=form == "sequences", **options)
     batch = UpdateBatch(tuple(sampled), version=0)
-    one, several = alone(assembled(*FORMS[form], *changes)), together(assembled(*FORMS[form], *changes), processes)
+    one, other = (assembled(*FORMS[form], *changes, policy=policy()) for _ in range(2))
+    one, several = alone(one), together(other, processes, together=tensor_parallel)
     said, told = one.update(batch), several.update(batch)
     assert said.metrics["loss"] == pytest.approx(told.metrics["loss"], abs=CLOSE)
     assert one.trainer.noted

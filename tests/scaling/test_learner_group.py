@@ -201,17 +201,21 @@ def test_an_address_without_a_secret_is_refused(monkeypatch):
 @pytest.mark.slow
 def test_a_run_of_two_processes_trains_the_weights_of_one(tmp_path):
     weights, rows = [], []
-    for count in (1, 2):
+    for scale in ((), ("learner_processes=2",), ("learner_processes=2", "learner_tensor_parallel=2")):
         changes = [*SMALL, TEACHING, "ablations=null", "supervised.optimizer=adamw", "reinforcement.optimizer=adamw"]
-        run = tmp_path / f"of-{count}"
-        train(load_recipe("demo", [*changes, f"scale.learner_processes={count}"]), run, progress=Progress(quiet=True))
+        run = tmp_path / f"of-{len(scale)}"
+        recipe = load_recipe("demo", [*changes, *(f"scale.{key}" for key in scale)])
+        train(recipe, run, progress=Progress(quiet=True))
         last = sorted((run / "checkpoints").glob("step-*"))[-1]
         weights.append(load_file(last / "model.safetensors"))
         rows.append([json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()])
-    assert weights[0].keys() == weights[1].keys()
-    assert_close(list(weights[1].values()), list(weights[0].values()))
-    for one, other in zip(*rows, strict=True):
-        assert other["loss"] == pytest.approx(one["loss"], abs=1e-5)
+    alone, *several = weights
+    for found in several:
+        assert alone.keys() == found.keys()
+        assert_close(list(found.values()), list(alone.values()))
+    for one, *others in zip(*rows, strict=True):
+        for other in others:
+            assert other["loss"] == pytest.approx(one["loss"], abs=1e-5)
 
 
 def test_what_cannot_be_divided_is_refused_before_anything_is_trained():

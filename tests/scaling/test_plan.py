@@ -70,6 +70,9 @@ def test_rates_follow_their_formulas(resolved):
     operations = 6 * 8.19e9 + 6 * 36 * 4096 * 2000
     assert learner.seconds_per_token == pytest.approx(operations / (8 * 989e12 * 0.4))
     assert learner.transfer_seconds == pytest.approx(0.5 + 2 * 8.19e9 / (50e9 * 0.8))
+    pairs = learner_rates(Rates(), size, gpu, settings, context=2000, together=2, **about)
+    sent = 7 * 36 * 4096 * 2 * 2 * (2 - 1) / 2  # bytes a token, by each of a pair, of which there are four
+    assert pairs.seconds_per_token - learner.seconds_per_token == pytest.approx(sent / (4 * 50e9 * 0.8))
 
 
 def test_a_plan_deals_all_gpus_out_and_takes_the_best(resolved):
@@ -102,6 +105,17 @@ def test_the_recipes_own_scale_is_told_beside_the_best_balance():
     )
     assert best.own.balance == found.balance  # the keys that are told say what is told
     assert best.own.summary.updates_per_hour == pytest.approx(found.updates_per_hour)
+
+
+def test_gpus_that_learn_a_layer_together_hold_embeddings_whole_and_gather_less():
+    found = planned("scale.learner_processes=12", "scale.learner_tensor_parallel=4")
+    assert found.own.balance.together == 4
+    assert found.own.balance.keys["scale.learner_tensor_parallel"] == 4
+    recipe = load_recipe("demo").recipe
+    apart, four = (learner_memory(MODELS["8b"], recipe, recipe.reinforcement, 8, n).parts for n in (1, 4))
+    assert four["gathered layers"] == pytest.approx(apart["gathered layers"] / 4)
+    again = 3 * MODELS["8b"].vocabulary * MODELS["8b"].hidden
+    assert four["gradients"] - apart["gradients"] == pytest.approx(4 * again / 8 / 2**30)
 
 
 def test_a_scale_that_cannot_be_is_refused_with_its_numbers(resolved):

@@ -306,7 +306,7 @@ def assemble(
     reward = _reward(resolved)
     check_judging(resolved, reward, environment(), source)
     chat = chat_of(resolved, policy, format)
-    check_learner_processes(resolved, policy.device, say=say)
+    check_learner_processes(resolved, policy, say=say)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy = strategy_of(resolved, source, vocabulary)
     reader = StoredReader(resolved, chat, environment, policy.context_length)

@@ -81,6 +81,7 @@ def _made(assembly: Assembly, settings: OptimizerSettings, **given: Any) -> Lear
     recipe = assembly.resolved.recipe
     named = recipe.learner
     if recipe.scale.learner_processes > 1:
-        named = Part(name=_GROUP, processes=recipe.scale.learner_processes)
+        together = recipe.scale.learner_tensor_parallel
+        named = Part(name=_GROUP, processes=recipe.scale.learner_processes, tensor_parallel=together)
     learner: Learner = part_of(assembly.resolved, "learner", "learner", named, LEARNERS, given, protocol=Learner)
     return learner

@@ -12,22 +12,24 @@ from collections.abc import Callable
 
 import torch
 
+from whetstone.errors import PolicyError
+from whetstone.policies import Policy, tensor_plan
 from whetstone.recipe import Resolved
 
-_KEY = "scale.learner_processes"
+_KEY, _TOGETHER = "scale.learner_processes", "scale.learner_tensor_parallel"
 
 
-def check_learner_processes(resolved: Resolved, device: torch.device, *, say: Callable[[str], None]) -> None:
+def check_learner_processes(resolved: Resolved, policy: Policy, *, say: Callable[[str], None]) -> None:
     """See that a recipe's learner can be divided.
 
     Args:
-        device: The policy's.
+        policy: The one that learns.
         say: Told where it is slower than it could be.
 
     Raises:
         RecipeError: It cannot; the message says who can.
     """
-    recipe, count = resolved.recipe, resolved.recipe.scale.learner_processes
+    recipe, count, device = resolved.recipe, resolved.recipe.scale.learner_processes, policy.device
     if count == 1:
         return
     if recipe.learner.name != "local":
@@ -36,6 +38,12 @@ def check_learner_processes(resolved: Resolved, device: torch.device, *, say: Ca
         if settings.optimizer == "adamw_8bit":
             said = f"the blocks of {stage}.optimizer: adamw_8bit would be cut between {count} processes; use adamw"
             raise resolved.error(_KEY, f"{said}, whose state is divided: 1 / {count} of it for each")
+    together = recipe.scale.learner_tensor_parallel
+    if together > 1:
+        try:
+            tensor_plan(policy.model, together)
+        except PolicyError as error:
+            raise resolved.error(_TOGETHER, str(error)) from None
     if device.type == "cpu":
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         if count > cores:

@@ -117,4 +117,5 @@ def _balance(balance: Balance) -> str:
     )
     if balance.colocated:
         return f"{balance.learners} GPUs that learn and sample in turns, as {replicas}"
-    return f"{balance.learners} GPUs learn, {replicas} sample"
+    together = f" ({balance.together} a layer)" if balance.together > 1 else ""
+    return f"{balance.learners} GPUs learn{together}, {replicas} sample"

@@ -90,8 +90,7 @@ class Movement:
         were = torch.stack([b.norm() for b in self._before])
         return float((moved.norm() / were.norm().clamp_min(1e-12)).item())
 
-    @staticmethod
-    def _some(parameter: Tensor) -> Tensor:
+    def _some(self, parameter: Tensor) -> Tensor:
         return parameter.detach().flatten()[:MOVEMENT_LOOKED_AT]
 
 

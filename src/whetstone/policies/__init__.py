@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from whetstone.policies.policy import Policy, freeze, holds_adapters, load_policy, placed, save_policy
     from whetstone.policies.precision import Precision, check_dtype, in_dtype, in_precision, suitable_dtype
     from whetstone.policies.published import PUBLISHED
+    from whetstone.policies.tensor_parallel import Cut, TensorPlan, tensor_plan
     from whetstone.policies.tiny import build_tiny
     from whetstone.policies.view import clone_trainable, on_cpu, with_attention
     from whetstone.policies.weights import StoredWeights, stored_weights
@@ -59,6 +60,7 @@ __all__ = [
     "FAULTS",
     "PUBLISHED",
     "Critic",
+    "Cut",
     "ExportPrecision",
     "KeptModel",
     "Origin",
@@ -66,6 +68,7 @@ __all__ = [
     "Policy",
     "Precision",
     "StoredWeights",
+    "TensorPlan",
     "adapter_alpha",
     "adapter_shape",
     "adapters_off",
@@ -116,6 +119,7 @@ __all__ = [
     "stored_weights",
     "suitable_dtype",
     "takes",
+    "tensor_plan",
     "vocabulary_of",
     "with_attention",
     "without_adapters",

@@ -80,6 +80,9 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _scale(recipe: Recipe) -> Iterator[tuple[str, str]]:
     scale, engine = recipe.scale, recipe.engine.name
+    if scale.learner_processes % scale.learner_tensor_parallel:
+        said = f"{scale.learner_processes} processes (scale.learner_processes) are not groups of"
+        yield "scale.learner_tensor_parallel", f"{said} {scale.learner_tensor_parallel}; it must divide them"
     if not scale.on_ray:
         return
     if scale.tensor_parallel > 1 and engine == "local":
@@ -314,6 +317,8 @@ def _places_need_ray(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "scale.address", f"scale.backend is {scale.backend}, and only `ray` joins a cluster that is there"
         for kind in ("environment_workers", "engine_replicas"):
             yield f"scale.{kind}_most", f"scale.backend is {scale.backend}, and only a cluster (`ray`) grows"
+    if scale.learner_processes == 1:
+        yield "scale.learner_tensor_parallel", "scale.learner_processes is 1: one process computes all of a layer"
     if scale.mirror is None:
         yield "scale.mirror_seconds", "scale.mirror is null: nothing is sent"
     if scale.backend != "local-ray":

@@ -40,6 +40,9 @@ class ScaleSettings(Settings):
     """Addresses of servers that run already, one for each replica, instead of `engine.address`."""
     learner_processes: int = Field(1, ge=1)
     """Processes that learn together, each with a share of the weights and of every batch."""
+    learner_tensor_parallel: int = Field(1, ge=1)
+    """How many of `learner_processes` compute each layer together, each with some of its heads and of its MLP's units
+    (tensor parallelism); it divides them. Batches are dealt out to groups of so many."""
     colocated: bool = False
     """Whether replicas are on the learner's GPUs and take turns with it."""
     worker_cpus: float = Field(1.0, gt=0)

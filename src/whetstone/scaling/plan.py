@@ -25,6 +25,7 @@ from whetstone.scaling.plan_memory import (
     LearnerMemory,
     ReplicaMemory,
     fitting_learner,
+    learner_fits,
     learner_memory,
     replica_memory,
     smallest_replica,
@@ -54,6 +55,8 @@ class Balance:
     tensor_parallel: int
     colocated: bool
     """Whether the same GPUs do both, in turns."""
+    together: int = 1
+    """GPUs that compute each of the learner's layers together."""
 
     @property
     def gpus(self) -> int:
@@ -67,6 +70,7 @@ class Balance:
             "scale.learner_processes": self.learners,
             "scale.engine_replicas": self.replicas,
             "scale.tensor_parallel": self.tensor_parallel,
+            **({"scale.learner_tensor_parallel": self.together} if self.together > 1 else {}),
             **({"scale.colocated": True} if self.colocated else {"scale.replica_gpus": 1}),
         }
 
@@ -122,7 +126,13 @@ def own_balance(resolved: Resolved) -> Balance | None:
     scale = resolved.recipe.scale
     if not scale.on_ray or not (scale.replica_gpus or scale.colocated):
         return None
-    return Balance(scale.learner_processes, scale.engine_replicas, scale.tensor_parallel, scale.colocated)
+    return Balance(
+        scale.learner_processes,
+        scale.engine_replicas,
+        scale.tensor_parallel,
+        scale.colocated,
+        scale.learner_tensor_parallel,
+    )
 
 
 def plan(
@@ -160,7 +170,7 @@ def plan(
         gpus=gpus,
         parameters=cluster.size.parameters,
         balance=best,
-        learner=learner_memory(cluster.size, resolved.recipe, cluster.settings, best.learners),
+        learner=learner_memory(cluster.size, resolved.recipe, cluster.settings, best.learners, best.together),
         replica=cluster.replica_over(best.tensor_parallel),
         seconds_per_update=found.seconds_per_update,
         updates_per_hour=found.updates_per_hour,
@@ -234,9 +244,10 @@ class _Cluster:
         if (replica := self.replica_over(own.tensor_parallel)).sequences < 1:
             said = f"{replica.weights:.1f} GiB of weights leave no room on {gpu.memory_gib:g} GiB of each {gpu.name}"
             raise self.resolved.error("scale.tensor_parallel", f"{own.tensor_parallel} GPUs a replica: {said}")
-        if own.learners < self.fewest:
-            held = learner_memory(size, self.resolved.recipe, self.settings, own.learners).total
-            said = f"each would hold {held:.1f} of {gpu.memory_gib:g} GiB; {self.fewest} are the fewest"
+        held = learner_memory(size, self.resolved.recipe, self.settings, own.learners, own.together)
+        if not learner_fits(held, gpu):
+            said = f"each would hold {held.total:.1f} of {gpu.memory_gib:g} GiB; {self.fewest} are the fewest"
+            said += " that each compute whole layers" if own.together > 1 else ""
             raise self.resolved.error("scale.learner_processes", f"{own.learners} GPUs learn: {said}")
         return Own(own, self.simulated(own, self.settings, self.resolved.recipe.rollout.max_in_flight))
 
@@ -293,6 +304,7 @@ class _Cluster:
         learner = learner_rates(
             rates, size, gpu, settings, learners=balance.learners, travel=travel,
             trained=trained_parameters(size, recipe), tensor_parallel=balance.tensor_parallel, context=self.context,
+            together=balance.together,
         )  # fmt: skip
         groups, replicas = max(1, round(settings.tasks_per_step / share)), max(1, round(balance.replicas / share))
         # a replica that stands for a part of one is slower by as much

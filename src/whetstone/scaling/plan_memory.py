@@ -60,24 +60,39 @@ def trained_parameters(size: ModelSize, recipe: Recipe) -> int:
     return size.parameters if recipe.policy.lora is None else size.adapters(recipe.policy.lora.rank)
 
 
-def learner_memory(size: ModelSize, recipe: Recipe, settings: ReinforcementSettings, gpus: int) -> LearnerMemory:
-    """What each GPU of a group of so many holds."""
+def learner_memory(
+    size: ModelSize, recipe: Recipe, settings: ReinforcementSettings, gpus: int, together: int = 1
+) -> LearnerMemory:
+    """What each GPU of a group of so many holds.
+
+    Args:
+        together: GPUs that compute each layer together. What they keep of a pass is counted as if each computed all of
+            it, which is more than they do.
+    """
     lora = recipe.policy.lora is not None
-    trained, shard = trained_parameters(size, recipe), 1 / (gpus * _GIB)
+    shard = 1 / (gpus * _GIB)
+    again = (together - 1) * size.vocabulary * size.hidden  # embeddings are whole in each group
+    parameters = size.parameters + again
+    trained = trained_parameters(size, recipe) + (0 if lora else again)
     optimizer = 2 if settings.optimizer == "adamw_8bit" else 8
     parts = {
-        "weights": (2 * size.parameters + 4 * trained if lora else 4 * trained) * shard,
+        "weights": (2 * parameters + 4 * trained if lora else 4 * trained) * shard,
         "gradients": 4 * trained * shard,
         "optimiser": 0.0 if settings.optimizer_offload else optimizer * trained * shard,
     }
     if settings.holds_on and not lora and not settings.reference_offload:
-        parts["reference"] = 4 * size.parameters * shard
+        parts["reference"] = 4 * parameters * shard
     if gpus > 1 and size.layers:
-        parts["gathered layers"] = 2 * 2 * size.parameters / size.layers / _GIB
+        parts["gathered layers"] = 2 * 2 * size.parameters / size.layers / together / _GIB
     parts[f"a pass of {settings.micro_batch_tokens:,} tokens"] = (
         size.activation_bytes(settings.micro_batch_tokens, settings) / _GIB
     )
     return LearnerMemory(gpus, parts)
+
+
+def learner_fits(memory: LearnerMemory, gpu: Gpu) -> bool:
+    """Whether a GPU has so much to use."""
+    return memory.total <= gpu.memory_gib * _USABLE
 
 
 def replica_memory(size: ModelSize, gpu: Gpu, tensor_parallel: int, context: float) -> ReplicaMemory:
@@ -125,7 +140,7 @@ def fitting_learner(
     for tried in every:
         for count in range(1, gpus + 1):
             found = learner_memory(size, recipe, tried, count)
-            if found.total <= gpu.memory_gib * _USABLE:
+            if learner_fits(found, gpu):
                 return found, tried
     most = learner_memory(size, recipe, every[-1], gpus)
     said = ", ".join(f"{name} {gib:.3g}" for name, gib in most.parts.items())

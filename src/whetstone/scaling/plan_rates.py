@@ -4,7 +4,8 @@
       each sequence     (keys of its context) / (T · B · η_b)  +  2 N / (T · F · η_f)
     a token read        2 N / (T · F · η_f)
     a token learned     (6 N + 6 · layers · width · context) · passes / (L · F · MFU), a third more where activations
-                        are computed again
+                        are computed again; where G GPUs compute a layer together, 7 times its states in 2 bytes
+                        through the network of each as well
     an update           12 N bytes through the memory of L GPUs, and a second of starting and gathering
     weights on the way  2 N bytes over min(T, L) adapters of the network, and half a second
 
@@ -36,6 +37,9 @@ from whetstone.record import stored_lines
 from whetstone.scaling.plan_hardware import Gpu
 from whetstone.scaling.simulation_scenario import EngineRates, EpisodeShape, LearnerRates, Spread
 
+_ADDED_UP = 7
+"""Sums of a layer's states over GPUs that compute it together: of attention and MLP forward, and backward of what
+queries, keys, values and the two products in front of the units take."""
 _ALL_REDUCE = 20e-6
 _MOST_SEQUENCES = 256
 """Of a server's batch, unless it is told otherwise."""
@@ -196,10 +200,12 @@ def learner_rates(
     trained: int,
     tensor_parallel: int,
     context: float,
+    together: int = 1,
 ) -> LearnerRates:
     """The learner's rates.
 
     Args:
+        together: GPUs that compute each layer together, and add up their parts of its states.
         travel: Parameters that replicas are sent.
         trained: Parameters that have a gradient.
         context: Tokens a sequence has in view at its end.
@@ -210,9 +216,13 @@ def learner_rates(
     fixed = rates.learner.seconds + 12 * trained / (learners * gpu.memory_bandwidth * 1e9)
     network = rates.network.gigabytes_per_second or gpu.network
     adapters = min(tensor_parallel, learners)
+    sent = (
+        _ADDED_UP * size.layers * size.hidden * 2 * 2 * (together - 1) / together
+    )  # bytes a token, by each, in a ring
     return LearnerRates(
         seconds=fixed,
-        seconds_per_token=each / (learners * gpu.teraflops * 1e12 * rates.learner.mfu),
+        seconds_per_token=each / (learners * gpu.teraflops * 1e12 * rates.learner.mfu)
+        + sent * passes * together / (learners * network * 1e9 * 0.8),
         between_seconds=rates.learner.between_seconds,
         transfer_seconds=0.5 + 2 * travel / (network * 1e9 * 0.8 * adapters),
     )

@@ -44,6 +44,7 @@ class GroupLearner(LocalLearner):
 def group_learner(
     *,
     processes: int,
+    tensor_parallel: int = 1,
     policy: Policy,
     settings: OptimizerSettings,
     spec: LearningSpec | None = None,
@@ -60,6 +61,7 @@ def group_learner(
 
     Args:
         processes: How many.
+        tensor_parallel: How many of them compute each layer together.
         staging: A folder on the file system of checkpoints, where ranks write their share of one.
         reference_device: Not asked: one that lies on the CPU, beside a policy on a device, stays there between passes.
         teacher_device: As for the reference.
@@ -70,8 +72,9 @@ def group_learner(
     group = _processes(processes)
     try:
         trainer = GroupTrainer(
-            group, policy, settings, frozen=frozen, own_teacher=own_teacher, process=process, staging=staging
-        )
+            group, policy, settings, together=tensor_parallel, frozen=frozen, own_teacher=own_teacher, process=process,
+            staging=staging,
+        )  # fmt: skip
     except BaseException:
         group.close()
         raise

@@ -37,7 +37,7 @@ _WHOLE = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank computes of some segments."""
+    """What one group of ranks computes of some segments."""
 
     places: tuple[int, ...]
     """Where its segments stand among all."""
@@ -54,6 +54,7 @@ class GroupTrainer(ModelTrainer):
 
     Args:
         processes: Who computes.
+        together: How many of them compute each pass together; it divides how many there are.
         policy: A whole copy that follows what is trained.
         frozen: By `reference` and `teacher`; of the reference a copy is kept here.
         staging: Where ranks write the optimiser's state, from where a checkpoint takes it.
@@ -65,16 +66,18 @@ class GroupTrainer(ModelTrainer):
         policy: Policy,
         settings: OptimizerSettings,
         *,
+        together: int = 1,
         frozen: Mapping[str, Frozen],
         own_teacher: bool,
         process: Companion | None,
         staging: Path | None,
     ) -> None:
         super().__init__(policy, settings.model_copy(update={"optimizer_offload": False}), process=process)
-        self.processes, self._frozen = processes, frozen
+        self.processes, self._frozen, self._together = processes, frozen, together
+        self._groups = processes.count // together
         self.own_teacher = own_teacher
         self.reference = frozen["reference"].model if "reference" in frozen else None
-        self._begin: dict[str, Any] = {"settings": settings, "own_teacher": own_teacher}
+        self._begin: dict[str, Any] = {"settings": settings, "own_teacher": own_teacher, "together": together}
         self.optimizers = GroupOptimizers(self, staging)
         self._peak = 0.0
         self._told: dict[str, float] = {}
@@ -169,7 +172,7 @@ class GroupTrainer(ModelTrainer):
         began = time.perf_counter()
         answers = self._asked(
             "gradient",
-            each,
+            self._to_ranks(each),
             token_budget=self.token_budget,
             temperature=temperature,
             divisor=divisor,
@@ -183,8 +186,8 @@ class GroupTrainer(ModelTrainer):
             "scale/learner_transfer_seconds": time.perf_counter() - began - slowest,
         }
         tally = Tally()
-        for share, (of_rank, found, _) in zip(shares, answers, strict=True):
-            tally.merge(of_rank)
+        for share, (of_group, found, _) in zip(shares, self._once_a_group(answers), strict=True):
+            tally.merge(of_group)
             if divisible is not None:
                 divisible.take(share.places, found)
         return tally
@@ -201,15 +204,15 @@ class GroupTrainer(ModelTrainer):
             each = [{"segments": share.segments(segments), "passes": share.passes} for share in shares]
             answers = self._asked(
                 "read",
-                each,
+                self._to_ranks(each),
                 whose=whose,
                 temperature=temperature,
                 column=column,
                 critic_buffers=self._critic_buffers(),
             )
             found = [torch.empty(0, device=self._device)] * len(segments)
-            for share, of_rank in zip(shares, answers, strict=True):
-                for place, part in zip(share.places, of_rank, strict=True):
+            for share, of_group in zip(shares, self._once_a_group(answers), strict=True):
+                for place, part in zip(share.places, of_group, strict=True):
                     if len(part):
                         found[place] = part.to(self._device)
             return found
@@ -217,10 +220,10 @@ class GroupTrainer(ModelTrainer):
         return self._within_memory(whole)
 
     def _shares(self, segments: Sequence[Segment], flat: Collection[int], *, sloped: bool = False) -> list[Share]:
-        """What each rank computes; all have as many passes."""
+        """What each group computes; all have as many passes."""
         self._check_ids(segments)
         still = set(flat)
-        passes: list[list[Pass]] = [[] for _ in range(self.processes.count)]
+        passes: list[list[Pass]] = [[] for _ in range(self._groups)]
         everything: list[list[Dealt]] = []
         for places, has_gradient in (
             ([i for i in range(len(segments)) if i not in still], sloped),
@@ -228,14 +231,22 @@ class GroupTrainer(ModelTrainer):
         ):
             for row in self._rounds([segments[i] for i in places]):
                 everything.append(row)
-                for rank, (mine, counts) in enumerate(with_shows(row, segments=segments, places=places)):
-                    passes[rank].append(Pass(mine, has_gradient, counts))
+                for group, (mine, counts) in enumerate(with_shows(row, segments=segments, places=places)):
+                    passes[group].append(Pass(mine, has_gradient, counts))
         self._balance = balance(everything)
-        return [share_of(of_rank) for of_rank in passes]
+        return [share_of(of_group) for of_group in passes]
+
+    def _to_ranks(self, of_groups: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """What each rank is given: all of a group the same."""
+        return [given for given in of_groups for _ in range(self._together)]
+
+    def _once_a_group(self, answers: Sequence[Any]) -> Sequence[Any]:
+        """Of the ranks of a group, which say the same, what the first says."""
+        return answers[:: self._together]
 
     def _rounds(self, segments: Sequence[Segment]) -> list[list[Dealt]]:
         share = self.settings.share_prefixes and self.shares
-        return rounds_of(segments, self.processes.count, token_budget=self.token_budget, share=share, cost=self._cost)
+        return rounds_of(segments, self._groups, token_budget=self.token_budget, share=share, cost=self._cost)
 
     def _cost(self, piece: Piece) -> float:
         return self._flops.of_sizes(piece.tokens, piece.pairs)

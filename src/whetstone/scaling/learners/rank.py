@@ -9,6 +9,7 @@ that closes its connections, which the others notice, and they do the same.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -24,7 +25,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
 
 from whetstone.learning.model_trainer import LossOf, is_out_of_memory
 from whetstone.learning.noise import EmbeddingNoise
@@ -32,6 +32,7 @@ from whetstone.learning.tally import Tally
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
 from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, command_of, on_device, receive, send
+from whetstone.scaling.learners.rank_mesh import RankMesh
 from whetstone.scaling.learners.shard_trainer import Divisible, Frozen, Pass, ShardTrainer, Whose
 from whetstone.trajectory import Segment
 
@@ -48,6 +49,8 @@ class Rank:
     def __init__(self) -> None:
         self.trainer: ShardTrainer | None = None
         self.device = torch.device("cpu")
+        self._meshes: dict[int, RankMesh] = {}
+        """By how many ranks compute a pass together; stages share one."""
 
     @property
     def _there(self) -> ShardTrainer:
@@ -66,23 +69,30 @@ class Rank:
         meet: tuple[str, int],
         device: str,
         threads: int | None,
+        together: int,
         policy: Policy,
         settings: OptimizerSettings,
         frozen: Mapping[str, Frozen],
         own_teacher: bool,
         own_state: Sequence[dict[str, Any]] | None,
     ) -> None:
-        """Meet the others, and take a share of a policy."""
+        """Meet the others, and take a share of a policy.
+
+        Args:
+            together: How many ranks compute a pass together.
+        """
         if threads is not None:
             torch.set_num_threads(threads)
         self.trainer = None  # of another stage
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if not dist.is_initialized():
             self._meet(meet, device, rank, count)
+        if together not in self._meshes:
+            self._meshes[together] = RankMesh(device, count, together)
         self.trainer = ShardTrainer(
             policy,
             settings,
-            mesh=init_device_mesh(device, (count,)),
+            mesh=self._meshes[together],
             device=self.device,
             frozen=frozen,
             own_teacher=own_teacher,
@@ -226,6 +236,17 @@ def _joined() -> Connection:
             time.sleep(1.0)
 
 
+def _close_with_exec() -> None:
+    """Have every connection end when this process begins anew, as the others are to notice; not all end by themselves.
+
+    Closed before that they would be missed: threads of gloo that wait on them end the process.
+    """
+    for number in map(int, os.listdir("/dev/fd")):
+        if number > 2:
+            with contextlib.suppress(OSError):  # the folder's own
+                os.set_inheritable(number, False)
+
+
 def main() -> None:
     """Join the run whose address the environment has."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run hears it, and ends this one
@@ -233,7 +254,7 @@ def main() -> None:
     send(connection, int(os.environ["RANK"]))
     sys.path[:] = receive(connection)
     if serve(connection):
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the others notice; not all sockets close by themselves
+        _close_with_exec()
         os.execv(sys.executable, command_of(sys.path))
 
 

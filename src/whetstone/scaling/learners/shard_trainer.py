@@ -6,6 +6,7 @@ somebody else's for show, through the same loss, and adds nothing of it.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from whetstone.errors import PolicyError
 from whetstone.learning.model_trainer import LossOf, ModelTrainer
 from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.optimizer import SHARDS, Optimizers
@@ -26,9 +27,10 @@ from whetstone.learning.resources import Movement
 from whetstone.learning.sharded_state import read_shards, write_shards
 from whetstone.learning.tally import Tally
 from whetstone.learning.token_outputs import TokenForward, TokenOutputs
-from whetstone.policies import Policy, adapters_off
+from whetstone.policies import Policy, TensorPlan, adapters_off, tensor_plan
 from whetstone.recipe import OptimizerSettings
 from whetstone.scaling.learners.divided_muon import DividedMuon
+from whetstone.scaling.learners.rank_mesh import RankMesh
 from whetstone.scaling.learners.sharding import (
     DividedMovement,
     clipped_norm,
@@ -112,12 +114,14 @@ class ShardTrainer(ModelTrainer):
         policy: Policy,
         settings: OptimizerSettings,
         *,
-        mesh: DeviceMesh,
+        mesh: RankMesh,
         device: torch.device,
         frozen: Mapping[str, Frozen],
         own_teacher: bool,
     ) -> None:
         self._mesh, self._place = mesh, device
+        self._partial: tuple[str, ...] = ()
+        """Modules of the policy of whose gradient the ranks of a group have parts."""
         self._offloaded = {id(each.model) for each in frozen.values() if each.offload}
         if settings.optimizer_offload:
             self._offloaded.add(id(policy.model))
@@ -134,9 +138,24 @@ class ShardTrainer(ModelTrainer):
     def _forward_of(self, model: torch.nn.Module, device: torch.device | None = None) -> TokenForward:
         forward = super()._forward_of(model)
         offload = id(model) in self._offloaded and self._place.type != "cpu"
-        forward.shard(lambda module: divide(module, self._mesh, offload=offload))
+        plan = self._plan_of(model)
+        if plan is not None:
+            self._mesh.divide_products(forward.network, plan)
+        forward.shard(lambda module: divide(module, self._mesh.groups, offload=offload))
         forward.device = self._place
         return forward
+
+    def _plan_of(self, model: torch.nn.Module) -> TensorPlan | None:
+        """How the ranks of a group compute a model together; None where each computes all of it."""
+        if self._mesh.together == 1:
+            return None
+        if model is self.policy.model:
+            plan = tensor_plan(model, self._mesh.together)
+            self._partial = plan.partial
+            return plan
+        with contextlib.suppress(PolicyError):  # a teacher of another kind is whole in a group
+            return tensor_plan(model, self._mesh.together)
+        return None
 
     def gradient(
         self,
@@ -161,6 +180,9 @@ class ShardTrainer(ModelTrainer):
                 micro, of_mine, said, segments=mine, sloped=each.sloped, temperature=temperature, divisor=divisor,
                 noise=noise,
             )  # fmt: skip
+        network = self._forward.network
+        partial = [p for name in self._partial for p in network.get_submodule(name).parameters()]
+        self._mesh.settle_gradients(self.policy.trained(), partial)
         return tally
 
     @torch.no_grad()
@@ -292,10 +314,10 @@ class ShardTrainer(ModelTrainer):
         """The run counts them."""
 
     def _clipped_norm(self, parameters: Sequence[torch.nn.Parameter]) -> float:
-        return clipped_norm(parameters, self.settings.max_gradient_norm)
+        return clipped_norm(parameters, self.settings.max_gradient_norm, self._mesh)
 
     def _movement(self, parameters: Sequence[torch.nn.Parameter]) -> Movement:
-        return DividedMovement(parameters)
+        return DividedMovement(parameters, self._mesh)
 
 
 def _for_show(loss_of: LossOf) -> LossOf:

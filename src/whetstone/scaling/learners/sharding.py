@@ -1,17 +1,17 @@
 """How is a model divided between ranks? By FSDP2: each layer's parameters by their rows, gathered when it is computed.
+Where ranks of a group compute a layer together (`rank_mesh.py`), what each has of it is divided so between groups.
 
 Gradients are summed over ranks, not averaged: an update's loss is a sum over its tokens by a divisor that was counted
 over all of them, whoever computes which.
 
 Easy to get wrong: what is gathered is let go behind every pass, the outermost parameters too, or the next pass would
-read weights from before an update.
+read weights from before an update. And a part of a parameter need not be rows of it: some are cut along both sides.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from whetstone.learning.resources import MOVEMENT_LOOKED_AT, Movement
+from whetstone.scaling.learners.rank_mesh import RankMesh
 
 
 def divide(module: torch.nn.Module, mesh: DeviceMesh, *, offload: bool = False) -> None:
@@ -55,7 +56,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """This rank's rows of a divided tensor, which share its memory."""
+    """This rank's part of a divided tensor, which shares its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -64,8 +65,7 @@ def part_like(everything: Tensor, divided: Tensor) -> Tensor:
     that is not divided, stays as it is."""
     if isinstance(everything, DTensor) or not isinstance(divided, DTensor) or everything.shape != divided.shape:
         return everything
-    rows = _rows(divided)
-    mine = everything[rows].to(divided.to_local().device, copy=True)
+    mine = everything[_part(divided)].to(divided.to_local().device, copy=True).contiguous()
     return DTensor.from_local(
         mine, divided.device_mesh, divided.placements, run_check=False, shape=divided.shape, stride=divided.stride()
     )
@@ -73,19 +73,27 @@ def part_like(everything: Tensor, divided: Tensor) -> Tensor:
 
 @torch.no_grad()
 def put(parameter: Tensor, everything: Tensor) -> None:
-    """Overwrite this rank's rows of a parameter."""
-    mine = everything[_rows(parameter)] if isinstance(parameter, DTensor) else everything
+    """Overwrite this rank's part of a parameter."""
+    mine = everything[_part(parameter)] if isinstance(parameter, DTensor) else everything
     own_part(parameter).copy_(mine)
 
 
-def _rows(tensor: DTensor) -> slice:
-    """Which rows of the whole this rank has."""
+def _part(tensor: DTensor) -> tuple[slice, ...]:
+    """Which part of the whole this rank has, along each dimension."""
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return slice(offset[0], offset[0] + shape[0])
+    return tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
 
 
 class DividedMovement(Movement):
-    """How far an update moves weights that are divided: the same numbers of each tensor that one process looks at."""
+    """How far an update moves weights that are divided: the same numbers of each tensor that one process looks at.
+
+    Args:
+        mesh: The ranks.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], mesh: RankMesh) -> None:
+        self._mesh = mesh
+        super().__init__(parameters)
 
     def ratio(self) -> float:
         """‖Δw‖ / ‖w‖ since this was made; all ranks ask together."""
@@ -96,16 +104,32 @@ class DividedMovement(Movement):
         dist.all_reduce(squares)
         return float((squares[0].sqrt() / squares[1].sqrt().clamp_min(1e-12)).item())
 
-    @staticmethod
-    def _some(parameter: Tensor) -> Tensor:
-        mine = own_part(parameter.detach()).flatten()
+    def _some(self, parameter: Tensor) -> Tensor:
+        mine = own_part(parameter.detach())
+        if not self._mesh.counts(parameter):
+            return mine.flatten()[:0]
         if not isinstance(parameter, DTensor):
-            return mine[:MOVEMENT_LOOKED_AT]
-        row = math.prod(parameter.shape[1:])
-        return mine[: max(0, MOVEMENT_LOOKED_AT - _rows(parameter).start * row)]
+            return mine.flatten()[:MOVEMENT_LOOKED_AT]
+        part = _part(parameter)
+        last_row = -(-MOVEMENT_LOOKED_AT // math.prod(parameter.shape[1:]))
+        mine = mine[: max(0, last_row - part[0].start)]
+        places = torch.zeros((), dtype=torch.long, device=mine.device)  # of each number, in the whole
+        for along, here, size in zip(part, mine.shape, parameter.shape, strict=True):
+            places = places.unsqueeze(-1) * size + torch.arange(along.start, along.start + here, device=mine.device)
+        return mine[places < MOVEMENT_LOOKED_AT]
 
 
-def clipped_norm(parameters: Sequence[torch.nn.Parameter], most: float) -> float:
-    """The norm of the gradient of all ranks, cut to `most`; all ranks ask together."""
-    norm: Any = torch.nn.utils.clip_grad_norm_(parameters, most)
-    return float(whole(norm).item())
+@torch.no_grad()
+def clipped_norm(parameters: Sequence[torch.nn.Parameter], most: float, mesh: RankMesh) -> float:
+    """The norm of the gradient of all ranks, cut to `most`; all ranks ask together.
+
+    PyTorch's own takes no tensors that are divided in different ways. As there, a norm that is not finite cuts nothing.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    counted = [torch.linalg.vector_norm(own_part(each)) for each in gradients if mesh.counts(each)]
+    square = torch.stack(counted).double().square().sum().cpu() if counted else torch.zeros((), dtype=torch.float64)
+    dist.all_reduce(square)
+    norm = float(square.sqrt())
+    for each in gradients:
+        own_part(each).mul_(min(1.0, most / (norm + 1e-6)))
+    return norm
