@@ -192,12 +192,22 @@ def test_what_a_strategy_raises_in_a_worker_is_raised_here(talking):
 
 
 def test_no_worker_is_given_more_than_its_places(talking):
-    most = []
+    most, run = [], []
 
     async def look(here):
         for _ in range(200):
             most.append(max(post.used for post in here.pool.posts))
+            run.append(max([status.running for status in here.pool.seen()], default=0))
             await asyncio.sleep(0.001)
 
     played(talking, cluster={"places": 4}, meanwhile=look)
-    assert 0 < max(most) <= 4  # groups of four
+    assert 0 < max(run) <= 4
+    assert 0 < max(most) < 4 + 4  # a group of four begins where one place is free; its others wait for theirs
+
+
+def test_each_episode_gives_its_place_back_as_it_ends(talking, monkeypatch):
+    freed, free = [], worker_pool.WorkerPool.free
+    monkeypatch.setattr(worker_pool.WorkerPool, "free", lambda pool, place: (freed.append(place), free(pool, place)))
+    groups, here, _ = played(talking, cluster={})
+    assert len(freed) == sum(len(group.trajectories) for group in groups)
+    assert all(post.used == 0 for post in here.pool.posts)

@@ -116,3 +116,23 @@ def test_one_that_never_came_is_not_counted_among_those_that_are_gone():
 def test_what_cannot_grow_is_refused(overrides, said):
     with pytest.raises(Exception, match=said):
         load_recipe("demo", overrides)
+
+
+def test_places_of_episodes_that_are_over_are_given_to_the_next_group_before_the_slowest_is():
+    async def main():
+        pool = pool_of(Fake("worker 0"))
+        first, second = await pool.place(2), await pool.place(2)
+        full = pool.has_room
+        pool.free(first)
+        room = pool.has_room
+        third = await pool.place(2)
+        over_full = pool.has_room
+        for _ in range(3):  # more than there were: a group that plays some of its episodes one after the other
+            pool.free(second)
+        still = pool.posts[0].used
+        for place in (first, second, third):
+            pool.give_back(place)
+        return full, room, over_full, still, pool.posts[0].used
+
+    # first has one left, second none, third both
+    assert asyncio.run(main()) == (False, True, False, 3, 0)

@@ -76,6 +76,8 @@ class Collector:
     """Who plays in a seat instead, by role."""
     expert: Actor | None = None
     """Who shows how a task is done, where a start asks for it."""
+    freed: Callable[[], None] | None = None
+    """Told in the task of each episode when its place is free."""
     _places: asyncio.Semaphore = field(init=False)
     _vacant: asyncio.Event = field(init=False)
     too_long: int = field(default=0, init=False)
@@ -269,6 +271,8 @@ class Collector:
         finally:
             self._places.release()
             self._see_vacancy()
+            if self.freed is not None:
+                self.freed()
         trajectory = request.placed(trajectory, fork)
         if request.only_pauses(trajectory):
             return trajectory

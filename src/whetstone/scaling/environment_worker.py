@@ -23,7 +23,7 @@ from whetstone.assembly.assembly import Assembly
 from whetstone.rewards import Reward
 from whetstone.rewards.judge_usage import judge_metrics
 from whetstone.rollout import Collector
-from whetstone.scaling.protocol import Dropped, Event, Finished, TurnOver, Work, WorkerStatus
+from whetstone.scaling.protocol import Dropped, Event, Finished, PlaceFree, TurnOver, Work, WorkerStatus
 from whetstone.scaling.replicated_engine import ReplicatedEngine
 from whetstone.trajectory import Turn
 
@@ -56,6 +56,10 @@ class _RecordElsewhere:
     def drop(self, episode: str) -> None:
         """Tell of it."""
         _OF_THIS_GROUP.get().events.put_nowait(Dropped(episode))
+
+
+def _tell_of_a_place() -> None:
+    _OF_THIS_GROUP.get().events.put_nowait(PlaceFree())
 
 
 class EnvironmentWorker:
@@ -135,7 +139,7 @@ class EnvironmentWorker:
                 record=_RecordElsewhere() if work.recorded else None,
                 method=method,
             )
-            self._collectors[key] = replace(collector, max_in_flight=self.places)
+            self._collectors[key] = replace(collector, max_in_flight=self.places, freed=_tell_of_a_place)
         return self._collectors[key]
 
 

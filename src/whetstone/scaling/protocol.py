@@ -162,6 +162,11 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceFree:
+    """An episode of the group is over; the others go on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """What a group came to."""
 
@@ -170,7 +175,7 @@ class Finished:
     """What ended it instead."""
 
 
-Event = TurnOver | Dropped | Finished
+Event = TurnOver | Dropped | PlaceFree | Finished
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from whetstone.rollout import Collector, Method
 from whetstone.rollout.optional import Sized
 from whetstone.rollout.protocol import EpisodeRecord, Plan, Stateful, Strategy
 from whetstone.rollout.status import RolloutStatus
-from whetstone.scaling.protocol import Dropped, Event, Finished, Gone, TurnOver, Work
+from whetstone.scaling.protocol import Dropped, Event, Finished, Gone, PlaceFree, TurnOver, Work
 from whetstone.scaling.worker_pool import Place, WorkerPool
 from whetstone.trajectory import Group, Turn
 
@@ -143,6 +143,8 @@ class SpreadCollector(Collector):
                 for event in events:
                     if isinstance(event, Finished):
                         return event
+                    if isinstance(event, PlaceFree):
+                        self.pool.free(place)
                     self._note(event)
         raise Gone(f"{place.worker.name} ended without a word")
 

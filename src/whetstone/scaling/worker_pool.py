@@ -28,19 +28,20 @@ class _Post:
     joined: bool = True
     """Whether it has ever been up."""
     used: int = 0
-    """Episodes of the groups it plays."""
+    """Places of the groups it plays, but of episodes that are over."""
     life: int = 0
     """Raised each time it died."""
     status: WorkerStatus | None = None
     died: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Place:
     """Room for a group in a worker."""
 
     post: _Post
     size: int
+    """Episodes of it that may still be under way."""
     life: int
 
     @property
@@ -146,6 +147,15 @@ class WorkerPool:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    def free(self, place: Place) -> None:
+        """An episode of the group is over: another's may begin. A group that plays more episodes than were said, one
+        after the other, has no more to give; its worker has them wait for a place of their own."""
+        if place.size > 0:
+            place.size -= 1
+            if place.life == place.post.life:
+                place.post.used -= 1
+            self._tell()
 
     def give_back(self, place: Place) -> None:
         """The group is over, or was never begun."""
