@@ -4,7 +4,7 @@ First the demo, behind its warm-up: the same updates in one process, and with tw
 replicas on two raylets. Both have to end in the same weights, and so in the same success; what differs is time. With
 `--learners 2` once more with two processes that learn: their sums are rounded otherwise, so success alone is compared.
 
-Then environments whose answers take a while (log-normal, median 50 ms, three to an episode): groups a second, and the
+Then environments whose answers take a while (log-normal, median a quarter of a second, three to an episode): groups a second, and the
 share of their places that hold an episode, with one, two, four and eight workers of as many places each.
 """
 
@@ -43,7 +43,7 @@ from whetstone.training import Interrupted, train
 from whetstone.trajectory import Task
 
 SPREAD = ["scale=ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
-MEDIAN_SECONDS, SIGMA, TURNS = 0.05, 1.0, 3
+MEDIAN_SECONDS, SIGMA, TURNS = 0.25, 1.0, 3
 WORKERS = (1, 2, 4, 8)
 PLACES = 8
 LOOKS_SECONDS = 5.0
