@@ -42,7 +42,7 @@ def page(said: dict[str, Any], episodes: int) -> str:
             "# A real vLLM behind a replica on Ray",
             "",
             f"`python benchmarks/vllm_replica.py --python PYTHON --policy FOLDER --write`, {said['machine']['cores']} "
-            "cores, beside other work: the demo behind its warm-up, one environment worker, one replica that starts "
+            "cores: the demo behind its warm-up, one environment worker, one replica that starts "
             "vLLM, which computes on one core.",
             "",
             "| what | found |",
