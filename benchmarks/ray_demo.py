@@ -4,8 +4,9 @@ First the demo, behind its warm-up: the same updates in one process, and with tw
 replicas on two raylets. Both have to end in the same weights, and so in the same success; what differs is time. With
 `--learners 2` once more with two processes that learn: their sums are rounded otherwise, so success alone is compared.
 
-Then environments whose answers take a while (log-normal, median a quarter of a second, three to an episode): groups a second, and the
-share of their places that hold an episode, with one, two, four and eight workers of as many places each.
+Then environments whose answers take a while (log-normal, median a quarter of a second, three to an episode): groups a
+second, and the share of their places that hold an episode, with one, two, four and eight workers of as many places
+each.
 """
 
 from __future__ import annotations
