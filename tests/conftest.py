@@ -22,6 +22,8 @@ if settings.get_current_profile_name() in ("default", "ci"):  # nobody asked for
 def pytest_configure(config):
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", default=None):
         config.pluginmanager.import_plugin("tests_fixtures")
+    else:
+        gc.enable()  # this process hands out tests, and collects none
 
 
 def pytest_collection_modifyitems(items):

@@ -96,6 +96,35 @@ def test_siblings_go_where_their_beginning_is_until_waiting_there_costs_more():
     assert asked_at_once([(f"a{k}", one) for k in range(4)]) == (["a0", "a1", "a2"], ["a3"])
 
 
+def test_a_long_beginning_that_all_share_does_not_keep_them_in_one_replica():
+    async def main():
+        one, two = Fake("one"), Fake("two")
+        engine = engine_of(one, two)
+        shared = [7] * 1024
+        for k in range(40):  # all wait for a tool by the time the next begins
+            await ask(engine, f"e{k}", [*shared, *[k] * 32])
+        await engine.close()
+        return len(one.asked), len(two.asked)
+
+    # sixteen more episodes cost what computing it once does; from there both have it, and share what comes
+    assert asyncio.run(main()) == (20, 20)
+
+
+def test_a_fork_goes_where_its_parent_is():
+    async def main():
+        one, two = Fake("one"), Fake("two")
+        engine = engine_of(one, two)
+        long = [7] * 640
+        await ask(engine, "parent", long[:64])
+        await ask(engine, "other", [8] * 64)
+        await ask(engine, "parent", long)
+        await ask(engine, "fork", long)
+        await engine.close()
+        return one.asked, two.asked
+
+    assert asyncio.run(main()) == (["parent", "parent", "fork"], ["other"])
+
+
 def test_by_load_alone_every_request_goes_where_the_least_is_asked():
     prompt = [7] * 160
     assert asked_at_once([("a", prompt), ("b", prompt), ("a", prompt)], routing="load") == (["a", "a"], ["b"])

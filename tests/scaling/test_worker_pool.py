@@ -134,5 +134,20 @@ def test_places_of_episodes_that_are_over_are_given_to_the_next_group_before_the
             pool.give_back(place)
         return full, room, over_full, still, pool.posts[0].used
 
-    # first has one left, second none, third both
-    assert asyncio.run(main()) == (False, True, False, 3, 0)
+    # first has one left, second the one it keeps, third both
+    assert asyncio.run(main()) == (False, True, False, 4, 0)
+
+
+def test_all_workers_together_play_no_more_than_their_total():
+    async def main():
+        pool = pool_of(Fake("worker 0"), Fake("worker 1"), total=4)
+        first = await pool.place(3)
+        waiting = asyncio.ensure_future(pool.place(3))
+        await asyncio.sleep(0.005)
+        early = waiting.done()
+        pool.free(first)
+        pool.free(first)
+        await asyncio.wait_for(waiting, 1)
+        return early, sum(post.used for post in pool.posts)
+
+    assert asyncio.run(main()) == (False, 4)

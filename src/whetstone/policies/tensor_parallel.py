@@ -56,6 +56,8 @@ def tensor_plan(model: torch.nn.Module, ranks: int) -> TensorPlan:
     for name, (module, style) in named.items():
         if style in _CUTS:
             cuts.update(_products(name, module, _CUTS[style]))
+    if not cuts:
+        raise PolicyError(f"models of type {kind_of(model)}: their plan names no module that is there")
     _check_measures(model, cuts, ranks)
     return TensorPlan(cuts, tuple(name for name, (_, style) in named.items() if style == _PARTIAL))
 

@@ -77,7 +77,7 @@ class Collector:
     expert: Actor | None = None
     """Who shows how a task is done, where a start asks for it."""
     freed: Callable[[], None] | None = None
-    """Told in the task of each episode when its place is free."""
+    """Told in the task of each episode when it is over and its place free; not where it only pauses."""
     _places: asyncio.Semaphore = field(init=False)
     _vacant: asyncio.Event = field(init=False)
     too_long: int = field(default=0, init=False)
@@ -264,14 +264,16 @@ class Collector:
         finally:
             self._watch.queued -= 1
         self._see_vacancy()
+        over = True
         try:
             clock.start()
             fork = await request.begins()
             trajectory = await self._attempts(request, fork, clock)
+            over = not request.only_pauses(trajectory)
         finally:
             self._places.release()
             self._see_vacancy()
-            if self.freed is not None:
+            if over and self.freed is not None:
                 self.freed()
         trajectory = request.placed(trajectory, fork)
         if request.only_pauses(trajectory):

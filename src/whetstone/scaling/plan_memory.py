@@ -71,7 +71,8 @@ def learner_memory(
     """
     lora = recipe.policy.lora is not None
     shard = 1 / (gpus * _GIB)
-    again = (together - 1) * size.vocabulary * size.hidden  # embeddings are whole in each group
+    # embeddings, and an output layer where it is another, are whole in each group
+    again = 2 * (together - 1) * size.vocabulary * size.hidden
     parameters = size.parameters + again
     trained = trained_parameters(size, recipe) + (0 if lora else again)
     optimizer = 2 if settings.optimizer == "adamw_8bit" else 8

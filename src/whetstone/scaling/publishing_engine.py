@@ -102,6 +102,7 @@ class PublishingEngine(ReplicatedEngine):
         if seat.up:
             self.say(f"{seat.replica.name} died; what was asked of it is asked of others")
         seat.up = False
+        seat.sent.forget()
 
     async def _keep(self, seat: Seat) -> None:
         """Look at a replica now and then; give it its weights where it began again."""

@@ -40,6 +40,8 @@ Routing = Literal["prefix", "load"]
 
 LOOK_SECONDS = 0.5
 """Between two looks at a replica."""
+HEARD_SECONDS = 2.0
+"""For how long what a replica said of others' requests is taken to hold."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +55,8 @@ class Seat:
     """Requests of this process in it."""
     others: int = 0
     """Requests of others in it, when it last answered."""
+    heard: float = 0.0
+    """When that was."""
     episodes: set[str] = field(default_factory=set)
     """Those that it may hold keys of."""
     sent: Sent = field(default_factory=Sent)
@@ -66,16 +70,20 @@ class Seat:
     @property
     def load(self) -> tuple[int, int]:
         """How much is asked of it, and how many may ask it next."""
-        return self.mine + self.others, len(self.episodes)
+        known = time.perf_counter() - self.heard < HEARD_SECONDS
+        return self.mine + (self.others if known else 0), len(self.episodes)
+
+    def hear(self, asked: int) -> None:
+        """It said how many requests are in it, of everyone."""
+        self.others, self.heard = max(0, asked - self.mine), time.perf_counter()
 
     def see(self, status: ReplicaStatus) -> None:
         """It was looked at."""
         if self.status is not None and (self.status.process, self.status.node) != (status.process, status.node):
             self.before = summed(self.before, self.status.statistics)
             self.died += 1
-            self.sent.forget()
         self.status = status
-        self.others = max(0, status.asked - self.mine)
+        self.hear(status.asked)
 
 
 class ReplicatedEngine:
@@ -138,7 +146,7 @@ class ReplicatedEngine:
 
         async def ask(seat: Seat) -> Generation:
             answer = await seat.replica.generate(prompt, sampling, episode=episode, drawn=drawn)
-            seat.others = max(0, answer.asked - seat.mine)
+            seat.hear(answer.asked)
             return answer.generation
 
         return await self._asked(ask, prompt, episode)
@@ -149,8 +157,9 @@ class ReplicatedEngine:
 
     def abort(self, episode: str) -> None:
         """See `Engine.abort`."""
-        if (seat := self._at.get(episode)) is not None:
-            seat.replica.abort(episode)
+        for seat in self.seats:
+            if episode in seat.episodes:
+                seat.replica.abort(episode)
 
     def forget(self, episode: str) -> None:
         """See `Engine.forget`."""
@@ -207,6 +216,8 @@ class ReplicatedEngine:
         """
         seat = self._at.get(episode) if episode is not None else None
         if seat is not None and seat.up and self.routing == "prefix":
+            if len(self.seats) > 1:  # others may begin behind it
+                seat.sent.note(chain_of(prompt))
             return seat
         began = time.perf_counter()
         while not (up := [seat for seat in self.seats if seat.up]):
@@ -234,19 +245,21 @@ class ReplicatedEngine:
         """Of those that can be asked, the one with least to do for a prompt."""
         if self.routing == "load" or len(up) == 1 or not prompt:
             return min(up, key=lambda seat: seat.load)
-        chain = chain_of(prompt)
+        chain, fewest = chain_of(prompt), min(len(seat.episodes) for seat in up)
 
         def done_soonest(seat: Seat) -> tuple[int, int]:
-            waiting, episodes = seat.load
-            return cost(len(prompt), seat.sent.matched(chain), waiting), episodes
+            asked, episodes = seat.load
+            matched = seat.sent.matched(chain)
+            return cost(len(prompt), matched, asked=asked, more=episodes - fewest), episodes
 
         best = min(up, key=done_soonest)
         best.sent.note(chain)
         return best
 
     def _lose(self, seat: Seat) -> None:
-        """It is not asked again before it says that it is ready."""
+        """It is not asked again before it says that it is ready, and has none of its keys then."""
         seat.up = False
+        seat.sent.forget()
         if seat not in self._looking and not self._closed:
             looking = self._looking[seat] = asyncio.ensure_future(self._back(seat))
             looking.add_done_callback(lambda _: self._looking.pop(seat, None))

@@ -1,9 +1,11 @@
 """Which replica is asked next? The one that has least to do for it: tokens of the prompt it lacks, and who waits there.
 
-    cost = tokens of the prompt whose keys it lacks + REQUEST_TOKENS × requests in it
+    cost = tokens of the prompt whose keys it lacks
+         + REQUEST_TOKENS × the larger of: requests in it; episodes that stay with it, above the fewest of any
 
 Siblings of a group begin alike, and turns of an episode go on from one another; a replica that has those keys computes
-them no more. Where its queue is longer than that is worth, another is asked.
+them no more. Where its queue is longer than that is worth, another is asked. Episodes that wait for a tool count as
+well: without them, who begins with a long prompt that all share would never leave the first replica that has it.
 
 Easy to get wrong: what a replica has is only guessed here, from what was sent to it lately. A wrong guess costs a
 prompt's computing and nothing else, for a draw depends on its seed and its place alone.
@@ -21,7 +23,7 @@ BLOCK = 32
 REQUEST_TOKENS = 64
 """Tokens of a prompt that take as long to compute as one more request makes a replica slower: a row of a decode step
 costs about three tokens of a prompt, over some twenty steps (`benchmarks/simulated.py`)."""
-REMEMBERED = 4096
+REMEMBERED = 16384
 """Blocks, of what was sent to a replica lately."""
 
 
@@ -69,12 +71,13 @@ def chain_of(prompt: Sequence[int]) -> list[int]:
     return list(blocks())
 
 
-def cost(prompt: int, matched: int, load: int) -> int:
+def cost(prompt: int, matched: int, *, asked: int, more: int) -> int:
     """Of asking a replica, in tokens of a prompt.
 
     Args:
         prompt: Its tokens.
         matched: Those the replica has.
-        load: Requests in it.
+        asked: Requests in it.
+        more: Episodes that stay with it, above the fewest of any.
     """
-    return prompt - matched + REQUEST_TOKENS * load
+    return prompt - matched + REQUEST_TOKENS * max(asked, more)

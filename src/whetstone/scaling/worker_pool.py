@@ -95,16 +95,17 @@ class WorkerPool:
     @property
     def has_room(self) -> bool:
         """Whether some worker would take a group."""
-        return not self._full and any(post.up and post.used < post.places for post in self.posts)
+        return not self._full(1) and any(post.up and post.used < post.places for post in self.posts)
 
     @property
     def count(self) -> int:
         """Workers that are up."""
         return sum(post.up for post in self.posts)
 
-    @property
-    def _full(self) -> bool:
-        return self.total is not None and sum(post.used for post in self.posts) >= self.total
+    def _full(self, size: int) -> bool:
+        """Whether so many more would be above the total; a group that is larger than that plays alone."""
+        used = sum(post.used for post in self.posts)
+        return self.total is not None and used > 0 and used + size > self.total
 
     @property
     def moved(self) -> int:
@@ -129,7 +130,7 @@ class WorkerPool:
         while True:
             up = [post for post in self.posts if post.up]
             post = min(up, key=lambda post: post.used / post.places, default=None)
-            if post is not None and post.used < post.places and not self._full:
+            if post is not None and post.used < post.places and not self._full(size):
                 post.used += size
                 self._tell()
                 return Place(post, size, post.life)
@@ -149,9 +150,9 @@ class WorkerPool:
                 continue
 
     def free(self, place: Place) -> None:
-        """An episode of the group is over: another's may begin. A group that plays more episodes than were said, one
-        after the other, has no more to give; its worker has them wait for a place of their own."""
-        if place.size > 0:
+        """An episode of the group is over: another's may begin. The last place stays with the group as long as it is
+        played, since it may play more episodes than were said, one after the other."""
+        if place.size > 1:
             place.size -= 1
             if place.life == place.post.life:
                 place.post.used -= 1
