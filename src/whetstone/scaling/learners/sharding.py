@@ -123,7 +123,8 @@ class DividedMovement(Movement):
 def clipped_norm(parameters: Sequence[torch.nn.Parameter], most: float, mesh: RankMesh) -> float:
     """The norm of the gradient of all ranks, cut to `most`; all ranks ask together.
 
-    PyTorch's own takes no tensors that are divided in different ways. What a norm that is not finite leaves is not applied.
+    PyTorch's own takes no tensors that are divided in different ways. What is left where a norm is not finite is not
+    applied.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     counted = [torch.linalg.vector_norm(own_part(each)) for each in gradients if mesh.counts(each)]
