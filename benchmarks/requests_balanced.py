@@ -127,8 +127,8 @@ def page(said: dict[str, Any]) -> str:
         f"| all | {ratios['all']:.2f} |",
         "",
         "Turns that go on with new weights in their middle, and replicas chosen by prefixes, win or lose a few per "
-        "cent here, which two seeds do not tell from noise: turns and prompts are short, and eight tenths of the prompts' "
-        "tokens are at hand either way.",
+        "cent here, which two seeds do not tell from noise: turns and prompts are short, and eight tenths of the "
+        "prompts' tokens are at hand either way.",
         "",
         "AgentMath, arXiv:2512.20745, reports four to five times of all three, on GPUs.",
         "",
