@@ -9,9 +9,7 @@ turns going on with new weights in the middle; and replicas chosen by what they 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 import time
@@ -20,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
-from slow_tools import AHEAD, ON_RAY, compared, quicker, table
+from slow_tools import AHEAD, ON_RAY, compared, parser, quicker, table, tell
 from whetstone.chat import Message
 from whetstone.environments import Observation, StepResult
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.trajectory import Task
 
-RESULTS = Path(__file__).parent / "results"
 TWO = [*ON_RAY, "scale.engine_replicas=2"]
 BY_LOAD = "scale.routing=load"
 WAYS = {
@@ -75,15 +72,7 @@ class TurnByTurn(ToolEnvironment):
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--policy", type=Path, required=True, help="the demo behind its warm-up")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--episodes", type=int, default=50, help="of each evaluation")
-    parser.add_argument("--folder", type=Path, help="where runs are kept, and counted if they are there already")
-    parser.add_argument("--write", action="store_true", help="write requests_balanced.json and requests_balanced.md")
-    arguments = parser.parse_args()
+    arguments = parser(__doc__, "requests_balanced").parse_args()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.folder or Path(name)
@@ -102,10 +91,7 @@ def main() -> None:
         "bound": "engine and learner share the cores: a step takes no less than both together",
         **circumstances(began),
     }
-    if arguments.write:
-        (RESULTS / "requests_balanced.json").write_text(json.dumps(said, indent=1) + "\n")
-        (RESULTS / "requests_balanced.md").write_text(page(said))
-    print(json.dumps(said) if arguments.json else page(said))
+    tell(said, page, write=arguments.write, as_json=arguments.json)
 
 
 def page(said: dict[str, Any]) -> str:

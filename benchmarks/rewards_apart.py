@@ -9,8 +9,6 @@ but judge.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -18,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
-from slow_tools import AHEAD, ON_RAY, compared, quicker, table
+from slow_tools import AHEAD, ON_RAY, compared, parser, quicker, table, tell
 from whetstone.rewards.answers.exact_number import exact_number
 from whetstone.trajectory import Score, Task, Trajectory
 
-RESULTS = Path(__file__).parent / "results"
 JUDGE_SECONDS = 0.03
 ONE, AMONG, APART = (
     "one process, update by update",
@@ -45,15 +42,7 @@ async def judged_slowly(trajectory: Trajectory, task: Task) -> Score:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--policy", type=Path, required=True, help="the demo behind its warm-up")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--episodes", type=int, default=50, help="of each evaluation")
-    parser.add_argument("--folder", type=Path, help="where runs are kept, and counted if they are there already")
-    parser.add_argument("--write", action="store_true", help="write rewards_apart.json and rewards_apart.md")
-    arguments = parser.parse_args()
+    arguments = parser(__doc__, "rewards_apart").parse_args()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.folder or Path(name)
@@ -71,10 +60,7 @@ def main() -> None:
         "bound": "engine and learner share the cores: a step takes no less than both together",
         **circumstances(began),
     }
-    if arguments.write:
-        (RESULTS / "rewards_apart.json").write_text(json.dumps(said, indent=1) + "\n")
-        (RESULTS / "rewards_apart.md").write_text(page(said))
-    print(json.dumps(said) if arguments.json else page(said))
+    tell(said, page, write=arguments.write, as_json=arguments.json)
 
 
 def page(said: dict[str, Any]) -> str:

@@ -6,11 +6,12 @@ ways; the first update of each does not count.
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,32 @@ COMMON = [
     "reinforcement.learning_rate=5.0e-4",
     "reinforcement.checkpoint_every=1000",
 ]
+RESULTS = Path(__file__).parent / "results"
 AHEAD = ["reinforcement.admit_ahead=2", "reinforcement.max_staleness=4", "correction={name: masked, high: 5}"]
 ON_RAY = ["scale=local-ray", "scale.environment_workers=1", "scale.start_seconds=250"]
 SKIPPED = 1
 """Updates in front that do not count."""
+
+
+def parser(description: str | None, name: str) -> argparse.ArgumentParser:
+    """The options of a bench of that name."""
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("--json", action="store_true", help="print one JSON object")
+    options.add_argument("--policy", type=Path, required=True, help="the demo behind its warm-up")
+    options.add_argument("--seeds", type=int, default=2)
+    options.add_argument("--steps", type=int, default=8)
+    options.add_argument("--episodes", type=int, default=50, help="of each evaluation")
+    options.add_argument("--folder", type=Path, help="where runs are kept, and counted if they are there already")
+    options.add_argument("--write", action="store_true", help=f"write {name}.json and {name}.md")
+    return options
+
+
+def tell(said: Mapping[str, Any], page: Callable[[Any], str], *, write: bool, as_json: bool) -> None:
+    """Print what was found, and store it where that is asked for."""
+    if write:
+        (RESULTS / f"{said['name']}.json").write_text(json.dumps(said, indent=1) + "\n")
+        (RESULTS / f"{said['name']}.md").write_text(page(said))
+    print(json.dumps(said) if as_json else page(said))
 
 
 def trained(overrides: Sequence[str], steps: int, policy: Path, folder: Path, episodes: int) -> dict[str, Any]:

@@ -40,20 +40,6 @@ from whetstone.training import train
 
 
 @pytest.fixture(scope="module")
-def two():
-    processes = LearnerProcesses(2)
-    yield processes
-    processes.close()
-
-
-@pytest.fixture(scope="module")
-def four():
-    processes = LearnerProcesses(4)
-    yield processes
-    processes.close()
-
-
-@pytest.fixture(scope="module")
 def here():
     with pytest.MonkeyPatch.context() as patched:
         for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}.items():

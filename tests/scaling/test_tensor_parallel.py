@@ -28,22 +28,7 @@ from whetstone.learning.token_index import index_groups
 from whetstone.policies import add_adapters, tensor_plan
 from whetstone.record.checkpoint import Position, load_checkpoint, save_checkpoint
 from whetstone.scaling.learners.group_trainer import GroupTrainer
-from whetstone.scaling.learners.processes import LearnerProcesses
 from whetstone.scaling.learners.shard_trainer import Frozen
-
-
-@pytest.fixture(scope="module")
-def two():
-    processes = LearnerProcesses(2)
-    yield processes
-    processes.close()
-
-
-@pytest.fixture(scope="module")
-def four():
-    processes = LearnerProcesses(4)
-    yield processes
-    processes.close()
 
 
 def of_family(kind):
