@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import tempfile
-import time
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from circumstances import circumstances
-from slow_tools import AHEAD, ON_RAY, compared, parser, quicker, table, tell
+from slow_tools import AHEAD, ON_RAY, bench, quicker, table
 from whetstone.chat import Message
 from whetstone.environments import Observation, StepResult
 from whetstone.environments.tool_environment import ToolEnvironment
@@ -72,26 +69,19 @@ class TurnByTurn(ToolEnvironment):
 
 def main() -> None:
     """Run the benchmark."""
-    arguments = parser(__doc__, "requests_balanced").parse_args()
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as name:
-        folder = arguments.folder or Path(name)
-        folder.mkdir(parents=True, exist_ok=True)
-        given = {"seeds": arguments.seeds, "steps": arguments.steps, "episodes": arguments.episodes}
-        rows = compared(WAYS, policy=arguments.policy, folder=folder, **given)
+    bench(__doc__, "requests_balanced", WAYS, found=found, page=page)
+
+
+def found(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What each way wins over the way before, and all of them together."""
     names = list(WAYS)
-    said = {
-        "name": "requests_balanced",
-        "measured": {"runs": rows, **given},
+    return {
         "ratios": {
             "all": statistics.median(quicker(rows, names[0], names[-1])),
             **{other: statistics.median(quicker(rows, one, other)) for one, other in pairwise(names)},
         },
         "goal": "4 to 5 of the loop in which everyone waits, which AgentMath reports",
-        "bound": "engine and learner share the cores: a step takes no less than both together",
-        **circumstances(began),
     }
-    tell(said, page, write=arguments.write, as_json=arguments.json)
 
 
 def page(said: dict[str, Any]) -> str:

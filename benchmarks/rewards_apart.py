@@ -10,13 +10,11 @@ but judge.
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from circumstances import circumstances
-from slow_tools import AHEAD, ON_RAY, compared, parser, quicker, table, tell
+from slow_tools import AHEAD, ON_RAY, bench, quicker, table
 from whetstone.rewards.answers.exact_number import exact_number
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -42,25 +40,19 @@ async def judged_slowly(trajectory: Trajectory, task: Task) -> Score:
 
 def main() -> None:
     """Run the benchmark."""
-    arguments = parser(__doc__, "rewards_apart").parse_args()
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as name:
-        folder = arguments.folder or Path(name)
-        folder.mkdir(parents=True, exist_ok=True)
-        given = {"seeds": arguments.seeds, "steps": arguments.steps, "episodes": arguments.episodes}
-        rows = compared(WAYS, policy=arguments.policy, folder=folder, **given)
-    said = {
-        "name": "rewards_apart",
-        "measured": {"runs": rows, "judge_seconds": JUDGE_SECONDS, **given},
+    bench(__doc__, "rewards_apart", WAYS, found=found, page=page)
+
+
+def found(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What judging apart wins, with running ahead and of it alone."""
+    return {
+        "measured": {"judge_seconds": JUDGE_SECONDS},
         "ratios": {
             "vs_one_process": statistics.median(quicker(rows, ONE, APART)),
             "of_judging_apart": statistics.median(quicker(rows, AMONG, APART)),
         },
         "goal": "1.35 to 2.05 of one process, which RollArt reports end to end",
-        "bound": "engine and learner share the cores: a step takes no less than both together",
-        **circumstances(began),
     }
-    tell(said, page, write=arguments.write, as_json=arguments.json)
 
 
 def page(said: dict[str, Any]) -> str:

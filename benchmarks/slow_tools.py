@@ -11,10 +11,13 @@ import json
 import shutil
 import statistics
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from circumstances import circumstances
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
@@ -37,8 +40,20 @@ SKIPPED = 1
 """Updates in front that do not count."""
 
 
-def parser(description: str | None, name: str) -> argparse.ArgumentParser:
-    """The options of a bench of that name."""
+def bench(
+    description: str | None,
+    name: str,
+    ways: Mapping[str, Sequence[str]],
+    *,
+    found: Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]],
+    page: Callable[[Any], str],
+) -> None:
+    """A bench from its options to its stored result.
+
+    Args:
+        found: From the rows, what it says beside them: `ratios`, `goal`, and more of `measured`.
+        page: The result for a reader.
+    """
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--json", action="store_true", help="print one JSON object")
     options.add_argument("--policy", type=Path, required=True, help="the demo behind its warm-up")
@@ -47,15 +62,25 @@ def parser(description: str | None, name: str) -> argparse.ArgumentParser:
     options.add_argument("--episodes", type=int, default=50, help="of each evaluation")
     options.add_argument("--folder", type=Path, help="where runs are kept, and counted if they are there already")
     options.add_argument("--write", action="store_true", help=f"write {name}.json and {name}.md")
-    return options
-
-
-def tell(said: Mapping[str, Any], page: Callable[[Any], str], *, write: bool, as_json: bool) -> None:
-    """Print what was found, and store it where that is asked for."""
-    if write:
-        (RESULTS / f"{said['name']}.json").write_text(json.dumps(said, indent=1) + "\n")
-        (RESULTS / f"{said['name']}.md").write_text(page(said))
-    print(json.dumps(said) if as_json else page(said))
+    arguments = options.parse_args()
+    began = time.perf_counter()
+    given = {"seeds": arguments.seeds, "steps": arguments.steps, "episodes": arguments.episodes}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = compared(ways, policy=arguments.policy, folder=folder, **given)
+    told = found(rows)
+    said = {
+        "name": name,
+        **told,
+        "measured": {"runs": rows, **told.get("measured", {}), **given},
+        "bound": "engine and learner share the cores: a step takes no less than both together",
+        **circumstances(began),
+    }
+    if arguments.write:
+        (RESULTS / f"{name}.json").write_text(json.dumps(said, indent=1) + "\n")
+        (RESULTS / f"{name}.md").write_text(page(said))
+    print(json.dumps(said) if arguments.json else page(said))
 
 
 def trained(overrides: Sequence[str], steps: int, policy: Path, folder: Path, episodes: int) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class ReplicatedEngine:
 
     async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
         """See `Engine.score`."""
-        return await self._asked(lambda seat: seat.replica.score(tokens, start=start), tokens, None)
+        return await self._asked(lambda seat: seat.replica.score(tokens, start=start), (), None)
 
     def abort(self, episode: str) -> None:
         """See `Engine.abort`."""
@@ -233,7 +233,7 @@ class ReplicatedEngine:
                     await self._changed.wait()
             except TimeoutError:
                 continue
-        best = self._best(up, prompt if episode is not None else ())
+        best = self._best(up, prompt)
         if episode is not None:
             if seat is not None and not seat.up:
                 seat.episodes.discard(episode)

@@ -22,7 +22,7 @@ BLOCK = 32
 """Beginnings are told apart by so many tokens at a time."""
 REQUEST_TOKENS = 64
 """Tokens of a prompt that take as long to compute as one more request makes a replica slower: a row of a decode step
-costs about three tokens of a prompt, over some twenty steps (`benchmarks/simulated.py`)."""
+costs about two tokens of a prompt, over the steps of a turn, some 38 (`benchmarks/simulated.py`)."""
 REMEMBERED = 16384
 """Blocks, of what was sent to a replica lately."""
 
