@@ -16,8 +16,10 @@ from whetstone.policies import (
     add_adapters,
     build_tiny,
     clone_trainable,
+    fast_dtype,
     in_precision,
     load_policy,
+    precision,
     save_policy,
     suitable_dtype,
 )
@@ -28,6 +30,13 @@ CPU = torch.device("cpu")
 
 def small_policy():
     return build_tiny(["Compute 12"], hidden=16, heads=2, layers=2, intermediate=16, context_length=64, seed=3)
+
+
+def test_the_measured_ratio_leaves_the_number_of_threads_as_it_was():
+    before = torch.get_num_threads()
+    precision.bfloat16_time_ratio.cache_clear()
+    assert precision.bfloat16_time_ratio() > 0
+    assert torch.get_num_threads() == before
 
 
 def adapted(policy):
@@ -48,10 +57,12 @@ def dtypes(model, *, lora):
     return {p.dtype for name, p in model.named_parameters() if ("lora_" in name) == lora}
 
 
-def test_small_models_stay_in_float32_and_large_ones_go_by_the_device():
+@pytest.mark.parametrize(("ratio", "fast"), [(0.5, torch.bfloat16), (1.1, torch.float32), (17.0, torch.float32)])
+def test_small_models_stay_in_float32_and_large_ones_use_the_faster_precision(ratio, fast, monkeypatch):
+    monkeypatch.setattr(precision, "bfloat16_time_ratio", lambda: ratio)
+    assert fast_dtype(CPU) == fast
     assert suitable_dtype(1_000_000, CPU) == torch.float32
-    quick = torch.cpu.get_capabilities().get("avx512_bf16", False)
-    assert suitable_dtype(135_000_000, CPU) == (torch.bfloat16 if quick else torch.float32)
+    assert suitable_dtype(135_000_000, CPU) == fast
     policy = small_policy()
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
     assert in_precision(policy, "auto").dtype == torch.float32

@@ -31,7 +31,7 @@ from whetstone.extras import install_command
 from whetstone.inference import rows_are_summed_alike
 from whetstone.inference.compiled import lacking
 from whetstone.plain_json import to_json
-from whetstone.policies import available_devices, described, find_device, free_memory
+from whetstone.policies import available_devices, describe_fast_dtype, described, find_device, free_memory
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.sandbox import Isolation, does_not_hold, offers
 from whetstone.sandbox.cgroups import parents
@@ -119,6 +119,7 @@ def examine() -> dict[str, dict[str, Any]]:
             "auto": f"{find_device('auto')} (policy.device: auto)",
             "free_gib": {str(device): _free_gib(device) for device in available_devices()},
             "torch_threads": torch.get_num_threads(),
+            "fast_precision": describe_fast_dtype(find_device("auto")),
             "bfloat16": f"sampled by PyTorch's own operations: {less}" if less else "sampled by compiled functions",
             "repeatable": "bit for bit whatever the batch" if rows_are_summed_alike() else "up to rounding",
         },

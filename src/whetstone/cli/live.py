@@ -19,6 +19,7 @@ from whetstone.record.run_directory import claimed
 from whetstone.serving import Keys
 from whetstone.serving.connections import keep_what_is_loaded, runner
 from whetstone.serving.live.service import LiveService
+from whetstone.training.pinned import pinned
 
 
 @click.command()
@@ -62,6 +63,7 @@ def live(
     folder = run_dir or Path("runs") / f"{resolved.name}-live"
     if (folder / "recipe.yaml").is_file() and not (folder / "live").is_dir():
         raise RunDirectoryError(f"{folder}: holds a run of `whetstone train`; choose another --run-dir")
+    resolved = pinned(resolved, folder, resume=True, say=partial(click.echo, err=True))
     with bound_to(address, port) as bound, claimed(folder, resolved, resume=True):
         asyncio.run(_live(resolved, folder, bound, name or resolved.name, known, paused, idle_seconds))
 

@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
 
 from whetstone.errors import RecipeError
 from whetstone.extras import install_command
-from whetstone.policies import Policy
+from whetstone.learning.muon import Muon
+from whetstone.policies import Policy, fast_dtype
 from whetstone.recipe import OptimizerSettings
 
 _OUTER_SHARE = 0.3
@@ -55,7 +56,9 @@ class Optimizers:
         offloads = settings.optimizer_offload and policy.device.type != "cpu"
         self._kept = {p: _kept_copy(p) for p in parameters} if offloads else {}
         """By parameter on a device, the copy on the CPU that is updated in its place."""
-        inner = [p for p in parameters if p.ndim == 2 and id(p) not in outside and settings.optimizer == "muon"]
+        inner = [
+            p for p in parameters if p.ndim == 2 and id(p) not in outside and settings.optimizer.startswith("muon")
+        ]
         taken = {id(p) for p in inner}
         critic = [p for p in policy.critic.parameters() if p.requires_grad] if policy.critic is not None else []
         taken |= {id(p) for p in critic}
@@ -68,9 +71,10 @@ class Optimizers:
             of_groups = _decaying(rest) if decay else rest
             self._optimizers.append(_adamw(settings.optimizer)(of_groups, lr=outer, betas=_BETAS, weight_decay=decay))
         if inner:
-            self._optimizers.append(
-                of_matrices(self._updated(inner), lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
-            )
+            matrices = self._updated(inner)
+            options = {"lr": rate, "weight_decay": decay, "adjust_lr_fn": "match_rms_adamw"}
+            dtype = iteration_dtype(settings.optimizer, matrices[0].device)
+            self._optimizers.append(of_matrices(matrices, iteration_dtype=dtype, **options))
         if policy.critic is not None:
             critic = self._updated(critic)
             self._optimizers.append(AdamW(critic, lr=policy.critic.learning_rate, betas=_BETAS, weight_decay=0.0))
@@ -143,6 +147,11 @@ class Optimizers:
         """Weights were put there by somebody else: what is kept of them elsewhere follows."""
         for parameter, copy in self._kept.items():
             copy.copy_(parameter)
+
+
+def iteration_dtype(optimizer: str, device: torch.device) -> str:
+    """Return the precision of Muon's iteration that `optimizer` names; `muon`: the faster one on the device."""
+    return optimizer.removeprefix("muon_") if optimizer != "muon" else str(fast_dtype(device)).removeprefix("torch.")
 
 
 def _kept_copy(parameter: Tensor) -> torch.nn.Parameter:

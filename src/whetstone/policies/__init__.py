@@ -46,7 +46,15 @@ if TYPE_CHECKING:
         vocabulary_of,
     )
     from whetstone.policies.policy import Policy, freeze, holds_adapters, load_policy, placed, save_policy
-    from whetstone.policies.precision import Precision, check_dtype, in_dtype, in_precision, suitable_dtype
+    from whetstone.policies.precision import (
+        Precision,
+        check_dtype,
+        describe_fast_dtype,
+        fast_dtype,
+        in_dtype,
+        in_precision,
+        suitable_dtype,
+    )
     from whetstone.policies.published import PUBLISHED
     from whetstone.policies.tensor_parallel import Cut, TensorPlan, tensor_plan
     from whetstone.policies.tiny import build_tiny
@@ -84,8 +92,10 @@ __all__ = [
     "convert_gguf",
     "critic_for",
     "critic_from",
+    "describe_fast_dtype",
     "described",
     "export_policy",
+    "fast_dtype",
     "fetch",
     "find_device",
     "found_model",

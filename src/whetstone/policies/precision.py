@@ -11,6 +11,8 @@ are therefore held in float32, and the sampler has them rounded.
 from __future__ import annotations
 
 import contextlib
+import functools
+import time
 from dataclasses import replace
 from typing import Literal
 
@@ -26,42 +28,88 @@ Precision = Literal["auto", "float32", "bfloat16", "float16"]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SMALL = 20_000_000
 """Parameters below which products are too small for shorter numbers to save anything."""
+_FAST_RATIO = 0.8
+"""Largest `bfloat16_time_ratio` at which bfloat16 is used. Measured: 0.3 to 0.6 with bfloat16 instructions, 4 to 19
+without."""
+_MEASURED = (384, 384)
+_RUNS = 5
 
 
 def suitable_dtype(parameters: int, device: torch.device) -> torch.dtype:
-    """What suits a model of so many parameters on a device: bfloat16 where the device has instructions for it."""
+    """Return the precision that suits a model with `parameters` parameters: see `fast_dtype`.
+
+    A model below `SMALL` parameters is computed in float32. On a GPU without bfloat16 the larger ones use float16.
+    """
     if parameters < SMALL:
         return torch.float32
-    if _has_bfloat16(device):
-        return torch.bfloat16
-    return torch.float16 if device.type == "cuda" else torch.float32
+    fast = fast_dtype(device)
+    return torch.float16 if fast == torch.float32 and device.type == "cuda" else fast
 
 
 def in_dtype(parameters: int, wanted: Precision, device: torch.device) -> torch.dtype:
-    """What a model of so many parameters is computed in on a device, where this is wanted."""
+    """Return the precision of a model with `parameters` parameters on a device; `auto`: `suitable_dtype`."""
     return suitable_dtype(parameters, device) if wanted == "auto" else _DTYPES[wanted]
 
 
 def check_dtype(wanted: Precision, device: torch.device) -> None:
-    """See that a device has the numbers that are wanted of it. A CPU has all, some without being quick at them.
+    """Check that a device can compute in a precision. A CPU can compute in all of them, in some slowly.
 
     Raises:
-        PolicyError: It has not.
+        PolicyError: If the device has no instructions for it.
     """
-    says = device.type != "cpu" and of_module(device, "is_bf16_supported") is not None
-    if wanted == "bfloat16" and says and not _has_bfloat16(device):
+    if wanted == "bfloat16" and device.type != "cpu" and _has_bfloat16(device) is False:
         raise PolicyError(f"bfloat16: {described(device)} has no instructions for it; float16 or float32")
 
 
-def _has_bfloat16(device: torch.device) -> bool:
-    """Whether a device has instructions for it."""
+def fast_dtype(device: torch.device) -> torch.dtype:
+    """Return the faster precision for matrix products on a device: bfloat16 or float32.
+
+    On a CPU the choice is measured. The instruction set is not enough to decide: without bfloat16 instructions PyTorch
+    emulates them 4 to 17 times slower than float32, and a CPU that has them can be told not to use them.
+    """
     if device.type == "cpu":
-        there = torch.cpu.get_capabilities()
-        return any(there.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+        return torch.bfloat16 if bfloat16_time_ratio() <= _FAST_RATIO else torch.float32
+    return torch.bfloat16 if _has_bfloat16(device) else torch.float32
+
+
+@functools.cache
+def bfloat16_time_ratio() -> float:
+    """Time of a bfloat16 matrix product divided by that of the same product in float32, on one CPU thread.
+
+    Measured once per process in at most about 0.1 s: the shortest of several runs of each, so that other work on the
+    processor does not change the decision.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        seconds: dict[torch.dtype, float] = {}
+        for dtype in (torch.float32, torch.bfloat16):
+            left, right = torch.ones(_MEASURED, dtype=dtype), torch.ones(_MEASURED, dtype=dtype)
+            times = []
+            for _ in range(_RUNS):
+                started = time.perf_counter()
+                torch.mm(left, right)
+                times.append(time.perf_counter() - started)
+            seconds[dtype] = min(times)
+    finally:
+        torch.set_num_threads(threads)
+    return seconds[torch.bfloat16] / seconds[torch.float32]
+
+
+def describe_fast_dtype(device: torch.device) -> str:
+    """Describe the result of `fast_dtype` in one line, with the measured ratio."""
+    name = str(fast_dtype(device)).removeprefix("torch.")
+    if device.type != "cpu":
+        return f"{name} (reported by the driver)"
+    return f"{name} (a bfloat16 matrix product takes {bfloat16_time_ratio():.2g} times as long as float32)"
+
+
+def _has_bfloat16(device: torch.device) -> bool | None:
+    """Return whether an accelerator has bfloat16 instructions; None if its PyTorch module does not report it."""
     ask, using = of_module(device, "is_bf16_supported"), of_module(device, "device")
     if ask is None:
-        return False
-    with using(device) if using is not None else contextlib.nullcontext():  # it asks the one in use
+        return None
+    with using(device) if using is not None else contextlib.nullcontext():  # the function reads the current device
         return bool(ask(including_emulation=False))
 
 

@@ -42,8 +42,10 @@ class OptimizerSettings(Settings):
     until: UntilSettings | None = None
     """What ends the stage earlier; null: its steps alone. What is laid out over the stage is laid out over `steps` all
     the same."""
-    optimizer: Literal["adamw", "muon", "adamw_8bit"] = "adamw"
-    """`muon`: Muon for the matrices inside the model, AdamW for the rest. `adamw_8bit`: states in eight bits (GPU)."""
+    optimizer: Literal["adamw", "muon", "muon_float32", "muon_bfloat16", "adamw_8bit"] = "adamw"
+    """`muon`: Muon for the matrices inside the model, AdamW for the rest. Its Newton-Schulz iteration runs in the
+    precision that is faster on the device, measured when the run starts; the run stores the choice as `muon_float32` or
+    `muon_bfloat16`, which can also be set. `adamw_8bit`: states in eight bits (GPU)."""
     learning_rate: float = Field(1e-3, gt=0)
     """Unless it is set, what suits the policy: of a tiny one 1e-3; of a pretrained one 1e-6 (1e-5 with adapters) in
     reinforcement, ten times that in the warm-up."""

@@ -84,7 +84,13 @@ def run_recipe(run_dir: Path) -> Resolved:
         raise RunDirectoryError(f"{run_dir / _MODULES}: is no list of folders")
     for folder in folders:
         search_also(Path(folder))
-    return load_recipe(path)
+    return _with_bfloat16_muon(load_recipe(path))
+
+
+def _with_bfloat16_muon(resolved: Resolved) -> Resolved:
+    """Return a stored recipe with the precision of Muon written out: recipes that lack it were run in bfloat16."""
+    kinds = [kind for kind, stage in resolved.recipe.own_stages.items() if stage.optimizer == "muon"]
+    return resolved.with_changes({f"{kind}.optimizer": "muon_bfloat16" for kind in kinds}) if kinds else resolved
 
 
 def run_inputs(run_dir: Path) -> dict[str, str] | None:

@@ -1,25 +1,100 @@
-"""Which weights does a name on the hub mean in this run? Those it meant when the run began, by their commit."""
+"""Choices that a run makes once, when it starts, and that its recipe stores: commits of hub models, and precisions.
+
+A resumed run keeps them, also on another machine.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from whetstone.policies import found_model, is_hub_name
+from whetstone.assembly.memory import size_of
+from whetstone.assembly.placement import device_of
+from whetstone.policies import describe_fast_dtype, fast_dtype, found_model, in_dtype, is_hub_name
+from whetstone.policies.precision import SMALL
 from whetstone.recipe import Resolved
+from whetstone.recipe.settings import STAGE_KINDS
 from whetstone.record import run_recipe
 
 
-def pinned(resolved: Resolved, run_dir: Path, *, resume: bool) -> Resolved:
-    """The recipe with commits written down: the policy's in `policy.revision`, those of teachers, of frozen models and
-    of those in other seats behind their names (`owner/model@commit`); as it was where none comes from the hub.
+def pinned(
+    resolved: Resolved, run_dir: Path, *, resume: bool, say: Callable[[str], None] = lambda line: None
+) -> Resolved:
+    """Return the recipe with the commits of hub models and the choice of precisions written into it.
+
+    Commits: `policy.revision`; for teachers, frozen models and models in other seats `owner/model@commit`. Precisions:
+    `policy.dtype: auto` of a model that is large enough, and `optimizer: muon`.
 
     Args:
-        resume: Whether the run in `run_dir` is gone on with: where its recipe has a commit, that one stands.
+        resume: Whether the run in `run_dir` is resumed: the choices in its recipe are kept.
+        say: Receives a line if a precision was measured.
 
     Raises:
         PolicyError: The hub has no such model, or cannot be reached.
     """
     began = run_recipe(run_dir) if resume and (run_dir / "recipe.yaml").is_file() else None
+    changes = _commits(resolved, began)
+    resolved = resolved.with_changes(changes) if changes else resolved
+    precisions = _precisions(resolved, began)
+    if precisions and began is None:
+        say(f"precision: {describe_fast_dtype(device_of(resolved))}")
+    return resolved.with_changes(precisions) if precisions else resolved
+
+
+def _precisions(resolved: Resolved, began: Resolved | None) -> dict[str, Any]:
+    """Return the changes that replace `auto` precisions by the stored ones, or else by the faster ones."""
+    changes: dict[str, Any] = {}
+    recipe, stored = resolved.recipe, began.recipe if began is not None else None
+    if recipe.policy.dtype == "auto":
+        size = size_of(recipe) if stored is None else None
+        if stored is not None:
+            changes["policy.dtype"] = stored.policy.dtype
+        elif size is not None and size.parameters >= SMALL:
+            dtype = in_dtype(size.parameters, "auto", device_of(resolved))
+            changes["policy.dtype"] = str(dtype).removeprefix("torch.")
+    for kind, stage in recipe.own_stages.items():
+        if stage.optimizer == "muon":
+            before = stored.own_stages.get(kind) if stored is not None else None
+            kept = before is not None and before.optimizer.startswith("muon")
+            changes[f"{kind}.optimizer"] = before.optimizer if kept else _fast_muon(resolved)
+    if any(_has_muon(stage) for stage in recipe.stages):
+        muon = next((m for stage in stored.stages if (m := _muon_of(stage))), None) if stored is not None else None
+        muon = muon or _fast_muon(resolved)
+        changes["stages"] = [_with_muon(stage, muon) for stage in recipe.stages]
+    return {key: value for key, value in changes.items() if value != "auto"}
+
+
+def _fast_muon(resolved: Resolved) -> str:
+    return f"muon_{fast_dtype(device_of(resolved))}".replace("torch.", "")
+
+
+def _settings_of(stage: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of one entry of `stages` by kind."""
+    return {kind: stage[kind] for kind in STAGE_KINDS if isinstance(stage.get(kind), Mapping)}
+
+
+def _muon_of(stage: Mapping[str, Any]) -> str | None:
+    """Return the optimizer of one entry of `stages` if it is Muon in a stored precision."""
+    optimizers = (str(settings.get("optimizer", "")) for settings in _settings_of(stage).values())
+    return next((name for name in optimizers if name.startswith("muon_")), None)
+
+
+def _has_muon(stage: Mapping[str, Any]) -> bool:
+    return any(settings.get("optimizer") == "muon" for settings in _settings_of(stage).values())
+
+
+def _with_muon(stage: Mapping[str, Any], optimizer: str) -> dict[str, Any]:
+    chosen = {
+        kind: {**settings, "optimizer": optimizer}
+        for kind, settings in _settings_of(stage).items()
+        if settings.get("optimizer") == "muon"
+    }
+    return {**stage, **chosen}
+
+
+def _commits(resolved: Resolved, began: Resolved | None) -> dict[str, Any]:
+    """Return the changes that name hub models by commit."""
     known = {_unpinned(name): name for _, name in _others(began)} if began is not None else {}
     trusted = resolved.recipe.policy.trust_remote_code
     changes = {
@@ -35,7 +110,7 @@ def pinned(resolved: Resolved, run_dir: Path, *, resume: bool) -> Resolved:
         else:
             folder = found_model(policy.path, revision=policy.revision, trust_remote_code=trusted)
             changes["policy.revision"] = folder.name
-    return resolved.with_changes(changes) if changes else resolved
+    return changes
 
 
 def _others(resolved: Resolved) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """How does an optimiser that looks at whole matrices step where each rank has some rows? One rank steps for all.
 
-Each matrix in turn is gathered with its gradient and momentum, stepped by PyTorch's own Muon on one rank, another for
+Each matrix in turn is gathered with its gradient and momentum, stepped by `Muon` on one rank, another for
 each, and every rank keeps its rows of what came of it.
 
 Easy to get wrong: stepping each rank's rows by themselves makes those orthogonal, and not the matrix.
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.optim import Muon
 
+from whetstone.learning.muon import Muon
 from whetstone.scaling.learners.sharding import part_like, put, whole
 
 _MOMENTUM = "momentum_buffer"
@@ -25,7 +25,7 @@ _MOMENTUM = "momentum_buffer"
 
 
 class DividedMuon(Muon):
-    """`torch.optim.Muon` of matrices that are divided between ranks; all ranks step together."""
+    """`Muon` of matrices that are divided between ranks; all ranks step together."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
