@@ -1,25 +1,27 @@
-# Every target sets itself up: a virtual environment in .venv with pinned packages, nothing else.
+# Every target sets itself up: a virtual environment in .venv with locked packages, nothing else. `make setup` takes
+# PYTHON (3.11 or newer), VENV (another place) and TORCH (another build, such as one for your CUDA; any pip arguments).
 PYTHON ?= python3
+TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+INSTALL = "$(PYTHON)" requirements/install.py --venv "$(VENV)"
 
-.PHONY: setup system worlds browser demo test test-slow check format docs docs-site bench mutants fuzz clean
+.PHONY: setup system worlds browser demo test test-slow check format docs docs-site bench mutants fuzz wheel lock clean FORCE
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit("whetstone needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+# a TORCH from the command line is compared with what is installed
+$(READY): pyproject.toml $(wildcard requirements/*.txt requirements/install.py) $(if $(filter command environment,$(origin TORCH)),FORCE)
+	@command -v "$(PYTHON)" >/dev/null || { echo "setup: no program \"$(PYTHON)\"; install Python 3.11 or newer (apt-get install python3 python3-venv), or name one: make setup PYTHON=..." >&2; exit 2; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  newer=$$(for minor in 13 12 11; do python3.$$minor -c 0 2>/dev/null && echo python3.$$minor && break; done); \
+	  echo "setup: Whetstone needs Python 3.11 or newer, $(PYTHON) is $$("$(PYTHON)" -V 2>&1); name another one: make setup PYTHON=$${newer:-/path/of/python3}" >&2; exit 2; }
+	@$(INSTALL) --torch "$(TORCH)" dev
 
-# worlds of other packages whose tests are skipped without them; some are built from C
+# worlds of other packages, whose tests are skipped without them; some are built from C
 worlds: $(READY)
-	@$(BIN)/python -c 'import textworld, scienceworld, textarena, jericho' 2>/dev/null \
-	  || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,worlds]' >/dev/null 2>&1 \
-	  || echo "TextWorld, ScienceWorld, TextArena or Jericho could not be installed: their tests are skipped"
+	@$(INSTALL) worlds || echo "worlds: reasoning-gym, TextWorld, ScienceWorld, TextArena and Jericho are not installed: their tests are skipped"
 
 # programs that tests use, where this machine lets us install them; tests that need one say so where it is missing
 system:
@@ -34,11 +36,9 @@ system:
 	  && { apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } >/dev/null 2>&1; } \
 	  || echo "Chromium is not installed: the tests of pages are skipped"
 
-# what leads that browser, and what looks for whom a page leaves out
+# Playwright, which drives that browser, and axe, which checks pages for accessibility
 browser: $(READY)
-	@$(BIN)/python -c 'import playwright, axe_playwright_python' 2>/dev/null \
-	  || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable '.[dev,browser]' >/dev/null 2>&1 \
-	  || echo "Playwright could not be installed: the tests of the viewer's pages are skipped"
+	@$(INSTALL) browser || echo "browser: Playwright is not installed: the tests of the viewer's pages are skipped"
 
 # trains the recipe `demo` into runs/demo; a run that was stopped goes on, a finished one is shown again
 demo: $(READY)
@@ -47,12 +47,12 @@ demo: $(READY)
 # writes nothing outside .venv but bytecode; what is not installed is skipped, with the command that brings it. Three
 # processes on two cores: many tests wait
 test: $(READY)
-	@$(BIN)/python -m compileall -q src  # for the processes that tests begin
+	@$(BIN)/python -m compileall -q src || true  # for the processes that tests begin; a checkout may be read-only
 	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal
 
 # the rest: long runs, sweeps, attacks, kills, and properties with all their examples
 test-slow: $(READY) system worlds browser
-	@$(BIN)/python -m compileall -q src
+	@$(BIN)/python -m compileall -q src || true
 	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile thorough -n 2 --dist worksteal
 
 check: $(READY)
@@ -71,20 +71,20 @@ docs: $(READY)
 
 # the same as a site with search, in build/site; a link that leads nowhere ends it
 docs-site: docs
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,site]"
+	@$(INSTALL) site
 	$(BIN)/python docs/gather.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # all benchmarks, or one: make bench NAME=engine
 NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash faults checkpoint credit methods branching stability tools environments worlds rewards evaluation
 bench: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,bench]"
+	@$(INSTALL) bench
 	set -e; for name in $(NAME); do $(BIN)/python benchmarks/$$name.py; done
 
 # changes of algorithms/ and rewards/ that no test notices: all (hours), or one in so many: make mutants EVERY=8
 EVERY ?= 1
 mutants: $(READY) system
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,mutants]"
+	@$(INSTALL) mutants
 	$(BIN)/python benchmarks/mutants.py --again --every $(EVERY)
 	$(BIN)/python benchmarks/mutants.py --write benchmarks/results
 
@@ -92,9 +92,19 @@ mutants: $(READY) system
 TARGET ?= all
 MINUTES ?= 10
 fuzz: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable ".[dev,fuzz]"
+	@$(INSTALL) fuzz || echo "fuzz: atheris is not installed (it has wheels for x86-64 and Python 3.12 or newer): hypothesis draws the inputs"
 	$(BIN)/python benchmarks/fuzz.py $(TARGET) --minutes $(MINUTES)
 	$(BIN)/python benchmarks/fuzz.py merge
+
+# the wheel that `pip install` and `uvx --from` take, in dist/
+wheel: $(READY)
+	rm -rf dist
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist
+
+# lock files in requirements/, compiled by uv: make lock UPGRADE=1 takes the newest of everything, UPGRADE=NAME of one
+lock: $(READY)
+	$(BIN)/python requirements/lock.py --upgrade "$(UPGRADE)"
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

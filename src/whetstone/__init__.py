@@ -17,6 +17,15 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
+# Usage statistics and error reports of dependencies, off unless the environment turns them on. Read when the package is
+# loaded; child processes, such as servers of models, inherit them.
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+
 from whetstone import window  # as a module, which is what `whetstone.window` is
 
 if TYPE_CHECKING:
