@@ -45,11 +45,11 @@ def test_a_weaker_layer_is_said_loudly_and_once(monkeypatch, caplog):
     weaker = (Offer(NAMESPACES, "bubblewrap is not installed"), Offer(Isolation.LANDLOCK), Offer(Isolation.UNSAFE))
     monkeypatch.setattr(isolation_room, "offers", lambda: weaker)
     monkeypatch.setattr(doctor, "offers", lambda: weaker)
-    isolation_room._say_once.cache_clear()
+    isolation_room._warn_once.cache_clear()
     for _ in range(3):
         assert isolation_room.choose("auto") is Isolation.LANDLOCK
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "behind landlock, not namespaces (bubblewrap is not installed)" in said
+    assert "runs with landlock instead of namespaces" in said
     assert "which files there are can be asked" in said
     assert "which files there are can be asked" in doctor.examine()["sandbox"]["does_not_hold"]
     caplog.clear()
