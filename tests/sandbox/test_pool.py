@@ -49,9 +49,9 @@ def test_a_weaker_layer_is_said_loudly_and_once(monkeypatch, caplog):
     for _ in range(3):
         assert isolation_room.choose("auto") is Isolation.LANDLOCK
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "runs with landlock instead of namespaces" in said
-    assert "which files there are can be asked" in said
-    assert "which files there are can be asked" in doctor.examine()["sandbox"]["does_not_hold"]
+    assert "isolation is landlock instead of namespaces" in said
+    assert "which files of the machine exist" in said
+    assert "which files of the machine exist" in doctor.examine()["sandbox"]["does_not_hold"]
     caplog.clear()
     assert isolation_room.choose("landlock") is Isolation.LANDLOCK  # who writes it out knows
     assert not caplog.records

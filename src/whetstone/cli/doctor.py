@@ -149,7 +149,8 @@ def _examine_sandbox() -> dict[str, str]:
     if not strongest.missing:
         facts["bwrap"] = find_bwrap()
     facts["chosen"] = chosen.value if chosen is not None else "none: untrusted code is refused"
-    facts["does_not_hold"] = (does_not_hold(chosen) if chosen is not None else "") or "nothing is left out"
+    if chosen is not None:
+        facts["does_not_hold"] = does_not_hold(chosen) or "nothing"
     if strongest.missing:
         facts["remedy"] = strongest.remedy
     facts["control_groups"] = "yes" if parents() else "not writable: memory is limited for each process by itself"

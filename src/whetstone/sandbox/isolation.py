@@ -150,19 +150,22 @@ def _keeps_less(one: Isolation, other: Isolation) -> bool:
 
 
 def does_not_hold(isolation: Isolation) -> str:
-    """What of `namespaces` is not kept there; empty where all of it is."""
+    """Return the guarantees of `namespaces` that a layer does not give; empty if it gives all of them."""
     if isolation is Isolation.LANDLOCK:
-        same = "" if own_users(isolation) else "; all sessions are the same user, who is you"
-        return f"which files there are can be asked, process numbers are shared, folders are watched, not bounded{same}"
+        same = "" if own_users(isolation) else "; all sessions run as you"
+        return (
+            "untrusted code can test which files of the machine exist and see process numbers, its child processes can "
+            f"outlive a call, and disk use is checked five times a second instead of bounded{same}"
+        )
     if isolation is Isolation.UNSAFE:
-        return "nothing is kept in: foreign code reads, writes, signals and connects as you do"
-    return ""  # what a container keeps in is said by who names its runtime
+        return "there is no isolation: untrusted code reads, writes, signals and connects as you"
+    return ""  # the guarantees of a container are those of its runtime
 
 
 @functools.cache
 def _warn_once(isolation: Isolation, missing: str) -> None:
     logging.getLogger("whetstone").warning(
-        "sandbox: untrusted code runs with %s instead of %s, which does not hold: %s. Cause and remedy: %s",
+        "sandbox: isolation is %s instead of %s: %s. Cause and remedy: %s",
         *(isolation, Isolation.NAMESPACES, does_not_hold(isolation), missing),
     )
 
@@ -374,7 +377,7 @@ def _offer_landlock() -> Offer:
             return missing("the superuser cannot become another user here", "run as an ordinary user")
         return missing(
             f"a superuser's sessions run as other users, which cannot enter {closed}",
-            f"make namespaces available, or chmod o+x {shlex.quote(closed)}",
+            f"use namespaces, or chmod o+x {shlex.quote(closed)}",
         )
     return Offer(Isolation.LANDLOCK)
 
