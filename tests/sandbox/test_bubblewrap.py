@@ -1,5 +1,6 @@
 """Bubblewrap: which executable is chosen, and the diagnosis of a machine that refuses namespaces."""
 
+import ast
 import errno
 import importlib.util
 import json
@@ -8,6 +9,7 @@ import platform
 import stat
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -265,6 +267,46 @@ def test_program_that_does_not_work_is_passed_over(level, monkeypatch, tmp_path,
     (offer,) = [offer for offer in isolation.offers() if offer.isolation is NAMESPACES]
     assert offer.remedy
     assert offer.missing.endswith(offer.remedy)
+
+
+SESSION = """
+import asyncio, json
+from whetstone.sandbox import Sandbox
+
+async def run():
+    sandbox = Sandbox(isolation="namespaces")
+    session = sandbox.session()
+    outcome = await session.python("import json, os, sys\\njson.dumps([sys.prefix, os.getuid(), os.listdir('/')])")
+    session.close()
+    sandbox.close()
+    return outcome
+
+outcome = asyncio.run(run())
+print(json.dumps([outcome.value, outcome.error]))
+"""
+
+
+@pytest.mark.parametrize("level", levels(NAMESPACES))
+def test_interpreter_in_a_folder_closed_to_other_users_runs_sessions(level, tmp_path):
+    closed = tmp_path / "a home"
+    closed.mkdir(mode=0o700)
+    environment = closed / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    paths = os.pathsep.join([str(ROOT / "src"), sysconfig.get_path("purelib")])
+    started = subprocess.run(
+        [str(environment / "bin/python"), "-c", SESSION],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert started.returncode == 0, started.stderr
+    value, error = json.loads(started.stdout)
+    assert error is None
+    prefix, user, folders = json.loads(ast.literal_eval(value))
+    assert prefix == str(environment)
+    assert "sandbox" in folders
+    assert (user != os.getuid()) == isolation.own_users(NAMESPACES)
 
 
 @pytest.mark.parametrize("own", [False, True])

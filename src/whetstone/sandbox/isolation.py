@@ -55,13 +55,13 @@ class Isolation(StrEnum):
     """Bubblewrap: separate namespaces for processes, files, network and users; inside them Landlock, a list of allowed
     system calls, and limits."""
     LANDLOCK = "landlock"
-    """Landlock, a list of the system calls there are, and limits: the machine's processes can be neither signalled nor
-    slowed, files neither read nor written, sockets not opened. What holds less than with namespaces: which files there
-    are can be asked; process numbers are shared; folders, and files that are open and have no name any more, are
-    watched five times a second, not bounded, and those of a process that hides from its own user are not seen; an
-    ordinary user's sessions are all the same user, and cannot set modes and times of files. What holds less without
-    control groups, here and with namespaces: memory is bounded for each process, not for all together, and what the
-    kernel keeps for open pipes and sockets by their number alone."""
+    """Landlock, a list of allowed system calls, and limits: untrusted code cannot signal or slow the machine's
+    processes, read or write its files, or open sockets. Weaker than namespaces: the existence of files can be tested;
+    process numbers are visible; a child process can outlive its call; folders and unlinked open files are checked five
+    times per second instead of bounded, and files of a process that hides from its own user are not seen; sessions of
+    an ordinary user all run as that user, and cannot set modes and times of files. Weaker without control groups, here
+    and with namespaces: memory is bounded per process instead of in total, and the kernel's memory for open pipes and
+    sockets only by their number."""
     CONTAINER = "container"
     """A container runtime you name (`container:`): what it keeps in, and inside of it Landlock, the list of system
     calls and limits, as far as it lets them. How much a session may write is the container's own limit."""
