@@ -17,6 +17,7 @@ import ast
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -34,7 +35,7 @@ from attack_list import ATTACKS, HEADER, Attack
 from canaries import Canaries
 from circumstances import circumstances
 from whetstone.errors import InfrastructureError
-from whetstone.sandbox import Isolation, Limits, Outcome, Sandbox
+from whetstone.sandbox import Isolation, Limits, Outcome, Sandbox, find_bwrap
 
 RESULTS = Path(__file__).parent / "results"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "security.md"
@@ -66,6 +67,7 @@ class Level:
     def __init__(self, sandbox: Sandbox, folder: Path, python: Path | None) -> None:
         self.sandbox, self.folder, self.python = sandbox, folder, python
         self._others = set(psutil.Process().children(recursive=True))
+        self._other_folders = _session_folders()
         self.alone = sandbox.isolation in (Isolation.NAMESPACES, Isolation.CONTAINER) or os.getuid() == 0
 
     async def tried(self, attacks: list[Attack]) -> dict[str, Any]:
@@ -176,13 +178,18 @@ class Level:
             "descriptors": here.num_fds(),
             "host_mib": round(here.memory_info().rss / 2**20, 1),
             "behind_mib": round(memory / 2**20, 1),
-            "folders": len(list(Path(tempfile.gettempdir()).glob("whetstone-session-*"))),
+            "folders": len(_session_folders() - self._other_folders),
             "groups": len(list(Path("/sys/fs/cgroup").glob(f"**/whetstone-{os.getpid()}-*"))),
         }
 
     @property
     def _made_as(self) -> dict[str, Any]:
         return {"limits": LIMITS, "container": self.sandbox.container}
+
+
+def _session_folders() -> set[Path]:
+    """Return the folders of this process's sessions; other runs on this machine have theirs in the same place."""
+    return set(Path(tempfile.gettempdir()).glob(f"whetstone-session-{os.getpid()}-*"))
 
 
 def stand_in_runtime(folder: Path) -> list[str]:
@@ -195,7 +202,8 @@ def stand_in_runtime(folder: Path) -> list[str]:
     runtime.write_text(
         "#!/bin/sh\n"
         'guest="$1"; sockets="$2"; shift 2\n'
-        "exec bwrap --unshare-pid --unshare-net --unshare-ipc --die-with-parent --tmpfs / --ro-bind /usr /usr "
+        f"exec {shlex.quote(find_bwrap())} --unshare-pid --unshare-net --unshare-ipc --die-with-parent "
+        "--tmpfs / --ro-bind /usr /usr "
         "--ro-bind /bin /bin --ro-bind /lib /lib --ro-bind-try /lib64 /lib64 --ro-bind /etc /etc --dev /dev "
         '--proc /proc --perms 1777 --tmpfs /tmp --perms 0755 --dir /run --ro-bind "$guest" /sandbox '
         '--bind "$sockets" /run/whetstone --setenv TMPDIR /tmp -- /usr/bin/python3 "$@"\n'

@@ -8,6 +8,8 @@ import pytest
 from whetstone.sandbox import Isolation, Limits, Sandbox, offers
 
 QUICK = Limits(wall_seconds=2.0, cpu_seconds=1.0, memory_mb=200, processes=12, folder_mb=16, file_mb=8, files=200)
+PATIENT = Limits(wall_seconds=120, cpu_seconds=120)
+"""Limits of calls that have to succeed on a loaded machine, such as the import of a large package."""
 MISSING = {offer.isolation: offer.missing for offer in offers()}
 
 

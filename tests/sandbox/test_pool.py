@@ -45,13 +45,13 @@ def test_a_weaker_layer_is_said_loudly_and_once(monkeypatch, caplog):
     weaker = (Offer(NAMESPACES, "bubblewrap is not installed"), Offer(Isolation.LANDLOCK), Offer(Isolation.UNSAFE))
     monkeypatch.setattr(isolation_room, "offers", lambda: weaker)
     monkeypatch.setattr(doctor, "offers", lambda: weaker)
-    isolation_room._say_once.cache_clear()
+    isolation_room._warn_once.cache_clear()
     for _ in range(3):
         assert isolation_room.choose("auto") is Isolation.LANDLOCK
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "behind landlock, not namespaces (bubblewrap is not installed)" in said
-    assert "which files there are can be asked" in said
-    assert "which files there are can be asked" in doctor.examine()["sandbox"]["does_not_hold"]
+    assert "isolation is landlock instead of namespaces" in said
+    assert "which files of the machine exist" in said
+    assert "which files of the machine exist" in doctor.examine()["sandbox"]["does_not_hold"]
     caplog.clear()
     assert isolation_room.choose("landlock") is Isolation.LANDLOCK  # who writes it out knows
     assert not caplog.records
@@ -148,11 +148,13 @@ def test_a_supervisor_that_dies_in_a_call_is_what_the_call_did_and_the_next_has_
         sandbox = Sandbox(isolation=isolation, limits=QUICK)
         session = sandbox.session()
         await session.python("1")
-        call = asyncio.create_task(session.python("import time\ntime.sleep(30)", wall_seconds=40))
-        await asyncio.sleep(0.2)
+        length = f"30.{os.getpid()}"
+        code = f"import subprocess\nsubprocess.run(['sleep', '{length}'])"
+        call = asyncio.create_task(session.python(code, wall_seconds=40))
+        await asyncio.to_thread(wait_for, f"sleep\x00{length}")
         os.kill(session.process, signal.SIGKILL)
         outcome = await call
-        value = (await session.python("3")).value
+        value = (await session.python("3", wall_seconds=60)).value
         sandbox.close()
         return outcome, value
 
@@ -176,6 +178,7 @@ def test_a_session_closed_in_a_call_says_nothing_of_its_code(isolation):
 
 @pytest.mark.slow
 def test_nothing_is_left_when_the_host_is_killed(isolation, tmp_path):
+    words = f"sleep\x00987{os.getpid()}"  # other runs on this machine have theirs
     script = tmp_path / "host.py"
     script.write_text(
         textwrap.dedent(f"""
@@ -187,25 +190,26 @@ def test_nothing_is_left_when_the_host_is_killed(isolation, tmp_path):
             sessions = [sandbox.session() for _ in range(3)]
             for session in sessions:
                 await session.python("open('f', 'w').write('x')")
-            calls = [asyncio.create_task(s.shell("sleep 987123")) for s in sessions]
-            await asyncio.sleep(0.3)
+            calls = [asyncio.create_task(s.shell("sleep 987{os.getpid()}", wall_seconds=600)) for s in sessions]
             print("ready", flush=True)
-            await asyncio.sleep(100)
+            await asyncio.sleep(600)
 
         asyncio.run(main())
         """)
     )
     host = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
     assert host.stdout.readline() == b"ready\n"
-    assert alive("sleep\x00987123") >= 3
+    while alive(words) < 3:
+        assert host.poll() is None
+        time.sleep(0.05)
     host.kill()
     host.wait()
-    for _ in range(100):
-        if not alive("sleep\x00987123") and not alive("zygote", parent=host.pid):
+    for _ in range(1200):
+        if not alive(words) and not alive("zygote", parent=host.pid):
             break
         time.sleep(0.05)
-    assert not alive("sleep\x00987123")
-    for _ in range(20):
+    assert not alive(words)
+    for _ in range(100):
         asyncio.run(used_once(isolation))  # what only the next one can remove, when nobody is in it any more
         if not things_of(host.pid):
             break
@@ -217,6 +221,12 @@ async def used_once(isolation):
     sandbox = Sandbox(isolation=isolation, limits=QUICK)
     await sandbox.session().python("1")
     sandbox.close()
+
+
+def wait_for(words):
+    """Return when a process with these words runs."""
+    while not alive(words):
+        time.sleep(0.05)
 
 
 def alive(words, parent=None):
@@ -367,7 +377,7 @@ def test_many_short_sessions_one_after_the_other_answer_rightly_whatever_they_le
         for number in range(60):
             session = sandbox.session(persistent=number % 3 != 0, seed=number)
             for code, expected in (("'a' + str(1)", "'a1'"), ("import os\nos.listdir()", "[]")):
-                outcome = await session.python(code)
+                outcome = await session.python(code, wall_seconds=60)
                 if outcome.value != expected:
                     wrong.append((number, outcome))
             if number % 5 == 0:

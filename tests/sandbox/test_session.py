@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests_sandbox import MISSING, QUICK, run, server
+from tests_sandbox import MISSING, PATIENT, QUICK, run, server
 from whetstone.sandbox import Ending, Isolation, Limits, Sandbox
 
 LEVEL = next(level for level in (Isolation.NAMESPACES, Isolation.LANDLOCK, Isolation.UNSAFE) if not MISSING[level])
@@ -82,8 +82,12 @@ pickle.loads(pickle.dumps(Point(3))), typing.get_type_hints(double)["x"], double
 
 
 def test_what_was_printed_before_a_call_was_cut_off_is_kept():
-    outcome = run(LEVEL, "print('so far')\nwhile True: pass", limits=Limits(wall_seconds=0.3))
-    assert (outcome.ending, outcome.output) == (Ending.TIMEOUT, "so far\n")
+    for seconds in (0.3, 3, 30):  # on a loaded machine the call may end before it has printed
+        outcome = run(LEVEL, "print('so far')\nwhile True: pass", limits=Limits(wall_seconds=seconds, cpu_seconds=60))
+        assert outcome.ending is Ending.TIMEOUT
+        if outcome.output:
+            break
+    assert outcome.output == "so far\n"
     assert run(LEVEL, "print('so far')\nimport os\nos._exit(1)").output == "so far\n"
 
 
@@ -93,13 +97,13 @@ def test_asking_for_input_is_an_error_and_not_a_wait():
 
 def test_plots_come_back_as_pictures_and_are_closed():
     code = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.figure()\nplt.plot([2, 1])"
-    first, second = run(LEVEL, code, "1", limits=Limits())
+    first, second = run(LEVEL, code, "1", limits=PATIENT)
     assert [image[:4] for image in first.images] == [b"\x89PNG", b"\x89PNG"], first
     assert second.images == ()
 
 
 def test_a_picture_as_last_expression_is_shown():
-    outcome = run(LEVEL, "from PIL import Image\nImage.new('RGB', (4, 4))", limits=Limits())
+    outcome = run(LEVEL, "from PIL import Image\nImage.new('RGB', (4, 4))", limits=PATIENT)
     assert outcome.images[0].startswith(b"\x89PNG"), outcome
     assert outcome.value is None
 
@@ -157,8 +161,8 @@ def test_64_sessions_at_once_all_get_their_turn():
     async def many():
         sessions = [server(LEVEL).session(seed=i) for i in range(64)]
         try:
-            busy = [s.python("sum(i * i for i in range(200_000))") for s in sessions[::2]]
-            quick = [s.python("1") for s in sessions[1::2]]
+            busy = [s.python("sum(i * i for i in range(200_000))", wall_seconds=120) for s in sessions[::2]]
+            quick = [s.python("1", wall_seconds=120) for s in sessions[1::2]]
             return await asyncio.gather(*busy, *quick)
         finally:
             for session in sessions:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests_sandbox import MISSING
+from tests_sandbox import MISSING, PATIENT
 from tests_tools import played
 from whetstone.chat import Image, ToolCall
 from whetstone.environments import ToolEnvironment
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 def test_the_three_share_a_folder():
     answers = played(
-        Toolset([Python, Shell, Files]),
+        Toolset([Python(limits=PATIENT), Shell(limits=PATIENT), Files(limits=PATIENT)], timeout_seconds=120),
         ("create", {"path": "a/b.txt", "text": "one\ntwo\nthree\n"}),
         ("python", {"code": "open('a/b.txt').read().upper()"}),
         ("shell", {"command": "cd a && wc -l b.txt"}),
@@ -124,7 +124,9 @@ def test_each_ending_has_its_outcome_and_words():
 
 
 def test_a_plot_is_an_image_part():
-    answer = played(Toolset([Python]), ("python", {"code": "import matplotlib.pyplot as p; _ = p.plot([1, 2])"}))[0]
+    answer = played(
+        Toolset([Python(limits=PATIENT)]), ("python", {"code": "import matplotlib.pyplot as p; _ = p.plot([1, 2])"})
+    )[0]
     (image,) = (part for part in answer.content if isinstance(part, Image))
     assert image.url.startswith("data:image/png;base64,iVBOR")
 

@@ -33,7 +33,7 @@ from whetstone.inference.compiled import lacking
 from whetstone.plain_json import to_json
 from whetstone.policies import available_devices, describe_fast_dtype, described, find_device, free_memory
 from whetstone.recipe import Resolved, load_recipe
-from whetstone.sandbox import Isolation, does_not_hold, offers
+from whetstone.sandbox import Isolation, does_not_hold, find_bwrap, offers
 from whetstone.sandbox.cgroups import parents
 
 
@@ -104,7 +104,6 @@ async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
 
 def examine() -> dict[str, dict[str, Any]]:
     """Facts by area."""
-    chosen = next((o.isolation for o in offers() if not o.missing and o.isolation is not Isolation.UNSAFE), None)
     less = lacking()
     return {
         "machine": {
@@ -124,12 +123,7 @@ def examine() -> dict[str, dict[str, Any]]:
             "repeatable": "bit for bit whatever the batch" if rows_are_summed_alike() else "up to rounding",
         },
         "packages": {name: _package(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
-        "sandbox": {
-            **{offer.isolation.value: offer.missing or "yes" for offer in offers()},
-            "chosen": chosen.value if chosen is not None else "none; `unsafe` has to be written out",
-            "does_not_hold": (does_not_hold(chosen) if chosen is not None else "") or "nothing is left out",
-            "control_groups": "yes" if parents() else "not writable: memory is limited for each process by itself",
-        },
+        "sandbox": _examine_sandbox(),
         "environments": {
             name: "; ".join(f"needs {n.kind} {n.name}: {n.command}" for n in part.needs if not n.met) or "yes"
             for name, part in sorted(ENVIRONMENTS.items())
@@ -144,6 +138,24 @@ def examine() -> dict[str, dict[str, Any]]:
             "chromium": _program("chromium", "browser environments: apt-get install chromium chromium-driver"),
         },
     }
+
+
+def _examine_sandbox() -> dict[str, str]:
+    """Return the isolation layers, the one that `sandbox: auto` chooses, and the remedy if it is not the strongest."""
+    layers = {offer.isolation: offer for offer in offers()}
+    strongest = layers[Isolation.NAMESPACES]
+    available = [name for name, offer in layers.items() if not offer.missing and name is not Isolation.UNSAFE]
+    chosen = available[0] if available else None
+    facts = {name.value: offer.missing or "yes" for name, offer in layers.items()}
+    if not strongest.missing:
+        facts["bwrap"] = find_bwrap()
+    facts["chosen"] = chosen.value if chosen is not None else "none: untrusted code is refused"
+    if chosen is not None:
+        facts["does_not_hold"] = does_not_hold(chosen) or "nothing"
+    if strongest.missing:
+        facts["remedy"] = strongest.remedy
+    facts["control_groups"] = "yes" if parents() else "not writable: memory is limited for each process by itself"
+    return facts
 
 
 def _free_gib(device: torch.device) -> float | str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
-    from whetstone.sandbox.isolation import Isolation, Offer, does_not_hold, offers
+    from whetstone.sandbox.isolation import Isolation, Offer, does_not_hold, find_bwrap, offers
     from whetstone.sandbox.limits import Limits
     from whetstone.sandbox.pool import Sandbox
     from whetstone.sandbox.protocol import Ending, Outcome
@@ -23,6 +23,7 @@ __all__ = [
     "Sandbox",
     "Session",
     "does_not_hold",
+    "find_bwrap",
     "offers",
     "shared_sandbox",
 ]

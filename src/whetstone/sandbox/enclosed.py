@@ -12,7 +12,6 @@ import asyncio
 import itertools
 import os
 import secrets
-import shutil
 import socket
 import stat
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from whetstone.errors import InfrastructureError, SandboxError
 from whetstone.sandbox.guest.wire import PACKET_BYTES, send_packet
-from whetstone.sandbox.isolation import Isolation, choose, environment, guest_places, own_users, readable
+from whetstone.sandbox.isolation import Isolation, choose, environment, find_bwrap, guest_places, own_users, readable
 from whetstone.sandbox.limits import Limits
 
 HOME = "/home/agent"
@@ -122,9 +121,7 @@ async def _door(ours: socket.socket) -> socket.socket:
 def _bubblewrap(
     folder: str, variables: Mapping[str, str], limits: Limits, also_readable: Sequence[str], own: bool
 ) -> list[str]:
-    program = shutil.which("bwrap")
-    assert program is not None  # it was tried before
-    arguments = [program, "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
+    arguments = [find_bwrap(), "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
     arguments += ["--unshare-cgroup-try", "--hostname", "sandbox", "--new-session", "--clearenv"]
     if own:  # it makes itself another user, and keeps nothing
         for name in ("SETUID", "SETGID", "SETPCAP"):

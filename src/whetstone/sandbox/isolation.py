@@ -1,7 +1,8 @@
-"""How is foreign code kept in? The layers this machine offers, and how a fork server is started behind them.
+"""Isolation layers for untrusted code: which of them this machine offers, and the commands that start a fork server.
 
-Easy to get wrong: a layer that is silently missing. What is chosen is said (`whetstone doctor`), what was asked for and
-is not there is an error, and running without isolation has to be written out.
+Note:
+    No layer is dropped silently. `whetstone doctor` prints the chosen one, a requested layer that is missing is an
+    error, and a run without isolation requires `sandbox: unsafe`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import importlib.util
 import logging
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -24,6 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from whetstone.errors import SandboxError
+from whetstone.sandbox import bubblewrap
 from whetstone.sandbox.guest import confine, emptying, kernel
 from whetstone.sandbox.guest.supervisor import family
 from whetstone.sandbox.limits import Limits
@@ -49,16 +52,16 @@ class Isolation(StrEnum):
     """How far foreign code is kept from the machine."""
 
     NAMESPACES = "namespaces"
-    """Bubblewrap: worlds of their own for processes, files, network and users; Landlock, a list of the system calls
-    there are, and limits inside."""
+    """Bubblewrap: separate namespaces for processes, files, network and users; inside them Landlock, a list of allowed
+    system calls, and limits."""
     LANDLOCK = "landlock"
-    """Landlock, a list of the system calls there are, and limits: the machine's processes can be neither signalled nor
-    slowed, files neither read nor written, sockets not opened. What holds less than with namespaces: which files there
-    are can be asked; process numbers are shared; folders, and files that are open and have no name any more, are
-    watched five times a second, not bounded, and those of a process that hides from its own user are not seen; an
-    ordinary user's sessions are all the same user, and cannot set modes and times of files. What holds less without
-    control groups, here and with namespaces: memory is bounded for each process, not for all together, and what the
-    kernel keeps for open pipes and sockets by their number alone."""
+    """Landlock, a list of allowed system calls, and limits: untrusted code cannot signal or slow the machine's
+    processes, read or write its files, or open sockets. Weaker than namespaces: the existence of files can be tested;
+    process numbers are visible; a child process can outlive its call; folders and unlinked open files are checked five
+    times per second instead of bounded, and files of a process that hides from its own user are not seen; sessions of
+    an ordinary user all run as that user, and cannot set modes and times of files. Weaker without control groups, here
+    and with namespaces: memory is bounded per process instead of in total, and the kernel's memory for open pipes and
+    sockets only by their number."""
     CONTAINER = "container"
     """A container runtime you name (`container:`): what it keeps in, and inside of it Landlock, the list of system
     calls and limits, as far as it lets them. How much a session may write is the container's own limit."""
@@ -72,15 +75,17 @@ class Offer:
 
     isolation: Isolation
     missing: str = ""
-    """Why it cannot be had, and what would bring it; empty where it can."""
+    """Cause and remedy if it is not available; empty if it is."""
+    remedy: str = ""
+    """Command, setting or option that makes it available; part of `missing`."""
 
 
 @functools.cache
 def offers() -> tuple[Offer, ...]:
     """Every layer, strongest first."""
     return (
-        Offer(Isolation.NAMESPACES, _why_no_namespaces()),
-        Offer(Isolation.LANDLOCK, _why_no_landlock()),
+        _offer_namespaces(),
+        _offer_landlock(),
         Offer(Isolation.CONTAINER, "only where `container` names what starts one"),
         Offer(Isolation.UNSAFE),
     )
@@ -104,8 +109,8 @@ def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
     """The layer to use.
 
     Args:
-        wanted: `auto` for the strongest there is, or the name of one. Where the strongest is less than namespaces, what
-            does not hold is logged, once.
+        wanted: `auto` for the strongest available layer, or the name of one. If the strongest is weaker than
+            `namespaces`, the guarantees that do not hold and the remedy are logged once.
         container: What starts a container; see `container_command`.
 
     Raises:
@@ -127,10 +132,10 @@ def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
                         f"this machine has isolation {offer.isolation}, and the run's own has {_LEAST[0]} ({missing})"
                     )
                 if does_not_hold(offer.isolation):
-                    _say_once(offer.isolation, offers()[0].missing)
+                    _warn_once(offer.isolation, offers()[0].missing)
                 return offer.isolation
-        reasons = "; ".join(f"{o.isolation}: {o.missing}" for o in offers() if o.missing)
-        raise SandboxError(f"no isolation for foreign code here ({reasons}); `unsafe` runs it without")
+        reasons = " · ".join(f"{o.isolation}: {o.missing}" for o in offers() if o.missing and o.remedy)
+        raise SandboxError(f"sandbox: no isolation is available ({reasons}); `sandbox: unsafe` runs code without any")
     found = next((offer for offer in offers() if offer.isolation == wanted), None)
     if found is None:
         raise SandboxError(f'no isolation named "{wanted}"; there are: auto, {", ".join(Isolation)}')
@@ -145,20 +150,23 @@ def _keeps_less(one: Isolation, other: Isolation) -> bool:
 
 
 def does_not_hold(isolation: Isolation) -> str:
-    """What of `namespaces` is not kept there; empty where all of it is."""
+    """Return the guarantees of `namespaces` that a layer does not give; empty if it gives all of them."""
     if isolation is Isolation.LANDLOCK:
-        same = "" if own_users(isolation) else "; all sessions are the same user, who is you"
-        return f"which files there are can be asked, process numbers are shared, folders are watched, not bounded{same}"
+        same = "" if own_users(isolation) else "; all sessions run as you"
+        return (
+            "untrusted code can test which files of the machine exist and see process numbers, its child processes can "
+            f"outlive a call, and disk use is checked five times a second instead of bounded{same}"
+        )
     if isolation is Isolation.UNSAFE:
-        return "nothing is kept in: foreign code reads, writes, signals and connects as you do"
-    return ""  # what a container keeps in is said by who names its runtime
+        return "there is no isolation: untrusted code reads, writes, signals and connects as you"
+    return ""  # the guarantees of a container are those of its runtime
 
 
 @functools.cache
-def _say_once(isolation: Isolation, missing: str) -> None:
+def _warn_once(isolation: Isolation, missing: str) -> None:
     logging.getLogger("whetstone").warning(
-        "whetstone: foreign code runs behind %s, not %s (%s). What does not hold there: %s",
-        *(isolation, Isolation.NAMESPACES, missing, does_not_hold(isolation)),
+        "sandbox: isolation is %s instead of %s: %s. Cause and remedy: %s",
+        *(isolation, Isolation.NAMESPACES, does_not_hold(isolation), missing),
     )
 
 
@@ -221,7 +229,7 @@ def command(isolation: Isolation, channel: int, control: int) -> list[str]:
     if isolation is not Isolation.NAMESPACES:
         places = [str(GUEST.parents[2]), *([os.path.dirname(_filters_module())] if _filters_module() else [])]
         return [*python, os.pathsep.join(places), *numbers]
-    return [*_bubblewrap(), "--", *python, "/sandbox", *numbers]
+    return [*_bubblewrap(find_bwrap()), "--", *python, "/sandbox", *numbers]
 
 
 def container_command(container: Sequence[str], guest: str, sockets: str) -> list[str]:
@@ -266,9 +274,18 @@ def environment() -> dict[str, str]:
     }
 
 
-def _bubblewrap() -> list[str]:
-    program = shutil.which("bwrap")
-    assert program is not None  # it was tried before it was chosen
+def find_bwrap() -> str:
+    """Return the path of the first `bwrap` that creates namespaces here: the system's, then the wheel's; or ""."""
+    return _rehearse_namespaces()[0]
+
+
+def _bubblewrap(program: str) -> list[str]:
+    """Return the command of bubblewrap without the program that runs in it.
+
+    Only read-only binds: below a folder that a session can write, bubblewrap before 0.12 follows a session's symbolic
+    links when it creates mount points (CVE-2026-87766).
+    """
+    assert program  # it was tried before it was chosen
     arguments = [program, "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
     arguments += ["--unshare-cgroup-try", "--as-pid-1", "--hostname", "sandbox", "--new-session", "--clearenv"]
     if own_users(Isolation.NAMESPACES):
@@ -316,37 +333,53 @@ def _filters_module() -> str:
     return found.origin if found is not None and found.origin is not None else ""
 
 
-def _why_no_namespaces() -> str:
-    if not sys.platform.startswith("linux"):
-        return "needs Linux"
-    if shutil.which("bwrap") is None:
-        return "bubblewrap is not installed: apt-get install bubblewrap"
-    try:
-        arguments = ["/sandbox", WORK, temporary(), "own" if own_users(Isolation.NAMESPACES) else ""]
-        tried = subprocess.run(
-            [*_bubblewrap(), "--", sys.executable, "-I", "-c", _REHEARSE, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"bubblewrap does not start: {error}"
-    if "ready" not in tried.stdout:
-        return f"bubblewrap does not start here: {(tried.stderr.strip().splitlines() or ['no reason given'])[-1]}"
-    return ""
+def _offer_namespaces() -> Offer:
+    program, programs, error = _rehearse_namespaces()
+    if program:
+        return Offer(Isolation.NAMESPACES)
+    needs = not own_users(Isolation.NAMESPACES) if sys.platform.startswith("linux") else True
+    diagnosis = bubblewrap.diagnose(bubblewrap.read_facts(programs, error=error, needs_user_namespace=needs))
+    return Offer(Isolation.NAMESPACES, f"{diagnosis.cause}; {diagnosis.remedy}", diagnosis.remedy)
 
 
-def _why_no_landlock() -> str:
+@functools.cache
+def _rehearse_namespaces() -> tuple[str, bubblewrap.Programs, str]:
+    """Try each `bwrap`; return the first that works ("" if none does), those found, and the error of the preferred."""
     if not sys.platform.startswith("linux"):
-        return "needs Linux"
+        return "", bubblewrap.Programs(()), ""
+    programs, errors = bubblewrap.find_programs(), []
+    arguments = ["/sandbox", WORK, temporary(), "own" if own_users(Isolation.NAMESPACES) else ""]
+    for program in programs.paths:
+        command = [*_bubblewrap(program), "--", sys.executable, "-I", "-c", _REHEARSE, *arguments]
+        try:
+            tried = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            errors.append(str(error))
+            continue
+        if "ready" in tried.stdout:
+            return program, programs, ""
+        errors.append((tried.stderr.strip().splitlines() or ["no reason given"])[-1])
+    return "", programs, errors[0] if errors else ""
+
+
+def _offer_landlock() -> Offer:
+    def missing(cause: str, remedy: str) -> Offer:
+        return Offer(Isolation.LANDLOCK, f"{cause}; {remedy}", remedy)
+
+    if not sys.platform.startswith("linux"):
+        return missing("needs Linux", "run untrusted code in a container (`container:`)")
     if not confine.FILTERS:
-        return "libseccomp is not installed: apt-get install libseccomp2"
+        return missing("libseccomp is not installed", "apt-get install libseccomp2")
     if kernel.landlock_version() < 6:
-        return "the kernel's Landlock keeps no signals in (it does from 6.12 on)"
+        return missing("the kernel's Landlock does not restrict signals", "use Linux 6.12 or newer")
     if os.getuid() == 0 and not own_users(Isolation.LANDLOCK):
-        return f"a superuser's sessions are those of other users, who may not look into {_closed_to_others()}"
-    return ""
+        if (closed := _closed_to_others()) is None:
+            return missing("the superuser cannot become another user here", "run as an ordinary user")
+        return missing(
+            f"a superuser's sessions run as other users, which cannot enter {closed}",
+            f"use namespaces, or chmod o+x {shlex.quote(closed)}",
+        )
+    return Offer(Isolation.LANDLOCK)
 
 
 def _closed_to_others() -> str | None:
