@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import select
 import sys
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 # its remarks on every model it opens; must be set before a subcommand imports it
@@ -58,6 +60,17 @@ RENAMED = {
     "--key-variable": "--api-key-env",
 }
 """Commands and options of the release before, and what they are called now."""
+
+
+class _LoadingNotice(MetaPathFinder):
+    """Print a line before PyTorch is imported, which takes seconds."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """Print the line if PyTorch is asked for; the module is found by another finder."""
+        if fullname == "torch":
+            sys.meta_path.remove(self)
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is full or closed
+                print("whetstone: loading PyTorch", file=sys.stderr, flush=True)
 
 
 class _ReaderLeft(Exception):
@@ -121,6 +134,8 @@ def cli(ctx: click.Context, traceback: bool) -> None:
 def main() -> None:
     """Run the command; a mistake of the user's, or in his own code, is one line and exit code 2."""
     options = {"traceback": False}
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, _LoadingNotice())
     try:
         cli(standalone_mode=False, obj=options)
     except click.ClickException as refused:
