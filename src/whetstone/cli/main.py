@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import select
 import sys
+import traceback as traceback_module
 from importlib.abc import MetaPathFinder
 from typing import Any
 
@@ -143,25 +145,61 @@ def main() -> None:
         if old is None:
             refused.show()
         else:
-            print(f"whetstone: {old}: renamed to {RENAMED[old]}", file=sys.stderr)
+            _complain(f"{old}: renamed to {RENAMED[old]}")
         sys.exit(2)
     except Interrupted as stop:
-        print(f"whetstone: {stop}", file=sys.stderr)
+        _complain(str(stop))
         sys.exit(128 + stop.signal)
     except (KeyboardInterrupt, click.Abort):
-        print("whetstone: stopped", file=sys.stderr)
+        _complain("stopped")
         sys.exit(130)
     except _ReaderLeft:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
         sys.exit(0)
     except Exception as raised:
         error = raised.error if isinstance(raised, _Broken) else raised
-        line = str(error) if isinstance(error, WhetstoneError) else line_of(error)
+        line = str(error) if isinstance(error, WhetstoneError) else _lost_output(error) or line_of(error)
         if line is None or options["traceback"]:
             raise
-        more = "" if isinstance(error, WhetstoneError) else "; `whetstone --traceback …` shows all of it"
-        print(f"whetstone: {line}{more}", file=sys.stderr)
+        own_code = not isinstance(error, WhetstoneError) and _lost_output(error) is None
+        _complain(f"{line}; `whetstone --traceback …` shows all of it" if own_code else line)
         sys.exit(2)
+    finally:
+        _release_output()
+
+
+def _complain(line: str) -> None:
+    """Print a line on standard error, if it can be written."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"whetstone: {line}", file=sys.stderr, flush=True)
+
+
+_LOST = {errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EDQUOT}
+
+
+def _lost_output(error: Exception) -> str | None:
+    """Return the line for output that cannot be written, such as to a full disk; None for another error."""
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _LOST:
+        return None
+    return f"the output cannot be written: {error.strerror}" if _place_is_output(error) else None
+
+
+def _place_is_output(error: Exception) -> bool:
+    """Return whether click or the command itself wrote when the error was raised."""
+    last = traceback_module.extract_tb(error.__traceback__)[-1].filename
+    return f"{os.sep}click{os.sep}" in last or f"{os.sep}rich{os.sep}" in last or os.path.dirname(__file__) in last
+
+
+def _release_output() -> None:
+    """Redirect an output that cannot be written to nowhere, so that the interpreter does not complain at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        except (ValueError, AttributeError):  # closed, or none
+            continue
 
 
 def _renamed(refused: click.ClickException) -> str | None:
