@@ -67,10 +67,12 @@ RENAMED = {
 class _LoadingNotice(MetaPathFinder):
     """Print a line before PyTorch is imported, which takes seconds."""
 
+    was_printed = False
+
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         """Print the line if PyTorch is asked for; the module is found by another finder."""
-        if fullname == "torch":
-            sys.meta_path.remove(self)
+        if fullname == "torch" and not self.was_printed:
+            self.was_printed = True  # the finder stays: the import system iterates over the list
             with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is full or closed
                 print("whetstone: loading PyTorch", file=sys.stderr, flush=True)
 
@@ -158,10 +160,11 @@ def main() -> None:
         sys.exit(0)
     except Exception as raised:
         error = raised.error if isinstance(raised, _Broken) else raised
-        line = str(error) if isinstance(error, WhetstoneError) else _lost_output(error) or line_of(error)
+        outside = _lost_output(error) or _no_memory(error)
+        line = str(error) if isinstance(error, WhetstoneError) else outside or line_of(error)
         if line is None or options["traceback"]:
             raise
-        own_code = not isinstance(error, WhetstoneError) and _lost_output(error) is None
+        own_code = not isinstance(error, WhetstoneError) and outside is None
         _complain(f"{line}; `whetstone --traceback …` shows all of it" if own_code else line)
         sys.exit(2)
     finally:
@@ -188,6 +191,20 @@ def _place_is_output(error: Exception) -> bool:
     """Return whether click or the command itself wrote when the error was raised."""
     last = traceback_module.extract_tb(error.__traceback__)[-1].filename
     return f"{os.sep}click{os.sep}" in last or f"{os.sep}rich{os.sep}" in last or os.path.dirname(__file__) in last
+
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "failed to map segment", "cannot allocate memory")
+
+
+def _no_memory(error: Exception) -> str | None:
+    """Return the line for an allocation that failed; None for another error."""
+    text = str(error).partition("\n")[0]
+    if not isinstance(error, MemoryError) and not any(reason in text.lower() for reason in _NO_MEMORY):
+        return None
+    return (
+        f"out of memory ({text or type(error).__name__}); close other programs, raise the limit (ulimit -v), or lower "
+        "rollout.max_in_flight and micro_batch_tokens; a run resumes from its last checkpoint"
+    )
 
 
 def _release_output() -> None:
