@@ -110,7 +110,7 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
         else:
             try:
                 result = trial.result()
-            except Exception as error:  # what a plug-in raises is what the check is there to find
+            except Exception as error:  # a plug-in may raise any exception
                 result = Check(name, Verdict.BAD, f"{type(error).__name__}: {error}".splitlines()[0])
         yield replace(result, name=name, seconds=time.perf_counter() - began)
 
