@@ -5,10 +5,25 @@ from __future__ import annotations
 import os
 import platform
 import time
+from pathlib import Path
 from typing import Any
 
 
 def circumstances(began: float) -> dict[str, Any]:
     """Machine and seconds since `began`, as `time.perf_counter` gave it."""
-    machine = {"system": platform.platform(terse=True), "cores": os.cpu_count()}
+    machine = {"system": platform.platform(terse=True), "cores": os.cpu_count(), "processor": processor()}
     return {"machine": machine, "seconds": time.perf_counter() - began}
+
+
+def processor() -> str:
+    """Return the name of the processor and its widest vector instructions, or the limit that PyTorch was given."""
+    try:
+        lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    except OSError:
+        return platform.processor() or platform.machine()
+    facts = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    flags = facts.get("flags", "").split()
+    widest = next((name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in flags), "no AVX2")
+    limit = os.environ.get("ATEN_CPU_CAPABILITY")
+    forced = f", limited to {limit}" if limit is not None else ""
+    return f"{facts.get('model name', platform.machine())} ({widest}{forced})"

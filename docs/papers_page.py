@@ -6,7 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from whetstone.analysis.evidence import HELD, IN_PART, NOT_HELD, NOT_TRIED
+from whetstone.analysis.claim_status import HELD, IN_PART, NOT_HELD, NOT_TRIED
 from whetstone.analysis.papers import DECIDED, ELSEWHERE, Paper, papers, shares
 
 DESIGN = Path(__file__).parent / "design.md"

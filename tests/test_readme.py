@@ -1,4 +1,4 @@
-"""What the README and the page behind it show runs as it is written."""
+"""The code and the commands of the README and of `your-own.md` run as they are written."""
 
 import json
 import os
@@ -37,9 +37,10 @@ def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said, request)
     (tmp_path / "shop.py").write_text(block("python"))
     if "name: python" in said and all(MISSING[level] for level in (Isolation.NAMESPACES, Isolation.LANDLOCK)):
         pytest.skip("no isolation for foreign code here; `whetstone doctor` says what brings one")
-    (tmp_path / "shop_basket.py").write_text(block("python", 1))
-    (tmp_path / "shop_credit.py").write_text(block("python", 4))
-    (tmp_path / "shop_rollout.py").write_text(block("python", 5))
+    (tmp_path / "shop_loss.py").write_text(block("python", 1))
+    (tmp_path / "shop_basket.py").write_text(block("python", 2))
+    (tmp_path / "shop_credit.py").write_text(block("python", 5))
+    (tmp_path / "shop_rollout.py").write_text(block("python", 6))
     (tmp_path / "shop.jsonl").write_text(block("json"))
     (tmp_path / "shop.yaml").write_text(block("yaml"))
     done = whetstone(*shlex.split(said), "--json", cwd=tmp_path)
@@ -57,7 +58,7 @@ def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said, request)
 )
 def test_the_world_of_the_readme_keeps_its_promises_and_is_learned_in(tmp_path, said):
     assert said.removesuffix(" --json") in README
-    (tmp_path / "guess.py").write_text(block("python", 2))
+    (tmp_path / "guess.py").write_text(block("python", 3))
     (tmp_path / "guess.yaml").write_text(block("yaml", 1))
     done = whetstone(*shlex.split(said), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,7 +83,7 @@ def test_the_data_of_the_page_on_data_are_learned_from(tmp_path):
 def test_what_it_shows_from_python_trains(tmp_path):
     for name, language, number in (("shop.py", "python", 0), ("shop.jsonl", "json", 0), ("shop.yaml", "yaml", 0)):
         (tmp_path / name).write_text(block(language, number))
-    (tmp_path / "from_python.py").write_text(block("python", 3))
+    (tmp_path / "from_python.py").write_text(block("python", 4))
     done = subprocess.run(
         [sys.executable, "from_python.py"],
         cwd=tmp_path,
@@ -95,6 +96,10 @@ def test_what_it_shows_from_python_trains(tmp_path):
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 5
     assert "from_python:better_than_half" in (tmp_path / "runs" / "from-python" / "recipe.yaml").read_text()
+
+
+def test_the_loss_is_ten_lines_or_fewer():
+    assert len([line for line in block("python", 1).splitlines() if line.strip()]) <= 10
 
 
 def test_the_tool_is_fifteen_lines_or_fewer():

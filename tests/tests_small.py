@@ -92,6 +92,21 @@ async def scribe(so_far):
     return "shorter"
 
 
+NOTED = []
+
+
+def noted(text: str, count: int, tags: list[str]) -> str:
+    """Keep the arguments of a call.
+
+    Args:
+        text: Any text.
+        count: A number.
+        tags: Any texts.
+    """
+    NOTED.append({"text": text, "count": count, "tags": tags})
+    return "kept"
+
+
 def broken(expression: str) -> str:
     """A calculator without batteries.
 

@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _THREAD = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
+_unfinished: set[Future[Any]] = set()
 
 
 async def run_in_compute_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What `work` returns or raises, called where all arithmetic is done; others run meanwhile."""
-    return await asyncio.get_running_loop().run_in_executor(_THREAD, partial(work, *args, **kwargs))
+    future = _THREAD.submit(partial(work, *args, **kwargs))
+    _unfinished.add(future)
+    future.add_done_callback(_unfinished.discard)
+    return await asyncio.wrap_future(future)
+
+
+def is_computing() -> bool:
+    """Return whether submitted work is unfinished; the interpreter waits for it at exit."""
+    return bool(_unfinished)

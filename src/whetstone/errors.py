@@ -90,6 +90,10 @@ class SaveError(WhetstoneError):
     """Something could not be written (disk full, read-only); what existed before is untouched."""
 
 
+class OutputError(WhetstoneError):
+    """Standard output cannot be written."""
+
+
 class SandboxError(WhetstoneError):
     """Foreign code cannot be run here as it was asked for: no isolation, or one this machine does not offer."""
 

@@ -10,11 +10,8 @@ import pytest
 
 from tests_rewards import episode
 from whetstone.analysis import comparison, measures
+from whetstone.analysis.claim_status import HELD, IN_PART, NOT_HELD, NOT_TRIED
 from whetstone.analysis.evidence import (
-    HELD,
-    IN_PART,
-    NOT_HELD,
-    NOT_TRIED,
     BenchSettings,
     assembled,
     claims_of,

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+import tests_small
 from tests_small import SMALL
-from whetstone.assembly import assemble, preflight
-from whetstone.assembly.preflight_checks import _Probe
+from whetstone.assembly import assemble, preflight, preflight_checks
+from whetstone.assembly.preflight_checks import _Probe, example_of
 from whetstone.chat import Chat
 from whetstone.evaluation.checks import Verdict
 from whetstone.recipe import load_recipe
@@ -16,7 +17,7 @@ from whetstone.recipe import load_recipe
 
 def checks(*overrides):
     async def main():
-        found = [check async for check in preflight(load_recipe("demo", [*SMALL, *overrides]))]
+        found = [check async for check in preflight(load_recipe("demo", [*SMALL, *overrides]), check_seconds=600)]
         return {check.name: check for check in found}
 
     return asyncio.run(main())
@@ -36,6 +37,53 @@ def test_the_demo_is_good_in_everything():
         "sampler and learner",
         "largest step",
     ]
+
+
+def test_a_check_beyond_its_deadline_is_a_note_and_those_after_it_are_not_tried(monkeypatch):
+    async def endless(self):
+        await asyncio.Event().wait()
+
+    async def main():
+        resolved = load_recipe("demo", SMALL)
+        return {check.name: check async for check in preflight(resolved, check_seconds=0.05)}
+
+    monkeypatch.setattr(_Probe, "template", endless)
+    found = asyncio.run(main())
+    assert (found["template"].verdict, found["template"].said) == (Verdict.NOTE, "not finished in 0.05 s")
+    assert found["largest step"].said == 'not tried, because "template" is not finished'
+
+
+def test_a_large_policy_is_tried_on_few_tokens_and_its_largest_step_is_extrapolated(monkeypatch):
+    monkeypatch.setattr(preflight_checks, "_LARGE_PARAMETERS", 0)
+    monkeypatch.setattr(preflight_checks, "_STEP_SECONDS", 0.0)
+    found = checks("reinforcement.micro_batch_tokens=2048")
+    assert found["episodes"].said.startswith("2 sampled, ")
+    assert found["largest step"].said.startswith("32 tokens forward and backward")
+    assert "; 2,048 would take up to " in found["largest step"].said
+    assert " and at most " in found["largest step"].said
+
+
+def test_a_tool_that_the_expert_does_not_use_is_called_once_with_example_arguments():
+    found = checks("environment.tools=[pocket_calculator, tests_small:noted]")
+    assert tests_small.NOTED == [{"text": "1", "count": 1, "tags": []}]
+    assert found["tools and expert"].said.endswith("; 1 more tools respond to a call with example arguments")
+
+
+@pytest.mark.parametrize(
+    ("schema", "example"),
+    [
+        ({"type": "string"}, "1"),
+        ({"type": "string", "minLength": 3}, "111"),
+        ({"enum": ["b", "a"]}, "b"),
+        ({"type": "integer", "minimum": 5}, 5),
+        ({"anyOf": [{"type": "boolean"}, {"type": "null"}]}, False),
+        ({"type": "array", "items": {"type": "number"}, "minItems": 2}, [1, 1]),
+        ({"type": "object", "properties": {"a": {"const": 7}, "b": {}}, "required": ["a"]}, {"a": 7}),
+        ({}, "1"),
+    ],
+)
+def test_an_example_follows_its_schema(schema, example):
+    assert example_of(schema) == example
 
 
 def test_a_policy_that_is_not_there_is_the_only_thing_said():
@@ -73,7 +121,7 @@ def test_rewards_that_are_all_the_same_are_worth_a_note_without_a_warm_up():
 
     async def main():
         resolved = load_recipe("demo", [*without, "supervised=null"])
-        return {check.name: check async for check in preflight(resolved)}
+        return {check.name: check async for check in preflight(resolved, check_seconds=600)}
 
     found = asyncio.run(main())["episodes"]
     assert found.verdict is Verdict.NOTE

@@ -21,8 +21,11 @@ def test_a_mistake_is_answered_in_a_line(tmp_path, impatient, mistake):
     assert len(line) < 700
 
 
-def test_the_table_has_them_all():
-    written = RESULTS.read_text(encoding="utf-8")
+def test_the_table_has_the_current_commands_and_messages():
+    rows = RESULTS.read_text(encoding="utf-8").splitlines()
     for mistake in MISTAKES:
-        assert f"| {mistake.what} |" in written
+        begins = f"| {mistake.what} | `{mistake.command}` | ".replace("||", "|")
+        (row,) = [row for row in rows if row.replace("\\|", "|").startswith(begins)]
+        assert mistake.says in row.replace("\\|", "|")
+    assert len(rows) == len(MISTAKES) + 4
     assert len(MISTAKES) >= 25

@@ -171,7 +171,8 @@ def test_a_reader_that_leaves_ends_it_quietly_and_another_pipe_does_not(shop):
 
 
 @pytest.mark.slow
-def test_a_run_asked_to_stop_says_so_by_its_exit_code(shop):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_asked_to_stop_says_so_by_its_exit_code(shop, number):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
         [sys.executable, "-m", "whetstone.cli.main", "train", "shop.yaml", "reinforcement.steps=100000"],
@@ -181,7 +182,7 @@ def test_a_run_asked_to_stop_says_so_by_its_exit_code(shop):
     until = time.monotonic() + 120
     while time.monotonic() < until and not (metrics.is_file() and metrics.stat().st_size):
         time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, said = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + number
     assert "stopped; runs/shop is saved" in said

@@ -82,11 +82,11 @@ def test_models_of_other_seats_are_pinned_behind_their_names(tmp_path, monkeypat
     seats = {"rollout.strategy": {"name": "independent", "frozen": {"seller": "some/seller", "buyer": "here"}}}
     recipe = load_recipe("demo").with_changes({"teacher": {"path": "some/teacher"}, **seats})
     (tmp_path / "run").mkdir()
-    began = pinning.pinned(recipe, tmp_path / "run", resume=False)
+    began = pinning.pin_choices(recipe, tmp_path / "run", resume=False)
     assert began.recipe.teacher.path == "some/teacher@a"
     assert began.recipe.rollout.strategy.options["frozen"] == {"seller": "some/seller@b", "buyer": "here"}
     (tmp_path / "run" / "recipe.yaml").write_text(began.dump())
-    assert pinning.pinned(recipe, tmp_path / "run", resume=True).recipe == began.recipe  # nobody is asked again
+    assert pinning.pin_choices(recipe, tmp_path / "run", resume=True).recipe == began.recipe  # nobody is asked again
 
 
 def test_a_revision_of_what_has_none_is_refused():

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from whetstone.cli.plan import plan as command
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
-from whetstone.scaling.plan import plan
+from whetstone.scaling.plan import best_plan as plan
 from whetstone.scaling.plan_hardware import GPUS, MODELS, find_gpu, named_model
 from whetstone.scaling.plan_memory import fitting_learner, learner_memory, replica_memory, smallest_replica
 from whetstone.scaling.plan_rates import EngineFacts, Rates, engine_rates, learner_rates, read_rates

@@ -10,10 +10,10 @@ import crash
 from whetstone.training.interruption import Interrupted, Interruption
 
 
-def signalled(*, work, finish, after=0.02, grace=5.0):
+def signalled(*, work, finish, after=0.02, grace=5.0, number=signal.SIGTERM):
     async def main():
         with Interruption(grace_seconds=grace) as interruption:
-            asyncio.get_running_loop().call_later(after, os.kill, os.getpid(), signal.SIGTERM)
+            asyncio.get_running_loop().call_later(after, os.kill, os.getpid(), number)
             return await interruption.unless_asked(work(), finish=lambda: finish)
 
     return asyncio.run(main())
@@ -32,9 +32,11 @@ def test_what_must_be_finished_is_finished():
     assert signalled(work=short, finish=True) == "done"
 
 
-def test_what_need_not_be_is_cut():
-    with pytest.raises(Interrupted):
-        signalled(work=endless, finish=False)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_what_need_not_be_is_cut(number):
+    with pytest.raises(Interrupted) as stopped:
+        signalled(work=endless, finish=False, number=number)
+    assert stopped.value.signal == number
 
 
 def test_what_takes_longer_than_the_grace_is_cut():

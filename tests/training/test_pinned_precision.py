@@ -8,7 +8,7 @@ from whetstone.policies import precision
 from whetstone.recipe import load_recipe
 from whetstone.record import run_recipe
 from whetstone.reporting import Progress
-from whetstone.training.pinned import pinned
+from whetstone.training.pinned import pin_choices
 from whetstone.training.run import train
 
 QUIET = Progress(quiet=True)
@@ -27,7 +27,7 @@ def processor(monkeypatch):
 
 def stored(recipe, folder, *, lines=None):
     """The recipe as a new run in `folder` stores it."""
-    pinned_recipe = pinned(recipe, folder, resume=False, say=(lines if lines is not None else []).append)
+    pinned_recipe = pin_choices(recipe, folder, resume=False, say=(lines if lines is not None else []).append)
     folder.mkdir()
     (folder / "recipe.yaml").write_text(pinned_recipe.dump(), encoding="utf-8")
     return pinned_recipe
@@ -52,7 +52,7 @@ def test_a_resume_on_another_processor_keeps_both(processor, tmp_path):
     processor(0.4)
     before = stored(load_recipe("demo", LARGE), tmp_path / "run")
     processor(17.0)
-    assert pinned(load_recipe("demo", LARGE), tmp_path / "run", resume=True).recipe == before.recipe
+    assert pin_choices(load_recipe("demo", LARGE), tmp_path / "run", resume=True).recipe == before.recipe
 
 
 def test_stages_of_a_chain_keep_the_precision_of_the_whole(processor, tmp_path):
@@ -63,7 +63,7 @@ def test_stages_of_a_chain_keep_the_precision_of_the_whole(processor, tmp_path):
     optimizers = [settings["optimizer"] for stage in before.recipe.stages for settings in stage.values()]
     assert optimizers == ["muon_float32"] * 2
     processor(0.4)
-    assert pinned(recipe, tmp_path / "run", resume=True).recipe == before.recipe
+    assert pin_choices(recipe, tmp_path / "run", resume=True).recipe == before.recipe
 
 
 def test_a_precision_that_is_set_is_kept(processor, tmp_path):
@@ -78,7 +78,7 @@ def test_a_run_stored_before_precisions_were_is_read_as_bfloat16(processor, tmp_
     processor(17.0)
     (tmp_path / "recipe.yaml").write_text(load_recipe("demo").dump(), encoding="utf-8")
     assert run_recipe(tmp_path).recipe.supervised.optimizer == "muon_bfloat16"
-    resumed = pinned(load_recipe("demo"), tmp_path, resume=True)
+    resumed = pin_choices(load_recipe("demo"), tmp_path, resume=True)
     assert resumed.recipe.reinforcement.optimizer == "muon_bfloat16"
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.analysis.comparison import check_contenders, compare, contenders_of, learning_curve
     from whetstone.analysis.offline import Advice, Look, advice, looks_of
     from whetstone.analysis.replay import Replay, ReplayCheck
     from whetstone.analysis.shown_run import ShownRun
@@ -24,6 +25,10 @@ __all__ = [
     "Slowness",
     "Waits",
     "advice",
+    "check_contenders",
+    "compare",
+    "contenders_of",
+    "learning_curve",
     "looks_of",
     "slowness_of",
     "waits_of",

@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from whetstone.analysis.claim_status import HELD, IN_PART, NOT_HELD, NOT_TRIED
 from whetstone.analysis.comparison import (
     Contender,
     ContenderRun,
@@ -47,8 +48,6 @@ from whetstone.recipe.stage_settings import BudgetSettings
 from whetstone.recipe.yaml_text import yaml_document
 from whetstone.reporting import Progress
 
-HELD, IN_PART, NOT_HELD, NOT_TRIED = "held", "held in part", "not held at this scale", "not tried"
-VERDICTS = (HELD, IN_PART, NOT_HELD, NOT_TRIED)
 _CLEAR = 0.05
 _CURVE_POINTS = 24
 

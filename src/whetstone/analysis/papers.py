@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from whetstone.analysis.evidence import NOT_TRIED, VERDICTS
+from whetstone.analysis.claim_status import NOT_TRIED, VERDICTS
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.extras import release
 from whetstone.recipe.yaml_text import yaml_document

@@ -8,11 +8,15 @@ Easy to get wrong: a check that fails must not hide the others. Each is run for 
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import json
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -20,7 +24,7 @@ from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.assembly.memory import MemoryShare, check_fits, memory_plan
 from whetstone.assembly.trackers import trackers_of
-from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
+from whetstone.chat import Message, ToolCall, ToolSpec, assistant, tool_result, user
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import WhetstoneError
@@ -28,23 +32,42 @@ from whetstone.evaluation.checks import Check, Verdict
 from whetstone.inference import check_engine
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.resources import peak_memory_gib
-from whetstone.policies import free_memory
+from whetstone.policies import CPU, free_memory
 from whetstone.recipe import OptimizerSettings, Resolved
 from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
 from whetstone.tasks import Expert
 from whetstone.trajectory import Author, Segment, Task, Tokens, Trajectory
 
 _EPISODES = 8
+_CHECK_SECONDS = 15.0
+"""Deadline of each check after the policy is loaded."""
+_LARGE_PARAMETERS = 20_000_000
+"""Number of parameters from which on a CPU the sampled episodes are cut to `_LARGE_EPISODES`."""
+_LARGE_EPISODES, _LARGE_TOKENS = 2, 8
+"""Episodes of one turn, and tokens in each, of a large policy."""
+_STEP_SECONDS = 2.0
+"""Time for measuring updates; if the largest does not fit into it, its duration is extrapolated."""
+_FIRST_STEP, _STEP_GROWTH = 32, 4
+"""Tokens of the first measured update, and the factor from each update to the next."""
 _PROMPTS = 200
 """Tasks whose prompts are measured, of those trained on and of those held out."""
-_PROMPT_SECONDS = 5.0
+_NO_RESPONSE = ("timeout", "stopped")
+"""Outcomes of a call with example arguments that are failures; a tool may refuse the arguments."""
+_PROMPT_SECONDS = 2.0
 """After which those that were measured are enough."""
 _AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 """How far a log-prob of sampler and learner may be apart, by what the policy is computed in."""
 
 
-async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
-    """Try everything a run of this recipe needs, in under a minute for models of a laptop's size."""
+async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS) -> AsyncIterator[Check]:
+    """Try everything a run of this recipe needs.
+
+    A large policy on a CPU is tried on few tokens, and the largest update is extrapolated from smaller ones. If a check
+    exceeds its deadline, it yields a note, and the checks after it are not tried.
+
+    Args:
+        check_seconds: Deadline of each check after the policy is loaded.
+    """
     began = time.perf_counter()
     try:
         plan = await run_in_compute_thread(memory_plan, resolved, trains=True)
@@ -63,7 +86,7 @@ async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
     if resolved.recipe.engine.name != "local":
         async for tried in _of_engine(assembly):
             yield tried
-    probe = _Probe(assembly)
+    probe = _Probe(assembly, plan)
     checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
         ("template", probe.template),
         ("prompts", probe.prompts),
@@ -73,13 +96,23 @@ async def preflight(resolved: Resolved) -> AsyncIterator[Check]:
         ("sampler and learner", probe.agreement),
         ("largest step", probe.largest_step),
     ]
+    late = ""
     for name, check in checks:
         began = time.perf_counter()
-        try:
-            found = await check()
-        except Exception as error:  # what a plug-in raises is what the check is there to find
-            found = Check(name, Verdict.BAD, f"{type(error).__name__}: {error}".splitlines()[0])
-        yield replace(found, name=name, seconds=time.perf_counter() - began)
+        if late:
+            yield Check(name, Verdict.NOTE, f'not tried, because "{late}" is not finished')
+            continue
+        trial = asyncio.ensure_future(check())
+        await asyncio.wait([trial], timeout=check_seconds)
+        if not trial.done():
+            trial.cancel()  # without waiting: arithmetic cannot be cancelled
+            late, result = name, Check(name, Verdict.NOTE, f"not finished in {check_seconds:g} s")
+        else:
+            try:
+                result = trial.result()
+            except Exception as error:  # a plug-in may raise any exception
+                result = Check(name, Verdict.BAD, f"{type(error).__name__}: {error}".splitlines()[0])
+        yield replace(result, name=name, seconds=time.perf_counter() - began)
 
 
 async def engine_preflight(resolved: Resolved) -> AsyncIterator[Check]:
@@ -142,8 +175,8 @@ async def _of_engine(assembly: Assembly) -> AsyncIterator[Check]:
 class _Probe:
     """What the checks share: the parts, an expert's episode, sampled episodes."""
 
-    def __init__(self, assembly: Assembly) -> None:
-        self.assembly, self.recipe = assembly, assembly.resolved.recipe
+    def __init__(self, assembly: Assembly, plan: Sequence[MemoryShare] = ()) -> None:
+        self.assembly, self.recipe, self.plan = assembly, assembly.resolved.recipe, plan
         self.shown: Trajectory | None = None
         self.sampled: list[Trajectory] = []
 
@@ -171,10 +204,11 @@ class _Probe:
     async def prompts(self) -> Check:
         """How much of the context tasks take before anything is said."""
         source, most = self.assembly.source, self.assembly.policy.context_length
-        tasks = {task.id: task for task in map(source.task, range(_PROMPTS))}
-        tasks |= {task.id: task for task in source.held_out(_PROMPTS)}
-        lengths, began = [], time.perf_counter()
-        for task in tasks.values():
+        lengths, seen, began = [], set(), time.perf_counter()
+        for task in itertools.chain(map(source.task, range(_PROMPTS)), source.held_out(_PROMPTS)):
+            if task.id in seen:
+                continue
+            seen.add(task.id)
             environment = self.assembly.environment()
             try:
                 first = await environment.reset(task, seed=0)
@@ -197,7 +231,11 @@ class _Probe:
         """The expert's episode of one task, with the tools it calls."""
         source = self.assembly.demonstrated
         if not isinstance(source, Expert):
-            return Check("", Verdict.NOTE, "the source has no expert, so no call is known to be right")
+            failed, called = await self._call_each(self._specs())
+            if failed is not None:
+                return failed
+            said = f"; {called} tools respond to a call with example arguments" if called else ""
+            return Check("", Verdict.NOTE, f"the source has no expert, so no call is known to be right{said}")
         collector = self.assembly.collector(self.assembly.expert_actor())
         self.shown = await collector.sample(Plan(source.task(0), seed=0))
         if not self.shown.ended.valid or self.shown.ended.cut_short:
@@ -213,8 +251,27 @@ class _Probe:
         if untold:
             mend = "a docstring: it is what the model reads of a tool"
             return Check("", Verdict.NOTE, f"{', '.join(untold)}: nothing is said of what it does", mend)
+        used = {call.name for call in self.shown.calls}
+        failed, called = await self._call_each([spec for spec in self._specs() if spec.name not in used])
+        if failed is not None:
+            return failed
         seconds = sum(call.seconds for call in self.shown.calls)
-        return Check("", Verdict.GOOD, f"{len(self.shown.calls)} calls of one task answered in {1000 * seconds:.1f} ms")
+        said = f"{len(self.shown.calls)} calls of one task answered in {1000 * seconds:.1f} ms"
+        said += f"; {called} more tools respond to a call with example arguments" if called else ""
+        return Check("", Verdict.GOOD, said)
+
+    async def _call_each(self, specs: Sequence[ToolSpec]) -> tuple[Check | None, int]:
+        """Call each tool once with example arguments; return the first failure, and the number of calls.
+
+        A tool may refuse example arguments. Only a call without a response is a failure.
+        """
+        for spec in specs:
+            actor = ExpertActor(_OneCall(spec), self.assembly.chat)
+            played = await self.assembly.collector(actor).sample(Plan(self.assembly.source.task(0), seed=0))
+            if not played.ended.valid or any(call.outcome in _NO_RESPONSE for call in played.calls):
+                why = played.error or next((str(call.outcome) for call in played.calls), str(played.ended))
+                return Check("", Verdict.BAD, f"a call of {spec.name} with example arguments failed: {why}"), 0
+        return None, len(specs)
 
     async def reward(self) -> Check:
         """The reward of the expert's episode, and of one that somebody plays who does not know how."""
@@ -233,6 +290,11 @@ class _Probe:
             return Check("", Verdict.BAD, said, "a reward that is larger for what is right")
         return Check("", Verdict.GOOD, said)
 
+    def _is_large(self) -> bool:
+        """Return whether a few hundred tokens take seconds."""
+        policy = self.assembly.policy
+        return policy.device == CPU and policy.parameters >= _LARGE_PARAMETERS
+
     def _specs(self) -> Sequence[ToolSpec]:
         return tools_shown(self.assembly.environment())
 
@@ -241,9 +303,14 @@ class _Probe:
         engine = await run_in_compute_thread(self.assembly.engine)
         try:
             actor = self.assembly.policy_actor(engine, temperature=self.recipe.rollout.temperature)
-            collector = self.assembly.collector(actor)
-            tasks = [self.assembly.source.task(i) for i in range(2)]
-            strategy = Independent(group_size=_EPISODES // len(tasks))
+            collector, count, size = self.assembly.collector(actor), 2, _EPISODES // 2
+            if self._is_large():
+                length = min(_LARGE_TOKENS, actor.sampling.max_new_tokens)
+                short = replace(actor, sampling=replace(actor.sampling, max_new_tokens=length))
+                collector = replace(collector, actor=short, limits=replace(collector.limits, max_turns=1))
+                count, size = 1, _LARGE_EPISODES
+            tasks = [self.assembly.source.task(i) for i in range(count)]
+            strategy = Independent(group_size=size)
             groups = [group async for group in collector.groups(plans_of(tasks, seed=0, name="preflight/"), strategy)]
         finally:
             await engine.close()
@@ -289,8 +356,14 @@ class _Probe:
         return Check("", Verdict.GOOD, said)
 
     async def largest_step(self) -> Check:
-        """Forward and backward of a micro-batch of the longest segments there can be."""
+        """Forward and backward of a micro-batch of the longest segments there can be.
+
+        Updates of growing size are measured. If the largest one would take too long, its duration is extrapolated, and
+        its memory is the bound of the memory plan.
+        """
         settings = self._settings()
+        length = self.assembly.policy.context_length
+        largest = max(1, settings.micro_batch_tokens // length) * length
         try:
             seconds, tokens = await run_in_compute_thread(self._largest_step, settings)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -301,20 +374,31 @@ class _Probe:
             return Check("", Verdict.BAD, "a micro-batch of the longest segments does not fit into memory", mend)
         peak = peak_memory_gib(self.assembly.policy.device)
         said = f"{tokens:,} tokens forward and backward in {seconds:.2f} s, {peak:.2f} GiB at most so far"
+        if tokens < largest:
+            total = settings.micro_batch_tokens
+            said += f"; {total:,} would take up to {seconds * total / tokens:.0f} s"
+            passing = sum(share.bytes for share in self.plan if not share.held and "pass of" in share.what)
+            said += f" and at most {_gib(passing)}" if passing else ""
         if self.assembly.policy.context_length > settings.micro_batch_tokens:
             said += f"; segments beyond micro_batch_tokens ({settings.micro_batch_tokens:,}) get a pass of their own"
         return Check("", Verdict.GOOD, said)
 
     def _largest_step(self, settings: OptimizerSettings) -> tuple[float, int]:
+        """Return the seconds and tokens of the largest update that was measured."""
         policy = self.assembly.policy
         numbers, known = random.Random(0), len(policy.tokenizer)
         length = policy.context_length
-        count = max(1, settings.micro_batch_tokens // length)
-        segments = [_longest(length, [numbers.randrange(known) for _ in range(length)]) for _ in range(count)]
-        learner = _Dry(policy, settings)
-        began = time.perf_counter()
-        learner.step(segments, lambda outputs, _: supervised(outputs.logprobs))
-        return time.perf_counter() - began, count * length
+        largest = max(1, settings.micro_batch_tokens // length) * length
+        learner, tokens, began = _Dry(policy, settings), min(_FIRST_STEP, largest), time.perf_counter()
+        while True:
+            each = min(length, tokens)
+            drawn = [[numbers.randrange(known) for _ in range(each)] for _ in range(tokens // each)]
+            started = time.perf_counter()
+            learner.step([_longest(each, ids) for ids in drawn], lambda outputs, _: supervised(outputs.logprobs))
+            seconds = time.perf_counter() - started
+            if tokens == largest or started + seconds * (1 + _STEP_GROWTH) - began > _STEP_SECONDS:
+                return seconds, tokens
+            tokens = min(_STEP_GROWTH * tokens, largest)
 
     def _settings(self) -> OptimizerSettings:
         settings = next(reversed(self.recipe.own_stages.values()), None)
@@ -328,6 +412,42 @@ class _Clueless:
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """See `Expert`."""
         return assistant("I do not know.")
+
+
+class _OneCall:
+    """Calls one tool with example arguments, then ends the episode."""
+
+    def __init__(self, spec: ToolSpec) -> None:
+        self.spec = spec
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """See `Expert`."""
+        if any(message.role == "assistant" for message in conversation):
+            return assistant("Done.")
+        return assistant("", ToolCall(self.spec.name, json.dumps(example_of(self.spec.parameters)), "call_0_0"))
+
+
+def example_of(schema: Mapping[str, Any]) -> Any:
+    """Return the smallest value that a JSON schema of usual form allows."""
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    for key in ("enum", "examples"):
+        if schema.get(key):
+            return schema[key][0]
+    for key in ("anyOf", "oneOf"):
+        if schema.get(key):
+            return example_of(schema[key][0])
+    kind = schema.get("type")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        known = schema.get("properties", {})
+        return {name: example_of(known.get(name, {})) for name in schema.get("required", ())}
+    if kind == "array":
+        return [example_of(schema.get("items", {}))] * schema.get("minItems", 0)
+    if kind in ("integer", "number"):
+        return schema.get("minimum", 1)
+    return {"boolean": False, "null": None}.get(str(kind), "1" * max(1, schema.get("minLength", 1)))
 
 
 class _Dry(ModelTrainer):

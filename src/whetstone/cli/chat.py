@@ -6,10 +6,11 @@ import asyncio
 import io
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
-from whetstone.assembly import Assembly
+import whetstone.rollout
 from whetstone.cli import completing
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.shown import shown
@@ -17,8 +18,11 @@ from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.contracts import fulfils
 from whetstone.environments.protocol import HoldsTools
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError, explained
-from whetstone.inference import Engine
-from whetstone.rollout import Conversation, Limits
+
+if TYPE_CHECKING:
+    from whetstone.assembly import Assembly
+    from whetstone.inference import Engine
+
 
 _OF_EPISODES = ("rollout.strategy", "rollout.group_size", "rollout.temperature", "evaluation", "reward")
 
@@ -53,12 +57,12 @@ def chat(run_or_model: str, overrides: tuple[str, ...], recipe: str | None, temp
             runner.run(_closed(talk, engine))
 
 
-def _conversation(assembly: Assembly, engine: Engine, temperature: float, seed: int) -> Conversation:
+def _conversation(assembly: Assembly, engine: Engine, temperature: float, seed: int) -> whetstone.rollout.Conversation:
     environment = assembly.environment()
     settings = assembly.resolved.recipe.environment
-    limits = Limits(settings.max_turns, assembly.policy.context_length, settings.timeout_seconds)
+    limits = whetstone.rollout.Limits(settings.max_turns, assembly.policy.context_length, settings.timeout_seconds)
     sampling = assembly.policy_actor(engine, temperature=temperature).sampling
-    return Conversation(
+    return whetstone.rollout.Conversation(
         environment,
         engine,
         assembly.chat,
@@ -83,11 +87,11 @@ def _lines() -> Iterator[str]:
             yield line.strip()
 
 
-async def _answered(talk: Conversation, line: str) -> None:
+async def _answered(talk: whetstone.rollout.Conversation, line: str) -> None:
     async for message in talk.say(line):
         click.secho(shown(message), dim=message.role == "tool")
 
 
-async def _closed(talk: Conversation, engine: Engine) -> None:
+async def _closed(talk: whetstone.rollout.Conversation, engine: Engine) -> None:
     await talk.close()
     await engine.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from whetstone.analysis.comparison import check_contenders, compare, contenders_of, learning_curve
+from whetstone import analysis
 from whetstone.atomic_write import write_text
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plain_json import to_json
@@ -48,10 +48,10 @@ def compare_command(
     if not named:
         raise RecipeError("name a recipe to compare; `whetstone recipes` lists those there are")
     limits = _limits(budget)
-    contenders = contenders_of(named, overrides, budget=limits)
-    check_contenders(contenders)
+    contenders = analysis.contenders_of(named, overrides, budget=limits)
+    analysis.check_contenders(contenders)
     first = min(contender.resolved.recipe.seed for contender in contenders)
-    found = compare(
+    found = analysis.compare(
         contenders,
         seeds=range(first, first + seeds),
         folder=output_dir,
@@ -60,7 +60,7 @@ def compare_command(
     )
     told = found.to_json()
     unit = next(iter(limits), "sampled_tokens")
-    curves = {name: [learning_curve(run.folder, unit) for run in runs] for name, runs in found.runs.items()}
+    curves = {name: [analysis.learning_curve(run.folder, unit) for run in runs] for name, runs in found.runs.items()}
     page = output_dir / "comparison.html"
     write_comparison(page, told, curves, {c.name: c.resolved.dump() for c in contenders}, unit=unit)
     write_text(output_dir / "comparison.json", to_json(told, indent=1) + "\n")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
-from whetstone.assembly import assemble
+import whetstone.assembly
+import whetstone.record
+import whetstone.training
 from whetstone.data.checking import DataReport, checked_file, counted
 from whetstone.data.choosing import Choice
 from whetstone.data.conversations import LEARNED_FROM
@@ -17,8 +19,6 @@ from whetstone.errors import DataError
 from whetstone.plain_json import to_json
 from whetstone.plugins import find_part
 from whetstone.recipe import load_recipe
-from whetstone.record import run_recipe
-from whetstone.training import final_policy
 from whetstone.trajectory import Segment
 from whetstone.trajectory_json import encoded_trajectory
 
@@ -48,7 +48,7 @@ def check(
     Rows that are wrong, said twice, too long, changed by the template, or among the tasks of the evaluation are told;
     the first is shown token by token, what is learned from in green.
     """
-    assembly = assemble(load_recipe(recipe, overrides))
+    assembly = whetstone.assembly.assemble(load_recipe(recipe, overrides))
     report = checked_file(
         file,
         assembly.chat,
@@ -127,7 +127,9 @@ def from_run(
     """Write episodes that RUN_DIR sampled in reinforcement, for a `data` of another recipe."""
     if output.exists():
         raise DataError(f"{output}: is there already")
-    assembly = assemble(run_recipe(run_dir), final_policy(run_dir))
+    assembly = whetstone.assembly.assemble(
+        whetstone.record.run_recipe(run_dir), whetstone.training.final_policy(run_dir)
+    )
     choice = Choice(min_reward, None if kind == "pairs" else best, max_tokens, clean, distinct)
     groups = stored_groups(run_dir, assembly.chat, choice)
     tools = [spec.to_openai() for spec in tools_shown(assembly.environment())]

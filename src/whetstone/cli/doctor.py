@@ -13,28 +13,27 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import torch
 
-from whetstone.assembly import engine_preflight, preflight
+from whetstone import assembly, environments, inference, policies
 from whetstone.cli import completing
 from whetstone.cli.check_output import show
 from whetstone.cli.notes import say_notes
+from whetstone.compute_thread import is_computing
 from whetstone.contracts import fulfils
-from whetstone.environments import ENVIRONMENTS
 from whetstone.environments.protocol import Needs
 from whetstone.errors import RecipeError
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.extras import install_command
-from whetstone.inference import rows_are_summed_alike
-from whetstone.inference.compiled import lacking
 from whetstone.plain_json import to_json
-from whetstone.policies import available_devices, describe_fast_dtype, described, find_device, free_memory
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.sandbox import Isolation, does_not_hold, find_bwrap, offers
 from whetstone.sandbox.cgroups import parents
+
+if TYPE_CHECKING:
+    import torch
 
 
 @click.command()
@@ -52,12 +51,13 @@ def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
     """
     if recipe is not None and recipe.startswith(_OF_ENGINES):
         alone = _engine_alone((recipe, *overrides))
-        sys.exit(0 if asyncio.run(_try(engine_preflight(alone), "the engine is as a run needs it", as_json)) else 1)
+        tried = _try(assembly.engine_preflight(alone), "the engine is as a run needs it", as_json)
+        sys.exit(0 if asyncio.run(tried) else 1)
     if recipe is not None:
         command = shlex.join(["whetstone", "train", recipe, *overrides])
         resolved = load_recipe(recipe, overrides)
         say_notes(resolved)
-        sys.exit(0 if asyncio.run(_try(preflight(resolved), f"ready: {command}", as_json)) else 1)
+        sys.exit(0 if asyncio.run(_try(assembly.preflight(resolved), f"ready: {command}", as_json)) else 1)
     found = examine()
     if as_json:
         click.echo(to_json(found))
@@ -99,12 +99,17 @@ async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
         click.echo(to_json({"ready": not bad, "checks": [asdict(check) for check in checks]}))
     else:
         click.echo(f"not ready: {', '.join(bad)}" if bad else good)
+    if is_computing():  # after a deadline; the interpreter would wait for the arithmetic
+        sys.stdout.flush()
+        os._exit(1 if bad else 0)
     return not bad
 
 
 def examine() -> dict[str, dict[str, Any]]:
-    """Facts by area."""
-    less = lacking()
+    """Return facts by area."""
+    import torch  # takes seconds: after the first line
+
+    less = inference.lacking()
     return {
         "machine": {
             "python": platform.python_version(),
@@ -114,19 +119,19 @@ def examine() -> dict[str, dict[str, Any]]:
             "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
         },
         "accelerator": {
-            "devices": ", ".join(map(described, available_devices())),
-            "auto": f"{find_device('auto')} (policy.device: auto)",
-            "free_gib": {str(device): _free_gib(device) for device in available_devices()},
+            "devices": ", ".join(map(policies.described, policies.available_devices())),
+            "auto": f"{policies.find_device('auto')} (policy.device: auto)",
+            "free_gib": {str(device): _free_gib(device) for device in policies.available_devices()},
             "torch_threads": torch.get_num_threads(),
-            "fast_precision": describe_fast_dtype(find_device("auto")),
+            "fast_precision": policies.describe_fast_dtype(policies.find_device("auto")),
             "bfloat16": f"sampled by PyTorch's own operations: {less}" if less else "sampled by compiled functions",
-            "repeatable": "bit for bit whatever the batch" if rows_are_summed_alike() else "up to rounding",
+            "repeatable": "bit for bit whatever the batch" if inference.rows_are_summed_alike() else "up to rounding",
         },
         "packages": {name: _package(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
         "sandbox": _examine_sandbox(),
         "environments": {
             name: "; ".join(f"needs {n.kind} {n.name}: {n.command}" for n in part.needs if not n.met) or "yes"
-            for name, part in sorted(ENVIRONMENTS.items())
+            for name, part in sorted(environments.ENVIRONMENTS.items())
             if fulfils(part, Needs) and part.needs
         },
         "optional": {
@@ -159,7 +164,7 @@ def _examine_sandbox() -> dict[str, str]:
 
 
 def _free_gib(device: torch.device) -> float | str:
-    free = free_memory(device)
+    free = policies.free_memory(device)
     return round(free / 2**30, 1) if free is not None else "unknown"
 
 

@@ -14,10 +14,13 @@ from typing import Any
 
 import click
 
+import whetstone.environments
+import whetstone.rewards
+import whetstone.tasks
+import whetstone.tools
 from whetstone.cli.check_output import show as show_check
-from whetstone.cli.tasks import ALL_SOURCES, read_options
+from whetstone.cli.tasks import all_sources, read_options
 from whetstone.contracts import fulfils
-from whetstone.environments import ENVIRONMENTS, USERS, is_game, played
 from whetstone.environments.catalogue import REWARD_OF
 from whetstone.environments.protocol import Checks
 from whetstone.environments.remote.guard import TOKEN
@@ -30,9 +33,6 @@ from whetstone.network.connections import patient_protocol
 from whetstone.network.loopback import LOOPBACK
 from whetstone.plain_json import to_json
 from whetstone.plugins import checked_options, find_part, has_all_of, made_of, named_part, options_of
-from whetstone.rewards import REWARDS, make_reward
-from whetstone.tasks import Source
-from whetstone.tools import TOOLS
 
 
 @click.group()
@@ -155,18 +155,18 @@ def contract_of(
     Raises:
         RecipeError: A name or option is wrong; the message has the nearest right one.
     """
-    part = find_part("environment", environment, ENVIRONMENTS)
-    part = played(part) if is_game(part) else part
+    part = find_part("environment", environment, whetstone.environments.ENVIRONMENTS)
+    part = whetstone.environments.played(part) if whetstone.environments.is_game(part) else part
     name = source or environment
-    is_source = isinstance(part, type) and issubclass(part, Source)
-    if (":" not in name and name not in ALL_SOURCES) or (":" in name and source is None and not is_source):
+    is_source = isinstance(part, type) and issubclass(part, whetstone.tasks.Source)
+    if (":" not in name and name not in all_sources()) or (":" in name and source is None and not is_source):
         said = (
             f'--tasks: no task source "{source}"'
             if source
             else f"say where the tasks of {environment} come from: --tasks"
         )
-        raise RecipeError(f"{said}{did_you_mean(name, ALL_SOURCES)}")
-    source_part = find_part("task source", name, ALL_SOURCES)
+        raise RecipeError(f"{said}{did_you_mean(name, all_sources())}")
+    source_part = find_part("task source", name, all_sources())
     ours, theirs = options_of(part), options_of(source_part)
     for key in options:
         if key not in ours and key not in theirs:
@@ -174,12 +174,12 @@ def contract_of(
                               f"{did_you_mean(key, [*ours, *theirs])}")  # fmt: skip
     given = {key: value for key, value in options.items() if key in ours}
     if isinstance(given.get("tools"), list):
-        given["tools"] = [named_part("tool", tool, TOOLS) for tool in given["tools"]]
+        given["tools"] = [named_part("tool", tool, whetstone.tools.TOOLS) for tool in given["tools"]]
     if "user" in given:
-        given["user"] = named_part("user", given["user"], USERS)
+        given["user"] = named_part("user", given["user"], whetstone.environments.USERS)
     make = functools.partial(_made, environment, checked_options(part, given))
     of_tasks = checked_options(source_part, {key: value for key, value in options.items() if key in theirs})
-    judge = make_reward(reward or REWARD_OF.get(environment, "verdict"), REWARDS)
+    judge = whetstone.rewards.make_reward(reward or REWARD_OF.get(environment, "verdict"), whetstone.rewards.REWARDS)
     tried = make()
     if fulfils(tried, Checks):
         tried.check()
@@ -193,13 +193,13 @@ def contract_of(
     )
 
 
-def _with_tasks(name: str, source: Any) -> Source:
+def _with_tasks(name: str, source: Any) -> whetstone.tasks.Source:
     """The source, which has a task.
 
     Raises:
         RecipeError: It has no methods for tasks, or no task.
     """
-    has_all_of(source, Source, "task source", name)
+    has_all_of(source, whetstone.tasks.Source, "task source", name)
     try:
         source.task(0)
     except WhetstoneError:
@@ -212,5 +212,5 @@ def _with_tasks(name: str, source: Any) -> Source:
 
 def _made(environment: str, options: Mapping[str, Any]) -> Any:
     """By its name, so that another process can make it, too."""
-    part = find_part("environment", environment, ENVIRONMENTS)
-    return (played(part) if is_game(part) else part)(**options)
+    part = find_part("environment", environment, whetstone.environments.ENVIRONMENTS)
+    return (whetstone.environments.played(part) if whetstone.environments.is_game(part) else part)(**options)

@@ -6,25 +6,25 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from whetstone import training
+import whetstone.chat
+from whetstone import evaluation, training
 from whetstone.atomic_write import write_text
 from whetstone.causes import listed
-from whetstone.chat import ChatEndpoint
 from whetstone.cli import completing
 from whetstone.cli.notes import say_notes
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
-from whetstone.evaluation import Evaluation
-from whetstone.evaluation.harness import harness_json
-from whetstone.evaluation.logs import inspect_json
-from whetstone.evaluation.success import MOST_INVALID
 from whetstone.plain_json import to_json
 from whetstone.reporting import Progress
 from whetstone.trajectory import Group
+
+if TYPE_CHECKING:
+    from whetstone.evaluation import Evaluation
+
 
 _FEW = 100
 _OF_GROUPS = (
@@ -105,27 +105,27 @@ def evaluate(
     name = agent.resolved.name
     if lm_eval is not None:
         lm_eval.parent.mkdir(parents=True, exist_ok=True)
-        write_text(lm_eval, to_json(harness_json(name, came_to, protocol), indent=1) + "\n")
+        write_text(lm_eval, to_json(evaluation.harness_json(name, came_to, protocol), indent=1) + "\n")
     if inspect is not None:
         inspect.parent.mkdir(parents=True, exist_ok=True)
-        write_text(inspect, to_json(inspect_json(name, came_to, protocol, groups), indent=1) + "\n")
+        write_text(inspect, to_json(evaluation.inspect_json(name, came_to, protocol, groups), indent=1) + "\n")
     if as_json:
         click.echo(to_json({**came_to.to_json(), "protocol": protocol}))
     else:
         _show(came_to, protocol)
     if not came_to.sound:
         said = f"{came_to.invalid} of {came_to.episodes + came_to.invalid} episodes have no score"
-        why = f"too many for the rest to say anything of the agent (more than {MOST_INVALID:.0%})"
+        why = f"too many for the rest to say anything of the agent (more than {evaluation.MOST_INVALID:.0%})"
         click.echo(f"whetstone: {said}, {why}: {listed(came_to.causes)}", err=True)
         sys.exit(1)
 
 
-def _endpoint(url: str, model: str, api_key_env: str) -> ChatEndpoint:
+def _endpoint(url: str, model: str, api_key_env: str) -> whetstone.chat.ChatEndpoint:
     if not model:
         raise RecipeError("--policy is a URL: also pass --model NAME")
     if api_key_env and api_key_env not in os.environ:
         raise RecipeError(f"--api-key-env: the environment variable {api_key_env} is not set")
-    return ChatEndpoint(url, model, key=os.environ.get(api_key_env, "") if api_key_env else "")
+    return whetstone.chat.ChatEndpoint(url, model, key=os.environ.get(api_key_env, "") if api_key_env else "")
 
 
 def _show(came_to: Evaluation, protocol: dict[str, Any]) -> None:

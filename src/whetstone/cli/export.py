@@ -7,11 +7,11 @@ from typing import cast
 
 import click
 
+import whetstone.policies
+import whetstone.record
 from whetstone import training
 from whetstone.cli import completing
 from whetstone.errors import RecipeError
-from whetstone.policies import ExportPrecision, export_policy, gguf_converter, has_adapters, load_policy, merged
-from whetstone.record import run_recipe
 
 
 @click.command()
@@ -29,18 +29,20 @@ def export(run_or_model: str, output_dir: Path, merge: bool, dtype: str | None, 
     layout.
     """
     if gguf:
-        gguf_converter()
+        whetstone.policies.gguf_converter()
     run = Path(run_or_model)
     if (run / "recipe.yaml").is_file():
-        policy = training.final_policy(run, trust_remote_code=run_recipe(run).recipe.policy.trust_remote_code)
+        policy = training.final_policy(
+            run, trust_remote_code=whetstone.record.run_recipe(run).recipe.policy.trust_remote_code
+        )
     else:
-        policy = load_policy(run_or_model, as_stored=True)
-    numbers = cast(ExportPrecision, dtype or "bfloat16")
-    if has_adapters(policy.model) and not merge:
+        policy = whetstone.policies.load_policy(run_or_model, as_stored=True)
+    numbers = cast(whetstone.policies.ExportPrecision, dtype or "bfloat16")
+    if whetstone.policies.has_adapters(policy.model) and not merge:
         for option, given in (("--dtype", dtype), ("--gguf", gguf)):
             if given:
                 raise RecipeError(f"{option}: adapters alone are written as they were trained; add --merged")
     else:
-        policy = merged(policy, numbers)
-    written = export_policy(policy, output_dir, gguf=numbers if gguf else None)
+        policy = whetstone.policies.merged(policy, numbers)
+    written = whetstone.policies.export_policy(policy, output_dir, gguf=numbers if gguf else None)
     click.echo(f"{written}: {policy.parameters:,} parameters")

@@ -7,19 +7,21 @@ import socket
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+import whetstone.record
+import whetstone.serving.live
+import whetstone.training
 from whetstone.cli.listening import bound_to, keys_for, served_at
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.recipe import Resolved, load_recipe
-from whetstone.record import latest_checkpoint, run_recipe
-from whetstone.record.run_directory import claimed
-from whetstone.serving import Keys
 from whetstone.serving.connections import keep_what_is_loaded, runner
-from whetstone.serving.live.service import LiveService
-from whetstone.training.pinned import pinned
+
+if TYPE_CHECKING:
+    from whetstone.serving import Keys
 
 
 @click.command()
@@ -63,8 +65,8 @@ def live(
     folder = run_dir or Path("runs") / f"{resolved.name}-live"
     if (folder / "recipe.yaml").is_file() and not (folder / "live").is_dir():
         raise RunDirectoryError(f"{folder}: holds a run of `whetstone train`; choose another --run-dir")
-    resolved = pinned(resolved, folder, resume=True, say=partial(click.echo, err=True))
-    with bound_to(address, port) as bound, claimed(folder, resolved, resume=True):
+    resolved = whetstone.training.pin_choices(resolved, folder, resume=True, say=partial(click.echo, err=True))
+    with bound_to(address, port) as bound, whetstone.record.claimed(folder, resolved, resume=True):
         asyncio.run(_live(resolved, folder, bound, name or resolved.name, known, paused, idle_seconds))
 
 
@@ -72,11 +74,11 @@ def _resolved(recipe: str, overrides: tuple[str, ...]) -> Resolved:
     run = Path(recipe)
     if not (run / "recipe.yaml").is_file():
         return load_recipe(recipe, overrides)
-    checkpoint = latest_checkpoint(run)
+    checkpoint = whetstone.record.latest_checkpoint(run)
     if checkpoint is None:
         raise RunDirectoryError(f"{run}: no checkpoint that can be read")
     begins = {"policy.path": str(checkpoint.resolve()), "policy.tiny": None, "policy.revision": None}
-    resolved = replace(run_recipe(run).with_changes(begins), name=run.resolve().name)
+    resolved = replace(whetstone.record.run_recipe(run).with_changes(begins), name=run.resolve().name)
     return resolved.with_overrides(overrides) if overrides else resolved
 
 
@@ -92,7 +94,8 @@ async def _live(
     def say(line: str) -> None:
         click.echo(line, err=True)
 
-    made = partial(LiveService, resolved, folder, name=name, keys=keys, idle_seconds=idle_seconds, say=say)
+    service_type = whetstone.serving.live.LiveService
+    made = partial(service_type, resolved, folder, name=name, keys=keys, idle_seconds=idle_seconds, say=say)
     async with await run_in_compute_thread(made) as service:
         if paused:
             service.live.pause(True)

@@ -8,9 +8,8 @@ from statistics import fmean
 
 import click
 
+from whetstone import evaluation
 from whetstone.errors import RecipeError
-from whetstone.evaluation.comparing import paired
-from whetstone.evaluation.logs import outcomes_of
 from whetstone.plain_json import to_json
 
 
@@ -22,12 +21,12 @@ def logs(files: tuple[Path, ...], as_json: bool) -> None:
 
     `whetstone evaluate … --inspect FILE` writes such a log of ours.
     """
-    named = {str(file): outcomes_of(file) for file in files}
+    named = {str(file): evaluation.outcomes_of(file) for file in files}
     if len(named) < len(files):
         raise RecipeError("a log is listed twice")
     means = {name: (fmean(tasks.values()), len(tasks)) for name, tasks in named.items()}
     try:
-        pairs = paired({name: {0: tasks} for name, tasks in named.items()})
+        pairs = evaluation.paired({name: {0: tasks} for name, tasks in named.items()})
     except ValueError as error:
         raise RecipeError(f"{error}: the same tasks have the same ids in both") from None
     if as_json:

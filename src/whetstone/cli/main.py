@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
 import select
 import sys
+import traceback as traceback_module
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 # its remarks on every model it opens; must be set before a subcommand imports it
@@ -58,6 +62,19 @@ RENAMED = {
     "--key-variable": "--api-key-env",
 }
 """Commands and options of the release before, and what they are called now."""
+
+
+class _LoadingNotice(MetaPathFinder):
+    """Print a line before PyTorch is imported, which takes seconds."""
+
+    was_printed = False
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """Print the line if PyTorch is asked for; the module is found by another finder."""
+        if fullname == "torch" and not self.was_printed:
+            self.was_printed = True  # the finder stays: the import system iterates over the list
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is full or closed
+                print("whetstone: loading PyTorch", file=sys.stderr, flush=True)
 
 
 class _ReaderLeft(Exception):
@@ -121,6 +138,8 @@ def cli(ctx: click.Context, traceback: bool) -> None:
 def main() -> None:
     """Run the command; a mistake of the user's, or in his own code, is one line and exit code 2."""
     options = {"traceback": False}
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, _LoadingNotice())
     try:
         cli(standalone_mode=False, obj=options)
     except click.ClickException as refused:
@@ -128,25 +147,76 @@ def main() -> None:
         if old is None:
             refused.show()
         else:
-            print(f"whetstone: {old}: renamed to {RENAMED[old]}", file=sys.stderr)
+            _complain(f"{old}: renamed to {RENAMED[old]}")
         sys.exit(2)
     except Interrupted as stop:
-        print(f"whetstone: {stop}", file=sys.stderr)
+        _complain(str(stop))
         sys.exit(128 + stop.signal)
     except (KeyboardInterrupt, click.Abort):
-        print("whetstone: stopped", file=sys.stderr)
+        _complain("stopped")
         sys.exit(130)
     except _ReaderLeft:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
         sys.exit(0)
     except Exception as raised:
         error = raised.error if isinstance(raised, _Broken) else raised
-        line = str(error) if isinstance(error, WhetstoneError) else line_of(error)
+        outside = _lost_output(error) or _no_memory(error)
+        line = str(error) if isinstance(error, WhetstoneError) else outside or line_of(error)
         if line is None or options["traceback"]:
             raise
-        more = "" if isinstance(error, WhetstoneError) else "; `whetstone --traceback …` shows all of it"
-        print(f"whetstone: {line}{more}", file=sys.stderr)
+        own_code = not isinstance(error, WhetstoneError) and outside is None
+        _complain(f"{line}; `whetstone --traceback …` shows all of it" if own_code else line)
         sys.exit(2)
+    finally:
+        _release_output()
+
+
+def _complain(line: str) -> None:
+    """Print a line on standard error, if it can be written."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"whetstone: {line}", file=sys.stderr, flush=True)
+
+
+_LOST = {errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EDQUOT}
+
+
+def _lost_output(error: Exception) -> str | None:
+    """Return the line for output that cannot be written, such as to a full disk; None for another error."""
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _LOST:
+        return None
+    return f"the output cannot be written: {error.strerror}" if _place_is_output(error) else None
+
+
+def _place_is_output(error: Exception) -> bool:
+    """Return whether click or the command itself wrote when the error was raised."""
+    last = traceback_module.extract_tb(error.__traceback__)[-1].filename
+    return f"{os.sep}click{os.sep}" in last or f"{os.sep}rich{os.sep}" in last or os.path.dirname(__file__) in last
+
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "failed to map segment", "cannot allocate memory")
+
+
+def _no_memory(error: Exception) -> str | None:
+    """Return the line for an allocation that failed; None for another error."""
+    text = str(error).partition("\n")[0]
+    if not isinstance(error, MemoryError) and not any(reason in text.lower() for reason in _NO_MEMORY):
+        return None
+    return (
+        f"out of memory ({text or type(error).__name__}); close other programs, raise the limit (ulimit -v), or lower "
+        "rollout.max_in_flight and micro_batch_tokens; a run resumes from its last checkpoint"
+    )
+
+
+def _release_output() -> None:
+    """Redirect an output that cannot be written to nowhere, so that the interpreter does not complain at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        except (ValueError, AttributeError):  # closed, or none
+            continue
 
 
 def _renamed(refused: click.ClickException) -> str | None:

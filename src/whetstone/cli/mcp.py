@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+import whetstone.tools
 from whetstone.errors import RecipeError
 from whetstone.plugins import named_part
-from whetstone.tools import TOOLS
 from whetstone.tools.mcp import serve
 
 
@@ -27,8 +27,8 @@ def mcp(tools: tuple[str, ...]) -> None:
 
 def _tool(text: str) -> Any:
     if not text.startswith("{"):
-        return named_part("tool", text, TOOLS)
+        return named_part("tool", text, whetstone.tools.TOOLS)
     try:
-        return named_part("tool", json.loads(text), TOOLS)
+        return named_part("tool", json.loads(text), whetstone.tools.TOOLS)
     except ValueError as error:
         raise RecipeError(f"{text}: {error}") from None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+import whetstone.policies
 from whetstone.errors import PolicyError, RecipeError, did_you_mean
 from whetstone.plain_json import to_json
-from whetstone.policies import PUBLISHED, Origin, convert_gguf, fetch, keep, kept_models, licence_of
 from whetstone.tools.plain_text import plain
 
 
@@ -19,8 +19,8 @@ def models(ctx: click.Context, as_json: bool) -> None:
     """List the pretrained models at hand, and those that can be fetched by name; add one."""
     if ctx.invoked_subcommand is not None:
         return
-    kept = kept_models()
-    fetched = {name: each for name, each in PUBLISHED.items() if name not in kept}
+    kept = whetstone.policies.kept_models()
+    fetched = {name: each for name, each in whetstone.policies.PUBLISHED.items() if name not in kept}
     if as_json:
         rows: list[dict[str, str | None]] = [
             {"name": m.name, "folder": str(m.folder), "source": m.origin.source, "licence": m.origin.licence}
@@ -44,20 +44,21 @@ def models(ctx: click.Context, as_json: bool) -> None:
 def add(model: str, name: str | None) -> None:
     """Keep MODEL, a published model's name or a GGUF file, as a Hugging Face folder that recipes name."""
     file = Path(model)
-    if model in PUBLISHED and not file.is_file():
+    if model in whetstone.policies.PUBLISHED and not file.is_file():
         if name is not None:
             raise RecipeError(f"--name: a published model keeps its own ({model})")
-        kept = fetch(model, say=lambda line: click.echo(line, err=True))
+        kept = whetstone.policies.fetch(model, say=lambda line: click.echo(line, err=True))
     elif file.suffix == ".gguf":
-        licence = licence_of(file)
+        licence = whetstone.policies.licence_of(file)
 
-        def make(folder: Path) -> Origin:
-            convert_gguf(file, folder)
-            return Origin(file.name, licence)
+        def make(folder: Path) -> whetstone.policies.Origin:
+            whetstone.policies.convert_gguf(file, folder)
+            return whetstone.policies.Origin(file.name, licence)
 
-        kept = keep(name or file.stem, make)
+        kept = whetstone.policies.keep(name or file.stem, make)
     else:
-        raise PolicyError(f'no published model "{model}"{did_you_mean(model, PUBLISHED)}; or a file: FILE.gguf')
+        nearest = did_you_mean(model, whetstone.policies.PUBLISHED)
+        raise PolicyError(f'no published model "{model}"{nearest}; or a file: FILE.gguf')
     licence = kept.origin.licence
     said = f"its licence is {licence}" if licence else "nothing says what its licence is: see where it comes from"
     click.echo(plain(f"{kept.name}: {said}; it is in {kept.folder}"))

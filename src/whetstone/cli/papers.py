@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from whetstone.analysis.evidence import NOT_TRIED
+from whetstone.analysis.claim_status import NOT_TRIED
 from whetstone.analysis.papers import Paper, paper_called, papers, shares
 from whetstone.plain_json import to_json
 

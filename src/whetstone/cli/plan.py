@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from whetstone import scaling
 from whetstone.cli import completing
 from whetstone.cli.notes import say_notes
 from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
-from whetstone.scaling.plan import Balance, Plan
-from whetstone.scaling.plan import plan as best_plan
 from whetstone.scaling.plan_hardware import GPUS, find_gpu
-from whetstone.scaling.plan_rates import Rates, read_rates
+
+if TYPE_CHECKING:
+    from whetstone.scaling import Balance, Plan
 
 
 @click.command()
@@ -48,8 +50,8 @@ def plan(
     """
     resolved = load_recipe(recipe, overrides)
     say_notes(resolved)
-    rates = read_rates(rates_path) if rates_path is not None else Rates()
-    found = best_plan(resolved, gpu=find_gpu(gpu_name), gpus=gpus, model=model, rates=rates)
+    rates = scaling.read_rates(rates_path) if rates_path is not None else scaling.Rates()
+    found = scaling.best_plan(resolved, gpu=find_gpu(gpu_name), gpus=gpus, model=model, rates=rates)
     if as_json:
         click.echo(to_json(asdict(found)))
         return

@@ -7,19 +7,22 @@ import inspect
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+import whetstone.evaluation.audit
+import whetstone.rewards
 from whetstone import assembly
 from whetstone.cli.check_output import show
 from whetstone.errors import RecipeError
-from whetstone.evaluation.audit import Audit
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
-from whetstone.rewards import REWARDS
-from whetstone.rewards.learned.model import RewardModel
 from whetstone.rewards.protocol import let_go
+
+if TYPE_CHECKING:
+    from whetstone.evaluation.audit import Audit
 
 _MOST_TURNS = 60
 
@@ -34,7 +37,8 @@ def rewards() -> None:
 def listed(as_json: bool) -> None:
     """Every reward a recipe can name, with what it says of itself."""
     said = {
-        name: (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ") for name, part in REWARDS.items()
+        name: (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ")
+        for name, part in whetstone.rewards.REWARDS.items()
     }
     if as_json:
         click.echo(to_json(said))
@@ -61,7 +65,9 @@ def train_model(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: in
     """
     resolved = load_recipe(recipe, overrides)
     source, make, reward = assembly.judged_parts(resolved)
-    tried = Audit(make, source, reward, tasks=tasks, max_turns=min(_MOST_TURNS, resolved.recipe.environment.max_turns))
+    tried = whetstone.evaluation.audit.Audit(
+        make, source, reward, tasks=tasks, max_turns=min(_MOST_TURNS, resolved.recipe.environment.max_turns)
+    )
 
     async def played() -> None:
         async for _ in tried.checks():
@@ -74,7 +80,7 @@ def train_model(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: in
             f"{recipe}: {len(pairs)} tasks have a good and a bad episode; take more --tasks, or one with an expert"
         )
     kept = max(1, len(pairs) // 5)
-    model = RewardModel(folder)
+    model = whetstone.rewards.RewardModel(folder)
     loss = model.fit([pair for of_task in pairs[kept:] for pair in of_task])
     accuracy = model.accuracy([pair for of_task in pairs[:kept] for pair in of_task])
     path = model.save()
@@ -101,7 +107,7 @@ def audit(recipe: str, overrides: tuple[str, ...], tasks: int, as_json: bool) ->
     resolved = load_recipe(recipe, overrides)
     source, make, reward = assembly.judged_parts(resolved)
     turns = min(_MOST_TURNS, resolved.recipe.environment.max_turns)
-    tried = Audit(make, source, reward, tasks=tasks, max_turns=turns)
+    tried = whetstone.evaluation.audit.Audit(make, source, reward, tasks=tasks, max_turns=turns)
     found = asyncio.run(_checked(tried, as_json))
     bad = [each.name for each in found if each.verdict is Verdict.BAD]
     if as_json:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+import whetstone.assembly
+import whetstone.rollout
+import whetstone.tasks
 from whetstone import training
-from whetstone.assembly import Assembly, assemble
 from whetstone.cli import completing
 from whetstone.cli.notes import say_notes
 from whetstone.cli.shown import shown
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
-from whetstone.rollout import plans_of
-from whetstone.tasks import Expert
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from whetstone.assembly import Assembly
+
 
 _OF_GROUPS = (
     "rollout.strategy", "rollout.group_size", "rollout.replay", "rollout.trajectory_filters",
@@ -42,8 +47,8 @@ def rollout(run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: 
     say_notes(resolved)
     trusted = resolved.recipe.policy.trust_remote_code
     policy, memory = training.final_agent(run, trust_remote_code=trusted) if run is not None else (None, None)
-    assembly = assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))
-    if expert and not isinstance(assembly.demonstrated, Expert):
+    assembly = whetstone.assembly.assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))
+    if expert and not isinstance(assembly.demonstrated, whetstone.tasks.Expert):
         raise RecipeError(f'--expert: the source "{resolved.recipe.tasks.source}" has no expert')
     for trajectory in asyncio.run(_sampled(assembly, count, expert)):
         if as_json:
@@ -60,7 +65,7 @@ async def _sampled(assembly: Assembly, count: int, expert: bool) -> list[Traject
             assembly.expert_actor() if expert else assembly.policy_actor(engine, temperature=recipe.rollout.temperature)
         )
         collector = assembly.collector(actor, method=None if expert else assembly.method)
-        plans = plans_of((assembly.source.task(index) for index in range(count)), seed=recipe.seed)
+        plans = whetstone.rollout.plans_of((assembly.source.task(index) for index in range(count)), seed=recipe.seed)
         return await asyncio.gather(*map(collector.sample, plans))
     finally:
         await engine.close()

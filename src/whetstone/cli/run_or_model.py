@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+import whetstone.assembly
 from whetstone import training
-from whetstone.assembly import Assembly, assemble
 from whetstone.errors import RecipeError
 from whetstone.recipe import built_in_methods, built_in_recipes
+
+if TYPE_CHECKING:
+    from whetstone.assembly import Assembly
 
 
 def assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None) -> Assembly:
@@ -33,4 +37,6 @@ def assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None)
             "reinforcement": {},
         }
         agent = training.agent_of(recipe if recipe is not None else bare, overrides, run_or_model)
-    return assemble(agent.resolved, agent.policy, agent.memory, say=lambda line: click.echo(line, err=True))
+    return whetstone.assembly.assemble(
+        agent.resolved, agent.policy, agent.memory, say=lambda line: click.echo(line, err=True)
+    )

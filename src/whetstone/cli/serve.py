@@ -7,16 +7,16 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from whetstone.assembly import Assembly
+import whetstone.serving
 from whetstone.cli.listening import bound_to, keys_for, served_at
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError, explained
 from whetstone.plugins import find_part
-from whetstone.serving import Episodes, Keys, Server, Speaker, application, new_key
 from whetstone.serving.access import ROLES
 from whetstone.serving.connections import keep_what_is_loaded, runner
 from whetstone.serving.judging import Judging
@@ -24,6 +24,11 @@ from whetstone.serving.people import PeopleQueue, people_routes
 from whetstone.serving.redacting import Redacting
 from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import encoded_trajectory
+
+if TYPE_CHECKING:
+    from whetstone.assembly import Assembly
+    from whetstone.serving import Keys
+
 
 _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 
@@ -98,7 +103,7 @@ def serve(
 def _made(keys: Path | None, name: str, role: str, limits: dict[str, int | None]) -> str:
     if keys is None:
         raise RecipeError("--new-key: into which file? (--keys FILE)")
-    return new_key(keys, name, role, **limits)
+    return whetstone.serving.new_key(keys, name, role, **limits)
 
 
 async def _serve(
@@ -122,11 +127,13 @@ async def _serve(
     writer = RecordFile(record, redacting) if record is not None else None
     judging = _judging(assembly, writer) if judge and writer is not None else None
     try:
-        episodes = Episodes(writer, idle_seconds=idle_seconds, judging=judging)
-        speaker = Speaker(engine, assembly.chat, context_length=assembly.policy.context_length, seed=seed)
-        behind = Server(speaker, episodes, name=named, keys=keys)
+        episodes = whetstone.serving.Episodes(writer, idle_seconds=idle_seconds, judging=judging)
+        speaker = whetstone.serving.Speaker(
+            engine, assembly.chat, context_length=assembly.policy.context_length, seed=seed
+        )
+        behind = whetstone.serving.Server(speaker, episodes, name=named, keys=keys)
         also = people_routes(behind, PeopleQueue(people, redact=taken_out)) if people is not None else ()
-        server = runner(application(behind, also=also))
+        server = runner(whetstone.serving.application(behind, also=also))
         keep_what_is_loaded()
         click.echo(f"{named} at {served_at(bound)}")
         await server.serve(sockets=[bound])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from whetstone.chat import Message
+from typing import TYPE_CHECKING
+
 from whetstone.tools.plain_text import plain
+
+if TYPE_CHECKING:
+    from whetstone.chat import Message
 
 
 def shown(message: Message) -> str:

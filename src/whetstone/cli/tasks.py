@@ -10,18 +10,17 @@ from typing import Any
 
 import click
 
+import whetstone.environments
+import whetstone.tasks
 from whetstone import record
 from whetstone.analysis.task_scores import task_scores
 from whetstone.atomic_write import write_text
-from whetstone.environments import TASKS_OF_WORLDS
 from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
 from whetstone.plugins import checked_options, find_part
 from whetstone.recipe import load_recipe, yaml_value
-from whetstone.tasks import SOURCES
 
 _SHOWN = 20
-ALL_SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
 
 
 @click.group()
@@ -41,7 +40,7 @@ def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_j
         named = load_recipe(source).recipe.tasks
         like = " ".join([named.source, *(f"{key}={value}" for key, value in named.options.items())])
         raise RecipeError(f"{source}: is a recipe; its tasks are shown by `whetstone tasks show {like}`")
-    part = find_part("task source", source, ALL_SOURCES)
+    part = find_part("task source", source, all_sources())
     made = part(**checked_options(part, read_options(options)))
     shown = list(made.held_out(count)) if held_out else [made.task(index) for index in range(count)]
     for task in shown:
@@ -96,6 +95,11 @@ def score(
         click.echo(f"{found.dropped} tasks were not sampled often enough to be told of")
     if output_file is not None:
         click.echo(f"wrote {output_file}; whetstone train RECIPE with=limr curriculum.path={output_file}")
+
+
+def all_sources() -> dict[str, Any]:
+    """Return every task source by its name."""
+    return {**whetstone.tasks.SOURCES, **whetstone.environments.TASKS_OF_WORLDS}
 
 
 def read_options(options: Sequence[str]) -> dict[str, Any]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from whetstone import training
 from whetstone.cli import completing
+from whetstone.errors import OutputError
 from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Dashboard, Progress, shows_a_dashboard
+
+if TYPE_CHECKING:
+    from whetstone.training import RunSummary
 
 
 @click.command()
@@ -39,8 +44,8 @@ def train(
     A method of a paper is laid over it by its name (`with=dapo,gigpo`), and any key can be set by its dotted path.
     In a terminal a panel shows how it goes; elsewhere, with --plain and where NO_COLOR is set, lines do.
 
-    SIGTERM and Ctrl-C save the run and stop it (exit code 143 and 130); a second one stops it at once, and it can
-    still be resumed.
+    SIGTERM, SIGHUP (a closed terminal) and Ctrl-C save the run and stop it (exit code 143, 129 and 130). A second
+    signal stops it immediately, and the run can still be resumed.
     """
     resolved = load_recipe(recipe, overrides)
     if shows_a_dashboard(plain_lines=plain_lines) and not as_json:
@@ -48,6 +53,13 @@ def train(
     else:
         progress = Progress(quiet=as_json, plain_lines=plain_lines or "NO_COLOR" in os.environ)
     summary = training.train(resolved, run_dir, resume=resume, progress=progress)
+    try:
+        _show(summary, as_json)
+    except OSError as error:
+        raise OutputError(f"the output cannot be written: {error.strerror}; {summary.run_dir} is complete") from None
+
+
+def _show(summary: RunSummary, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(summary.written))
         return

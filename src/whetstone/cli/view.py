@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
+from whetstone import viewing
 from whetstone.cli.listening import bound_to, keys_for
 from whetstone.serving.connections import runner
-from whetstone.viewing.app import Viewer, view_application
-from whetstone.viewing.opened import opened_runs
 
 
 @click.command()
@@ -26,10 +25,10 @@ def view(runs: tuple[Path, ...], address: str, port: int, keys: Path | None) -> 
     Nothing is written into a run.
     """
     known = keys_for(address, keys)
-    opened = opened_runs(runs)
+    opened = viewing.opened_runs(runs)
     with bound_to(address, port) as bound:
-        viewer = Viewer(opened, keys=known, folders=runs)
-        server = runner(view_application(viewer))
+        viewer = viewing.Viewer(opened, keys=known, folders=runs)
+        server = runner(viewing.view_application(viewer))
         host, at = bound.getsockname()[:2]
         click.echo(f"{len(opened)} run{'s' * (len(opened) > 1)} at http://{f'[{host}]' if ':' in host else host}:{at}/")
         asyncio.run(server.serve(sockets=[bound]))

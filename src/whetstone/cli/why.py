@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import whetstone.analysis
 from whetstone import record
-from whetstone.analysis import Explainer, Explanation, Slowness, advice, looks_of, slowness_of, waits_of
 from whetstone.causes import listed
 from whetstone.cli import completing
 from whetstone.errors import RunDirectoryError
@@ -23,6 +23,9 @@ from whetstone.reporting import Journal, learned_from, learning_rows
 from whetstone.serving.live.explaining import live_turns
 from whetstone.serving.recorded import recorded_episodes
 from whetstone.tools.plain_text import plain
+
+if TYPE_CHECKING:
+    from whetstone.analysis import Explanation, Slowness
 
 
 @click.command()
@@ -83,7 +86,7 @@ def why(
                 raise RunDirectoryError(f"{option}: of which TRAJECTORY? --step N lists those there are")
         _steps(run_dir, step, as_json)
         return
-    explainer = Explainer(run_dir, say=lambda line: click.echo(line, err=True))
+    explainer = whetstone.analysis.Explainer(run_dir, say=lambda line: click.echo(line, err=True))
     found = asyncio.run(explainer.explain(trajectory, weights=weights))
     tokens = [each for each in found.tokens if turn is None or each.turn == turn]
     if token is not None:
@@ -106,8 +109,8 @@ def _slow(run_dir: Path, as_json: bool) -> None:
         raise RunDirectoryError(f"{run_dir}: no step on record")
     ahead = recipe.reinforcement.admit_ahead if recipe.reinforcement is not None else 0
     lines = record.stored_lines(run_dir)
-    waits = waits_of(lines) if lines else None
-    found = slowness_of(rows, waits, admit_ahead=ahead, max_in_flight=recipe.rollout.max_in_flight)
+    waits = whetstone.analysis.waits_of(lines) if lines else None
+    found = whetstone.analysis.slowness_of(rows, waits, admit_ahead=ahead, max_in_flight=recipe.rollout.max_in_flight)
     if as_json:
         click.echo(to_json({"stage": stage, **asdict(found)}))
         return
@@ -144,7 +147,7 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     wanted = [row for row in rows if step is None or row["from"] == step]
     if not wanted:
         raise RunDirectoryError(f"{run_dir}: no step {step}; there are 1 to {rows[-1]['to']}")
-    explainer = Explainer(run_dir)
+    explainer = whetstone.analysis.Explainer(run_dir)
     trajectories = explainer.trajectories(step) if step is not None else []
     causes = explainer.causes()
     if as_json:
@@ -181,8 +184,8 @@ def _stored(run_dir: Path, journal: Sequence[Mapping[str, Any]], step: int | Non
         raise RunDirectoryError(
             f"--step: {run_dir} sampled nothing; of stored episodes there are looks, without --step"
         )
-    looks = looks_of(journal)
-    found = advice(looks)
+    looks = whetstone.analysis.looks_of(journal)
+    found = whetstone.analysis.advice(looks)
     if as_json:
         click.echo(to_json({"looks": [asdict(look) for look in looks], "advice": asdict(found)}))
         return

@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.evaluation.comparing import paired
+    from whetstone.evaluation.harness import harness_json
     from whetstone.evaluation.intervals import Rate, clustered, wilson
+    from whetstone.evaluation.logs import inspect_json, outcomes_of
     from whetstone.evaluation.measures import (
         Calibration,
         calibration,
@@ -14,18 +17,23 @@ if TYPE_CHECKING:
         pass_hat_k,
         tool_productivity,
     )
-    from whetstone.evaluation.success import Evaluation, evaluation_of, rate
+    from whetstone.evaluation.success import MOST_INVALID, Evaluation, evaluation_of, rate
 
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
+    "MOST_INVALID",
     "Calibration",
     "Evaluation",
     "Rate",
     "calibration",
     "clustered",
     "evaluation_of",
+    "harness_json",
+    "inspect_json",
     "majority",
+    "outcomes_of",
+    "paired",
     "pass_at_k",
     "pass_hat_k",
     "rate",

@@ -6,6 +6,7 @@ from whetstone.window import window
 
 if TYPE_CHECKING:
     from whetstone.inference.abilities import require
+    from whetstone.inference.compiled import lacking
     from whetstone.inference.engine_check import Finding, check_engine
     from whetstone.inference.factory import ENGINES, cache_bytes, merges, publish
     from whetstone.inference.forward import rows_are_summed_alike
@@ -48,6 +49,7 @@ __all__ = [
     "Weights",
     "cache_bytes",
     "check_engine",
+    "lacking",
     "merges",
     "publish",
     "require",

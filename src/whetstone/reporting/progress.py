@@ -50,7 +50,15 @@ class _LiveColumn(ProgressColumn):
 class ProgressBar:
     """A part of a run with a known number of steps."""
 
-    def __init__(self, name: str, total: int, done: int, bar: Bar | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        done: int,
+        bar: Bar | None,
+        write: Callable[[Callable[[], None]], None] = lambda line: line(),
+    ) -> None:
+        self._write = write
         self.name, self.total, self.done, self._bar = name, total, done, bar
         self.begun, self.first, self._last_line = time.monotonic(), done, 0.0
         self._task = bar.add_task(name, total=total, completed=done, said="", line=str) if bar is not None else None
@@ -71,7 +79,8 @@ class ProgressBar:
         if now - self._last_line >= _SECONDS_BETWEEN_LINES or self.done >= self.total:
             self._last_line = now
             left = (now - self.begun) / max(1, self.done - self.first) * (self.total - self.done)
-            print(f"{self.name} {self.done}/{self.total}  {said}  {left:.0f} s left", file=sys.stderr, flush=True)
+            line = f"{self.name} {self.done}/{self.total}  {said}  {left:.0f} s left"
+            self._write(lambda: print(line, file=sys.stderr, flush=True))
 
 
 def said_of(metrics: Mapping[str, float]) -> str:
@@ -94,6 +103,8 @@ class Progress:
     def __init__(self, *, quiet: bool = False, plain_lines: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet)
         self.quiet, self.plain_lines = quiet, plain_lines
+        self.is_lost = False
+        """Whether standard error can no longer be written: its reader left, or a disk is full."""
 
     @contextmanager
     def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:
@@ -101,7 +112,7 @@ class Progress:
         terminal = self.console.is_terminal and not self.console.is_dumb_terminal and not self.plain_lines
         redrawn = terminal or (self.console.is_jupyter and find_spec("ipywidgets") is not None)
         if self.quiet or not redrawn:
-            stage = ProgressBar(name, total, done, None)
+            stage = ProgressBar(name, total, done, None, self.write)
             if self.quiet:
                 stage.advance = lambda metrics, *, by=1: None  # type: ignore[method-assign]
             yield stage
@@ -121,4 +132,13 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line between stages."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.write(lambda: self.console.print(text, highlight=False, markup=False, soft_wrap=True))
+
+    def write(self, line: Callable[[], None]) -> None:
+        """Call a function that writes; after an output error, call none."""
+        if self.is_lost:
+            return
+        try:
+            line()
+        except (OSError, SystemExit):  # rich exits after a broken pipe
+            self.is_lost = True

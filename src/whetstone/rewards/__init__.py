@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from whetstone.rewards.built_in import REWARDS
     from whetstone.rewards.calls.matched_calls import matched_calls
     from whetstone.rewards.composed import Composed
+    from whetstone.rewards.learned.model import RewardModel
     from whetstone.rewards.making import make_reward
     from whetstone.rewards.protocol import Compares, Reward, provided_by, provides
     from whetstone.rewards.scoring import REWARD_FAILED, compared, scored
@@ -28,6 +29,7 @@ __all__ = [
     "Compares",
     "Composed",
     "Reward",
+    "RewardModel",
     "attempts",
     "compared",
     "exact_match",

@@ -1,1 +1,13 @@
-"""How does the same recipe run on many machines, and what will that come to?"""
+"""Training of one recipe on many machines, and the prediction of its memory and speed."""
+
+from typing import TYPE_CHECKING
+
+from whetstone.window import window
+
+if TYPE_CHECKING:
+    from whetstone.scaling.plan import Balance, Plan, best_plan
+    from whetstone.scaling.plan_rates import Rates, read_rates
+
+__getattr__, __dir__ = window(__name__)
+
+__all__ = ["Balance", "Plan", "Rates", "best_plan", "read_rates"]

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.assembly.memory import ModelSize, size_of
+from whetstone.assembly.memory import size_of
+from whetstone.assembly.model_size import ModelSize
 from whetstone.errors import RecipeError
 from whetstone.recipe import ReinforcementSettings, Resolved
 from whetstone.scaling.plan_hardware import Gpu, named_model
@@ -135,7 +136,7 @@ def own_balance(resolved: Resolved) -> Balance | None:
     )
 
 
-def plan(
+def best_plan(
     resolved: Resolved, *, gpu: Gpu, gpus: int | None = None, model: str | None, rates: Rates, seed: int = 0
 ) -> Plan:
     """The best plan for a recipe's reinforcement.

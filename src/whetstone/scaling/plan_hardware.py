@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from whetstone.assembly.memory import ModelSize
+from whetstone.assembly.model_size import ModelSize
 from whetstone.errors import RecipeError, did_you_mean
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from whetstone.assembly.memory import ModelSize
+from whetstone.assembly.model_size import ModelSize
 from whetstone.errors import RecipeError
 from whetstone.recipe import Recipe, ReinforcementSettings
 from whetstone.recipe.parts import Settings

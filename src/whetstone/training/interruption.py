@@ -1,7 +1,7 @@
-"""How does a run stop when it is asked to? It finishes an update, parks what is sampled, saves, and leaves.
+"""Signals that stop a run: the update is finished, sampled episodes are parked, the run is saved.
 
-The first SIGTERM or SIGINT asks; the second ends the process at once. That is without damage too: a run can be killed
-at any moment.
+The first SIGTERM, SIGINT or SIGHUP stops the run this way; the second one ends the process immediately. Both leave a
+run that resumes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""SIGHUP arrives when the terminal is closed."""
 GRACE_SECONDS = 60.0
 """How long finishing and saving may take."""
 

@@ -18,7 +18,7 @@ from whetstone.recipe.settings import STAGE_KINDS
 from whetstone.record import run_recipe
 
 
-def pinned(
+def pin_choices(
     resolved: Resolved, run_dir: Path, *, resume: bool, say: Callable[[str], None] = lambda line: None
 ) -> Resolved:
     """Return the recipe with the commits of hub models and the choice of precisions written into it.

@@ -31,7 +31,7 @@ from whetstone.reporting.trackers import Feed
 from whetstone.training.interruption import Interrupted
 from whetstone.training.made_already import take_first_evaluation, take_warm_up
 from whetstone.training.own_loop import run_to_end
-from whetstone.training.pinned import pinned
+from whetstone.training.pinned import pin_choices
 from whetstone.training.single_run import SingleRun
 from whetstone.training.stages import check_stages, run_stages
 from whetstone.training.summary import RunSummary
@@ -97,7 +97,7 @@ def _trained(
         progress.say(note)
     if resume and not (run_dir / "recipe.yaml").is_file():
         progress.say(f"{run_dir}: no run is there to go on with; one is started")
-    resolved = pinned(resolved, run_dir, resume=resume, say=progress.say)
+    resolved = pin_choices(resolved, run_dir, resume=resume, say=progress.say)
     stages = stages_of(resolved)
     if not stages and not resolved.recipe.own_stages:
         raise resolved.error("live", "has no stage beside it to train; `whetstone live` learns while it serves")

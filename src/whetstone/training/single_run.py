@@ -241,6 +241,8 @@ class SingleRun:
             self._tell(name, work, metrics)
             assert self.shown is not None
             self.shown.advance(metrics)
+            if self.progress.is_lost:
+                self.interruption.ask(signal.SIGHUP)
             self._watch(work.collector)
             if every is not None and work.done % every == 0:
                 await beside.begin(name, work.done)

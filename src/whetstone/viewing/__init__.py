@@ -6,7 +6,7 @@ from whetstone.window import window
 
 if TYPE_CHECKING:
     from whetstone.viewing.alerts import Alert, alerts_of
-    from whetstone.viewing.app import view_application
+    from whetstone.viewing.app import Viewer, view_application
     from whetstone.viewing.compared import comparison_in
     from whetstone.viewing.index import TrajectoryIndex
     from whetstone.viewing.opened import OpenedRun, opened_runs
@@ -20,6 +20,7 @@ __all__ = [
     "OpenedRun",
     "Taught",
     "TrajectoryIndex",
+    "Viewer",
     "Wanted",
     "alerts_of",
     "comparison_in",

@@ -1,0 +1,219 @@
+"""`make setup`, `make demo` and `make test` from clean clones, on a machine made as bare as each setting requires.
+
+Each setting is a clean clone of the committed tree in its own folder. Runs as root: it adds an ordinary user, sets
+`user.max_user_namespaces` for the settings without user namespaces (and restores it), and mounts an empty folder over
+`/dev/shm` in a mount namespace. Install no other programs first: what is installed is not skipped.
+
+    python benchmarks/bare_machine.py --folder DIR                       all settings; a finished one is not repeated
+    python benchmarks/bare_machine.py --folder DIR --only combined --write
+
+`--write` stores the result of all finished settings in benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import pwd
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from circumstances import circumstances
+
+ROOT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "results"
+USER = "whetstone-bare"
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """How bare the machine is."""
+
+    title: str
+    python: str = sys.executable
+    ordinary: bool = False
+    """Whether an ordinary user runs the commands, instead of root."""
+    namespaces: bool = True
+    """Whether user namespaces are allowed."""
+    avx2: bool = False
+    """Whether PyTorch is limited to AVX2."""
+    narrow: bool = False
+    """Whether the path has a space, `/dev/shm` is missing, and there is no network after setup."""
+    demo: bool = True
+    """Whether the demo is run."""
+
+
+DEBIAN = "/usr/bin/python3"
+SETTINGS = {
+    "avx2": Setting("AVX2 forced, root", avx2=True),
+    "combined": Setting(
+        "all combined: ordinary user, Debian's Python, no user namespaces, AVX2, path with a space, no /dev/shm, "
+        "no network after setup",
+        python=DEBIAN, ordinary=True, namespaces=False, avx2=True, narrow=True,
+    ),
+    "root": Setting("root, Python below a home directory that only root can read"),
+    "ordinary": Setting("ordinary user, Debian's Python", python=DEBIAN, ordinary=True),
+    "no-namespaces": Setting("ordinary user, no user namespaces", python=DEBIAN, ordinary=True, namespaces=False),
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def namespaces_allowed(allowed: bool) -> Iterator[None]:
+    """Allow or forbid user namespaces while the block runs."""
+    before = NAMESPACES.read_text()
+    if not allowed:
+        NAMESPACES.write_text("0")
+    try:
+        yield
+    finally:
+        NAMESPACES.write_text(before)
+
+
+def run_make(clone: Path, target: str, setting: Setting, log: Path) -> tuple[int, float]:
+    """Run a target of the Makefile and return (exit code, seconds); its output is in `log`."""
+    variables = AVX2 if setting.avx2 else {}
+    words = ["env", "-u", "VIRTUAL_ENV", *(f"{name}={value}" for name, value in variables.items())]
+    words += ["make", "-C", str(clone), target, f"PYTHON={setting.python}"]
+    if setting.ordinary:
+        words = ["su", USER, "-s", "/bin/bash", "-c", shlex.join(words)]
+    if setting.narrow:
+        steps = ["empty=$(mktemp -d)", "chmod 755 $empty", "mount --bind -o ro $empty /dev/shm"]
+        if target != "setup":
+            steps.append("ip link set lo up")
+        script = "; ".join([*steps, f"exec {shlex.join(words)}"])
+        isolated = ["--mount"] if target == "setup" else ["--mount", "--net"]
+        words = ["unshare", *isolated, "bash", "-c", script]
+    started = time.perf_counter()
+    with log.open("w") as output, namespaces_allowed(setting.namespaces):
+        done = subprocess.run(words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False)
+    return done.returncode, time.perf_counter() - started
+
+
+def measure(name: str, setting: Setting, folder: Path) -> dict[str, Any]:
+    """Measure one setting; a clone that is there is replaced."""
+    home = Path(pwd.getpwnam(USER).pw_dir) if setting.ordinary else folder
+    clone = home / (f"bare {name}" if setting.narrow else f"bare-{name}")
+    shutil.rmtree(clone, ignore_errors=True)
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    if setting.ordinary:
+        subprocess.run(["chown", "-R", f"{USER}:{USER}", str(clone)], check=True)
+    result: dict[str, Any] = {"title": setting.title}
+    for target in ("setup", *(["demo"] if setting.demo else []), "test"):
+        log = folder / f"{name}-{target}.log"
+        code, seconds = run_make(clone, target, setting, log)
+        result[target] = {"exit_code": code, "minutes": round(seconds / 60, 2)}
+        if target == "test":
+            result[target] |= counts_of(log.read_text(errors="replace"))
+        if target == "demo" and code == 0:
+            result[target] |= timeline_of(clone / "runs" / "demo")
+    shutil.rmtree(clone)
+    return result
+
+
+def counts_of(output: str) -> dict[str, Any]:
+    """Return the counts of pytest's last line, and the lines that list what was skipped and why."""
+    lines = output.splitlines()
+    counts = dict.fromkeys(("passed", "failed", "skipped", "errors"), 0)
+    for line in lines:
+        found = re.findall(r"(\d+) (passed|failed|skipped|error)", line)
+        if re.search(r"\d+ passed", line) and found:
+            counts |= {("errors" if kind == "error" else kind): int(number) for number, kind in found}
+    reasons = [line.strip() for line in lines if re.match(r"\s*\d+ skipped: ", line)]
+    return {**counts, "reasons": reasons}
+
+
+def timeline_of(run: Path) -> dict[str, Any]:
+    """Return success and seconds of each stage of a finished demo and of its ablation."""
+    summary = json.loads((run / "summary.json").read_text())
+    after = {name: value["success"] for name, value in summary["evaluations"].items()}
+    ablation = {name: each["after"]["success"] for name, each in summary["ablations"].items()}
+    seconds = {f"ablation {name}": each["seconds"] for name, each in summary["ablations"].items()}
+    return {"success": after, "ablations": ablation, "seconds": {**summary["seconds"], **seconds}}
+
+
+def page_of(results: dict[str, dict[str, Any]], where: dict[str, Any]) -> str:
+    """Return the page of all finished settings."""
+    machine = where["machine"]
+    lines = [
+        "# A bare machine",
+        "",
+        f"`python benchmarks/bare_machine.py --folder DIR --write`, {machine['processor']}, {machine['cores']} cores.",
+        "Clean clones; only Python with `venv`, git and make are installed.",
+        "",
+        "## `make demo`",
+        "",
+        "| setting | setup, minutes | demo, minutes | success by stage | without the tool | seconds of training |",
+        "| --- | ---: | ---: | --- | ---: | --- |",
+    ]
+    for result in results.values():
+        if (demo := result.get("demo")) is None:
+            continue
+        stages = ", ".join(f"{name} {100 * value:.1f} %" for name, value in demo.get("success", {}).items())
+        without = ", ".join(f"{100 * value:.1f} %" for value in demo.get("ablations", {}).values())
+        seconds = ", ".join(f"{name} {value:.0f}" for name, value in demo.get("seconds", {}).items())
+        setup = result["setup"]["minutes"]
+        lines.append(f"| {result['title']} | {setup} | {demo['minutes']} | {stages} | {without} | {seconds} |")
+    lines += [
+        "",
+        "## `make test`",
+        "",
+        "| setting | minutes | passed | failed | skipped |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for result in results.values():
+        test = result["test"]
+        failed = test["failed"] + test["errors"]
+        lines.append(f"| {result['title']} | {test['minutes']} | {test['passed']} | {failed} | {test['skipped']} |")
+    lines += ["", "## What was skipped, and why", ""]
+    for result in results.values():
+        lines += [f"**{result['title']}**", "", *(f"- {reason}" for reason in result["test"]["reasons"]), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> None:
+    """Measure the settings and print them as one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="folder for clones, logs and finished settings")
+    parser.add_argument("--only", nargs="*", choices=list(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--without-demo", action="store_true", help="measure setup and tests only")
+    parser.add_argument("--write", action="store_true", help="store the result in benchmarks/results")
+    parser.add_argument("--json", action="store_true", help="accepted for uniformity: the output is JSON")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("benchmarks/bare_machine.py: adds a user and limits namespaces; run it as root")
+    began = time.perf_counter()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        pwd.getpwnam(USER)
+    except KeyError:
+        subprocess.run(["useradd", "--create-home", USER], check=True)
+    kept = arguments.folder / "results.json"
+    results: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.is_file() else {}
+    for name in arguments.only:
+        if name not in results:
+            setting = dataclasses.replace(SETTINGS[name], demo=SETTINGS[name].demo and not arguments.without_demo)
+            results[name] = measure(name, setting, arguments.folder)
+            kept.write_text(json.dumps(results, indent=1))
+    results = {name: results[name] for name in SETTINGS if name in results}
+    where = circumstances(began)
+    if arguments.write:
+        stored = {"name": "bare_machine", "settings": results, **where}
+        (RESULTS / "bare_machine.json").write_text(json.dumps(stored, indent=1) + "\n")
+        (RESULTS / "bare_machine.md").write_text(page_of(results, where))
+    print(json.dumps({"name": "bare_machine", "measured": results, **where}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
