@@ -9,6 +9,8 @@ from whetstone.sandbox import Isolation, Limits, Sandbox, offers
 
 QUICK = Limits(wall_seconds=2.0, cpu_seconds=1.0, memory_mb=200, processes=12, folder_mb=16, file_mb=8, files=200)
 MISSING = {offer.isolation: offer.missing for offer in offers()}
+needs_isolation = pytest.mark.needs_isolation
+"""Mark of a test or parameter that runs untrusted code; `tests_fixtures.py` skips it on a machine without isolation."""
 
 
 @functools.cache
@@ -18,10 +20,9 @@ def server(isolation):
 
 def levels(*wanted):
     """The kinds of isolation, those missing here skipped with what would bring them."""
+    reasons = {level: f"isolation with {level}: {MISSING[level]}" if MISSING[level] else "" for level in Isolation}
     return [
-        pytest.param(
-            level, marks=[pytest.mark.skip(reason=f"{level}: {MISSING[level]}")] if MISSING[level] else [], id=level
-        )
+        pytest.param(level, marks=[pytest.mark.skip(reason=reasons[level])] if reasons[level] else [], id=level)
         for level in wanted or (Isolation.NAMESPACES, Isolation.LANDLOCK)
     ]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests_sandbox import needs_isolation
 from whetstone.cli.environments import contract_of
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, is_game, played
 from whetstone.evaluation.contract import RandomPolicy, play
@@ -35,6 +36,8 @@ NATIVE = (
     "wordle",
 )
 IN_SANDBOX = ("bug_repair", "chores", "tables")
+WITH_ISOLATION = [pytest.param(name, marks=needs_isolation) if name in IN_SANDBOX else name for name in NATIVE]
+"""Each world as a parameter."""
 RETAIL = Path(__file__).parents[2] / "shared" / "data" / "tau2" / "retail"
 needs_retail = pytest.mark.skipif(
     not (RETAIL / "db.json").is_file(),

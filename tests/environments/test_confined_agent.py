@@ -3,22 +3,21 @@
 import asyncio
 import json
 import os
-import shutil
 import socket
 import sys
 
 import pytest
 
+from tests_sandbox import MISSING
 from whetstone.chat import assistant
 from whetstone.environments.agent import Agent
 from whetstone.errors import RecipeError, SandboxError
 from whetstone.evaluation.contract import play
-from whetstone.sandbox import Limits
+from whetstone.sandbox import Isolation, Limits
 from whetstone.trajectory import EndReason, Task
 
-confined = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap"
-)
+NO_NAMESPACES = MISSING[Isolation.NAMESPACES]
+confined = pytest.mark.skipif(bool(NO_NAMESPACES), reason=f"isolation with namespaces: {NO_NAMESPACES}")
 ASK = """
 import json, os, urllib.request
 def ask(text):

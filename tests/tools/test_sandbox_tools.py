@@ -6,20 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests_sandbox import MISSING
+from tests_sandbox import needs_isolation
 from tests_tools import played
 from whetstone.chat import Image, ToolCall
 from whetstone.environments import ToolEnvironment
 from whetstone.errors import RecipeError
-from whetstone.sandbox import Ending, Isolation, Limits, shared_sandbox
+from whetstone.sandbox import Ending, Limits, shared_sandbox
 from whetstone.tools import Files, Python, Shell, Toolset, submit
 from whetstone.trajectory import Task
 
 HUMANEVAL = Path(__file__).parents[3] / "shared" / "data" / "humaneval" / "HumanEval.jsonl"
-pytestmark = pytest.mark.skipif(
-    all(MISSING[level] for level in (Isolation.NAMESPACES, Isolation.LANDLOCK)),
-    reason="no isolation for foreign code here; `whetstone doctor` says what brings one",
-)
+pytestmark = needs_isolation
 
 
 def test_the_three_share_a_folder():
