@@ -50,7 +50,7 @@ sandbox.close()
 
 
 def texts_of(python, folder):
-    """Return the text that a model reads for each call if this Python runs it, with `folder` as current and home folder."""
+    """Return the text that a model reads for each call if this Python runs it and `folder` is current and home."""
     folder.mkdir()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HOME": str(folder)}
     command = [str(python), "-c", SHOW, json.dumps(CALLS)]
