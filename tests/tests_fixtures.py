@@ -93,7 +93,7 @@ def gsm8k_folder():
     """The published GSM8K files."""
     folder = Path(__file__).parents[2] / "shared" / "data" / "gsm8k"
     if not (folder / "train.jsonl").is_file():
-        pytest.skip(f"GSM8K is not there: put train.jsonl and test.jsonl into {folder}")
+        pytest.skip(f"GSM8K is missing: put train.jsonl and test.jsonl into {folder}")
     return folder
 
 

@@ -2,12 +2,15 @@
 
 import asyncio
 import functools
+from dataclasses import replace
 
 import pytest
 
 from whetstone.sandbox import Isolation, Limits, Sandbox, offers
 
 QUICK = Limits(wall_seconds=2.0, cpu_seconds=1.0, memory_mb=200, processes=12, folder_mb=16, file_mb=8, files=200)
+PATIENT = replace(QUICK, wall_seconds=60.0, cpu_seconds=30.0)
+"""For calls that are to end by themselves: on a busy machine an honest one may take seconds."""
 MISSING = {offer.isolation: offer.missing for offer in offers()}
 needs_isolation = pytest.mark.needs_isolation
 """Mark of a test or parameter that runs untrusted code; `tests_fixtures.py` skips it on a machine without isolation."""

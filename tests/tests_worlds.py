@@ -41,12 +41,12 @@ WITH_ISOLATION = [pytest.param(name, marks=needs_isolation) if name in IN_SANDBO
 RETAIL = Path(__file__).parents[2] / "shared" / "data" / "tau2" / "retail"
 needs_retail = pytest.mark.skipif(
     not (RETAIL / "db.json").is_file(),
-    reason=f"tau2-bench's retail data is not there: put db.json and the rest into {RETAIL}",
+    reason=f"tau2-bench's retail data is missing: put db.json and the rest into {RETAIL}",
 )
 AIRLINE = RETAIL.parent / "airline"
 needs_airline = pytest.mark.skipif(
     not (AIRLINE / "db.json").is_file(),
-    reason=f"tau2-bench's airline data is not there: put its data/tau2/domains/airline into {AIRLINE.parent}",
+    reason=f"tau2-bench's airline data is missing: put its data/tau2/domains/airline into {AIRLINE.parent}",
 )
 
 

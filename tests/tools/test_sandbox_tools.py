@@ -150,7 +150,9 @@ def test_forks_of_an_episode_with_a_sandbox_are_led_back_by_its_calls():
     assert first == second
 
 
-@pytest.mark.skipif(not HUMANEVAL.is_file(), reason=f"{HUMANEVAL.name} is not beside the project")
+@pytest.mark.skipif(
+    not HUMANEVAL.is_file(), reason=f"HumanEval is missing: put HumanEval.jsonl into {HUMANEVAL.parent}"
+)
 @pytest.mark.slow
 def test_every_canonical_solution_of_humaneval_passes_its_tests():
     problems = [json.loads(line) for line in HUMANEVAL.read_text().splitlines()]

@@ -151,7 +151,9 @@ def test_literals():
 
 
 @needs_isolation
-@pytest.mark.skipif(not HUMANEVAL.is_file(), reason="HumanEval is not beside the project (shared/data/humaneval)")
+@pytest.mark.skipif(
+    not HUMANEVAL.is_file(), reason=f"HumanEval is missing: put HumanEval.jsonl into {HUMANEVAL.parent}"
+)
 @pytest.mark.parametrize("number", [0, 10, 32, 38, 50, 74, 100, 116, 163])
 def test_humanevals_own_solutions_pass_and_others_do_not(number):
     row = json.loads(HUMANEVAL.read_text().splitlines()[number])
