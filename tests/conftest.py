@@ -1,5 +1,6 @@
 """What every test stands on. The process that hands tests out loads neither torch nor models: they take seconds."""
 
+import collections
 import gc
 import os
 import sys
@@ -20,6 +21,7 @@ if settings.get_current_profile_name() in ("default", "ci"):  # nobody asked for
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "needs_isolation: runs untrusted code; skipped on a machine without isolation")
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", default=None):
         config.pluginmanager.import_plugin("tests_fixtures")
     else:
@@ -38,6 +40,18 @@ def pytest_collection_finish():
     gc.enable()
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+
+def pytest_terminal_summary(terminalreporter):
+    """List why tests were skipped, each reason once, the most frequent first."""
+    reasons = collections.Counter(
+        report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        for report in terminalreporter.stats.get("skipped", [])
+    )
+    if reasons:
+        terminalreporter.section(f"{reasons.total()} skipped")
+        for reason, count in reasons.most_common():
+            terminalreporter.line(f"{count:5}  {reason}")
 
 
 def pytest_unconfigure():

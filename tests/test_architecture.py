@@ -189,6 +189,20 @@ def test_no_file_is_a_drawer_and_none_is_too_long():
     )
 
 
+def test_nothing_is_raised_inside_an_exception_group_handler():
+    """Python 3.11.0 to 3.11.3 wraps an exception raised inside `except*` into an ExceptionGroup, which no handler of
+    the exception's own type catches."""
+    assert not told(
+        (path, node.lineno, "raises inside `except*`; catch Exception and use `errors.innermost`")
+        for path in FILES
+        for group in ast.walk(tree_of(path))
+        if isinstance(group, ast.TryStar)
+        for handler in group.handlers
+        for node in ast.walk(handler)
+        if isinstance(node, ast.Raise) and node.exc is not None
+    )
+
+
 def test_shop_windows_offer_what_they_name():
     assert not told(missing_in_windows())
 

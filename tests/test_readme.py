@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests_cli import whetstone
-from tests_sandbox import MISSING
+from tests_sandbox import needs_isolation
 from tests_slow import mostly_slow
-from whetstone.sandbox import Isolation
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text() + (ROOT / "docs" / "your-own.md").read_text()
@@ -30,13 +29,13 @@ OWN_TASK = [
 ]
 
 
-@pytest.mark.parametrize("said", OWN_TASK)
+@pytest.mark.parametrize(
+    "said", [pytest.param(said, marks=needs_isolation) if "name: python" in said else said for said in OWN_TASK]
+)
 def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said, request):
     if said == OWN_TASK[0]:
         request.getfixturevalue("rendered")
     (tmp_path / "shop.py").write_text(block("python"))
-    if "name: python" in said and all(MISSING[level] for level in (Isolation.NAMESPACES, Isolation.LANDLOCK)):
-        pytest.skip("no isolation for foreign code here; `whetstone doctor` says what brings one")
     (tmp_path / "shop_loss.py").write_text(block("python", 1))
     (tmp_path / "shop_basket.py").write_text(block("python", 2))
     (tmp_path / "shop_credit.py").write_text(block("python", 5))

@@ -13,6 +13,8 @@ from whetstone.assembly import assemble
 from whetstone.assembly import policy as policy_module
 from whetstone.recipe import load_recipe
 from whetstone.reporting import charts
+from whetstone.sandbox import Isolation, Sandbox
+from whetstone.sandbox.isolation import offers, strongest
 from whetstone.tasks import Arithmetic
 
 torch.set_num_threads(1)  # tests run two at a time, one core each
@@ -38,6 +40,42 @@ def pytest_sessionstart():
         charts._svg = lambda figure: "<svg></svg>"
 
 
+INITIALIZE, OPEN_SESSION = Sandbox.__init__, Sandbox.session
+RUNNING = {"needs_isolation": True, "unmarked": False}
+"""Whether the running test is marked with `needs_isolation`, and whether it opened a session without the mark."""
+
+
+def initialize(sandbox, *, isolation="auto", **options):
+    """Note whether the isolation is that of the machine or named by the test, which is then skipped by `levels`."""
+    INITIALIZE(sandbox, isolation=isolation, **options)
+    sandbox.of_machine = isolation == "auto" and sandbox.isolation is not Isolation.CONTAINER
+
+
+def open_session(sandbox, **options):
+    """Note a session of a test that would fail on a machine without isolation."""
+    RUNNING["unmarked"] |= sandbox.of_machine and not RUNNING["needs_isolation"]
+    return OPEN_SESSION(sandbox, **options)
+
+
+Sandbox.__init__, Sandbox.session = initialize, open_session
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Skip a test that runs untrusted code on a machine without isolation, before its fixtures are set up."""
+    RUNNING.update(needs_isolation=item.get_closest_marker("needs_isolation") is not None, unmarked=False)
+    if RUNNING["needs_isolation"] and strongest() is None:
+        pytest.skip(f"isolation of untrusted code: {offers()[0].missing}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail a test that runs untrusted code without the mark on every machine, not only on one without isolation."""
+    result = yield
+    assert not RUNNING["unmarked"], f"{item.name} runs untrusted code; mark it with tests_sandbox.needs_isolation"
+    return result
+
+
 @pytest.fixture
 def rendered(monkeypatch):
     """A report's curves are what a reader sees."""
@@ -55,7 +93,7 @@ def gsm8k_folder():
     """The published GSM8K files."""
     folder = Path(__file__).parents[2] / "shared" / "data" / "gsm8k"
     if not (folder / "train.jsonl").is_file():
-        pytest.skip(f"GSM8K is not there: put train.jsonl and test.jsonl into {folder}")
+        pytest.skip(f"GSM8K is missing: put train.jsonl and test.jsonl into {folder}")
     return folder
 
 

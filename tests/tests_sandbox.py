@@ -2,15 +2,18 @@
 
 import asyncio
 import functools
+from dataclasses import replace
 
 import pytest
 
 from whetstone.sandbox import Isolation, Limits, Sandbox, offers
 
 QUICK = Limits(wall_seconds=2.0, cpu_seconds=1.0, memory_mb=200, processes=12, folder_mb=16, file_mb=8, files=200)
-PATIENT = Limits(wall_seconds=120, cpu_seconds=120)
-"""Limits of calls that have to succeed on a loaded machine, such as the import of a large package."""
+PATIENT = replace(QUICK, wall_seconds=120, cpu_seconds=120, memory_mb=512, processes=32)
+"""Limits of calls that must succeed on a loaded machine, such as the import of a large package."""
 MISSING = {offer.isolation: offer.missing for offer in offers()}
+needs_isolation = pytest.mark.needs_isolation
+"""Mark of a test or parameter that runs untrusted code; `tests_fixtures.py` skips it on a machine without isolation."""
 
 
 @functools.cache
@@ -20,10 +23,9 @@ def server(isolation):
 
 def levels(*wanted):
     """The kinds of isolation, those missing here skipped with what would bring them."""
+    reasons = {level: f"isolation with {level}: {MISSING[level]}" if MISSING[level] else "" for level in Isolation}
     return [
-        pytest.param(
-            level, marks=[pytest.mark.skip(reason=f"{level}: {MISSING[level]}")] if MISSING[level] else [], id=level
-        )
+        pytest.param(level, marks=[pytest.mark.skip(reason=reasons[level])] if reasons[level] else [], id=level)
         for level in wanted or (Isolation.NAMESPACES, Isolation.LANDLOCK)
     ]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests_sandbox import needs_isolation
 from whetstone.cli.environments import contract_of
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, is_game, played
 from whetstone.evaluation.contract import RandomPolicy, play
@@ -35,15 +36,17 @@ NATIVE = (
     "wordle",
 )
 IN_SANDBOX = ("bug_repair", "chores", "tables")
+WITH_ISOLATION = [pytest.param(name, marks=needs_isolation) if name in IN_SANDBOX else name for name in NATIVE]
+"""Each world as a parameter."""
 RETAIL = Path(__file__).parents[2] / "shared" / "data" / "tau2" / "retail"
 needs_retail = pytest.mark.skipif(
     not (RETAIL / "db.json").is_file(),
-    reason=f"tau2-bench's retail data is not there: put db.json and the rest into {RETAIL}",
+    reason=f"tau2-bench's retail data is missing: put db.json and the rest into {RETAIL}",
 )
 AIRLINE = RETAIL.parent / "airline"
 needs_airline = pytest.mark.skipif(
     not (AIRLINE / "db.json").is_file(),
-    reason=f"tau2-bench's airline data is not there: put its data/tau2/domains/airline into {AIRLINE.parent}",
+    reason=f"tau2-bench's airline data is missing: put its data/tau2/domains/airline into {AIRLINE.parent}",
 )
 
 

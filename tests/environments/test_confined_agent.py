@@ -16,7 +16,8 @@ from whetstone.evaluation.contract import play
 from whetstone.sandbox import Isolation, Limits
 from whetstone.trajectory import EndReason, Task
 
-confined = pytest.mark.skipif(bool(MISSING[Isolation.NAMESPACES]), reason=MISSING[Isolation.NAMESPACES])
+NO_NAMESPACES = MISSING[Isolation.NAMESPACES]
+confined = pytest.mark.skipif(bool(NO_NAMESPACES), reason=f"isolation with namespaces: {NO_NAMESPACES}")
 ASK = """
 import json, os, urllib.request
 def ask(text):

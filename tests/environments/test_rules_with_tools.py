@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from tests_sandbox import needs_isolation
 from tests_worlds import environment_of, source_of
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.native import bug_repair
@@ -177,6 +178,7 @@ COPIED = Task("c", "Copy notes.txt.", {"files": FOLDER, "expected": {**FOLDER, "
 COUNTED = Task("c", "Count.", {"files": FOLDER, "expected": {**FOLDER, "total": "1\n"}})
 
 
+@needs_isolation
 @pytest.mark.parametrize(
     ("task", "command", "done"),
     [
@@ -211,6 +213,7 @@ def passed(text, tests):
     return found
 
 
+@needs_isolation
 @pytest.mark.slow
 def test_every_broken_version_fails_a_hidden_and_a_visible_test_and_the_right_one_passes_all(tmp_path):
     source = source_of("bug_repair")
@@ -235,6 +238,7 @@ def repaired(task, library):
     return in_shell(task, f"cat > library.py <<'EOF'\n{library}\nEOF", name="bug_repair")
 
 
+@needs_isolation
 @pytest.mark.slow
 def test_code_that_looks_for_the_judge_finds_nobody():
     task = source_of("bug_repair").task(3)
@@ -254,6 +258,7 @@ def test_code_that_looks_for_the_judge_finds_nobody():
         assert (final["success"], final["score"]) == (False, 0.0), library
 
 
+@needs_isolation
 def test_doing_nothing_repairs_nothing_and_breakage_is_taken_off():
     for index in range(6):
         task = source_of("bug_repair").task(index)
@@ -269,6 +274,7 @@ def test_doing_nothing_repairs_nothing_and_breakage_is_taken_off():
         assert hurt["score"] == pytest.approx(1 - lost / (len(private["tests"]) - len(private["failing"])))
 
 
+@needs_isolation
 def test_what_the_tests_of_a_repository_print_names_no_folder():
     task = source_of("bug_repair").task(0)
     left = iter(

@@ -14,6 +14,7 @@ from tests_worlds import (
     IN_SANDBOX,
     NATIVE,
     RETAIL,
+    WITH_ISOLATION,
     contract,
     environment_of,
     needs_retail,
@@ -28,7 +29,7 @@ async def tried(contract):
     return [check async for check in check_contract(contract)]
 
 
-@pytest.mark.parametrize("name", mostly_slow(NATIVE, quick=["wordle"]))
+@pytest.mark.parametrize("name", mostly_slow(WITH_ISOLATION, quick=["wordle"]))
 def test_it_keeps_its_promises_and_the_expert_solves_it(name):
     if name in IN_SANDBOX:  # 64 side by side wait for each other on a busy machine
         looked_at = contract(name, episodes=40, tool_timeout_seconds=120.0)
@@ -52,7 +53,7 @@ def test_the_retail_domain_keeps_its_promises():
     assert looked_at.found["expert"] == 1.0
 
 
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", WITH_ISOLATION)
 def test_it_plays_as_it_played(name):
     """A golden trace: the expert's episode and one of chance. A change of a rule is a change of its file, on purpose:
     `python tests/tests_worlds.py` renews it."""

@@ -92,6 +92,7 @@ def test_one_that_answers_late_fails_that_question_alone(folder):
         with pytest.raises(InfrastructureError, match=r"did not answer: ReadTimeout: no answer within 1 s"):
             await some(engine)
         assert engine.alive
+        engine.at.seconds = 60  # on a busy machine the next answer may be late, too
         return await some(engine), engine.statistics
 
     with served(VLLM, folder, faults=Faulty(GENERATE, 2.5)) as server:

@@ -66,7 +66,7 @@ def test_what_a_container_lacks_is_said_once(caplog):
     assert "users alone" not in said
 
 
-@pytest.mark.skipif(bool(MISSING[NAMESPACES]), reason=f"bubblewrap plays the runtime: {MISSING[NAMESPACES]}")
+@pytest.mark.skipif(bool(MISSING[NAMESPACES]), reason=f"isolation with namespaces: {MISSING[NAMESPACES]}")
 def test_a_container_runtime_that_is_named_holds_the_sessions(tmp_path):
     if not Path("/usr/bin/python3").exists():
         pytest.skip("the image needs a Python under /usr: apt-get install python3")

@@ -174,7 +174,7 @@ def test_a_call_that_cannot_be_read_is_recorded_as_one(files, arguments, outcome
 
 @pytest.mark.skipif(
     not BFCL.is_dir(),
-    reason=f"the leaderboard's files are not there: put BFCL_v4_*.json and possible_answer/ into {BFCL}",
+    reason=f"the leaderboard's files are missing: put BFCL_v4_*.json and possible_answer/ into {BFCL}",
 )
 def test_the_expert_solves_all_of_the_leaderboard_that_can_be_solved():
     unsolved = []
@@ -228,7 +228,7 @@ def test_bad_files_are_named(tmp_path, files):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HUMANEVAL.is_dir(), reason="HumanEval is not beside the project (shared/data/humaneval)")
+@pytest.mark.skipif(not HUMANEVAL.is_dir(), reason=f"HumanEval is missing: put HumanEval.jsonl into {HUMANEVAL}")
 def test_humaneval():
     source = HumanEval(path=str(HUMANEVAL))
     tasks = source.held_out(1000)

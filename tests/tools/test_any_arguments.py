@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from PIL import Image as Pictures
 
+from tests_sandbox import needs_isolation
 from tests_slow import examples
 from whetstone.chat import Image, Text, ToolCall
 from whetstone.sandbox import Limits
@@ -72,9 +73,11 @@ VALUES = st.recursive(
 )
 
 
-@pytest.fixture(scope="module")
-def toolsets(tmp_path_factory):
-    """Every tool that needs nobody but us, one at a time, so that one of many arguments is meant for it."""
+@pytest.fixture(scope="module", params=["on the host", pytest.param("in a sandbox", marks=needs_isolation)])
+def toolsets(request, tmp_path_factory):
+    """Every tool that needs no server, one per toolset, so that most arguments are for that tool."""
+    if request.param == "in a sandbox":
+        return Task("t", "?"), [Toolset([kind(limits=LIMITS)]) for kind in (Python, Shell, Files)]
     folder = tmp_path_factory.mktemp("tools")
     (folder / "corpus.md").write_text("Tea is a plant.")
     (folder / "tools.jsonl").write_text(
@@ -85,9 +88,6 @@ def toolsets(tmp_path_factory):
     table = {"file": str(folder / "tools.jsonl"), "answers": str(folder / "answers.jsonl")}
     task = Task("t", "?", private={"images": [as_url(Pictures.new("RGB", (40, 20)))]})
     parts = [
-        Python(limits=LIMITS),
-        Shell(limits=LIMITS),
-        Files(limits=LIMITS),
         ImageTools(),
         Notes(),
         Search(corpus=str(folder / "corpus.md"), index=str(folder / "index")),

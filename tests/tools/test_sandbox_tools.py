@@ -6,20 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests_sandbox import MISSING, PATIENT
+from tests_sandbox import PATIENT, needs_isolation
 from tests_tools import played
 from whetstone.chat import Image, ToolCall
 from whetstone.environments import ToolEnvironment
 from whetstone.errors import RecipeError
-from whetstone.sandbox import Ending, Isolation, Limits, shared_sandbox
+from whetstone.sandbox import Ending, Limits, shared_sandbox
 from whetstone.tools import Files, Python, Shell, Toolset, submit
 from whetstone.trajectory import Task
 
 HUMANEVAL = Path(__file__).parents[3] / "shared" / "data" / "humaneval" / "HumanEval.jsonl"
-pytestmark = pytest.mark.skipif(
-    all(MISSING[level] for level in (Isolation.NAMESPACES, Isolation.LANDLOCK)),
-    reason="no isolation for foreign code here; `whetstone doctor` says what brings one",
-)
+pytestmark = needs_isolation
 
 
 def test_the_three_share_a_folder():
@@ -155,7 +152,9 @@ def test_forks_of_an_episode_with_a_sandbox_are_led_back_by_its_calls():
     assert first == second
 
 
-@pytest.mark.skipif(not HUMANEVAL.is_file(), reason=f"{HUMANEVAL.name} is not beside the project")
+@pytest.mark.skipif(
+    not HUMANEVAL.is_file(), reason=f"HumanEval is missing: put HumanEval.jsonl into {HUMANEVAL.parent}"
+)
 @pytest.mark.slow
 def test_every_canonical_solution_of_humaneval_passes_its_tests():
     problems = [json.loads(line) for line in HUMANEVAL.read_text().splitlines()]

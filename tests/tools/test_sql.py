@@ -122,7 +122,7 @@ def test_a_file_that_is_not_there_is_said_at_once():
         Sql(url="nowhere.sqlite")
 
 
-@pytest.mark.skipif(not CHINOOK.is_file(), reason=f"{CHINOOK.name} is not beside the project")
+@pytest.mark.skipif(not CHINOOK.is_file(), reason=f"Chinook is missing: put {CHINOOK.name} into {CHINOOK.parent}")
 def test_questions_over_a_music_shop():
     sql = Sql(url=str(CHINOOK))
     query = (

@@ -4,20 +4,16 @@ import asyncio
 
 import pytest
 
-from tests_sandbox import MISSING
+from tests_sandbox import needs_isolation
 from tests_small import SMALL
 from whetstone.analysis import Replay
 from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress, read_trajectories
-from whetstone.sandbox import Isolation
 from whetstone.training import train
 
-pytestmark = pytest.mark.skipif(
-    all(MISSING[level] for level in (Isolation.NAMESPACES, Isolation.LANDLOCK)),
-    reason="no isolation for foreign code here; `whetstone doctor` says what brings one",
-)
+pytestmark = needs_isolation
 QUIET = Progress(quiet=True)
 PYTHON = "environment.tools=[{name: python, persistence: reset}]"
 WIDE = "policy.tiny.context_length=512"

@@ -34,7 +34,7 @@ from whetstone.chat.api.openai_responses import RESPONSES
 from whetstone.chat.api.protocol import Wire
 from whetstone.chat.api.routes import ROUTES, model_listed, models_listed, wire_of
 from whetstone.chat.api.stored_responses import StoredResponses
-from whetstone.errors import EngineError, InfrastructureError, RecipeError, explained
+from whetstone.errors import EngineError, InfrastructureError, RecipeError, explained, innermost
 from whetstone.extras import install_command
 from whetstone.network.loopback import LOOPBACK, named
 from whetstone.serving.access import Key, Keys
@@ -152,9 +152,12 @@ class Server:
             try:
                 answers = await self.speaker.answers(asked, episode, show if hold is None else (), begun)
                 number = len(episode.said) - 1
-            except* (RefusedError, InfrastructureError, EngineError) as group:
+            except Exception as error:
+                # not `except*`: Python 3.11.0 to 3.11.3 wraps an exception raised in it into an ExceptionGroup
+                if not isinstance(cause := innermost(error), RefusedError | InfrastructureError | EngineError):
+                    raise
                 drawn = 0
-                raise self._refusal(group.exceptions[0]) from None
+                raise self._refusal(cause) from None
             drawn = sum(len(answer.ids) for answer in answers)
             await self.episodes.heard(episode)
             if hold is not None:

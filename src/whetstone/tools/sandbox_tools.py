@@ -18,6 +18,7 @@ from whetstone.chat.message import Image, Text
 from whetstone.errors import InfrastructureError, ToolError
 from whetstone.plugins import OptionError
 from whetstone.sandbox import Ending, Limits, Outcome, Session, shared_sandbox
+from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.protocol import Outcome as Said
 from whetstone.tools.schema import Tool, tool_from_function
@@ -247,5 +248,5 @@ def shown_outcome(outcome: Outcome) -> Result:
     late = outcome.ending in (Ending.TIMEOUT, Ending.CPU)
     said: Said = "timeout" if late else "tool_error" if failed else "ok"
     images = tuple(Image(f"data:image/png;base64,{base64.b64encode(image).decode()}") for image in outcome.images)
-    text = "\n".join(pieces) or ("" if images else "[nothing was printed]")
+    text = remove_host_paths("\n".join(pieces)) or ("" if images else "[nothing was printed]")
     return Result((*((Text(text),) if text else ()), *images), said)

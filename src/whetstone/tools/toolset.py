@@ -41,6 +41,7 @@ from whetstone.errors import (
     innermost,
     said_by,
 )
+from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.shortening import shortened
 from whetstone.stopping import asked_to_stop, pressed
 from whetstone.tools.plain_text import plain
@@ -282,7 +283,8 @@ class Toolset:
         try:
             content, truncated = self._within(result.content)
         except Exception as error:  # a tool made the result, and may have put anything into it
-            result = _failed("tool_failed", f"what the tool returned cannot be shown: {explained(error)}")
+            why = remove_host_paths(explained(error), user_folders=True)
+            result = _failed("tool_failed", f"what the tool returned cannot be shown: {why}")
             content, truncated = self._within(result.content)
         record = CallRecord(_short_name(call.name), result.outcome, seconds, truncated, cost)
         return Answer(content, record, failure)
@@ -407,8 +409,8 @@ def _attributed(error: BaseException) -> _Came:
     if isinstance(error, ToolStop):
         return Result((Text(said_by(error)),), "stopped")
     if isinstance(error, ToolError):
-        return _failed("tool_error", said_by(error))
-    return _failed("tool_failed", explained(error))
+        return _failed("tool_error", remove_host_paths(said_by(error)))
+    return _failed("tool_failed", remove_host_paths(explained(error), user_folders=True))
 
 
 async def _let_go(work: asyncio.Task[Any]) -> None:

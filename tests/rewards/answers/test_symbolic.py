@@ -3,6 +3,7 @@
 import pytest
 
 from tests_rewards import episode, score, task
+from tests_sandbox import needs_isolation
 from whetstone.errors import RecipeError
 from whetstone.rewards.answers import symbolic
 from whetstone.rewards.answers.symbolic import Symbolic
@@ -11,6 +12,7 @@ from whetstone.trajectory import EndReason
 pytest.importorskip("math_verify", reason="Math-Verify is not installed: pip install -e '.[math]'")
 
 
+@needs_isolation
 @pytest.mark.parametrize(
     ("said", "wanted", "right"),
     [
@@ -31,6 +33,7 @@ def test_what_is_the_same(said, wanted, right):
     assert found.parts == {"correct": float(right), "undecided": 0.0}
 
 
+@needs_isolation
 def test_what_takes_for_ever_is_wrong_and_counted():
     found = score("symbolic", episode("9^{9^{9^{9^{9}}}}"), task("?", answer="2"), seconds=1.0)
     assert (found.value, found.success) == (0, False)
@@ -39,6 +42,7 @@ def test_what_takes_for_ever_is_wrong_and_counted():
     assert found.parts["undecided"] == 1
 
 
+@needs_isolation
 def test_an_answer_of_two_thousand_characters_is_compared_and_a_longer_one_is_not():
     wanted = task("?", answer="2")
     assert score("symbolic", episode("1+1" + " " * 1997), wanted).parts == {"correct": 1, "undecided": 0}
@@ -52,6 +56,7 @@ def test_an_answer_that_is_there_word_for_word_needs_no_sandbox():
     assert score("symbolic", cut, task("?", answer="rome"), sandbox="no such").parts == {"correct": 0, "undecided": 0}
 
 
+@needs_isolation
 def test_a_task_whose_answer_is_none_says_nothing_of_the_agent():
     with pytest.raises(ValueError, match="is no mathematics"):
         score("symbolic", episode("3"), task("?", answer="§"))

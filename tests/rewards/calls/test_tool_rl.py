@@ -101,7 +101,7 @@ def test_tags_stand_as_in_the_gold_text():
     assert not tagged_format("<think>x</think>\n<response>hi</response>\n<tool_call>\n{}\n</tool_call>", both)
 
 
-@pytest.mark.skipif(not DATA.is_file(), reason="ToolRL's dialogues are not beside the project (shared/data/toolrl)")
+@pytest.mark.skipif(not DATA.is_file(), reason=f"ToolRL's dialogues are missing: put {DATA.name} into {DATA.parent}")
 def test_every_gold_text_of_the_published_data_is_worth_the_most():
     rows = json.loads(DATA.read_text())[:400]
     gold_texts = [row["output"] for row in rows]

@@ -3,6 +3,7 @@
 import pytest
 
 from tests_rewards import episode, score, task
+from tests_sandbox import needs_isolation
 from whetstone.errors import InfrastructureError
 from whetstone.rewards.speed.kernel import broken_rule
 from whetstone.rewards.speed.speedup import Speedup, Timed, smoothed, unsteadiness
@@ -32,6 +33,7 @@ def test_worked_numbers():
     assert unsteadiness([1, 1, 1, 1, 1]) == 0
 
 
+@needs_isolation
 def test_faster_and_the_same():
     fast = score("speedup", episode(f"```python\n{FAST}\n```"), TASK, pairs=5, spread=5.0)
     same = score("speedup", episode(SLOW), TASK, pairs=5, spread=5.0)
@@ -51,12 +53,14 @@ CHEATS = {
 }
 
 
+@needs_isolation
 @pytest.mark.parametrize("cheat", list(CHEATS))
 def test_no_trick_is_paid(cheat):
     found = score("speedup", episode(f"```python\n{CHEATS[cheat]}\n```"), TASK, pairs=3, spread=9.0)
     assert (found.value, found.success) == (0, False)
 
 
+@needs_isolation
 def test_a_reference_that_is_none_says_nothing_of_the_agent():
     broken = task("?", entry_point="total", reference="def total(", inputs="")
     with pytest.raises(ValueError, match="reference or inputs do not run"):
@@ -96,6 +100,7 @@ def test_rules_are_read_from_the_tree(code, wrong):
     assert found.startswith(wrong) if wrong else found == ""
 
 
+@needs_isolation
 def test_a_rule_is_a_factor_of_what_tests_say():
     terms = {
         "rule": {"name": "kernel", "decorator": None, "forbidden": ["sorted"], "weight": 0},

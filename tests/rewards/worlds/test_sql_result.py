@@ -85,7 +85,7 @@ def test_values():
     assert not same_rows([(b"x",)], [("x",)], ordered=False)
 
 
-@pytest.mark.skipif(not CHINOOK.is_file(), reason="Chinook is not beside the project (shared/data/chinook)")
+@pytest.mark.skipif(not CHINOOK.is_file(), reason=f"Chinook is missing: put {CHINOOK.name} into {CHINOOK.parent}")
 def test_chinook():
     wanted = "SELECT Country, COUNT(*) FROM Customer GROUP BY Country"
     assert right(str(CHINOOK), wanted, "SELECT Country, COUNT(CustomerId) FROM Customer GROUP BY 1 ORDER BY 2 DESC")

@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 from tests_rewards import episode, score, task
+from tests_sandbox import needs_isolation
 from whetstone.sandbox.calling import read_literal
 
 CASES = task("?", entry_point="double", cases=[[[1], 2], [[[1, 2]], [1, 2, 1, 2]], [["a"], "aa"]])
@@ -92,12 +93,14 @@ CHEATS = {
 }
 
 
+@needs_isolation
 @pytest.mark.parametrize("given", [CASES, ASSERTS], ids=["cases", "asserts"])
 def test_a_good_solution_passes(given):
     assert score("unit_tests", episode(f"Here:\n```python\n{GOOD}\n```"), given).value == 1
     assert score("unit_tests", episode(GOOD), given).success
 
 
+@needs_isolation
 @pytest.mark.parametrize("cheat", list(CHEATS))
 @pytest.mark.parametrize("given", [CASES, ASSERTS], ids=["cases", "asserts"])
 def test_no_trick_passes(cheat, given):
@@ -105,6 +108,7 @@ def test_no_trick_passes(cheat, given):
     assert (found.value, found.success) == (0, False)
 
 
+@needs_isolation
 def test_a_share_is_for_who_asks_for_it():
     half = "def double(x):\n    return 2"
     assert score("unit_tests", episode(half), CASES).value == 0
@@ -112,6 +116,7 @@ def test_a_share_is_for_who_asks_for_it():
     assert not score("unit_tests", episode(half), CASES, share=True).success
 
 
+@needs_isolation
 def test_exceptions_and_chance_come_across():
     given = task(
         "?",
@@ -127,11 +132,13 @@ def test_exceptions_and_chance_come_across():
     assert not score("unit_tests", episode("def root(n):\n    return round(abs(n) ** 0.5)"), given).success
 
 
+@needs_isolation
 def test_tests_that_are_none_say_nothing_of_the_agent():
     with pytest.raises(ValueError, match="cannot be run"):
         score("unit_tests", episode(GOOD), task("?", entry_point="double", test="def check(candidate) assert"))
 
 
+@needs_isolation
 def test_no_answer():
     assert score("unit_tests", episode(), CASES).value == 0
 
@@ -143,7 +150,10 @@ def test_literals():
             read_literal(text)
 
 
-@pytest.mark.skipif(not HUMANEVAL.is_file(), reason="HumanEval is not beside the project (shared/data/humaneval)")
+@needs_isolation
+@pytest.mark.skipif(
+    not HUMANEVAL.is_file(), reason=f"HumanEval is missing: put HumanEval.jsonl into {HUMANEVAL.parent}"
+)
 @pytest.mark.parametrize("number", [0, 10, 32, 38, 50, 74, 100, 116, 163])
 def test_humanevals_own_solutions_pass_and_others_do_not(number):
     row = json.loads(HUMANEVAL.read_text().splitlines()[number])
@@ -164,6 +174,7 @@ IN_PLACE = {
 }  # fmt: skip
 
 
+@needs_isolation
 @pytest.mark.parametrize("what", list(IN_PLACE))
 def test_what_a_call_changes_in_place_is_changed_for_the_tests(what):
     test, solution = IN_PLACE[what]
@@ -172,6 +183,7 @@ def test_what_a_call_changes_in_place_is_changed_for_the_tests(what):
     assert not score("unit_tests", episode("def f(x):\n    return None"), given).success
 
 
+@needs_isolation
 def test_chance_is_the_same_at_each_attempt_of_the_tests_and_for_the_solution():
     drawn = "random.random(), float(numpy.random.rand()), float(numpy.random.default_rng().random())"
     given = task(
@@ -188,6 +200,7 @@ def test_chance_is_the_same_at_each_attempt_of_the_tests_and_for_the_solution():
     assert score("unit_tests", episode(solution), task("?", entry_point="f", cases=[[[], wanted]])).success
 
 
+@needs_isolation
 def test_a_solution_that_is_slow_at_every_case_has_had_its_time():
     slow = task("?", entry_point="double", cases=[[[n], 2 * n] for n in range(400)])
     code = "import time\ndef double(x):\n    time.sleep(0.2)\n    return 2 * x"
@@ -196,6 +209,7 @@ def test_a_solution_that_is_slow_at_every_case_has_had_its_time():
     assert not found.success
 
 
+@needs_isolation
 def test_a_result_too_long_to_be_asked_with_is_a_solution_that_fails():
     given = task("?", entry_point="f", test="def check(f):\n    assert f(f('x')) == 'x'\n")
     assert score("unit_tests", episode("def f(x):\n    return 'y' * 99_990"), given).value == 0

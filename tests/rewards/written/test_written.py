@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests_rewards import episode, score, task, turn
+from tests_sandbox import needs_isolation
 from whetstone.errors import RecipeError
 from whetstone.rewards.judges import ScriptedJudge
 from whetstone.rewards.written.reward import run_reward, trace_of
@@ -49,6 +50,7 @@ def written(*proposals, **more):
     return asyncio.run(write_reward(ScriptedJudge(answers=writes), "Say the capital.", LABELLED, **more)), seen
 
 
+@needs_isolation
 def test_it_is_sent_back_until_it_tells_success_from_failure():
     broken = "def reward(trace):\n    return trace['nothing']"
     backwards = "def reward(trace):\n    return float(len(trace['turns']))"
@@ -61,6 +63,7 @@ def test_it_is_sent_back_until_it_tells_success_from_failure():
     assert "go with success at -1.00" in said[3]
 
 
+@needs_isolation
 def test_what_was_wrong_is_said_of_the_code_that_is_shown():
     some = "def reward(trace):\n    return float(len(trace['turns']))"
     proposals = [some, "", "def reward(trace) return", some, GOOD]
@@ -74,6 +77,7 @@ def test_what_was_wrong_is_said_of_the_code_that_is_shown():
     assert "does not parse" in said[3]
 
 
+@needs_isolation
 def test_what_never_gets_there_is_not_accepted():
     same = "def reward(trace):\n    return 0.5"
     found, _ = written(same, same, rounds=2)
@@ -83,6 +87,7 @@ def test_what_never_gets_there_is_not_accepted():
         asyncio.run(write_reward(ScriptedJudge(answers=lambda q: {}), "x", LABELLED[:1]))
 
 
+@needs_isolation
 def test_a_file_is_run_beside_a_rule_and_bounded(tmp_path):
     path = tmp_path / "reward.py"
     path.write_text(GOOD.replace("1.0 if", "99.0 if"))
@@ -96,6 +101,7 @@ def test_a_file_is_run_beside_a_rule_and_bounded(tmp_path):
         score("written", episode("Rome"), given, path=str(tmp_path / "none.py"))
 
 
+@needs_isolation
 def test_it_sees_nothing_only_the_verifier_may():
     given = task("What?", answer="Rome", secret="hidden")
     assert "hidden" not in str(trace_of(episode("x"), given))

@@ -14,8 +14,8 @@ import multiprocessing
 import pickle
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.connection import Connection
 from statistics import fmean, median
 from typing import Any
 
@@ -24,7 +24,7 @@ from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools, can_be_kept
 from whetstone.environments.tool_environment import awaited
-from whetstone.errors import EpisodeError, InfrastructureError
+from whetstone.errors import EpisodeError, InfrastructureError, explained
 from whetstone.evaluation.checks import Check, Verdict
 from whetstone.evaluation.contract import shared_chance
 from whetstone.evaluation.contract.nothing import Nothing
@@ -252,8 +252,7 @@ class _Tried:
         except Exception as error:
             said = f"it cannot be sent to another process ({type(error).__name__}), so that was not tried"
             return Check("", Verdict.NOTE, said)
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            digest = await asyncio.get_running_loop().run_in_executor(pool, _digest_of, work)
+        digest = await asyncio.to_thread(_digest_in_new_process, work)
         if digest != played.digest:
             said = "the same episode is another one in a new process"
             return Check("", Verdict.BAD, said, "no `hash()` of text, no order of sets, no clock")
@@ -397,6 +396,33 @@ def _difference(one: Trajectory, other: Trajectory) -> str:
     return f"it ends by {one.ended} and {other.ended}, with {dict(one.final)} and {dict(other.final)}"
 
 
-def _digest_of(work: bytes) -> str:
-    make, task, actions = pickle.loads(work)
-    return asyncio.run(play(make, task, again(actions), seed=_SEED, max_turns=len(actions))).digest
+def _digest_in_new_process(work: bytes) -> str:
+    """Play an episode in a new process and return its digest.
+
+    The result comes through a pipe: a `ProcessPoolExecutor` needs semaphores, and these need a writable `/dev/shm`.
+
+    Raises:
+        RuntimeError: The episode failed there, or the process ended early.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_digest, args=(sender, work))
+    process.start()
+    sender.close()
+    try:
+        digest, failure = receiver.recv()
+    except EOFError:
+        digest, failure = "", "the process ended early"
+    process.join()
+    if failure:
+        raise RuntimeError(failure)
+    return str(digest)
+
+
+def _send_digest(sender: Connection, work: bytes) -> None:
+    try:
+        make, task, actions = pickle.loads(work)
+        played = asyncio.run(play(make, task, again(actions), seed=_SEED, max_turns=len(actions)))
+        sender.send((played.digest, ""))
+    except Exception as error:
+        sender.send(("", explained(error)))

@@ -29,7 +29,7 @@ from typing import Any
 
 from whetstone.sandbox.guest import folder, wire
 
-_MOST_FRAMES = 8
+_MOST_FRAMES, _MOST_LINKS = 8, 50
 _MOST_IMAGES, _IMAGE_BYTES = 4, 2 << 20
 _MOST_VALUE_CHARACTERS = 100_000
 
@@ -100,7 +100,9 @@ class _Python:
         return {"value": shown, "images": images}
 
     def _executed(self, code: str, name: str) -> Any:
-        tree = ast.parse(code, name)
+        # not `ast.parse`, whose own line a traceback of a SyntaxError would show
+        tree = compile(code, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        assert isinstance(tree, ast.Module)
         last: CodeType | None = None
         if tree.body and isinstance(tree.body[-1], ast.Expr):
             value = tree.body.pop().value  # type: ignore[attr-defined]
@@ -201,25 +203,42 @@ def _kind(error: BaseException) -> str:
 
 
 def _explained(error: BaseException, home: str) -> str:
-    """What a person would read of a traceback: the lines of these calls, the last of a library, the error."""
+    """Format a traceback: the lines of these calls and of the session's files, the last line of a library, the error.
+
+    Of a library's line, neither the folder nor the number is shown, and paths of the session's folder are relative:
+    they differ between machines, and a model that reads them would sample different tokens from the same seed.
+    """
     explained = traceback.TracebackException(type(error), error, _beyond_us(error.__traceback__), compact=True)
-    for link in _chain(explained):
+    for link in _linked(explained):
         frames = [f for f in link.stack if f.filename.startswith(("<call ", f"{home}/"))]
         if link.stack and link.stack[-1] not in frames:
             frames.append(link.stack[-1])
         if len(frames) > _MOST_FRAMES:
             frames = frames[:2] + frames[-(_MOST_FRAMES - 2) :]
-        link.stack = traceback.StackSummary.from_list(frames)
-    return "".join(explained.format()).rstrip()
+        link.stack = _Stack(frames)
+    return "".join(explained.format()).replace(f"{home}/", "").rstrip()
 
 
-def _chain(explained: traceback.TracebackException) -> list[traceback.TracebackException]:
-    links, seen = [], 0
-    current: traceback.TracebackException | None = explained
-    while current is not None and seen < 5:
+class _Stack(traceback.StackSummary):
+    def format_frame_summary(self, frame_summary: traceback.FrameSummary) -> str:
+        """Format a line of a library by the path of its module and its text."""
+        path = frame_summary.filename
+        libraries = [f"{folder}/" for folder in sys.path if folder and path.startswith(f"{folder}/")]
+        if not libraries:
+            return super().format_frame_summary(frame_summary)
+        line = f"    {frame_summary.line.strip()}\n" if frame_summary.line else ""
+        return f'  File "{path.removeprefix(max(libraries, key=len))}", in {frame_summary.name}\n{line}'
+
+
+def _linked(explained: traceback.TracebackException) -> list[traceback.TracebackException]:
+    """List an exception, its causes, and the members of groups."""
+    links: list[traceback.TracebackException] = []
+    left = [explained]
+    while left and len(links) < _MOST_LINKS:
+        current = left.pop(0)
         links.append(current)
-        seen += 1
-        current = current.__cause__ or current.__context__
+        left += [other for other in (current.__cause__, current.__context__) if other is not None]
+        left += current.exceptions or ()
     return links
 
 

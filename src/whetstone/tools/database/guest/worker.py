@@ -67,7 +67,7 @@ def serve(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
         _open(engine, wanted, until, calls)
         end = _ended("ok")
     except Exception as error:
-        end = _failed(error, until)
+        end = _failed(error, until, wanted["path"])
     host.sendall(wire.frame(end))
     while end["stays"]:
         asked = wire.receive_frame(host)
@@ -77,10 +77,10 @@ def serve(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
         try:
             _compute_no_longer_than(asked["seconds"])
             with engine.until(until):
-                _answer(engine, asked, host)
+                _answer(engine, asked, host, wanted["path"])
             end = _ended("ok")
         except Exception as error:  # whatever a library raises is of the query, and is said to who asked it
-            end = _failed(error, until)
+            end = _failed(error, until, wanted["path"])
             end["stays"] = engine.usable() and (end["end"] != "memory" or engine.gives_memory_back)
         host.sendall(wire.frame(end))
 
@@ -100,7 +100,7 @@ def _open(engine: Engine, wanted: dict[str, Any], until: float, calls: Sequence[
         _close_the_rest([], calls)
 
 
-def _answer(engine: Engine, asked: dict[str, Any], host: socket.socket) -> None:
+def _answer(engine: Engine, asked: dict[str, Any], host: socket.socket, path: str) -> None:
     """All of the answer but how it ended."""
     if asked["do"] == "tables":
         found = engine.tables()[:_MOST_TABLES]
@@ -113,7 +113,7 @@ def _answer(engine: Engine, asked: dict[str, Any], host: socket.socket) -> None:
     columns = [str(column[0]) for column in cursor.description or ()] if cursor is not None else []
     host.sendall(wire.frame({"columns": columns}))
     if columns:
-        for rows in _pieces(iter(cursor.fetchone, None), asked["most"], asked["cell"]):
+        for rows in _pieces(iter(cursor.fetchone, None), asked["most"], asked["cell"], path):
             host.sendall(rows)
 
 
@@ -127,12 +127,12 @@ def _columns(engine: Engine, table: str) -> str:
     return ", ".join(str(column[0]) for column in description)
 
 
-def _pieces(rows: Iterable[Sequence[Any]], most: int, cell: int) -> Iterable[bytes]:
+def _pieces(rows: Iterable[Sequence[Any]], most: int, cell: int, path: str) -> Iterable[bytes]:
     """Frames of up to `most` rows, none larger than a frame may be."""
     gathered: list[str] = []
     size = 0
     for row in itertools.islice(rows, most):
-        text = json.dumps([_plain(value, cell) for value in row])
+        text = json.dumps([_plain(value, cell, path) for value in row])
         if len(text) > _MOST_ROW_BYTES:
             raise RowTooLargeError(f"a row of more than {_MOST_ROW_BYTES >> 20} MiB")
         gathered.append(text)
@@ -149,13 +149,16 @@ def _rows_frame(rows: Sequence[str]) -> bytes:
     return wire.LENGTH.pack(len(body)) + body
 
 
-def _plain(value: Any, cell: int) -> Any:
-    """A value as JSON has it; `cell` characters of it at most, and bytes as how many they are, or all where it is 0."""
+def _plain(value: Any, cell: int, path: str) -> Any:
+    """Return a value as JSON has it: `cell` characters at most, bytes as their number; if `cell` is 0, all of it.
+
+    The path of the database is replaced by its name: it differs between machines and episodes, and a model reads it.
+    """
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return f"[{len(value)} bytes]" if cell else {"bytes": base64.b64encode(value).decode()}
-    text = str(value)
+    text = str(value).replace(path, os.path.basename(path))
     return text[:cell] if cell else text
 
 
@@ -164,10 +167,11 @@ def _ended(how: str, said: str = "") -> dict[str, Any]:
     return {"end": how, "said": said[:_MOST_SAID], "stays": how == "ok"}
 
 
-def _failed(error: Exception, until: float) -> dict[str, Any]:
+def _failed(error: Exception, until: float, path: str) -> dict[str, Any]:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException":
         return _ended("memory")
-    return _ended("time") if time.monotonic() > until else _ended("error", str(error) or type(error).__name__)
+    text = str(error).replace(path, os.path.basename(path)) or type(error).__name__
+    return _ended("time") if time.monotonic() > until else _ended("error", text)
 
 
 def _on_its_own(server: int) -> None:
