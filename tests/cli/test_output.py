@@ -69,6 +69,6 @@ def test_run_with_full_standard_error_is_saved_and_resumes(tmp_path):
     assert code == 128 + signal.SIGHUP
     assert list((tmp_path / "run" / "checkpoints").iterdir())
     assert not (tmp_path / "run" / "summary.json").exists()
-    code, said = typed(*words, folder=tmp_path)
+    code, said = typed(*words, "--resume", folder=tmp_path)
     assert code == 0
     assert "going on after step" in said
