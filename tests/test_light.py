@@ -45,7 +45,14 @@ def test_help_of_a_command_imports_nothing_heavy(command):
 
 
 @pytest.mark.parametrize(
-    "words", [["doctor"], ["train", "demo", "seed=1"], ["rollout", "demo"], ["serve", "demo"], ["evaluate", "demo"]]
+    "words",
+    [
+        ["doctor"],
+        ["train", "demo", "seed=1"],
+        ["rollout", "demo"],
+        ["compare", "demo", "seed=1,2"],
+        ["evaluate", "demo"],
+    ],
 )
 def test_a_line_is_printed_before_pytorch_is_imported(words, tmp_path):
     # an importer at the end of the search stops the command where PyTorch would be loaded

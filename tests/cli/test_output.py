@@ -34,6 +34,24 @@ def test_full_standard_output_is_one_line(words, tmp_path):
         assert typed(*words.split(), folder=tmp_path, stdout=full) == (2, f"{LINE}\n")
 
 
+@pytest.mark.parametrize("error", ["MemoryError()", 'RuntimeError("can\'t allocate memory: you tried")'])
+def test_failed_allocation_is_one_line(error):
+    code = f"""
+import sys
+from whetstone.cli import recipes
+from whetstone.cli.main import main
+def fail(*arguments):
+    raise {error}
+recipes.load_recipe = recipes.built_in_recipes = fail
+sys.argv = ["whetstone", "recipes"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("whetstone: out of memory (")
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_run_with_full_standard_output_is_complete(options, tmp_path):
@@ -51,6 +69,6 @@ def test_run_with_full_standard_error_is_saved_and_resumes(tmp_path):
     assert code == 128 + signal.SIGHUP
     assert list((tmp_path / "run" / "checkpoints").iterdir())
     assert not (tmp_path / "run" / "summary.json").exists()
-    code, said = typed(*words, folder=tmp_path)
+    code, said = typed(*words, "--resume", folder=tmp_path)
     assert code == 0
     assert "going on after step" in said

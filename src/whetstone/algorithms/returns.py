@@ -46,7 +46,7 @@ def reward_to_go(
     rows = np.zeros(there.shape, order="F")
     rows[there] = rewards.cpu().numpy()
     # backward over the steps of all rows at once; `scipy.signal.lfilter` computes the same and takes a second to import
-    for step in range(rows.shape[1] - 2, -1, -1):
+    for step in range(int(lengths.max()) - 2, -1, -1):
         rows[:, step] += discount * rows[:, step + 1]
     return torch.from_numpy(rows[there]).to(rewards.device)
 

@@ -161,6 +161,10 @@ def main() -> None:
     except Exception as raised:
         error = raised.error if isinstance(raised, _Broken) else raised
         outside = _lost_output(error) or _no_memory(error)
+        if _no_memory(error) is not None and not options["traceback"]:
+            _complain(str(outside))
+            _release_output()
+            os._exit(2)  # functions that libraries run at exit would fail too, each with a traceback
         line = str(error) if isinstance(error, WhetstoneError) else outside or line_of(error)
         if line is None or options["traceback"]:
             raise
@@ -199,6 +203,8 @@ _NO_MEMORY = ("can't allocate memory", "not enough memory", "failed to map segme
 def _no_memory(error: Exception) -> str | None:
     """Return the line for an allocation that failed; None for another error."""
     text = str(error).partition("\n")[0]
+    if isinstance(error, WhetstoneError):
+        return None
     if not isinstance(error, MemoryError) and not any(reason in text.lower() for reason in _NO_MEMORY):
         return None
     return (
