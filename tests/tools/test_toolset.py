@@ -49,7 +49,8 @@ async def asleep() -> str:
 
 
 def call(name, toolset=None, **arguments):
-    toolset = toolset or Toolset([double, triple, broken, asleep], timeout_seconds=1.0, max_result_characters=300)
+    patience = 0.2 if name == "asleep" else 600.0
+    toolset = toolset or Toolset([double, triple, broken, asleep], timeout_seconds=patience, max_result_characters=300)
     return asyncio.run(toolset.call(ToolCall(name, json.dumps(arguments))))
 
 
@@ -211,7 +212,7 @@ async def deaf() -> str:
 @pytest.mark.parametrize("tool", [raising, raising_later], ids=["plain", "async"])
 @pytest.mark.parametrize("kind", list(RAISED))
 def test_an_exception_of_any_kind_is_the_tools_own_failure(tool, kind):
-    answer = call(tool.__name__, Toolset([tool]), kind=kind)
+    answer = call(tool.__name__, Toolset([tool], timeout_seconds=600.0), kind=kind)
     assert (answer.record.outcome, answer.failure) == ("tool_failed", None)
     assert answer.text.startswith("error: ")
     assert len(answer.text) < 1100
@@ -219,7 +220,7 @@ def test_an_exception_of_any_kind_is_the_tools_own_failure(tool, kind):
 
 @pytest.mark.parametrize("kind", list(RETURNED))
 def test_what_cannot_be_shown_is_the_tools_own_failure(kind):
-    answer = call("returning", Toolset([returning]), kind=kind)
+    answer = call("returning", Toolset([returning], timeout_seconds=600.0), kind=kind)
     assert (answer.record.outcome, answer.failure) == ("tool_failed", None)
 
 

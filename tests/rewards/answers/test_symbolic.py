@@ -45,8 +45,8 @@ def test_what_takes_for_ever_is_wrong_and_counted():
 @needs_isolation
 def test_an_answer_of_two_thousand_characters_is_compared_and_a_longer_one_is_not():
     wanted = task("?", answer="2")
-    assert score("symbolic", episode("1+1" + " " * 1997), wanted).parts == {"correct": 1, "undecided": 0}
-    assert score("symbolic", episode("1+1" + " " * 1998), wanted).parts == {"correct": 0, "undecided": 1}
+    assert score("symbolic", episode("1+1" + " " * 1997), wanted, seconds=60.0).parts == {"correct": 1, "undecided": 0}
+    assert score("symbolic", episode("1+1" + " " * 1998), wanted, seconds=60.0).parts == {"correct": 0, "undecided": 1}
 
 
 def test_an_answer_that_is_there_word_for_word_needs_no_sandbox():
