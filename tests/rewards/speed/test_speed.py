@@ -36,9 +36,9 @@ def test_worked_numbers():
 @needs_isolation
 def test_faster_and_the_same():
     waits = "import time\ndef total(xs):\n    time.sleep(0.2)\n    return sum(xs)"  # on a busy machine, too
-    given = task("?", entry_point="total", reference=waits, inputs=INPUTS)
-    fast = score("speedup", episode(f"```python\n{FAST}\n```"), given, pairs=3, spread=5.0)
-    same = score("speedup", episode(waits), given, pairs=3, spread=5.0)
+    sleeping = task("?", entry_point="total", reference=waits, inputs=INPUTS)
+    fast = score("speedup", episode(f"```python\n{FAST}\n```"), sleeping, pairs=3, spread=5.0)
+    same = score("speedup", episode(waits), sleeping, pairs=3, spread=5.0)
     assert fast.success
     assert same.success
     assert fast.value > 1.5 * same.value > 0

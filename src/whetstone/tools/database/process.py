@@ -25,7 +25,7 @@ from whetstone.tools.threads import run_in_thread
 _MEBIBYTE = 1 << 20
 _GRACE_SECONDS = 1.0
 """How long one that was interrupted may take to say so."""
-_MAKING_SECONDS, _OPENING_SECONDS, _COPYING_SECONDS = 10.0, 60.0, 600.0
+_MAKING_SECONDS, _OPENING_SECONDS, _COPYING_SECONDS = 10.0, 30.0, 600.0
 _START_SECONDS = 30.0
 """Until a process that has just been asked for is there; the first one waits for its server's imports."""
 _MOST_RESULT_BYTES = 64 * _MEBIBYTE
