@@ -158,9 +158,9 @@ def test_what_the_recipe_says_of_a_kind_all_stages_of_it_have_in_common():
         {"name": "b", "reinforcement": {"reference_kl": 0.1}},
     ]
     warm, a, b = stages_of(load_recipe("demo", ["ablations=null"], stages=stages))
-    assert warm.resolved.recipe.supervised.steps == 440
+    assert warm.resolved.recipe.supervised.steps == 240
     own = [stage.resolved.recipe.reinforcement for stage in (a, b)]
-    assert [(each.steps, each.tasks_per_step, each.reference_kl) for each in own] == [(3, 32, 0), (100, 32, 0.1)]
+    assert [(each.steps, each.tasks_per_step, each.reference_kl) for each in own] == [(3, 32, 0), (30, 32, 0.1)]
     without = load_recipe("demo", ["ablations=null", "supervised=null"], stages=stages)
     assert [stage.name for stage in stages_of(without)] == ["1-a", "2-b"]
 

@@ -107,8 +107,6 @@ async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
 
 def examine() -> dict[str, dict[str, Any]]:
     """Return facts by area."""
-    import torch  # takes seconds: after the first line
-
     less = inference.lacking()
     return {
         "machine": {
@@ -122,7 +120,7 @@ def examine() -> dict[str, dict[str, Any]]:
             "devices": ", ".join(map(policies.described, policies.available_devices())),
             "auto": f"{policies.find_device('auto')} (policy.device: auto)",
             "free_gib": {str(device): _free_gib(device) for device in policies.available_devices()},
-            "torch_threads": torch.get_num_threads(),
+            "torch_threads": policies.num_threads(),
             "fast_precision": policies.describe_fast_dtype(policies.find_device("auto")),
             "bfloat16": f"sampled by PyTorch's own operations: {less}" if less else "sampled by compiled functions",
             "repeatable": "bit for bit whatever the batch" if inference.rows_are_summed_alike() else "up to rounding",

@@ -65,7 +65,7 @@ def live(
     folder = run_dir or Path("runs") / f"{resolved.name}-live"
     if (folder / "recipe.yaml").is_file() and not (folder / "live").is_dir():
         raise RunDirectoryError(f"{folder}: holds a run of `whetstone train`; choose another --run-dir")
-    resolved = whetstone.training.pin_choices(resolved, folder, resume=True, say=partial(click.echo, err=True))
+    resolved = whetstone.training.pin_choices(resolved, folder, resume=True)
     with bound_to(address, port) as bound, whetstone.record.claimed(folder, resolved, resume=True):
         asyncio.run(_live(resolved, folder, bound, name or resolved.name, known, paused, idle_seconds))
 

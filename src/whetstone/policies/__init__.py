@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         find_device,
         free_memory,
         has_float64,
+        num_threads,
         peak_memory,
         release_memory,
     )
@@ -118,6 +119,7 @@ __all__ = [
     "merged",
     "merged_weights",
     "models_folder",
+    "num_threads",
     "on_cpu",
     "peak_memory",
     "placed",

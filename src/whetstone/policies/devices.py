@@ -79,6 +79,11 @@ def described(device: torch.device) -> str:
     return f"{device} ({named(device)})" if named is not None else str(device)
 
 
+def num_threads() -> int:
+    """Return the number of CPU threads of a matrix product."""
+    return torch.get_num_threads()
+
+
 def has_float64(device: torch.device) -> bool:
     """Whether it computes in float64; Apple's does not."""
     try:

@@ -5,22 +5,20 @@ A resumed run keeps them, also on another machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from whetstone.assembly.memory import size_of
 from whetstone.assembly.placement import device_of
-from whetstone.policies import describe_fast_dtype, fast_dtype, found_model, in_dtype, is_hub_name
+from whetstone.policies import fast_dtype, found_model, in_dtype, is_hub_name
 from whetstone.policies.precision import SMALL
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import STAGE_KINDS
 from whetstone.record import run_recipe
 
 
-def pin_choices(
-    resolved: Resolved, run_dir: Path, *, resume: bool, say: Callable[[str], None] = lambda line: None
-) -> Resolved:
+def pin_choices(resolved: Resolved, run_dir: Path, *, resume: bool) -> Resolved:
     """Return the recipe with the commits of hub models and the choice of precisions written into it.
 
     Commits: `policy.revision`; for teachers, frozen models and models in other seats `owner/model@commit`. Precisions:
@@ -28,17 +26,14 @@ def pin_choices(
 
     Args:
         resume: Whether the run in `run_dir` is resumed: the choices in its recipe are kept.
-        say: Receives a line if a precision was measured.
 
     Raises:
         PolicyError: The hub has no such model, or cannot be reached.
     """
     began = run_recipe(run_dir) if resume and (run_dir / "recipe.yaml").is_file() else None
-    changes = _commits(resolved, began)
-    resolved = resolved.with_changes(changes) if changes else resolved
+    commits = _commits(resolved, began)
+    resolved = resolved.with_changes(commits) if commits else resolved
     precisions = _precisions(resolved, began)
-    if precisions and began is None:
-        say(f"precision: {describe_fast_dtype(device_of(resolved))}")
     return resolved.with_changes(precisions) if precisions else resolved
 
 

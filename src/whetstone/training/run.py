@@ -97,7 +97,7 @@ def _trained(
         progress.say(note)
     if resume and not (run_dir / "recipe.yaml").is_file():
         progress.say(f"{run_dir}: no run is there to go on with; one is started")
-    resolved = pin_choices(resolved, run_dir, resume=resume, say=progress.say)
+    resolved = pin_choices(resolved, run_dir, resume=resume)
     stages = stages_of(resolved)
     if not stages and not resolved.recipe.own_stages:
         raise resolved.error("live", "has no stage beside it to train; `whetstone live` learns while it serves")

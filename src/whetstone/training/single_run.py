@@ -34,7 +34,7 @@ from whetstone.errors import (
 from whetstone.inference import publish
 from whetstone.learning.protocol import Closes, Learner
 from whetstone.learning.unchanged import Unchanged
-from whetstone.policies import Policy
+from whetstone.policies import Policy, describe_fast_dtype
 from whetstone.recipe import (
     OfflineSettings,
     OptimizerSettings,
@@ -126,6 +126,7 @@ class SingleRun:
                 lambda: assemble(self.learning, self._restored(), say=self.progress.say)
             )
             self._check_ablations()
+            self._report_precision()
             method, self.position = gone_on(self.assembly.method, self.resolved, self.position, say=self.progress.say)
             self.assembly = replace(self.assembly, method=method)
             await run_in_compute_thread(check_mixture, self.assembly)
@@ -145,6 +146,13 @@ class SingleRun:
                 await let_go(self.assembly.reward)
         parameters, seconds = self.assembly.policy.parameters, self.position.seconds
         return summary_of(self.resolved, self.run_dir, self.journal.read(), seconds=seconds, parameters=parameters)
+
+    def _report_precision(self) -> None:
+        """Log the precision of Muon's iteration when a run starts that measured it."""
+        chosen = {stage.optimizer for stage in self.recipe.own_stages.values() if stage.optimizer.startswith("muon_")}
+        if chosen and not self.position.done:
+            device = self.assembly.policy.device
+            self.progress.say(f"optimizer: {', '.join(sorted(chosen))} (faster here: {describe_fast_dtype(device)})")
 
     def ask_to_stop(self) -> None:
         """Stop as at SIGINT, where that reaches another thread than the run's."""
