@@ -123,13 +123,13 @@ def measure(name: str, setting: Setting, folder: Path) -> dict[str, Any]:
 
 
 def counts_of(output: str) -> dict[str, Any]:
-    """Return the counts of pytest's last line, and the lines that list what was skipped and why."""
+    """Return the counts of pytest's last line, and the lines that list of skipped tests with reasons."""
     lines = output.splitlines()
     counts = dict.fromkeys(("passed", "failed", "skipped", "errors"), 0)
     for line in lines:
-        found = re.findall(r"(\d+) (passed|failed|skipped|error)", line)
-        if re.search(r"\d+ passed", line) and found:
-            counts |= {("errors" if kind == "error" else kind): int(number) for number, kind in found}
+        pairs = re.findall(r"(\d+) (passed|failed|skipped|error)", line)
+        if re.search(r"\d+ passed", line) and pairs:
+            counts |= {("errors" if kind == "error" else kind): int(number) for number, kind in pairs}
     reasons = [line.strip() for line in lines if re.match(r"\s*\d+ skipped: ", line)]
     return {**counts, "reasons": reasons}
 
@@ -176,7 +176,7 @@ def page_of(results: dict[str, dict[str, Any]], where: dict[str, Any]) -> str:
         test = result["test"]
         failed = test["failed"] + test["errors"]
         lines.append(f"| {result['title']} | {test['minutes']} | {test['passed']} | {failed} | {test['skipped']} |")
-    lines += ["", "## What was skipped, and why", ""]
+    lines += ["", "## Skipped tests and reasons", ""]
     for result in results.values():
         lines += [f"**{result['title']}**", "", *(f"- {reason}" for reason in result["test"]["reasons"]), ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -199,13 +199,13 @@ def main() -> None:
         pwd.getpwnam(USER)
     except KeyError:
         subprocess.run(["useradd", "--create-home", USER], check=True)
-    kept = arguments.folder / "results.json"
-    results: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.is_file() else {}
+    store = arguments.folder / "results.json"
+    results: dict[str, dict[str, Any]] = json.loads(store.read_text()) if store.is_file() else {}
     for name in arguments.only:
         if name not in results:
             setting = dataclasses.replace(SETTINGS[name], demo=SETTINGS[name].demo and not arguments.without_demo)
             results[name] = measure(name, setting, arguments.folder)
-            kept.write_text(json.dumps(results, indent=1))
+            store.write_text(json.dumps(results, indent=1))
     results = {name: results[name] for name in SETTINGS if name in results}
     where = circumstances(began)
     if arguments.write:

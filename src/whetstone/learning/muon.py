@@ -51,10 +51,10 @@ class Muon(torch.optim.Muon):
         for group in groups:
             for matrix in group["params"]:
                 if matrix.grad is not None:
-                    self._step(matrix, group)
+                    self._update_matrix(matrix, group)
         return loss
 
-    def _step(self, matrix: Tensor, group: dict[str, Any]) -> None:
+    def _update_matrix(self, matrix: Tensor, group: dict[str, Any]) -> None:
         assert matrix.grad is not None
         state = self.state[matrix]
         if "momentum_buffer" not in state:

@@ -65,7 +65,7 @@ def fast_dtype(device: torch.device) -> torch.dtype:
     """Return the faster precision for matrix products on a device: bfloat16 or float32.
 
     On a CPU the choice is measured. The instruction set is not enough to decide: without bfloat16 instructions PyTorch
-    emulates them 4 to 17 times slower than float32, and a CPU that has them can be told not to use them.
+    emulates them 4 to 17 times slower than float32, and a CPU that has them can be limited to others.
     """
     if device.type == "cpu":
         return torch.bfloat16 if bfloat16_time_ratio() <= _FAST_RATIO else torch.float32

@@ -51,8 +51,8 @@ def _precisions(resolved: Resolved, began: Resolved | None) -> dict[str, Any]:
     for kind, stage in recipe.own_stages.items():
         if stage.optimizer == "muon":
             before = stored.own_stages.get(kind) if stored is not None else None
-            kept = before is not None and before.optimizer.startswith("muon")
-            changes[f"{kind}.optimizer"] = before.optimizer if kept else _fast_muon(resolved)
+            has_muon = before is not None and before.optimizer.startswith("muon")
+            changes[f"{kind}.optimizer"] = before.optimizer if before and has_muon else _fast_muon(resolved)
     if any(_has_muon(stage) for stage in recipe.stages):
         muon = next((m for stage in stored.stages if (m := _muon_of(stage))), None) if stored is not None else None
         muon = muon or _fast_muon(resolved)

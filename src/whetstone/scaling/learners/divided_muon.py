@@ -47,7 +47,7 @@ class DividedMuon(Muon):
             options = {name: value for name, value in group.items() if name != "params"}
             alone = Muon([matrix], **options)
             alone.state[matrix][_MOMENTUM] = momentum
-            alone.step()  # type: ignore[no-untyped-call]
+            alone.step()
         dist.broadcast(matrix.data, src=by)
         dist.broadcast(momentum, src=by)
         put(parameter, matrix.data)
