@@ -11,6 +11,7 @@ from tests_cli import whetstone
 from tests_small import SMALL
 from whetstone.cli.main import cli
 from whetstone.errors import RecipeError
+from whetstone.evaluation.checks import Check, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,21 @@ def test_doctor_tries_a_recipe_and_says_whether_it_would_run():
     assert missing.returncode == 1
     assert missing.stdout.splitlines()[-1] == "not ready: parts"
     assert "nowhere: no such model folder" in missing.stdout
+
+
+def test_doctor_reports_checks_that_did_not_finish_as_undecided(monkeypatch):
+    async def two_checks(resolved):
+        yield Check("policy", Verdict.GOOD, "loaded")
+        yield Check("episodes", Verdict.NOTE, "not finished in 15 s", is_finished=False)
+
+    monkeypatch.setattr("whetstone.assembly.preflight", two_checks, raising=False)
+    shown = CliRunner().invoke(cli, ["doctor", "demo"])
+    assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (
+        0,
+        "undecided, not finished before the deadline: episodes",
+    )
+    printed = json.loads(CliRunner().invoke(cli, ["doctor", "demo", "--json"]).stdout)
+    assert (printed["ready"], printed["unfinished"]) == (None, ["episodes"])
 
 
 def test_doctor_tries_an_engine_alone_with_a_model(trained):

@@ -26,7 +26,9 @@ from whetstone.policies import (
     adapter_shape,
     add_adapters,
     build_tiny,
+    describe_fast_dtype,
     described,
+    fast_dtype,
     found_model,
     has_adapters,
     in_precision,
@@ -75,6 +77,8 @@ def policy_of(
     policy = in_precision(placed(policy, device), recipe.policy.dtype)
     if recipe.policy.device != "auto" or policy.device != CPU or policy.dtype != torch.float32:
         say(_computed(recipe.policy, policy))
+    if policy.dtype == torch.bfloat16 and fast_dtype(policy.device) == torch.float32:
+        say(f"policy.dtype: bfloat16 is slow here; faster: {describe_fast_dtype(policy.device)}")
     for key in without_effect(resolved, device):
         say(f"{key} has no effect: it is computed on the CPU")
     for kind, stage in recipe.own_stages.items() if recipe.policy.path is not None else ():

@@ -100,13 +100,13 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
     for name, check in checks:
         began = time.perf_counter()
         if late:
-            yield Check(name, Verdict.NOTE, f'not tried, because "{late}" is not finished')
+            yield Check(name, Verdict.NOTE, f'not tried, because "{late}" is not finished', is_finished=False)
             continue
         trial = asyncio.ensure_future(check())
         await asyncio.wait([trial], timeout=check_seconds)
         if not trial.done():
             trial.cancel()  # without waiting: arithmetic cannot be cancelled
-            late, result = name, Check(name, Verdict.NOTE, f"not finished in {check_seconds:g} s")
+            late, result = name, Check(name, Verdict.NOTE, f"not finished in {check_seconds:g} s", is_finished=False)
         else:
             try:
                 result = trial.result()

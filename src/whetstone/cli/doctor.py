@@ -95,10 +95,14 @@ async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
         if not as_json:
             show(check)
     bad = [check.name for check in checks if check.verdict is Verdict.BAD]
+    unfinished = [check.name for check in checks if not check.is_finished]
     if as_json:
-        click.echo(to_json({"ready": not bad, "checks": [asdict(check) for check in checks]}))
+        ready = None if unfinished and not bad else not bad
+        click.echo(to_json({"ready": ready, "unfinished": unfinished, "checks": [asdict(check) for check in checks]}))
+    elif bad:
+        click.echo(f"not ready: {', '.join(bad)}")
     else:
-        click.echo(f"not ready: {', '.join(bad)}" if bad else good)
+        click.echo(f"undecided, not finished before the deadline: {', '.join(unfinished)}" if unfinished else good)
     if is_computing():  # after a deadline; the interpreter would wait for the arithmetic
         sys.stdout.flush()
         os._exit(1 if bad else 0)

@@ -26,3 +26,5 @@ class Check:
     mend: str = ""
     """What would make it good."""
     seconds: float = 0.0
+    is_finished: bool = True
+    """Whether the check ended before its deadline."""

@@ -72,9 +72,10 @@ class PolicySettings(Settings):
     tiny: TinySettings | None = None
     """A model built from nothing, by its measures; instead of `path`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """What the model is computed in, sampled and learned alike. Weights that are trained are held in float32 all the
-    same, those that adapters stand beside in this. `auto`: bfloat16 for a model of 20 million parameters or more where
-    the device is quick at it, else float32 (on a GPU without bfloat16: float16)."""
+    """Precision of sampling and learning. Trained weights are stored in float32; the base weights of adapters in this
+    precision. `auto`: bfloat16 for a model of 20 million parameters or more if a bfloat16 matrix product is faster than
+    float32 on the device, measured when the run starts and stored with the run; otherwise float32 (on a GPU without
+    bfloat16: float16)."""
     device: str = "auto"
     """What the policy is computed on, sampled and learned alike: `cpu`, `cuda`, `cuda:1`, `mps`, or another device of
     PyTorch's. `auto`: the first GPU of CUDA or ROCm where there is one, else the CPU. Apple's `mps` has to be named:
