@@ -4,7 +4,7 @@ Each setting is a clean clone of the committed tree in its own folder. Runs as r
 `user.max_user_namespaces` for the settings without user namespaces (and restores it), and mounts an empty folder over
 `/dev/shm` in a mount namespace. Install no other programs first: what is installed is not skipped.
 
-    python benchmarks/bare_machine.py --folder DIR                       all settings; a finished one is not repeated
+    python benchmarks/bare_machine.py --folder DIR --seeds 5             all settings; a finished one is not repeated
     python benchmarks/bare_machine.py --folder DIR --only combined --write
 
 `--write` stores the result of all finished settings in benchmarks/results.
@@ -122,6 +122,21 @@ def measure(name: str, setting: Setting, folder: Path) -> dict[str, Any]:
     return result
 
 
+def measure_seeds(count: int, folder: Path) -> list[dict[str, Any]]:
+    """Train the demo with AVX2 forced for `count` seeds, without its ablation; a finished run is not repeated."""
+    rows = []
+    for seed in range(count):
+        run = folder / f"seed-{seed}"
+        if not (run / "summary.json").is_file():
+            words = ["train", "demo", f"seed={seed}", "ablations=null", "--run-dir", str(run)]
+            resume = ["--resume"] if (run / "recipe.yaml").is_file() else []
+            with (folder / f"seed-{seed}.log").open("w") as log:
+                command = [sys.executable, "-m", "whetstone.cli.main", *words, *resume]
+                subprocess.run(command, env={**os.environ, **AVX2}, stdout=log, stderr=log, check=True)
+        rows.append({"seed": seed, **timeline_of(run)})
+    return rows
+
+
 def counts_of(output: str) -> dict[str, Any]:
     """Return the counts of pytest's last line, and the lines that list of skipped tests with reasons."""
     lines = output.splitlines()
@@ -143,8 +158,8 @@ def timeline_of(run: Path) -> dict[str, Any]:
     return {"success": after, "ablations": ablation, "seconds": {**summary["seconds"], **seconds}}
 
 
-def page_of(results: dict[str, dict[str, Any]], where: dict[str, Any]) -> str:
-    """Return the page of all finished settings."""
+def page_of(results: dict[str, dict[str, Any]], seeds: list[dict[str, Any]], where: dict[str, Any]) -> str:
+    """Return the page of all finished settings and seeds."""
     machine = where["machine"]
     lines = [
         "# A bare machine",
@@ -188,6 +203,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="folder for clones, logs and finished settings")
     parser.add_argument("--only", nargs="*", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--without-demo", action="store_true", help="measure setup and tests only")
+    parser.add_argument("--seeds", type=int, default=0, help="also train the demo for this number of seeds")
     parser.add_argument("--write", action="store_true", help="store the result in benchmarks/results")
     parser.add_argument("--json", action="store_true", help="accepted for uniformity: the output is JSON")
     arguments = parser.parse_args()
@@ -207,12 +223,13 @@ def main() -> None:
             results[name] = measure(name, setting, arguments.folder)
             store.write_text(json.dumps(results, indent=1))
     results = {name: results[name] for name in SETTINGS if name in results}
+    seeds = measure_seeds(arguments.seeds, arguments.folder)
     where = circumstances(began)
     if arguments.write:
-        stored = {"name": "bare_machine", "settings": results, **where}
+        stored = {"name": "bare_machine", "settings": results, "seeds": seeds, **where}
         (RESULTS / "bare_machine.json").write_text(json.dumps(stored, indent=1) + "\n")
-        (RESULTS / "bare_machine.md").write_text(page_of(results, where))
-    print(json.dumps({"name": "bare_machine", "measured": results, **where}, indent=1))
+        (RESULTS / "bare_machine.md").write_text(page_of(results, seeds, where))
+    print(json.dumps({"name": "bare_machine", "measured": results, "seeds": seeds, **where}, indent=1))
 
 
 if __name__ == "__main__":
