@@ -163,7 +163,14 @@ def die_after(events: int) -> None:
 
 def speaking(folder: Path) -> Path:
     """A policy that has learned to end its turns, so that its episodes have several."""
-    short = [POLICY, "supervised.steps=60", "supervised.batch_size=16", "evaluation.episodes=2", "ablations=null"]
+    short = [
+        POLICY,
+        "supervised.steps=60",
+        "supervised.decay_fraction=0",
+        "supervised.batch_size=16",
+        "evaluation.episodes=2",
+        "ablations=null",
+    ]
     nothing = ["reinforcement=null", "rollout=null", "objective=null", "advantage=null"]
     train(load_recipe("demo", [*short, *TALK, *nothing]), folder, progress=Progress(quiet=True))
     found = latest_checkpoint(folder)

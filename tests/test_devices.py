@@ -14,6 +14,7 @@ import torch
 import whetstone
 from tests_devices import DEVICE, NAME, allocated, without
 from tests_models import CONFIGS, random_model
+from tests_sandbox import mark_isolation
 from tests_segments import segment
 from tests_small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
 from whetstone.algorithms import clipped, reference_kl
@@ -274,7 +275,7 @@ RECIPES = [name for name in (*built_in_recipes(), *built_in_methods()) if name !
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", mark_isolation(RECIPES, needing=["smollm2-python"]))
 def test_every_recipe_runs_two_steps_on_a_device(tmp_path, name, request):
     changes = [*in_miniature(name, request), "ablations=null", "evaluation.episodes=1", f"policy.device={DEVICE}"]
     try:

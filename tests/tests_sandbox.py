@@ -16,6 +16,17 @@ needs_isolation = pytest.mark.needs_isolation
 """Mark of a test or parameter that runs untrusted code; `tests_fixtures.py` skips it on a machine without isolation."""
 
 
+def mark_isolation(values, needing):
+    """Parameters of which those named in `needing` get the mark `needs_isolation`; other marks are kept."""
+    marked = []
+    for value in values:
+        parameter = value if hasattr(value, "marks") else pytest.param(value)
+        if parameter.values[0] in needing:
+            parameter = pytest.param(*parameter.values, marks=[*parameter.marks, needs_isolation], id=parameter.id)
+        marked.append(parameter)
+    return marked
+
+
 @functools.cache
 def server(isolation):
     return Sandbox(isolation=isolation, limits=QUICK)

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests_cli import whetstone as command
+from tests_sandbox import mark_isolation
 from tests_slow import mostly_slow
 from whetstone.assembly import judged_parts
 from whetstone.chat import assistant, user
@@ -249,7 +250,10 @@ def test_an_order_that_hangs_by_a_thread_is_noted():
     assert "weights" in audited(close)
 
 
-@pytest.mark.parametrize("recipe", mostly_slow(RECIPES, quick=["demo", "dealing", "support"]))
+@pytest.mark.parametrize(
+    "recipe",
+    mark_isolation(mostly_slow(RECIPES, quick=["demo", "dealing", "support"]), needing=["smollm2-python"]),
+)
 def test_every_built_in_recipe_passes(recipe):
     try:
         parts = judged_parts(load_recipe(recipe))

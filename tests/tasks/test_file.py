@@ -9,6 +9,7 @@ import json
 import pytest
 
 from tests_rewards import episode, score
+from tests_sandbox import needs_isolation
 from whetstone.errors import TaskError
 from whetstone.plugins import OptionError
 from whetstone.rewards import make_reward
@@ -80,6 +81,7 @@ def test_every_format_has_a_row_here_and_a_reward_that_there_is():
 
 
 @pytest.mark.slow
+@needs_isolation
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "livecodebench"])
 def test_code_of_a_format_is_run_against_its_tests(tmp_path, name):
     (task,) = source(tmp_path, [ROWS[name]], format=name).held_out(9)

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests_episodes import group, turn
 from tests_episodes import path as path_of
+from tests_sandbox import mark_isolation
 from tests_slow import mostly_slow
 from tests_small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
 from whetstone.assembly import assemble
@@ -273,7 +274,12 @@ def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path
         assert torch.equal(ours.model.get_input_embeddings().weight, untrained)
 
 
-@pytest.mark.parametrize("name", mostly_slow([*built_in_recipes(), *built_in_methods()], quick=["demo", "gspo"]))
+@pytest.mark.parametrize(
+    "name",
+    mark_isolation(
+        mostly_slow([*built_in_recipes(), *built_in_methods()], quick=["demo", "gspo"]), needing=["smollm2-python"]
+    ),
+)
 def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
     summary = train(load_recipe(name, in_miniature(name, request)), tmp_path / name, progress=QUIET)
     assert summary.after.episodes == 4

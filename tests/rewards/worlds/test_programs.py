@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests_rewards import episode, score, task
+from tests_sandbox import needs_isolation
 from whetstone.rewards.worlds.programs import same_output
 
 SUM = task("?", runs=[["1 2\n", "3\n"], ["1 0.5\n", "1.5"], ["-1 1\n", "0"]])
@@ -43,18 +44,21 @@ def judged(code, **options):
 
 
 @pytest.mark.slow
+@needs_isolation
 @pytest.mark.parametrize("name", READS)
 def test_a_program_may_read_and_print_as_programs_do(name):
     assert judged(READS[name]).success
 
 
 @pytest.mark.slow
+@needs_isolation
 @pytest.mark.parametrize("name", WRONG)
 def test_a_program_that_prints_something_else_or_fails_is_wrong(name):
     assert judged(WRONG[name], seconds=1.0).success is False
 
 
 @pytest.mark.slow
+@needs_isolation
 def test_a_share_is_of_the_runs_before_the_first_that_fails():
     half = "a, b = input().split()\nprint(int(a) + int(b))"
     found = judged(half, share=True)
