@@ -1,8 +1,7 @@
 """`make setup`, `make demo` and `make test` from clean clones, on a machine made as bare as each setting requires.
 
-Each setting is a clean clone of the committed tree in its own folder. Runs as root: it adds an ordinary user, sets
-`user.max_user_namespaces` for the settings without user namespaces (and restores it), and mounts an empty folder over
-`/dev/shm` in a mount namespace. Install no other programs first: what is installed is not skipped.
+Each setting is a clean clone of the committed tree in its own folder. Runs as root: it adds an ordinary user, and limits
+what the commands can use: no further user namespaces, an empty read-only `/dev/shm`, no network. Install no other programs first: tests that need them are then not skipped.
 
     python benchmarks/bare_machine.py --folder DIR --seeds 5             all settings; a finished one is not repeated
     python benchmarks/bare_machine.py --folder DIR --only combined --write
@@ -13,7 +12,6 @@ Each setting is a clean clone of the committed tree in its own folder. Runs as r
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import os
@@ -24,7 +22,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +31,6 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 USER = "whetstone-bare"
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,23 +65,14 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@contextlib.contextmanager
-def namespaces_allowed(allowed: bool) -> Iterator[None]:
-    """Allow or forbid user namespaces while the block runs."""
-    before = NAMESPACES.read_text()
-    if not allowed:
-        NAMESPACES.write_text("0")
-    try:
-        yield
-    finally:
-        NAMESPACES.write_text(before)
-
-
 def run_make(clone: Path, target: str, setting: Setting, log: Path) -> tuple[int, float]:
     """Run a target of the Makefile and return (exit code, seconds); its output is in `log`."""
     variables = AVX2 if setting.avx2 else {}
     words = ["env", "-u", "VIRTUAL_ENV", *(f"{name}={value}" for name, value in variables.items())]
     words += ["make", "-C", str(clone), target, f"PYTHON={setting.python}"]
+    if not setting.namespaces:  # a user namespace in which no further one can be created
+        forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all "$@"'
+        words = ["unshare", "--user", "--map-current-user", "--keep-caps", "sh", "-c", forbid, "sh", *words]
     if setting.ordinary:
         words = ["su", USER, "-s", "/bin/bash", "-c", shlex.join(words)]
     if setting.narrow:
@@ -96,7 +83,7 @@ def run_make(clone: Path, target: str, setting: Setting, log: Path) -> tuple[int
         isolated = ["--mount"] if target == "setup" else ["--mount", "--net"]
         words = ["unshare", *isolated, "bash", "-c", script]
     started = time.perf_counter()
-    with log.open("w") as output, namespaces_allowed(setting.namespaces):
+    with log.open("w") as output:
         done = subprocess.run(words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False)
     return done.returncode, time.perf_counter() - started
 
