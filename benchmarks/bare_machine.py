@@ -1,7 +1,8 @@
 """`make setup`, `make demo` and `make test` from clean clones, on a machine made as bare as each setting requires.
 
-Each setting is a clean clone of the committed tree in its own folder. Runs as root: it adds an ordinary user, and limits
-what the commands can use: no further user namespaces, an empty read-only `/dev/shm`, no network. Install no other programs first: tests that need them are then not skipped.
+Each setting is a clean clone of the committed tree. Run it as root: it adds an ordinary user, and limits what commands
+can use (no further user namespaces, an empty read-only `/dev/shm`, no network). Install no other programs first: tests
+that need them are then not skipped.
 
     python benchmarks/bare_machine.py --folder DIR --seeds 5             all settings; a finished one is not repeated
     python benchmarks/bare_machine.py --folder DIR --only combined --write
@@ -132,7 +133,7 @@ def counts_of(output: str) -> dict[str, Any]:
         pairs = re.findall(r"(\d+) (passed|failed|skipped|error)", line)
         if re.search(r"\d+ passed", line) and pairs:
             counts |= {("errors" if kind == "error" else kind): int(number) for number, kind in pairs}
-    reasons = [line.strip() for line in lines if re.match(r"\s*\d+ skipped: ", line)]
+    reasons = [line.strip() for line in lines if re.match(r" +\d+  \S", line)]
     return {**counts, "reasons": reasons}
 
 

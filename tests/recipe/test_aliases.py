@@ -45,8 +45,8 @@ def test_ppo_asks_for_the_critic_it_needs():
     assemble(made("advantage=ppo", "critic={}"))
 
 
-def test_a_misspelt_name_is_told_the_nearest_as_before():
-    done = whetstone("train", "demo", *SMALL, "advantage=group_relatve")
+def test_a_misspelt_name_is_told_the_nearest_as_before(tmp_path):
+    done = whetstone("train", "demo", *SMALL, "advantage=group_relatve", "--run-dir", tmp_path / "run")
     assert (done.returncode, 'did you mean "group_relative"' in done.stderr) == (2, True)
 
 

@@ -49,7 +49,7 @@ async def asleep() -> str:
 
 
 def call(name, toolset=None, **arguments):
-    patience = 0.2 if name == "asleep" else 600.0
+    patience = 0.2 if name == "asleep" else 1.0 if arguments.get("how") == "hang" else 600.0
     toolset = toolset or Toolset([double, triple, broken, asleep], timeout_seconds=patience, max_result_characters=300)
     return asyncio.run(toolset.call(ToolCall(name, json.dumps(arguments))))
 
