@@ -133,7 +133,8 @@ def counts_of(output: str) -> dict[str, Any]:
         pairs = re.findall(r"(\d+) (passed|failed|skipped|error)", line)
         if re.search(r"\d+ passed", line) and pairs:
             counts |= {("errors" if kind == "error" else kind): int(number) for number, kind in pairs}
-    reasons = [line.strip() for line in lines if re.match(r" +\d+  \S", line)]
+    listed = [line.strip() for line in lines if re.match(r" +\d+  \S", line)]
+    reasons = [re.sub(r"/\S*/(data/)?", "data/", line) if " into /" in line else line for line in listed]
     return {**counts, "reasons": reasons}
 
 
