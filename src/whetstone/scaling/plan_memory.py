@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from whetstone.assembly.memory import ModelSize
+from whetstone.assembly.model_size import ModelSize
 from whetstone.errors import RecipeError
 from whetstone.recipe import Recipe, ReinforcementSettings
 from whetstone.scaling.plan_hardware import Gpu
