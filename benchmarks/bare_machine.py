@@ -153,8 +153,9 @@ def page_of(results: dict[str, dict[str, Any]], seeds: list[dict[str, Any]], whe
     lines = [
         "# A bare machine",
         "",
-        f"`python benchmarks/bare_machine.py --folder DIR --write`, {machine['processor']}, {machine['cores']} cores.",
-        "Clean clones; only Python with `venv`, git and make are installed.",
+        f"`python benchmarks/bare_machine.py --folder DIR --seeds 5 --write`, {machine['processor']}, "
+        f"{machine['cores']} cores.",
+        "Clean clones; no program was installed for the tests (bubblewrap and Chromium are missing).",
         "",
         "## `make demo`",
         "",

@@ -44,7 +44,7 @@ Where engine and learner share a GPU and take turns (`reinforcement.admit_ahead:
 keys back before each update.
 
 Whether bfloat16 is used on a CPU is decided by one measured matrix product: with bfloat16 instructions it takes 0.3 to
-0.6 times as long as float32, without them 4 to 50 times. `whetstone doctor` prints the result (`fast_precision`). The
+0.6 times as long as float32, without them 4 to 27 times. `whetstone doctor` prints the result (`fast_precision`). The
 same measurement chooses the precision of Muon's Newton-Schulz iteration (`optimizer: muon`). A run stores both choices
 in its `recipe.yaml` (`policy.dtype`; `muon_float32` or `muon_bfloat16`), and a resume on another machine keeps them.
 To reproduce a processor without AVX-512 on one that has it, set `ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`.

@@ -53,8 +53,8 @@ def test_float32_steps_equal_the_algorithm_written_out(adjust):
 
 def test_bfloat16_steps_are_pytorchs_bit_for_bit():
     shapes = [(6, 6), (4, 10), (10, 4)]
-    own, theirs = trained(Muon, shapes), trained(torch.optim.Muon, shapes)
-    assert all(torch.equal(one, other) for one, other in zip(own, theirs, strict=True))
+    own, reference = trained(Muon, shapes), trained(torch.optim.Muon, shapes)
+    assert all(torch.equal(one, other) for one, other in zip(own, reference, strict=True))
 
 
 def test_float32_and_bfloat16_differ_by_rounding_only():

@@ -95,7 +95,7 @@ def test_a_run_trains_and_resumes_in_the_stored_precision(processor, tmp_path):
         torch.load(path, weights_only=True)["optimizers"][-1]["param_groups"]
         for path in (tmp_path / "run" / "checkpoints").rglob("*.pt")
     ]
-    assert all(group["iteration_dtype"] == "float32" for found in groups for group in found)
+    assert all(group["iteration_dtype"] == "float32" for checkpoint in groups for group in checkpoint)
     processor(0.4)
     train(recipe, tmp_path / "run", resume=True, progress=QUIET)
 
