@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests_rewards import score
+from tests_sandbox import needs_isolation
 from whetstone.assembly import judged_parts
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.function_calls import FunctionCalls as World
@@ -227,6 +228,7 @@ def test_bad_files_are_named(tmp_path, files):
         HumanEval(path=str(tmp_path / "h.jsonl"))
 
 
+@needs_isolation
 @pytest.mark.slow
 @pytest.mark.skipif(not HUMANEVAL.is_dir(), reason=f"HumanEval is missing: put HumanEval.jsonl into {HUMANEVAL}")
 def test_humaneval():
