@@ -26,7 +26,7 @@ from whetstone.inference.attention import NAME, aim_attention
 from whetstone.inference.blocks import Blocks, blocks_of
 from whetstone.inference.cache import RowCache
 from whetstone.inference.products import put_weights_first
-from whetstone.inference.threads import ThreadChoice
+from whetstone.inference.threads import GRAIN, ThreadChoice, restore_threads
 from whetstone.policies import architecture_of, release_memory, takes, with_attention
 from whetstone.policies.precision import SMALL
 
@@ -113,7 +113,10 @@ class RowForward:
             self._compare_once()
         width = 1 if drawn else -(-max(map(len, new)) // _WIDTH_GRAIN) * _WIDTH_GRAIN
         with self._threads.threads(self._parameters * len(rows) * width, tried=drawn):
-            return self._computed(rows, starts, new, width=width, prompts=prompts, everywhere=everywhere)
+            logits = self._computed(rows, starts, new, width=width, prompts=prompts, everywhere=everywhere)
+        if logits.numel() >= GRAIN:
+            restore_threads()  # the number of threads may decide the bits of what follows
+        return logits
 
     def _computed(
         self,

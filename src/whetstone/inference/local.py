@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whetstone.compute_thread import run_in_compute_thread
+from whetstone.compute_thread import run_engine_steps, run_in_compute_thread
 from whetstone.errors import InfrastructureError, PolicyError, PromptTooLong
 from whetstone.inference.cache import bytes_per_token
 from whetstone.inference.choosing import Forward, choose_forward
@@ -270,7 +270,7 @@ class LocalEngine:
             if not self._running:
                 continue
             try:
-                await run_in_compute_thread(self._steps, copies, asyncio.get_running_loop())
+                await run_engine_steps(self._steps, copies, asyncio.get_running_loop())
             except Exception as error:  # the requests in the batch fail; the engine lives on
                 failure = InfrastructureError(f"the engine failed: {type(error).__name__}: {error}")
                 for request in self._running:
