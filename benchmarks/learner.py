@@ -31,7 +31,7 @@ from circumstances import circumstances
 from turns import Turns
 from whetstone.algorithms import clipped
 from whetstone.learning.model_trainer import ModelTrainer
-from whetstone.policies import Policy, in_dtype, in_precision
+from whetstone.policies import Policy, cast_policy, in_dtype
 from whetstone.recipe import OptimizerSettings
 from whetstone.trajectory import Author, Segment, Tokens
 
@@ -161,7 +161,7 @@ def surrogate(outputs: Any, micro: Any) -> Any:
 
 def learner_of(size: str, kind: type[ModelTrainer] = ModelTrainer, *, share: bool = True) -> ModelTrainer:
     """Ours, computed in what suits the model and the machine."""
-    policy = in_precision(Policy(model_of(size), None), "auto")
+    policy = cast_policy(Policy(model_of(size), None), "auto")
     return kind(policy, SETTINGS.model_copy(update={"share_prefixes": share}))
 
 

@@ -159,7 +159,7 @@ def test_a_template_that_rewrites_history_is_worth_a_note():
     "error", [torch.OutOfMemoryError("x"), RuntimeError("not enough memory: you tried to allocate")]
 )
 def test_a_step_that_does_not_fit_says_what_would(monkeypatch, error):
-    def too_large(self, settings):
+    def too_large(self):
         raise error
 
     monkeypatch.setattr(_Probe, "_largest_step", too_large)

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig
 
 from tests_models import CONFIGS, GROUPED, random_model
-from whetstone.inference import LocalEngine, Sampling, rows_are_summed_alike
+from whetstone.inference import LocalEngine, Sampling, matmul_is_batch_invariant
 from whetstone.inference.blocks import blocks_of
 from whetstone.inference.forward import RowForward
 from whetstone.policies.adapters import add_adapters
@@ -178,7 +178,7 @@ def large(monkeypatch, heads):
     return RowForward(lively(model).float(), rows=16, context_length=1024)
 
 
-@pytest.mark.skipif(not rows_are_summed_alike(), reason="this machine's products depend on the number of rows")
+@pytest.mark.skipif(not matmul_is_batch_invariant(), reason="this machine's products depend on the number of rows")
 @pytest.mark.parametrize("heads", [2, 6, 8])
 def test_in_float32_siblings_read_their_prompt_once_and_draw_bit_for_bit_what_each_would_alone(monkeypatch, heads):
     forward = large(monkeypatch, heads)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from tests_models import CONFIGS, random_model
 from whetstone.errors import InfrastructureError, PromptTooLong
-from whetstone.inference import LocalEngine, Sampling, rows_are_summed_alike
+from whetstone.inference import LocalEngine, Sampling, matmul_is_batch_invariant
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -76,7 +76,7 @@ def without_waiting(generation):
 
 
 @pytest.mark.skipif(
-    not rows_are_summed_alike(),
+    not matmul_is_batch_invariant(),
     reason="this processor's matrix products round by the number of rows; run on x86 with PyTorch's own wheel",
 )
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_the_prompt_a_group_shares_is_computed_once(model):
 
 
 @pytest.mark.skipif(
-    not rows_are_summed_alike(),
+    not matmul_is_batch_invariant(),
     reason="this processor's matrix products round by the number of rows; run on x86 with PyTorch's own wheel",
 )
 def test_a_fork_is_the_same_bit_for_bit_whether_its_parent_is_still_held_or_not(model):

@@ -15,9 +15,9 @@ from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import (
     add_adapters,
     build_tiny,
+    cast_policy,
     clone_trainable,
     fast_dtype,
-    in_precision,
     load_policy,
     precision,
     save_policy,
@@ -65,7 +65,7 @@ def test_small_models_stay_in_float32_and_large_ones_use_the_faster_precision(ra
     assert suitable_dtype(135_000_000, CPU) == fast
     policy = small_policy()
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
-    assert in_precision(policy, "auto").dtype == torch.float32
+    assert cast_policy(policy, "auto").dtype == torch.float32
     assert all(torch.equal(p, before[name]) for name, p in policy.model.named_parameters())
 
 
@@ -75,7 +75,7 @@ def test_weights_that_are_trained_are_held_in_float32(tmp_path, stored):
     assert dtypes(load_policy(folder).model, lora=False) == {torch.float32}
     kept = load_policy(folder, as_stored=True)
     assert dtypes(kept.model, lora=False) == {stored}
-    policy = in_precision(kept, "bfloat16")
+    policy = cast_policy(kept, "bfloat16")
     assert policy.dtype == torch.bfloat16
     assert dtypes(policy.model, lora=False) == {torch.float32}
     sampled = clone_trainable(policy.model, dtype=policy.dtype)
@@ -84,7 +84,7 @@ def test_weights_that_are_trained_are_held_in_float32(tmp_path, stored):
 
 
 def test_beside_adapters_weights_are_held_in_what_is_computed_in_and_once(tmp_path):
-    policy = in_precision(adapted(load_policy(stored_in(torch.bfloat16, tmp_path / "m"), as_stored=True)), "bfloat16")
+    policy = cast_policy(adapted(load_policy(stored_in(torch.bfloat16, tmp_path / "m"), as_stored=True)), "bfloat16")
     assert dtypes(policy.model, lora=False) == {torch.bfloat16}
     assert dtypes(policy.model, lora=True) == {torch.float32}
     sampled = dict(clone_trainable(policy.model, dtype=policy.dtype).named_parameters())
@@ -95,16 +95,16 @@ def test_beside_adapters_weights_are_held_in_what_is_computed_in_and_once(tmp_pa
 
 def test_adapters_beside_short_weights_come_back_to_the_last_bit(tmp_path):
     folder = stored_in(torch.bfloat16, tmp_path / "model")
-    policy = in_precision(adapted(load_policy(folder, as_stored=True)), "bfloat16")
+    policy = cast_policy(adapted(load_policy(folder, as_stored=True)), "bfloat16")
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in policy.trained():
             parameter += 1e-3 * torch.randn(parameter.shape, generator=draw)
     (tmp_path / "tuned").mkdir()
     save_policy(policy, tmp_path / "tuned")
-    again = in_precision(load_policy(tmp_path / "tuned", as_stored=True), "bfloat16")
-    ours, theirs = dict(policy.model.named_parameters()), dict(again.model.named_parameters())
-    assert all(torch.equal(ours[name], theirs[name]) and ours[name].dtype == theirs[name].dtype for name in ours)
+    reloaded = cast_policy(load_policy(tmp_path / "tuned", as_stored=True), "bfloat16")
+    before, after = dict(policy.model.named_parameters()), dict(reloaded.model.named_parameters())
+    assert all(torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in before)
 
 
 @pytest.mark.slow
@@ -147,5 +147,5 @@ def test_quantised_weights_are_refused_and_left_as_they_are(packed):
     layer = policy.model.get_submodule("model.layers.0.mlp.up_proj")
     layer.weight = torch.nn.Parameter(torch.ones_like(layer.weight).to(packed), requires_grad=False)
     with pytest.raises(PolicyError, match=r"its weights are quantised .*up_proj.weight is u?int8.*policy.lora"):
-        in_precision(policy, "auto")
+        cast_policy(policy, "auto")
     assert layer.weight.dtype == packed

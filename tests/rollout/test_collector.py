@@ -10,7 +10,7 @@ from whetstone.chat import user
 from whetstone.environments import Observation, StepResult
 from whetstone.errors import InfrastructureError, NothingScoredError, TaskError
 from whetstone.evaluation import evaluation_of
-from whetstone.inference import rows_are_summed_alike
+from whetstone.inference import matmul_is_batch_invariant
 from whetstone.rollout import Admission, Independent, Plan, plans_of
 from whetstone.trajectory import EndReason, RemovalScope, Score, Task
 
@@ -259,7 +259,7 @@ def test_a_source_that_fails_says_so_after_what_was_finished(assembly):
 
 
 @pytest.mark.skipif(
-    not rows_are_summed_alike(),
+    not matmul_is_batch_invariant(),
     reason="this processor's matrix products round by the number of rows; run on x86 with PyTorch's own wheel",
 )
 def test_the_same_trajectories_bit_for_bit_one_at_a_time_or_sixty_four(assembly):

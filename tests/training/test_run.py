@@ -15,7 +15,7 @@ from tests_slow import mostly_slow
 from tests_small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
 from whetstone.assembly import assemble
 from whetstone.errors import NonFiniteError, RunDirectoryError, SaveError, WhetstoneError
-from whetstone.inference import rows_are_summed_alike
+from whetstone.inference import matmul_is_batch_invariant
 from whetstone.policies import save_policy
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 from whetstone.record import run_recipe
@@ -116,7 +116,7 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, steps):
 
 
 @pytest.mark.skipif(
-    not rows_are_summed_alike(),
+    not matmul_is_batch_invariant(),
     reason="this processor's matrix products round by the number of rows; run on x86 with PyTorch's own wheel",
 )
 def test_the_same_weights_and_metrics_whatever_the_concurrency(tmp_path):

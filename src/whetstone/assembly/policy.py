@@ -26,12 +26,12 @@ from whetstone.policies import (
     adapter_shape,
     add_adapters,
     build_tiny,
+    cast_policy,
     describe_fast_dtype,
     described,
     fast_dtype,
     found_model,
     has_adapters,
-    in_precision,
     load_policy,
     placed,
 )
@@ -74,7 +74,7 @@ def policy_of(
     format = _format(resolved, policy, say)
     if policy is None:
         policy = _adapted(resolved, _tiny(resolved, source, environment, format, say))
-    policy = in_precision(placed(policy, device), recipe.policy.dtype)
+    policy = cast_policy(placed(policy, device), recipe.policy.dtype)
     if recipe.policy.device != "auto" or policy.device != CPU or policy.dtype != torch.float32:
         say(_computed(recipe.policy, policy))
     if policy.dtype == torch.bfloat16 and fast_dtype(policy.device) == torch.float32:

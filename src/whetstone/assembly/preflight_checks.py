@@ -43,7 +43,7 @@ _CHECK_SECONDS = 15.0
 """Deadline of each check after the policy is loaded."""
 _LARGE_PARAMETERS = 20_000_000
 """Number of parameters from which on a CPU the sampled episodes are cut to `_LARGE_EPISODES`."""
-_LARGE_EPISODES, _LARGE_TOKENS = 2, 8
+_LARGE_EPISODES, _LARGE_TOKENS = 2, 4
 """Episodes of one turn, and tokens in each, of a large policy."""
 _STEP_SECONDS = 2.0
 """Time for measuring updates; if the largest does not fit into it, its duration is extrapolated."""
@@ -179,6 +179,7 @@ class _Probe:
         self.assembly, self.recipe, self.plan = assembly, assembly.resolved.recipe, plan
         self.shown: Trajectory | None = None
         self.sampled: list[Trajectory] = []
+        self._trainer: _Dry | None = None
 
     async def template(self) -> Check:
         """A conversation of three turns: does each context begin with the one before?"""
@@ -334,9 +335,8 @@ class _Probe:
         segments = [segment for trajectory in self.sampled for segment in trajectory.segments()]
         if not segments:
             return Check("", Verdict.NOTE, "no token was sampled to compare")
-        settings = self._settings()
         temperature = self.recipe.rollout.temperature
-        learner = await run_in_compute_thread(ModelTrainer, self.assembly.policy, settings)
+        learner = await run_in_compute_thread(self._learner)
         found = torch.cat(await run_in_compute_thread(learner.logprobs, segments, temperature=temperature))
         drawn = [
             logprob
@@ -365,7 +365,7 @@ class _Probe:
         length = self.assembly.policy.context_length
         largest = max(1, settings.micro_batch_tokens // length) * length
         try:
-            seconds, tokens = await run_in_compute_thread(self._largest_step, settings)
+            seconds, tokens = await run_in_compute_thread(self._largest_step)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             # on a CPU an allocation that fails is a plain RuntimeError
             if type(error) is RuntimeError and "memory" not in str(error).lower():
@@ -383,13 +383,13 @@ class _Probe:
             said += f"; segments beyond micro_batch_tokens ({settings.micro_batch_tokens:,}) get a pass of their own"
         return Check("", Verdict.GOOD, said)
 
-    def _largest_step(self, settings: OptimizerSettings) -> tuple[float, int]:
+    def _largest_step(self) -> tuple[float, int]:
         """Return the seconds and tokens of the largest update that was measured."""
-        policy = self.assembly.policy
+        policy, settings = self.assembly.policy, self._settings()
         numbers, known = random.Random(0), len(policy.tokenizer)
         length = policy.context_length
         largest = max(1, settings.micro_batch_tokens // length) * length
-        learner, tokens, began = _Dry(policy, settings), min(_FIRST_STEP, largest), time.perf_counter()
+        learner, tokens, began = self._learner(), min(_FIRST_STEP, largest), time.perf_counter()
         while True:
             each = min(length, tokens)
             drawn = [[numbers.randrange(known) for _ in range(each)] for _ in range(tokens // each)]
@@ -399,6 +399,12 @@ class _Probe:
             if tokens == largest or started + seconds * (1 + _STEP_GROWTH) - began > _STEP_SECONDS:
                 return seconds, tokens
             tokens = min(_STEP_GROWTH * tokens, largest)
+
+    def _learner(self) -> _Dry:
+        """Return the learner that the checks share; must run in the compute thread."""
+        if self._trainer is None:
+            self._trainer = _Dry(self.assembly.policy, self._settings())
+        return self._trainer
 
     def _settings(self) -> OptimizerSettings:
         settings = next(reversed(self.recipe.own_stages.values()), None)

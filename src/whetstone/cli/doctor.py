@@ -127,7 +127,9 @@ def examine() -> dict[str, dict[str, Any]]:
             "torch_threads": policies.num_threads(),
             "fast_precision": policies.describe_fast_dtype(policies.find_device("auto")),
             "bfloat16": f"sampled by PyTorch's own operations: {less}" if less else "sampled by compiled functions",
-            "repeatable": "bit for bit whatever the batch" if inference.rows_are_summed_alike() else "up to rounding",
+            "repeatable": "bit for bit for any batch size"
+            if inference.matmul_is_batch_invariant()
+            else "up to rounding",
         },
         "packages": {name: _package(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
         "sandbox": _examine_sandbox(),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
+import gc
 import importlib
 import os
 import select
@@ -140,6 +142,7 @@ def main() -> None:
     options = {"traceback": False}
     if "torch" not in sys.modules:
         sys.meta_path.insert(0, _LoadingNotice())
+    atexit.register(gc.freeze)  # or the interpreter searches all objects for garbage before it exits: 1 s with PyTorch
     try:
         cli(standalone_mode=False, obj=options)
     except click.ClickException as refused:

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from whetstone.inference.compiled import lacking
     from whetstone.inference.engine_check import Finding, check_engine
     from whetstone.inference.factory import ENGINES, cache_bytes, merges, publish
-    from whetstone.inference.forward import rows_are_summed_alike
     from whetstone.inference.local import LocalEngine
+    from whetstone.inference.products import matmul_is_batch_invariant
     from whetstone.inference.protocol import (
         Engine,
         EngineAbilities,
@@ -50,9 +50,9 @@ __all__ = [
     "cache_bytes",
     "check_engine",
     "lacking",
+    "matmul_is_batch_invariant",
     "merges",
     "publish",
     "require",
     "restarting_engine",
-    "rows_are_summed_alike",
 ]

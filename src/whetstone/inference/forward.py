@@ -41,18 +41,6 @@ _SAME_BITS: dict[Hashable, bool] = {}
 Comparing takes 20 ms, which is dear where engines are made by the hundred."""
 
 
-def rows_are_summed_alike() -> bool:
-    """Whether this machine's matrix products give a row the same bits whatever the number of rows (float32, CPU).
-
-    The rules above rest on it. It holds for the library PyTorch brings for x86 processors.
-    """
-    numbers = torch.Generator().manual_seed(0)
-    weight, inputs = torch.randn(96, 128, generator=numbers), torch.randn(256, 128, generator=numbers)
-    whole = torch.nn.functional.linear(inputs, weight)
-    counts = (16, 17, 20, 33, 64, 100)
-    return all(torch.equal(torch.nn.functional.linear(inputs[:n], weight), whole[:n]) for n in counts)
-
-
 class RowForward:
     """A model, seen through rows of keys.
 

@@ -35,3 +35,15 @@ def put_weights_first(model: torch.nn.Module) -> None:
     for module in model.modules():
         if type(module) is torch.nn.Linear:
             module.__class__ = WeightsFirst
+
+
+def matmul_is_batch_invariant() -> bool:
+    """Return whether a row of a matrix product has the same bits for any number of rows (float32, CPU).
+
+    The rules of `forward.py` require it. PyTorch's library for x86 processors has this property from 16 rows on.
+    """
+    generator = torch.Generator().manual_seed(0)
+    weight, inputs = torch.randn(96, 128, generator=generator), torch.randn(256, 128, generator=generator)
+    full = torch.nn.functional.linear(inputs, weight)
+    counts = (16, 17, 20, 33, 64, 100)
+    return all(torch.equal(torch.nn.functional.linear(inputs[:n], weight), full[:n]) for n in counts)

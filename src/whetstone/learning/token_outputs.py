@@ -101,13 +101,14 @@ class TokenForward:
     ) -> None:
         self.model, self.critic, self.dtype, self.logit_bytes = model, critic, dtype, logit_bytes
         self.device = next(model.parameters()).device if device is None else device
-        known = architecture_of(model)
+        known, computed = architecture_of(model), None
         if known not in _found:
-            _found[known] = _tried(model)
+            computed = _tried(model)
+            _found[known] = computed.way
         self.way = _found[known]
         if critic is not None and not self.way.reads_states:
             raise PolicyError(f"models of type {kind_of(model)} have no hidden states a critic could read")
-        self._computed = _Computed(model, self.way)
+        self._computed = computed or _Computed(model, self.way)
         self.network: torch.nn.Module = self._computed.network
         """The model as it is computed here."""
         self._whole: _Whole | None = None
@@ -336,8 +337,8 @@ def _at(temperature: float, logits: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _tried(model: torch.nn.Module) -> Way:
-    """The quickest way that gives what the model's plain pass gives. A slower one than trees is said, once.
+def _tried(model: torch.nn.Module) -> _Computed:
+    """Return the model in the fastest mode whose outputs equal the reference forward pass; warn if that is not trees.
 
     Raises:
         PolicyError: The model is not causal, cannot be computed from tokens alone, or not twice alike.
@@ -345,7 +346,8 @@ def _tried(model: torch.nn.Module) -> Way:
     plain = plain_pass(model)
     for way in _WAYS:
         try:
-            if _apart(_Computed(model, way), plain) > 1 or (way.layout == "trees" and not masks_are_known(model)):
+            computed = _Computed(model, way)
+            if _apart(computed, plain) > 1 or (way.layout == "trees" and not masks_are_known(model)):
                 continue
         except FAULTS:
             continue
@@ -353,7 +355,7 @@ def _tried(model: torch.nn.Module) -> Way:
             _check_slope(model, way, plain)
             said = {"rows": "segments in padded rows", "one by one": "one segment after the other"}[way.layout]
             warnings.warn(f"{kind_of(model)} cannot be learned as trees: {said}, each from its start", stacklevel=2)
-        return way
+        return computed
     raise PolicyError(f"models of type {kind_of(model)} give other numbers each time they are computed")
 
 

@@ -46,14 +46,13 @@ if TYPE_CHECKING:
         takes,
         vocabulary_of,
     )
-    from whetstone.policies.policy import Policy, freeze, holds_adapters, load_policy, placed, save_policy
+    from whetstone.policies.policy import Policy, cast_policy, freeze, holds_adapters, load_policy, placed, save_policy
     from whetstone.policies.precision import (
         Precision,
         check_dtype,
         describe_fast_dtype,
         fast_dtype,
         in_dtype,
-        in_precision,
         suitable_dtype,
     )
     from whetstone.policies.published import PUBLISHED
@@ -87,6 +86,7 @@ __all__ = [
     "brought",
     "build_tiny",
     "can_merge",
+    "cast_policy",
     "check_dtype",
     "chunk_of",
     "clone_trainable",
@@ -107,7 +107,6 @@ __all__ = [
     "has_float64",
     "holds_adapters",
     "in_dtype",
-    "in_precision",
     "is_hub_name",
     "keep",
     "kept_models",

@@ -113,10 +113,10 @@ def adapters_off(model: torch.nn.Module, *, when: bool = True) -> Iterator[None]
 
 
 def without_adapters(model: torch.nn.Module, *, merge: bool) -> torch.nn.Module:
-    """A copy of the model that knows nothing of adapters.
+    """Return a copy of the model without adapters, in evaluation mode; a model that has none is returned as it is.
 
     Args:
-        merge: Whether what they learned goes into the weights; otherwise it is left behind.
+        merge: Whether to merge the adapters into the base weights; otherwise they are dropped.
     """
     if not has_adapters(model):
         return model
@@ -129,9 +129,13 @@ def without_adapters(model: torch.nn.Module, *, merge: bool) -> torch.nn.Module:
                 module.merge()
             above, _, last = name.rpartition(".")
             setattr(taken.get_submodule(above), last, module.get_base_layer())
-    plain: Any = type(taken)(copy.deepcopy(taken.config))  # one that never heard of them, in any attribute
-    plain.load_state_dict(taken.state_dict())
-    plain.to(next(model.parameters()).device)
+    # a model of the same class has no trace of PEFT; on the meta device its weights are not initialized first
+    with torch.device("meta"):
+        plain: Any = type(taken)(copy.deepcopy(taken.config))
+    plain.load_state_dict(taken.state_dict(), assign=True)
+    for name, buffer in taken.named_buffers():  # a buffer that is computed is not in the state
+        owner, _, last = name.rpartition(".")
+        setattr(plain.get_submodule(owner), last, buffer)
     plain.tie_weights()
     return plain.eval()  # type: ignore[no-any-return]
 

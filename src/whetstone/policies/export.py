@@ -17,8 +17,7 @@ import torch
 from whetstone.atomic_write import new_folder
 from whetstone.errors import PolicyError
 from whetstone.policies.adapters import has_adapters, without_adapters
-from whetstone.policies.policy import Policy, save_policy
-from whetstone.policies.precision import in_precision
+from whetstone.policies.policy import Policy, cast_policy, save_policy
 
 _CONVERTERS = ("convert_hf_to_gguf.py", "convert-hf-to-gguf")
 """What llama.cpp calls it."""
@@ -27,10 +26,10 @@ ExportPrecision = Literal["float32", "bfloat16", "float16"]
 
 
 def merged(policy: Policy, dtype: ExportPrecision) -> Policy:
-    """A policy of weights alone, in these numbers; the one that is given is used up."""
-    held = in_precision(policy, "float32")
-    model: Any = without_adapters(held.model, merge=True) if has_adapters(held.model) else held.model
-    return replace(held, model=model.to(getattr(torch, dtype)).eval(), critic=None)
+    """Return a policy without adapters, merged into the weights, in a precision; `policy` must not be used again."""
+    policy = cast_policy(policy, "float32")
+    model: Any = without_adapters(policy.model, merge=True) if has_adapters(policy.model) else policy.model
+    return replace(policy, model=model.to(getattr(torch, dtype)).eval(), critic=None)
 
 
 def export_policy(policy: Policy, folder: Path, *, gguf: ExportPrecision | None = None) -> Path:

@@ -20,6 +20,7 @@ from whetstone.policies.belonging import check_ids
 from whetstone.policies.critic import Critic
 from whetstone.policies.devices import CPU
 from whetstone.policies.finding import found_model
+from whetstone.policies.precision import Precision, in_dtype
 from whetstone.policies.view import on_cpu
 
 logging.disable_progress_bar()  # a bar for writing a megabyte, in the middle of the run's own
@@ -44,7 +45,7 @@ class Policy:
     critic: Critic | None = None
     """[R, hidden] → [R, heads] values, trained beside the model where credit asks for them."""
     dtype: torch.dtype = torch.float32
-    """What it is computed in, sampled and learned; see `in_precision`."""
+    """Precision of sampling and learning; see `cast_policy`."""
 
     @property
     def context_length(self) -> int:
@@ -121,8 +122,8 @@ def load_policy(
     Args:
         path: A folder, a kept model's name, or a name on the hub.
         revision: Branch, tag or commit of one of the hub's.
-        as_stored: Whether weights stay in the numbers they are stored in, for `in_precision` to say; else they are
-            held in float32.
+        as_stored: Keep the weights in the precision in which they are stored, for `cast_policy`; otherwise they are
+            converted to float32.
         trust_remote_code: Whether code that comes with the model is run.
         device: Where it is to be computed; see `find_device`.
 
@@ -258,3 +259,32 @@ def _base(folder: Path) -> Path:
         if base.is_dir():
             return base
     raise PolicyError(f"{folder}: its adapters stand on {named}, which is not there")
+
+
+def cast_policy(policy: Policy, wanted: Precision) -> Policy:
+    """Convert the weights of a policy, in place, and return the policy with its precision.
+
+    Sampling and learning both compute in `wanted`. Trained weights are stored in float32: a learning rate of 1e-6 moves
+    a weight by less than bfloat16 can represent. Frozen weights, such as the base model of adapters, are stored in the
+    precision in which the policy is computed.
+
+    Args:
+        wanted: `auto` selects the precision that suits the model and its device.
+
+    Raises:
+        PolicyError: If the weights are quantised. Without their scales the numbers have no meaning.
+    """
+    packed = next(((name, p.dtype) for name, p in policy.model.named_parameters() if p.element_size() == 1), None)
+    if packed is not None:
+        raise PolicyError(
+            f"{policy.tokenizer.name_or_path or 'the model'}: its weights are quantised ({packed[0]} is "
+            f"{str(packed[1]).removeprefix('torch.')}); a policy's are not: dequantise it, or name the model it was "
+            "made of and train adapters (policy.lora)"
+        )
+    of_model = sum(p.numel() for name, p in policy.model.named_parameters() if "lora_" not in name)
+    adapted = has_adapters(policy.model)
+    dtype = in_dtype(of_model, wanted, policy.device)
+    for parameter in policy.model.parameters():
+        stored = dtype if adapted and not parameter.requires_grad else torch.float32
+        parameter.data = parameter.data.to(stored)  # one at a time: never twice the model
+    return replace(policy, dtype=dtype)

@@ -1,12 +1,4 @@
-"""In which numbers is a policy computed, and in which are its weights held?
-
-    computed, sampled and learned alike    float32, bfloat16 or float16
-    weights that are trained               float32, whatever is computed in
-    weights that are not (adapters' base)  what is computed in
-
-Easy to get wrong: a learning rate of 1e-6 moves a weight by less than bfloat16 can tell apart. Weights that are trained
-are therefore held in float32, and the sampler has them rounded.
-"""
+"""Choice of the precision in which a policy is computed: float32, bfloat16 or float16."""
 
 from __future__ import annotations
 
@@ -14,15 +6,12 @@ import contextlib
 import functools
 import math
 import time
-from dataclasses import replace
 from typing import Literal
 
 import torch
 
 from whetstone.errors import PolicyError
-from whetstone.policies.adapters import has_adapters
 from whetstone.policies.devices import described, of_module
-from whetstone.policies.policy import Policy
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -114,28 +103,3 @@ def _has_bfloat16(device: torch.device) -> bool | None:
         return None
     with using(device) if using is not None else contextlib.nullcontext():  # the function reads the current device
         return bool(ask(including_emulation=False))
-
-
-def in_precision(policy: Policy, wanted: Precision) -> Policy:
-    """The policy, to be computed as wanted; its weights are put into the numbers they are to be held in, in place.
-
-    Args:
-        wanted: `auto`: what suits the model and the device it is on.
-
-    Raises:
-        PolicyError: Its weights are quantised: as numbers they mean nothing without their scales.
-    """
-    packed = next(((name, p.dtype) for name, p in policy.model.named_parameters() if p.element_size() == 1), None)
-    if packed is not None:
-        raise PolicyError(
-            f"{policy.tokenizer.name_or_path or 'the model'}: its weights are quantised ({packed[0]} is "
-            f"{str(packed[1]).removeprefix('torch.')}); a policy's are not: dequantise it, or name the model it was "
-            "made of and train adapters (policy.lora)"
-        )
-    of_model = sum(p.numel() for name, p in policy.model.named_parameters() if "lora_" not in name)
-    adapted = has_adapters(policy.model)
-    dtype = in_dtype(of_model, wanted, policy.device)
-    for parameter in policy.model.parameters():
-        held = dtype if adapted and not parameter.requires_grad else torch.float32
-        parameter.data = parameter.data.to(held)  # one at a time: never twice the model
-    return replace(policy, dtype=dtype)
