@@ -111,7 +111,7 @@ async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
 
 def examine() -> dict[str, dict[str, Any]]:
     """Return facts by area."""
-    less = inference.lacking()
+    less, is_invariant = inference.lacking(), inference.matmul_is_batch_invariant()
     return {
         "machine": {
             "python": platform.python_version(),
@@ -127,9 +127,7 @@ def examine() -> dict[str, dict[str, Any]]:
             "torch_threads": policies.num_threads(),
             "fast_precision": policies.describe_fast_dtype(policies.find_device("auto")),
             "bfloat16": f"sampled by PyTorch's own operations: {less}" if less else "sampled by compiled functions",
-            "repeatable": "bit for bit for any batch size"
-            if inference.matmul_is_batch_invariant()
-            else "up to rounding",
+            "repeatable": "bit for bit for any batch size" if is_invariant else "up to rounding",
         },
         "packages": {name: _package(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
         "sandbox": _examine_sandbox(),
