@@ -28,6 +28,7 @@ from whetstone.contracts import check_spelling, fulfils
 from whetstone.environments.protocol import OPTIONAL as OF_ENVIRONMENTS
 from whetstone.environments.protocol import OPTIONAL_OF_GAMES, OPTIONAL_OF_USERS, Environment
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
+from whetstone.renames import COMPONENT_OPTIONS, COMPONENTS
 from whetstone.rewards.protocol import OPTIONAL as OF_REWARDS
 from whetstone.rollout.optional import KINDS
 from whetstone.rollout.optional import OPTIONAL as OF_ROLLOUT
@@ -56,6 +57,9 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
     """
     if ":" not in name:
         if name not in built_in:
+            new = COMPONENTS.get(kind, {}).get(name)
+            if new is not None:
+                raise RecipeError(f'{kind} "{name}": renamed to "{new}"')
             raise RecipeError(f'no {kind} named "{name}"{did_you_mean(name, built_in)}')
         return built_in[name]
     module_name, _, attribute = name.partition(":")
@@ -217,7 +221,8 @@ def checked_options(
     known = options_of(part)
     for key in options:
         if key not in known:
-            raise OptionError(key, f"no such option{did_you_mean(key, known)}")
+            new = next((names[key] for names in COMPONENT_OPTIONS.values() if names.get(key) in known), None)
+            raise OptionError(key, f"renamed to {new}" if new else f"no such option{did_you_mean(key, known)}")
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in options and key not in (given or {}):
             raise OptionError(key, "is needed here and not set")

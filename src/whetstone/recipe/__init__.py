@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from whetstone.recipe.origins import origins, with_origins
     from whetstone.recipe.parts import Part
     from whetstone.recipe.reading import built_in_methods, built_in_recipes, yaml_value
-    from whetstone.recipe.resolved import Resolved, load_recipe
+    from whetstone.recipe.resolved import Resolved, load_recipe, load_stored_recipe
     from whetstone.recipe.scale_settings import ScaleSettings
     from whetstone.recipe.settings import (
         AggregationSettings,
@@ -76,6 +76,7 @@ __all__ = [
     "built_in_methods",
     "built_in_recipes",
     "load_recipe",
+    "load_stored_recipe",
     "origins",
     "read_method",
     "stages_of",

@@ -9,23 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from whetstone.errors import did_you_mean
 from whetstone.plugins import OptionError, plain_problem
-
-RENAMED = {
-    "training": "reinforcement",
-    "modulation": "advantage_transforms",
-    "filters": "credit_filters",
-    "rollout.refill": "rollout.dynamic_sampling",
-    "rollout.inject": "rollout.replay",
-    "rollout.select": "rollout.trajectory_filters",
-    "rollout.views": "rollout.context_transforms",
-    "rollout.on_view_overflow": "rollout.on_context_overflow",
-    "rollout.partner": "rollout.environment_wrapper",
-    "reinforcement.precision": "policy.dtype",
-    "supervised.precision": "policy.dtype",
-    "evaluation.every": "evaluation.interval_steps",
-    "evaluation.during": "evaluation.interval_episodes",
-}
-"""Keys of the release before, and what they are called now."""
+from whetstone.renames import renamed_key
 
 
 def problem_of(error: ValidationError, model: type[BaseModel]) -> OptionError:
@@ -38,7 +22,7 @@ def problem_of(error: ValidationError, model: type[BaseModel]) -> OptionError:
     *above, last = problem["loc"]
     said = plain_problem(problem)
     if problem["type"] == "extra_forbidden":
-        new = RENAMED.get(".".join(map(str, problem["loc"])))
+        new = renamed_key(".".join(map(str, problem["loc"])))
         said = f"renamed to {new}" if new else f"no such key{did_you_mean(str(last), _fields_at(model, above))}"
     elif problem["type"] == "model_type":
         said += f"; keys below it are {', '.join(_fields_at(model, problem['loc']))}"
@@ -56,7 +40,7 @@ def unknown_nulls(
         path = (*above, key)
         field = model.model_fields.get(key)
         if field is None and value is None:
-            new = RENAMED.get(".".join(path))
+            new = renamed_key(".".join(path))
             said = f"renamed to {new}" if new else f"no such key{did_you_mean(key, model.model_fields)}"
             yield OptionError(".".join(path), said)
         elif field is not None and isinstance(value, Mapping):

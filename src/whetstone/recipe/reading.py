@@ -6,7 +6,7 @@ Easy to get wrong: YAML reads `1e-3` as text and `on` as true in its old version
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -87,8 +87,12 @@ def _names_in(folder: str) -> list[str]:
     return sorted(Path(entry.name).stem for entry in entries if entry.name.endswith(".yaml"))
 
 
-def read(name: str | Path, seen: tuple[str, ...] = ()) -> Stack:
-    """The keys of a recipe on top of those it extends, and where each was written."""
+def read(name: str | Path, seen: tuple[str, ...] = (), *, convert: Callable[[Keys], Keys] | None = None) -> Stack:
+    """Return the keys of a recipe on top of those it extends, and where each was written.
+
+    Args:
+        convert: Applied to the keys of the file, such as `upgrade_recipe` for the recipe of a run.
+    """
     if not is_file(Path(name)) and str(name) in built_in_methods():
         base = read(WORLD, seen)
         return replace(base, always=(str(name),))
@@ -98,7 +102,7 @@ def read(name: str | Path, seen: tuple[str, ...] = ()) -> Stack:
         raise RecipeError(f"{seen[-1]}  extends: {error}" if seen else str(error)) from None
     if document.label in seen:
         raise RecipeError(f"{document.label}: extends itself: {' → '.join((*seen, document.label))}")
-    keys, folder = document.keys, document.folder
+    keys, folder = convert(document.keys) if convert is not None else document.keys, document.folder
     parent = keys.pop("extends", None)
     keys = located(keys, folder)
     if "with" in keys:

@@ -36,6 +36,7 @@ from whetstone.recipe.reading import (
     shortened,
 )
 from whetstone.recipe.settings import Recipe
+from whetstone.recipe.upgrade import upgrade_recipe
 
 _HALF = re.compile("[\ud800-\udfff]")
 _WITHOUT_BOUND = ("reinforcement.max_mismatch",)
@@ -129,6 +130,15 @@ def load_recipe(
     name, stack = _read(recipe)
     given = _given(name, {**sections, "with": with_} if with_ is not None else sections, {})
     return _built(name, stack, [given, overrides_read(overrides)])
+
+
+def load_stored_recipe(path: Path) -> Resolved:
+    """Return the recipe that a run has stored; names of earlier releases are converted.
+
+    Raises:
+        RecipeError: Same as `load_recipe`.
+    """
+    return _built(path.stem, read(path, convert=upgrade_recipe), [])
 
 
 _Changes = tuple[Mapping[str, Any], Mapping[str, str]]

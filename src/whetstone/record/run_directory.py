@@ -17,7 +17,7 @@ from whetstone.atomic_write import saving, write_text
 from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.plain_json import to_json
 from whetstone.plugins import NO_NAME, lost_parts, search_also, searched
-from whetstone.recipe import Resolved, load_recipe
+from whetstone.recipe import Resolved, load_stored_recipe
 from whetstone.record.inputs import changed_input, inputs_of
 
 _MODULES = "modules.json"
@@ -84,7 +84,7 @@ def run_recipe(run_dir: Path) -> Resolved:
         raise RunDirectoryError(f"{run_dir / _MODULES}: is no list of folders")
     for folder in folders:
         search_also(Path(folder))
-    return _with_bfloat16_muon(load_recipe(path))
+    return _with_bfloat16_muon(load_stored_recipe(path))
 
 
 def _with_bfloat16_muon(resolved: Resolved) -> Resolved:

@@ -19,8 +19,6 @@ from whetstone.rewards.judges import JUDGES, Judge
 from whetstone.rewards.protocol import Reward
 from whetstone.rewards.term import Term
 
-_RENAMED = {"retail": "tau2"}
-
 
 def make_reward(named: Any, built_in: Mapping[str, Any]) -> Reward:
     """The reward a recipe names: a name, a mapping with `name` and options, or a reward itself.
@@ -40,8 +38,6 @@ def _made(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
     name = options.pop("name", None)
     if not isinstance(name, str):
         raise RecipeError(f"a {kind} is a name, or a mapping with its name, got {named!r}")
-    if kind == "reward" and name in _RENAMED:
-        raise RecipeError(f'reward "{name}": renamed to "{_RENAMED[name]}"')
     part = find_part(kind, name, JUDGES if kind == "judge" else built_in)
     if not callable(part):
         raise RecipeError(f'{kind} "{name}" is {part!r}, not a function or class')

@@ -1,0 +1,127 @@
+"""Conversion of a recipe that a run of an earlier release has stored: old keys, values, components and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from whetstone.renames import (
+    COMPONENT_KEYS,
+    COMPONENT_OPTIONS,
+    COMPONENTS,
+    RECIPE_KEYS,
+    RECIPE_VALUES,
+    STAGES,
+    match_key,
+)
+
+
+def upgrade_recipe(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a stored recipe with the names of this release. Names of this release stay as they are.
+
+    The stages of `stages` and the changes of `ablations` are converted as well.
+    """
+    upgraded: dict[str, Any] = _copy(keys)
+    for old, new in RECIPE_KEYS.items():
+        _move(upgraded, old.split("."), new.split("."))
+    for key, values in RECIPE_VALUES.items():
+        _replace_value(upgraded, key.split("."), values)
+    for key, kind in COMPONENT_KEYS.items():
+        _replace_components(upgraded, key.split("."), COMPONENTS.get(kind, {}))
+    if "stages" in upgraded:
+        upgraded["stages"] = [upgrade_recipe(stage) for stage in upgraded["stages"]]
+    if "ablations" in upgraded:
+        upgraded["ablations"] = {name: upgrade_recipe(changes) for name, changes in upgraded["ablations"].items()}
+    return upgraded
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(below) for key, below in value.items()}
+    return [_copy(below) for below in value] if isinstance(value, list) else value
+
+
+def _children(keys: dict[str, Any], part: str) -> list[str]:
+    """Return the keys that a part of a pattern stands for."""
+    if part == "STAGE":
+        return [stage for stage in STAGES if stage in keys]
+    if part == "NAME":
+        return list(keys)
+    return [part] if part in keys else []
+
+
+def _move(keys: dict[str, Any], old: list[str], new: list[str]) -> None:
+    """Move the value of an old key, nested or written with dots, to the new key."""
+    _move_nested(keys, keys, old, new, {})
+    for key in [key for key in keys if "." in key]:  # an ablation can write its changes with dots
+        parts = key.split(".")
+        values = match_key(old, parts[: len(old)])
+        if values is not None:
+            _rename(keys, key, ".".join([*(values.get(part, part) for part in new), *parts[len(old) :]]))
+
+
+def _move_nested(
+    root: dict[str, Any], node: Any, old: list[str], new: list[str], values: dict[str, str], path: tuple[str, ...] = ()
+) -> None:
+    if not isinstance(node, dict):
+        return
+    part, *rest = old
+    for key in _children(node, part):
+        known = {**values, part: key} if part in ("STAGE", "NAME") else values
+        if rest:
+            _move_nested(root, node[key], rest, new, known, (*path, key))
+            continue
+        target = tuple(known.get(each, each) for each in new)
+        if target[:-1] == path:
+            _rename(node, key, target[-1])
+            continue
+        value, above = node.pop(key), root
+        for each in target[:-1]:
+            below = above.setdefault(each, {})
+            above = below if isinstance(below, dict) else {}
+        above.setdefault(target[-1], value)
+
+
+def _rename(node: dict[str, Any], old: str, new: str) -> None:
+    """Rename a key in place, at its position."""
+    items = [(new if key == old else key, value) for key, value in node.items()]
+    node.clear()
+    node.update(items)
+
+
+def _replace_value(node: Any, path: list[str], values: Mapping[str, str]) -> None:
+    if not isinstance(node, dict):
+        return
+    part, *rest = path
+    for key in _children(node, part):
+        if rest:
+            _replace_value(node[key], rest, values)
+        elif isinstance(node[key], str):
+            node[key] = values.get(node[key], node[key])
+
+
+def _replace_components(node: Any, path: list[str], names: Mapping[str, str]) -> None:
+    if not isinstance(node, dict):
+        return
+    part, *rest = path
+    for key in _children(node, part):
+        if rest:
+            _replace_components(node[key], rest, names)
+        else:
+            node[key] = _component(node[key], names)
+
+
+def _component(value: Any, names: Mapping[str, str]) -> Any:
+    """Return a component, or several, with the names of this release, and with those of components in its options."""
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, list):
+        return [_component(each, names) for each in value]
+    if not isinstance(value, dict):
+        return value
+    name = names.get(value["name"], value["name"]) if isinstance(value.get("name"), str) else None
+    renamed = COMPONENT_OPTIONS.get(name, {}) if name is not None else {}
+    options = {renamed.get(key, key): below for key, below in value.items()}
+    # an option can be a component of the same kind, by a mapping with its name
+    options = {key: _component(below, names) if isinstance(below, dict) else below for key, below in options.items()}
+    return options if name is None else {**options, "name": name}
