@@ -27,6 +27,8 @@ RECIPE_KEYS: Mapping[str, str] = {
     "STAGE.precision": "policy.dtype",
     "evaluation.every": "evaluation.interval_steps",
     "evaluation.during": "evaluation.interval_episodes",
+    "STAGE.until.measure": "STAGE.until.monitor",
+    "STAGE.until.least": "STAGE.until.min_delta",
 }
 """Old key → new key, dotted. `NAME` stands for any key of a mapping by name. A key
 below a renamed key is listed with its new parent: `offline_mixture.share`, not `stored.share`."""

@@ -30,7 +30,7 @@ def test_success_is_reached_in_the_mean_and_not_by_one_lucky_step():
 
 
 def test_a_plateau_is_no_gain_over_the_best_before():
-    until = UntilSettings(plateau=2, window=1, least=0.25)
+    until = UntilSettings(plateau=2, window=1, min_delta=0.25)
     assert reached_in(rows([0.0, 0.5, 0.5]), until, measure="reward") is None  # one step since 0.5
     assert reached_in(rows([0.0, 0.5, 0.5, 0.75]), until, measure="reward") is None  # 0.75 is 0.25 better
     said = reached_in(rows([0.0, 0.5, 0.7, 0.7]), until, measure="reward")
@@ -38,7 +38,7 @@ def test_a_plateau_is_no_gain_over_the_best_before():
 
 
 def test_of_a_loss_less_is_better_and_steps_that_measured_nothing_do_not_count():
-    until = UntilSettings(plateau=1, window=2, least=0.0)
+    until = UntilSettings(plateau=1, window=2, min_delta=0.0)
     falling = rows([4.0, None, 3.0, 2.0, 1.0], "loss")
     assert reached_in(falling, until, measure="loss") is None
     risen = reached_in([*falling, *rows([3.0], "loss")], until, measure="loss")  # (1 + 3) / 2 after (2 + 1) / 2
@@ -53,7 +53,7 @@ def test_of_a_loss_less_is_better_and_steps_that_measured_nothing_do_not_count()
     st.sampled_from(["reward", "loss"]),
 )
 def test_a_plateau_is_what_patience_counts(values, plateau, window, least, measure):
-    until = UntilSettings(plateau=plateau, window=window, least=least)
+    until = UntilSettings(plateau=plateau, window=window, min_delta=least)
     name = {"reward": "reward/mean", "loss": "loss"}[measure]
     better = -1 if measure == "loss" else 1
     told = reached_in(rows(values, name), until, measure=measure) is not None
@@ -81,9 +81,13 @@ def test_the_end_is_said_by_its_name():
     ("key", "until", "said"),
     [
         ("reinforcement", "{window: 2}", "until: ends nothing: set success or plateau"),
-        ("reinforcement", "{success: 0.5, least: 0.1}", "least: has no effect: reinforcement.until.plateau is not set"),
+        (
+            "reinforcement",
+            "{success: 0.5, min_delta: 0.1}",
+            "min_delta: has no effect: reinforcement.until.plateau is not set",
+        ),
         ("supervised", "{success: 0.5}", "supervised.until.success: supervised samples no episodes"),
-        ("supervised", "{plateau: 2, window: 1, measure: reward}", "measure: supervised samples no episodes"),
+        ("supervised", "{plateau: 2, window: 1, monitor: reward}", "monitor: supervised samples no episodes"),
         ("reinforcement", "{plateau: 95}", "until: is never reached: with window 10 it takes 105 steps"),
     ],
 )
@@ -100,7 +104,7 @@ def test_a_warm_up_that_ends_by_itself_is_a_stage_of_its_own():
 @pytest.mark.slow
 def test_a_run_killed_anywhere_ends_where_it_would_have(tmp_path):
     changes = ["ablations=null", "supervised=null", "reinforcement.steps=9", "reinforcement.checkpoint_every=2"]
-    until = "reinforcement.until={plateau: 2, window: 2, least: 0.6}"
+    until = "reinforcement.until={plateau: 2, window: 2, min_delta: 0.6}"
     resolved = load_recipe("demo", [*SMALL, *changes, until, "reward=tests_small:parity"])
     lines = []
     progress = Progress(quiet=True)

@@ -111,7 +111,7 @@ def _until(stage: str, settings: OptimizerSettings) -> Iterator[tuple[str, str]]
     if until.success is None and until.plateau is None:
         yield f"{stage}.until", "ends nothing: set success or plateau"
     if stage not in SAMPLES:
-        for key, is_set in (("success", until.success is not None), ("measure", until.measure == "reward")):
+        for key, is_set in (("success", until.success is not None), ("monitor", until.monitor == "reward")):
             if is_set:
                 yield f"{stage}.until.{key}", f"{stage} samples no episodes; measure its loss (plateau)"
     shortest = until.window + (until.plateau or 0) if until.success is None else until.window
@@ -195,7 +195,7 @@ def _decay_needs_a_share(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def _until_needs_a_plateau(recipe: Recipe) -> Iterator[tuple[str, str]]:
     for stage, settings in recipe.own_stages.items():
         if settings.until is not None and settings.until.plateau is None:
-            for key in ("measure", "least"):
+            for key in ("monitor", "min_delta"):
                 yield f"{stage}.until.{key}", f"{stage}.until.plateau is not set"
 
 

@@ -26,10 +26,10 @@ class UntilSettings(Settings):
     """The share of episodes that solve their task, in the mean over `window` steps; of stages that sample."""
     plateau: int | None = Field(None, ge=1)
     """So many steps in which the mean over `window` steps is no better than it was before."""
-    measure: Literal["reward", "loss"] | None = None
-    """Of what the plateau is; null: the reward where episodes are sampled, else the loss."""
-    least: float = Field(0.01, ge=0)
-    """What counts as better."""
+    monitor: Literal["reward", "loss"] | None = None
+    """Metric of `plateau`; null: the reward if the stage samples episodes, otherwise the loss."""
+    min_delta: float = Field(0.01, ge=0)
+    """Smallest change of the metric that counts as an improvement."""
     window: int = Field(10, ge=1)
     """Steps a mean is over."""
 

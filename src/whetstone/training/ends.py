@@ -47,7 +47,7 @@ def reached_in(rows: Sequence[Mapping[str, Any]], until: UntilSettings, *, measu
 
         m_t = mean of the last `window` values at step t
         success:   m_t ≥ success
-        plateau:   max m over the last `plateau` steps < max m before them + least      (of a loss: −m)
+        plateau:   max m over the last `plateau` steps < max m before them + min_delta      (of a loss: −m)
 
     Steps that measured nothing (no episode could be scored) do not count.
 
@@ -60,12 +60,13 @@ def reached_in(rows: Sequence[Mapping[str, Any]], until: UntilSettings, *, measu
         if means and means[-1] >= until.success:
             return f"success: {means[-1]:.3f} in the mean of {until.window} steps"
     if until.plateau is not None:
-        measure = until.measure or measure
+        measure = until.monitor or measure
         sign = -1 if measure == "loss" else 1
         means = [sign * mean for mean in _moving(_values(rows, _MEASURED[measure]), until.window)]
         before, since = means[: -until.plateau], means[-until.plateau :]
-        if before and max(since) < max(before) + until.least:
-            return f"plateau: {measure} {sign * max(before):.4g}, no better by {until.least:g} in {until.plateau} steps"
+        if before and max(since) < max(before) + until.min_delta:
+            best, change = f"{measure} {sign * max(before):.4g}", f"{until.min_delta:g}"
+            return f"plateau: {best}, no better by {change} in {until.plateau} steps"
     return None
 
 
