@@ -186,7 +186,7 @@ async def utilisation(ahead: int, bound: int, *, places: int, sigma: float, fold
         next_number=0,
         max_staleness=bound,
         in_order=ahead == 0,
-        max_faults=0,
+        max_failures=0,
     )
     SlowEnvironment.busy, began = 0.0, time.perf_counter()
     stream.start()

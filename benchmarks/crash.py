@@ -42,7 +42,10 @@ from whetstone.trajectory import Score, Task, Trajectory
 STEPS, GROUPS, GROUP = 6, 2, 4
 EVENTS = 230
 """About as many as a run has."""
-POLICY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}"
+POLICY = (
+    "policy.tiny={vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, "
+    "context_length: 256}"
+)
 TALK = ["reward=crash:parity", "environment={name: 'crash:Talk', max_turns: 4, tools: null, max_calls_per_turn: null}"]
 SMALL = [
     *TALK,

@@ -100,7 +100,8 @@ _CALLS: dict[str, dict[str, Any]] = {
 OVERRIDES = [
     "ablations=null",
     "reward=end_to_end:parity",
-    "policy.tiny={vocabulary: 512, hidden: 128, layers: 4, heads: 4, intermediate: 384, context_length: 512}",
+    "policy.tiny={vocab_size: 512, hidden_size: 128, num_layers: 4, num_heads: 4, intermediate_size: 384, "
+    "context_length: 512}",
     "tasks.kinds={product_then_sum: 1, sum_then_product: 1}",
     f"environment.max_turns={TURNS}",
     "evaluation.episodes=32",

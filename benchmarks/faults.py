@@ -43,7 +43,7 @@ OVERRIDES = [
     "policy.tiny=null",
     "environment.tools=[faults:pocket_calculator]",
     "environment.tool_timeout_seconds=1",
-    "reinforcement.max_faults=400",
+    "reinforcement.max_failures=400",
 ]
 
 

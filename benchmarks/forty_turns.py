@@ -112,7 +112,14 @@ async def odd(trajectory: Trajectory, task: Task) -> Score:
 
 def recipe_of(seed: int, **changes: Any) -> Any:
     """What both ways have in common."""
-    tiny = {"vocabulary": 300, "hidden": 48, "layers": 2, "heads": 4, "intermediate": 96, "context_length": 4096}
+    tiny = {
+        "vocab_size": 300,
+        "hidden_size": 48,
+        "num_layers": 2,
+        "num_heads": 4,
+        "intermediate_size": 96,
+        "context_length": 4096,
+    }
     keys: dict[str, Any] = {
         "extends": "demo",
         "seed": seed,

@@ -28,7 +28,8 @@ METHODS = (
     "otc", "matchtir", "memory-folding",
 )  # fmt: skip
 SMALL = (
-    "policy.tiny.hidden=16", "policy.tiny.heads=2", "policy.tiny.layers=1", "policy.tiny.intermediate=16",
+    "policy.tiny.hidden_size=16", "policy.tiny.num_heads=2", "policy.tiny.num_layers=1",
+    "policy.tiny.intermediate_size=16",
     "supervised.steps=2", "supervised.batch_size=4", "reinforcement.steps=2", "reinforcement.tasks_per_step=4",
     "rollout.group_size=4", "rollout.max_new_tokens=6", "evaluation.episodes=2",
 )  # fmt: skip

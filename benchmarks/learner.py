@@ -142,7 +142,7 @@ class Padded:
     def step(self, segments: Sequence[Segment]) -> None:
         """One update."""
         self.gradient(segments)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), SETTINGS.max_gradient_norm)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), SETTINGS.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -162,7 +162,7 @@ def surrogate(outputs: Any, micro: Any) -> Any:
 def learner_of(size: str, kind: type[ModelTrainer] = ModelTrainer, *, share: bool = True) -> ModelTrainer:
     """Ours, computed in what suits the model and the machine."""
     policy = cast_policy(Policy(model_of(size), None), "auto")
-    return kind(policy, SETTINGS.model_copy(update={"share_prefixes": share}))
+    return kind(policy, SETTINGS.model_copy(update={"prefix_sharing": share}))
 
 
 def peer_of(size: str, rows: int, *, whole: bool = False) -> Padded:

@@ -22,7 +22,14 @@ from whetstone.training import train
 
 LETTERS = "QRST"
 QUESTIONS = ("Pick one.", "Which way?", "How long?", "Your turn!")
-TINY = {"vocabulary": 300, "hidden": 48, "layers": 2, "heads": 4, "intermediate": 96, "context_length": 192}
+TINY = {
+    "vocab_size": 300,
+    "hidden_size": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "intermediate_size": 96,
+    "context_length": 192,
+}
 
 
 def correction(letter: str) -> str:

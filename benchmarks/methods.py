@@ -37,7 +37,7 @@ COMMON = [
     "reinforcement.minibatches=2",
     "reinforcement.decay_fraction=0.5",
 ]
-_WARM, _SUCCESS = ["critic={warm_up: 4}"], ["critic={loss: success}"]
+_WARM, _SUCCESS = ["critic={warmup_updates: 4}"], ["critic={loss: success}"]
 _SLOWER = ["reinforcement.learning_rate=3.0e-4"]
 """For estimators without a baseline of the task: the demo's rate is for ones that have it."""
 _GRADIENT, _FORKED = ["objective=policy_gradient"], ["rollout.strategy=forked"]
@@ -48,12 +48,12 @@ METHODS: dict[str, dict[str, list[str]]] = {
         **{name: [] for name in ADVANTAGES},
         "turn_gae": _WARM,
         "token_gae": _WARM,
-        "one_step": ["critic={loss: success, warm_up: 4}"],
+        "one_step": ["critic={loss: success, warmup_updates: 4}"],
         "digirl": [*_SUCCESS, *_GRADIENT],
         "webrl": [*_SUCCESS, "objective=advantage_regression"],
-        "archer": ["critic={warm_up: 8, learning_rate: 0.03}", *_GRADIENT, *_SLOWER],
+        "archer": ["critic={warmup_updates: 8, learning_rate: 0.03}", *_GRADIENT, *_SLOWER],
         "mira": [*_WARM, *_CALLS],
-        "spa": ["critic={warm_up: 6}", "advantage.grounding_weight=0.05"],
+        "spa": ["critic={warmup_updates: 6}", "advantage.grounding_weight=0.05"],
         "matchtir": _CALLS,
         "ui_s1": _CALLS,
         "toolpo": _CALLS,

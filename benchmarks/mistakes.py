@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 RECIPE = """\
-policy: {tiny: {vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 192}}
+policy: {tiny: {vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, \
+context_length: 192}}
 chat: {format: compact}
 tasks: {source: jsonl, path: shop.jsonl, held_out_share: 0.5}
 environment: {tools: ["shop:price"], max_turns: 2}
@@ -346,8 +347,8 @@ MISTAKES = (
     ),
     Mistake(
         "beginning behind an expert who is not there",
-        "train shop.yaml 'rollout.start={name: expert_prefix, until: 3}'",
-        "rollout.start: the task source has no expert to begin behind",
+        "train shop.yaml 'rollout.start_states={name: expert_prefix, until: 3}'",
+        "rollout.start_states: needs the turns of an expert, and the task source has none",
     ),
     Mistake(
         "self-play in a world of one seat",

@@ -49,7 +49,8 @@ from whetstone.training.supervised import demonstrated
 from whetstone.trajectory import Trajectory
 
 _TOY = [
-    "policy.tiny.hidden=16", "policy.tiny.heads=2", "policy.tiny.layers=1", "policy.tiny.intermediate=16",
+    "policy.tiny.hidden_size=16", "policy.tiny.num_heads=2", "policy.tiny.num_layers=1",
+    "policy.tiny.intermediate_size=16",
     "supervised.batch_size=4", "rollout.group_size=2", "evaluation.episodes=4", "rollout.max_in_flight=16",
 ]  # fmt: skip
 _STORED = 100_000
@@ -90,7 +91,7 @@ _SEEN = {"name": "frozen_lake", "actions": "text", "instruction": "", "view": "a
 _LAKE = (
     "tasks={source: frozen_lake, side: 4, moves: [2, 5]}",
     f"environment={json.dumps(_SEEN)}",
-    "policy.tiny.hidden=64", "policy.tiny.intermediate=128",
+    "policy.tiny.hidden_size=64", "policy.tiny.intermediate_size=128",
 )  # fmt: skip
 """A lake of which one sees four sides and where the goal lies: prompts of a few tokens, learned in seconds."""
 _SMALL = Size(80, 0.5, 24, 10, 8, 4, episodes=60, online_rate=5e-4, changes=_LAKE)
@@ -262,10 +263,10 @@ def hybrid(bench: Bench) -> Found:
     data = bench.stored("mixed", [bench.good, bench.poor])
     stored = {"data": str(data)}
     offline = bench.offline(data)
-    judged = {"advantage": "turn_gae", "critic": {"warm_up": 2}}
-    sure = {"critic": {"ensemble": 4, "pessimism": "min"}}
+    judged = {"advantage": "turn_gae", "critic": {"warmup_updates": 2}}
+    sure = {"critic": {"ensemble_size": 4, "pessimism": "min"}}
     smooth = {"smoothness": {"noise": 0.05, "policy": 0.1, "value": 0.1}}
-    weighed = {"objective": "policy_gradient", "critic": {"ensemble": 4, "pessimism": "deviation"}}
+    weighed = {"objective": "policy_gradient", "critic": {"ensemble_size": 4, "pessimism": "deviation"}}
     contenders: dict[str, list[dict[str, Any]]] = {
         "online": [offline, bench.online()],
         "stored beside fresh": [offline, bench.online(stored={**stored, "share": 0.5})],
@@ -293,7 +294,7 @@ def hybrid(bench: Bench) -> Found:
 def simulator(bench: Bench) -> Found:
     """The same offline stage on episodes of the real lake, then reinforcement on the lake whose holes hold."""
     data = str(bench.stored("mixed", [bench.good, bench.poor]))
-    critic = {"advantage": "turn_gae", "critic": {"warm_up": 2}}
+    critic = {"advantage": "turn_gae", "critic": {"warmup_updates": 2}}
     simulated = {**_SEEN, "name": "offline:ThickIce"}
     begun = bench.offline(Path(data)) | critic
     contenders: dict[str, dict[str, Any]] = {

@@ -88,7 +88,8 @@ class Size:
 
 
 TINY_CHANGES = [
-    "policy.tiny={vocabulary: 340, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}",
+    "policy.tiny={vocab_size: 340, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, "
+    "context_length: 256}",
     "rollout.max_new_tokens=6", "rollout.group_size=2", "reward=rounds:anything",
 ]  # fmt: skip
 """Of a run that is to say nothing; its reward differs between what an untrained model samples."""

@@ -39,7 +39,10 @@ RESULTS = Path(__file__).parent / "results"
 GOAL = 0.9
 CLIENTS = 64
 _DRAWN = re.compile(rb'"completion_tokens": ?(\d+)')
-SMALL = "policy.tiny={vocabulary: 340, hidden: 16, layers: 1, heads: 1, intermediate: 16, context_length: 256}"
+SMALL = (
+    "policy.tiny={vocab_size: 340, hidden_size: 16, num_layers: 1, num_heads: 1, intermediate_size: 16, "
+    "context_length: 256}"
+)
 """Of the soak: what is looked at is the server, not the model."""
 
 

@@ -29,7 +29,7 @@ from whetstone.record.checkpoint import latest_checkpoint
 
 METHODS = ("dr-grpo", "rloo", "gspo", "gmpo", "cispo", "opo")
 SMALL = (
-    "policy.tiny.hidden=64", "policy.tiny.intermediate=128", "supervised.steps=100", "reinforcement.steps=3",
+    "policy.tiny.hidden_size=64", "policy.tiny.intermediate_size=128", "supervised.steps=100", "reinforcement.steps=3",
     "reinforcement.tasks_per_step=4", "evaluation.episodes=20", "ablations=null",
 )  # fmt: skip
 RESULTS = Path(__file__).parent / "results"

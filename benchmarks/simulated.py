@@ -55,12 +55,12 @@ COMMON = [
     f"rollout.group_size={GROUP}",
     # an untrained model hardly ends a turn by itself: a digit ends it, some fifteen tokens on
     "rollout.max_new_tokens=160",
-    "rollout.stop=['1', '2', '3', '4', '5', '7']",
+    "rollout.stop_strings=['1', '2', '3', '4', '5', '7']",
     "policy.tiny.context_length=1024",
     f"reinforcement.tasks_per_step={GROUPS}",
     "reinforcement.checkpoint_every=1000",
     "evaluation.episodes=2",
-    "reinforcement.max_mismatch=.inf",
+    "reinforcement.max_mismatch_kl=.inf",
 ]
 
 

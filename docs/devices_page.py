@@ -34,7 +34,7 @@ KEYS: list[tuple[str, type[BaseModel], tuple[str, ...]]] = [
     ("teacher", TeacherSettings, ("device", "offload")),
     ("reinforcement", ReinforcementSettings, ("reference_device", "reference_offload")),
     ("reinforcement", OptimizerSettings, ("optimizer_offload", "activation_checkpointing", "micro_batch_tokens",
-                                          "logit_megabytes")),
+                                          "logits_memory_mb")),
 ]  # fmt: skip
 """(section, settings, keys) in the order of the page; those of an optimiser are the warm-up's, too."""
 BEHIND = """

@@ -68,20 +68,20 @@ GIVEN = {"group_size", "max_turns", "seed", "steps", "source", "stored_groups", 
 
 PRIMITIVES: list[tuple[str, str, Mapping[str, Any]]] = [
     ("Sample and fork", "`rollout.strategy:`, how the trajectories of one task come about.", STRATEGIES),
-    ("Allocate", "`rollout.allocate:`, how much a group may use.", ALLOCATIONS),
-    ("Start", "`rollout.start:`, where the episodes of a group begin.", STARTS),
+    ("Budget allocation", "`rollout.budget_allocation:`, the group size and turn limit of each group.", ALLOCATIONS),
+    ("Start states", "`rollout.start_states:`, the states from which the episodes of a group start.", STARTS),
     (
         "Context transforms",
         "`rollout.context_transforms:`, a list, in order; what the policy reads beside what the environment said.",
         CONTEXT_TRANSFORMS,
     ),
-    ("Stop", "`rollout.stops:`, a list; when an episode is to end before its time.", STOPS),
+    ("Early stopping", "`rollout.early_stopping:`, a list of conditions that end an episode early.", STOPS),
     (
         "Environment wrapper",
         "`rollout.environment_wrapper:`, who answers in the environment's place.",
         ENVIRONMENT_WRAPPERS,
     ),
-    ("Rewrite", "`rollout.rewrites:`, a list; what becomes of what was said so far.", REWRITES),
+    ("Context rewrites", "`rollout.context_rewrites:`, a list of rewrites of the conversation history.", REWRITES),
     ("Replay", "`rollout.replay:`, a list; what stored trajectories are learned from.", REPLAY),
     (
         "Trajectory filters",
@@ -107,12 +107,12 @@ parts for those it needs; one that names none samples independent episodes of th
 curriculum: {name: ucb, kinds: [easy, hard]}       # task distribution
 rollout:
   strategy: {name: entropy_branching, roots: 4}    # sample, fork, and how many of each
-  allocate: {name: horizon_stages, turns: [4, 8], every: 50}
-  start: {name: expert_prefix, until: 40}
+  budget_allocation: {name: horizon_stages, turns: [4, 8], every: 50}
+  start_states: {name: expert_prefix, until: 40}
   context_transforms: [{name: budget_line, budgets: [3, 6]}]
-  stops: [void_turn]
+  early_stopping: [void_turn]
   environment_wrapper: try_again
-  rewrites: [{name: summary, tokens: 2000}]
+  context_rewrites: [{name: summary, tokens: 2000}]
   replay: [success_replay]
   trajectory_filters: [resample_on_correct]
   dynamic_sampling: informative
@@ -122,10 +122,10 @@ In one step: task distribution → allocate → start → view → { sample, for
 score → rewrite → refill → inject → select → advantage → (what is only masked) → update → what is remembered. The second
 half is one function, `training/one_step.py`. Task generation is a task source.
 
-What a part remembers from step to step (a buffer, a bandit, a library) is bounded, in the checkpoint, and a function
-of the groups on record: a run that was killed remembers what it would have. All chance comes from a seed made of run,
-step, group and part. What a part has to say of itself is in `metrics.jsonl` under its name; what was spent on a group,
-whatever became of it, under `cost_per_group/`: sampled tokens, tokens of shared prefixes nobody drew again, tool calls,
+The state of a part (a buffer, a bandit, a library) is bounded, stored in the checkpoint, and a function of the recorded
+groups: a resumed run has the same state as one that was not interrupted. All randomness derives from a seed made of
+run, step, group and part. The metrics of a part are in `metrics.jsonl` under its name. The cost of a group, also of one
+that is not used, is under `cost_per_group/`: sampled tokens, tokens of shared prefixes that were reused, tool calls,
 environment steps.
 
 What branching costs and whether it learns as well: [the table](../benchmarks/results/branching.md); whether void turns

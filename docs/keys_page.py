@@ -50,11 +50,11 @@ runs. `whetstone recipes show RECIPE` prints a recipe whole and where each value
 default again. Beside these keys a file has `extends: RECIPE`, whose keys it begins with, and `with: [METHOD, …]`,
 methods laid over it.
 
-A *part* is a name, or a mapping with its name and options: `stops: [void_turn]`, `objective: {name: clipped,
+A *part* is a name, or a mapping with its name and options: `early_stopping: [void_turn]`, `objective: {name: clipped,
 clip_high: 0.28}`. Its name is one of ours, or `package.module:name` of yours.
-[What each can be told](#options-of-parts) stands below;
+[Options of parts](#options-of-parts) lists the options of each;
 [methods](methods.md), [rollout](rollout.md), [rewards](rewards.md), [tools](tools.md) and
-[environments](environments.md) say what they are.
+[environments](environments.md) describe them.
 
 """
 OPTIONS = """## Options of parts
@@ -70,11 +70,11 @@ KINDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("judges, where a reward asks one", JUDGES),
     ("curriculum", CURRICULA),
     ("rollout.strategy", STRATEGIES),
-    ("rollout.allocate", ALLOCATIONS),
-    ("rollout.start", STARTS),
+    ("rollout.budget_allocation", ALLOCATIONS),
+    ("rollout.start_states", STARTS),
     ("rollout.context_transforms", CONTEXT_TRANSFORMS),
-    ("rollout.stops", STOPS),
-    ("rollout.rewrites", REWRITES),
+    ("rollout.early_stopping", STOPS),
+    ("rollout.context_rewrites", REWRITES),
     ("rollout.environment_wrapper", ENVIRONMENT_WRAPPERS),
     ("rollout.replay", REPLAY),
     ("rollout.trajectory_filters", TRAJECTORY_FILTERS),
@@ -92,8 +92,8 @@ KINDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 _UNITS = (
     (r"seconds$", "seconds"),
     (r"_fraction$|^share$|^held_out$|^(success|drop)$", "share"),
-    (r"tokens$|^context_length$|^vocabulary$", "tokens"),
-    (r"megabytes$", "MB"),
+    (r"tokens$|^context_length$|^vocab_size$", "tokens"),
+    (r"^logits_memory_mb$", "MB"),
     (r"(^|_)steps$|^checkpoint_every$|^keep_every$|^held_out_every$|^plateau$", "steps"),
     (r"(^|_)episodes$|^max_in_flight$", "episodes"),
     (r"turns$", "turns"),

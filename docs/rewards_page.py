@@ -34,7 +34,7 @@ group (`compared`), once the group is whole.
 
 **What goes wrong in a reward is never a number.** An exception, a value that is not finite, a judge that is down or
 answers in prose, a sandbox that died: the episode leaves every statistic, ends by `error` or `infrastructure`, is
-counted in the metrics, and too many of them stop the run (`reinforcement.max_faults`).
+counted in the metrics, and too many of them stop the run (`reinforcement.max_failures`).
 
 ## Sums of terms
 

@@ -61,7 +61,7 @@ class Numbers(Generated):
 
 
 RECIPE = {
-    "policy": {"tiny": {"vocabulary": 300, "hidden": 64, "layers": 2, "heads": 2, "context_length": 128}},
+    "policy": {"tiny": {"vocab_size": 300, "hidden_size": 64, "num_layers": 2, "num_heads": 2, "context_length": 128}},
     "chat": {"format": "compact"},
     "tasks": {"source": Numbers},
     "environment": {"name": Guess, "actions": "text", "max_turns": 6},

@@ -60,7 +60,7 @@ class SecondThoughts:
         return Group(task, (parent, *await asyncio.gather(*rest)))
 
 
-# allocate: rollout.allocate=primitives:ShortAtFirst
+# allocate: rollout.budget_allocation=primitives:ShortAtFirst
 class ShortAtFirst:
     """Two turns in the first ten steps, then as many as the recipe allows."""
 
@@ -68,7 +68,7 @@ class ShortAtFirst:
         return Allowance(max_turns=2 if occasion.step < 10 else None)
 
 
-# start: rollout.start=primitives:BehindTheExpert
+# start: rollout.start_states=primitives:BehindTheExpert
 class BehindTheExpert:
     """Every second group begins behind the first turn of an expert, whose words are read and not trained."""
 
@@ -97,7 +97,7 @@ class TurnsLeft:
         return (*messages, user(f"{so_far.max_turns - len(so_far.turns)} left"))
 
 
-# stop: rollout.stops=[primitives:SameCallTwice]
+# stop: rollout.early_stopping=[primitives:SameCallTwice]
 class SameCallTwice:
     """Ends an episode that makes the same call again."""
 
@@ -106,7 +106,7 @@ class SameCallTwice:
         return len(calls) > len(set(calls))
 
 
-# rewrite: rollout.rewrites=[primitives:AsksForASummary]
+# rewrite: rollout.context_rewrites=[primitives:AsksForASummary]
 class AsksForASummary:
     """Behind the third turn the policy is asked, once, for what it knows so far."""
 

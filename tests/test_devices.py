@@ -134,8 +134,8 @@ def learned(policy, segments, **changes):
 
 LEARNERS = {
     "trees": {},
-    "padded": {"share_prefixes": False, "micro_batch_tokens": 64},
-    "few logits": {"logit_megabytes": 1},
+    "padded": {"prefix_sharing": False, "micro_batch_tokens": 64},
+    "few logits": {"logits_memory_mb": 1},
     "checkpointing": {"activation_checkpointing": True},
     "muon": {"optimizer": "muon", "weight_decay": 0.1},
 }

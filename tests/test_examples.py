@@ -9,7 +9,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = {
-    "policy": {"tiny": {"hidden": 16, "heads": 2, "layers": 1, "intermediate": 16}},
+    "policy": {"tiny": {"hidden_size": 16, "num_heads": 2, "num_layers": 1, "intermediate_size": 16}},
     "supervised": {"steps": 2, "batch_size": 4},
     "rollout": {"group_size": 2, "max_new_tokens": 4},
     "reinforcement": {"steps": 2, "tasks_per_step": 2},

@@ -25,7 +25,9 @@ PROTOCOLS = sorted(
 )
 QUIET = Progress(quiet=True)
 TINY = {
-    "policy": {"tiny": {"vocabulary": 300, "hidden": 16, "heads": 2, "layers": 1, "intermediate": 16}},
+    "policy": {
+        "tiny": {"vocab_size": 300, "hidden_size": 16, "num_heads": 2, "num_layers": 1, "intermediate_size": 16}
+    },
     "chat": {"format": "compact"},
     "tasks": {"source": "arithmetic"},
     "rollout": {"group_size": 2, "max_new_tokens": 6},

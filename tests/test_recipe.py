@@ -10,7 +10,7 @@ from whetstone.errors import RecipeError
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 
 MINIMAL = """\
-policy: {tiny: {hidden: 16, heads: 2, layers: 1}}
+policy: {tiny: {hidden_size: 16, num_heads: 2, num_layers: 1}}
 tasks: {source: arithmetic}
 environment: {tools: [pocket_calculator]}
 chat: {format: compact}
@@ -48,7 +48,7 @@ def test_defaults_fill_what_is_not_written(tmp_path):
         (MINIMAL.replace("reward: exact_number\n", ""), "mine  reward: is needed and not set"),
         (MINIMAL.replace("reinforcement: {steps: 3}", ""), "neither supervised nor reinforcement is set"),
         (MINIMAL.replace("tiny: {", "path: x, tiny: {"), "mine.yaml:1  policy: set either path"),
-        (MINIMAL.replace("heads: 2", "heads: 3"), "must divide hidden (16), got 3"),
+        (MINIMAL.replace("num_heads: 2", "num_heads: 3"), "must divide hidden_size (16), got 3"),
         ("a: [", "mine.yaml:1  not YAML"),
         ("- a\n", "mine.yaml:1  a recipe is a mapping"),
         ("extends: mine.yaml\n", "extends itself"),

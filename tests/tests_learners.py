@@ -23,7 +23,7 @@ from whetstone.scaling.learners.shard_trainer import Frozen
 from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
 
 FORMS = {
-    "packed": ["reinforcement.share_prefixes=false"],
+    "packed": ["reinforcement.prefix_sharing=false"],
     "shared-prefix": ["reinforcement.reference_kl=0.1", "reinforcement.entropy={weight: 0.01}"],
     "critic": ["advantage=token_gae", "critic={}"],
     "preference": ["objective=dpo", "advantage=null"],
@@ -87,7 +87,7 @@ def groups(count=2, size=3, *, retold=False):
 
 def assembled(*changes, policy=None):
     small = [change for change in SMALL if not change.startswith("supervised.")]
-    steps = ["reinforcement.warmup_fraction=0", "reinforcement.max_mismatch=.inf", "reinforcement.optimizer=adamw"]
+    steps = ["reinforcement.warmup_fraction=0", "reinforcement.max_mismatch_kl=.inf", "reinforcement.optimizer=adamw"]
     return assemble(load_recipe("demo", [*small, "supervised=null", "ablations=null", *steps, *changes]), policy)
 
 

@@ -17,7 +17,10 @@ from whetstone.serving import Episodes, Keys, Server, Speaker, application
 from whetstone.serving.connections import runner
 from whetstone.serving.people import PeopleQueue, people_routes
 
-TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 768}"
+TINY = (
+    "policy.tiny={vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, "
+    "context_length: 768}"
+)
 TOOL = {
     "type": "function",
     "function": {

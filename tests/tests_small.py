@@ -14,10 +14,10 @@ from whetstone.reporting import Progress
 from whetstone.trajectory import Score, Task
 
 SMALL = [
-    "policy.tiny.hidden=16",
-    "policy.tiny.heads=2",
-    "policy.tiny.layers=1",
-    "policy.tiny.intermediate=16",
+    "policy.tiny.hidden_size=16",
+    "policy.tiny.num_heads=2",
+    "policy.tiny.num_layers=1",
+    "policy.tiny.intermediate_size=16",
     "supervised.steps=2",
     "supervised.batch_size=4",
     "reinforcement.steps=2",

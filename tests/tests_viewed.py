@@ -8,7 +8,7 @@ from whetstone.reporting import Journal, write_trajectories
 from whetstone.trajectory import Author, CallRecord, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
 
 RECIPE = """title: Sums with a tool
-policy: {tiny: {hidden: 8}}
+policy: {tiny: {hidden_size: 8}}
 tasks: {source: arithmetic}
 reinforcement: {steps: 40, tasks_per_step: 2, learning_rate: 0.001}
 supervised: {steps: 5}

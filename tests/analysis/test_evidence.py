@@ -218,7 +218,7 @@ TOY = """
 question: Does it run?
 recipe:
   extends: demo
-  policy: {tiny: {hidden: 16, heads: 2, layers: 1, intermediate: 16}}
+  policy: {tiny: {hidden_size: 16, num_heads: 2, num_layers: 1, intermediate_size: 16}}
   supervised: {steps: 2, batch_size: 4}
   reinforcement: {steps: 2, tasks_per_step: 2}
   rollout: {group_size: 2, max_new_tokens: 6}

@@ -55,7 +55,7 @@ def test_a_stop_ends_the_turn_behind_it():
     _, trajectories = played("rollout.max_new_tokens=40")
     texts = [turn.message.text for t in trajectories for turn in t.turns]
     stop = next(letter for text in texts for letter in text[:-3] if letter.isalnum())
-    assembly, stopped = played("rollout.max_new_tokens=40", f'rollout.stop=["{stop}"]')
+    assembly, stopped = played("rollout.max_new_tokens=40", f'rollout.stop_strings=["{stop}"]')
     for trajectory in stopped:
         for turn in trajectory.turns:
             assert stop not in assembly.policy.tokenizer.decode(turn.action.ids[:-1])

@@ -126,10 +126,10 @@ def test_a_tiny_model_and_its_adapters_have_as_many_parameters_as_were_counted()
 
 @pytest.mark.slow
 @pytest.mark.skipif(DEVICE != NAME, reason="bytes are counted on the device in memory of the CPU")
-@pytest.mark.parametrize("way", [{}, {"activation_checkpointing": True}, {"logit_megabytes": 1}])
+@pytest.mark.parametrize("way", [{}, {"activation_checkpointing": True}, {"logits_memory_mb": 1}])
 def test_a_pass_takes_no_more_than_was_said_and_not_much_less(way):
     policy = placed(build_tiny(["x"], hidden=64, heads=2, layers=6, intermediate=128, context_length=256), THERE)
-    settings = OptimizerSettings(share_prefixes=False, **way)
+    settings = OptimizerSettings(prefix_sharing=False, **way)
     segments = [segment([k % 200 for k in range(start, start + 50)], [True] * 50) for start in range(10)]
     trainer = ModelTrainer(policy, settings)
     trainer.step(segments, lambda outputs, _: supervised(outputs.logprobs))

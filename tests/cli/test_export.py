@@ -16,7 +16,7 @@ IDS = torch.arange(12).unsqueeze(0)
 def tuned(tmp_path):
     """Adapters that have learned something, beside what they stand on."""
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=2, intermediate=16, context_length=64, seed=3)
-    add_adapters(policy.model, rank=4, alpha=8, targets="all-linear", dora=False, seed=1)
+    add_adapters(policy.model, rank=4, alpha=8, target_modules="all-linear", dora=False, seed=1)
     numbers = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in policy.trained():

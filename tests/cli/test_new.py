@@ -11,10 +11,10 @@ from tests_cli import whetstone
 from whetstone.cli.new import KINDS, written_files
 
 SMALL = [
-    "policy.tiny.hidden=16",
-    "policy.tiny.layers=1",
-    "policy.tiny.intermediate=16",
-    "policy.tiny.heads=2",
+    "policy.tiny.hidden_size=16",
+    "policy.tiny.num_layers=1",
+    "policy.tiny.intermediate_size=16",
+    "policy.tiny.num_heads=2",
     "supervised.steps=2",
     "rollout.group_size=2",
     "reinforcement.steps=2",

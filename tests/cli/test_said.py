@@ -45,7 +45,7 @@ def test_going_on_where_nothing_is_starts_and_says_so(shop):
     ("command", "unread"),
     [
         (("evaluate", "runs/shop", "reinforcement.steps=99"), "reinforcement.steps=99"),
-        (("evaluate", "runs/shop", "policy.tiny.hidden=64"), "policy.tiny.hidden=64"),
+        (("evaluate", "runs/shop", "policy.tiny.hidden_size=64"), "policy.tiny.hidden_size=64"),
         (("evaluate", "shop.yaml", "rollout.group_size=3"), "rollout.group_size=3"),
         (("rollout", "runs/shop", "-n", "1", "advantage=opo"), "advantage=opo"),
         (("replay", "runs/shop", "reinforcement.steps=5"), "reinforcement.steps=5"),

@@ -105,7 +105,7 @@ def test_adapters_are_part_of_what_is_computed():
     model = lively(random_model("llama").float())
     prompts = siblings(2, 4, 70)
     plain = drawn_by(model, prompts, turns=1)
-    add_adapters(model, rank=4, alpha=8.0, targets="all-linear", dora=False, seed=0)
+    add_adapters(model, rank=4, alpha=8.0, target_modules="all-linear", dora=False, seed=0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:

@@ -331,7 +331,7 @@ def test_adapters_alone_are_handed_to_a_real_vllm(folder):
     if not python:
         pytest.skip(NOT_THERE)
     model, weights = load_policy(folder).model, WeightFolder(lora_alpha=8.0)
-    add_adapters(model, rank=8, alpha=8.0, targets=["q_proj", "v_proj", "down_proj"], dora=False, seed=0)
+    add_adapters(model, rank=8, alpha=8.0, target_modules=["q_proj", "v_proj", "down_proj"], dora=False, seed=0)
     options = {"dtype": "float32", "enforce_eager": True, "max_lora_rank": 8}
 
     async def play(engine):

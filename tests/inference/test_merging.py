@@ -16,7 +16,7 @@ PROMPT = [40, 41, 42, 43, 50, 60, 44]
 @pytest.fixture
 def policy():
     made = build_tiny(["What is 2 + 3? It is 5."] * 3, hidden=32, heads=2, layers=2, intermediate=48, context_length=64)
-    add_adapters(made.model, rank=4, alpha=8.0, targets="all-linear", dora=False, seed=1)
+    add_adapters(made.model, rank=4, alpha=8.0, target_modules="all-linear", dora=False, seed=1)
     return made
 
 
@@ -87,6 +87,6 @@ def test_it_is_chosen_where_it_is_quicker_and_can_be(policy, monkeypatch):
     assert isinstance(ENGINES["local"](policy=short, max_sequences=2), MergingEngine)
     plain = build_tiny(["a"], hidden=32, heads=2, layers=1, intermediate=48, context_length=64)
     assert not merges(replace(plain, dtype=torch.bfloat16))
-    add_adapters(plain.model, rank=2, alpha=4.0, targets="all-linear", dora=True, seed=0)
+    add_adapters(plain.model, rank=2, alpha=4.0, target_modules="all-linear", dora=True, seed=0)
     assert not merges(replace(plain, dtype=torch.bfloat16))
     assert type(ENGINES["local"](policy=plain, max_sequences=2)) is LocalEngine

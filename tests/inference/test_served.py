@@ -407,7 +407,7 @@ def test_no_room_for_weights_is_a_line(folder, small_disk):
 
 def test_adapters_are_written_as_peft_reads_them(folder, tmp_path):
     model, again = load_policy(folder).model, load_policy(folder).model
-    add_adapters(model, rank=4, alpha=8.0, targets="all-linear", dora=False, seed=0)
+    add_adapters(model, rank=4, alpha=8.0, target_modules="all-linear", dora=False, seed=0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
@@ -422,7 +422,7 @@ def test_adapters_are_written_as_peft_reads_them(folder, tmp_path):
 
 def test_adapters_that_nobody_scales_are_refused(folder, tmp_path):
     model = load_policy(folder).model
-    add_adapters(model, rank=4, alpha=8.0, targets="all-linear", dora=False, seed=0)
+    add_adapters(model, rank=4, alpha=8.0, target_modules="all-linear", dora=False, seed=0)
     with pytest.raises(EngineError, match=r"the weights hold adapters .*`lora_alpha` says how"):
         WeightFolder(parent=tmp_path).write(dict(model.named_parameters()), 1)
     with pytest.raises(EngineError, match="the weights hold no adapters"):

@@ -216,7 +216,7 @@ def test_what_the_reward_says_of_turns_and_episodes_are_columns():
 
 def test_while_critics_warm_up_the_policy_stays_as_it_is(small_demo, tmp_path):
     run = tmp_path / "run"
-    changes = ["advantage=turn_gae", "critic={warm_up: 2, epochs: 2}", "rollout.group_size=4", TEACHING]
+    changes = ["advantage=turn_gae", "critic={warmup_updates: 2, epochs: 2}", "rollout.group_size=4", TEACHING]
     train(small_demo(*changes), run, progress=Progress(quiet=True))
     before, after = (load_checkpoint(path)[0] for path in sorted((run / "checkpoints").iterdir()))
     assert all(map(torch.equal, before.model.state_dict().values(), after.model.state_dict().values()))
@@ -237,7 +237,7 @@ def test_a_critic_that_is_trained_foretells_what_it_was_told():
         return squared_value(outputs.values, wanted.unsqueeze(1))
 
     before = [p.clone() for p in made.policy.model.parameters()]
-    made.settings = made.settings.model_copy(update={"max_gradient_norm": 100.0})
+    made.settings = made.settings.model_copy(update={"max_grad_norm": 100.0})
     made.optimizers._peaks = [[0.05], [0.05]]
     losses = [made.step(batch, loss)["loss"] for _ in range(60)]
     assert losses[-1] < 0.1 * losses[0]

@@ -122,7 +122,7 @@ def test_in_float64_loss_and_gradient_are_the_naive_ones(batch, budget, share, l
         return
     policy = small_policy()
     policy.model.double()
-    learner = Recorder(policy, with_settings(micro_batch_tokens=budget, share_prefixes=share))
+    learner = Recorder(policy, with_settings(micro_batch_tokens=budget, prefix_sharing=share))
     metrics = learner.step(batch, LOSSES[loss], temperature=temperature)
     expected_loss, expected = naive(policy.model, batch, LOSSES[loss], temperature)
     assert metrics["loss"] == pytest.approx(expected_loss, rel=FLOAT64, abs=1e-9)
@@ -161,7 +161,7 @@ def test_in_float32_shared_and_unshared_agree_to_five_digits(batch, budget):
         return
     found = []
     for share in (True, False):
-        learner = Recorder(small_policy(), with_settings(micro_batch_tokens=budget, share_prefixes=share))
+        learner = Recorder(small_policy(), with_settings(micro_batch_tokens=budget, prefix_sharing=share))
         loss = learner.step(batch, imitation)["loss"]
         found.append((loss, learner.kept))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
@@ -205,7 +205,7 @@ def test_a_model_that_knows_no_trees_is_computed_one_segment_at_a_time():
 def test_adapters_are_trained_and_nothing_else(dora):
     policy = small_policy()
     policy.model.double()
-    add_adapters(policy.model, rank=4, alpha=8, targets=["q_proj", "down_proj"], dora=dora, seed=1)
+    add_adapters(policy.model, rank=4, alpha=8, target_modules=["q_proj", "down_proj"], dora=dora, seed=1)
     with torch.no_grad():  # as after some training
         for name, parameter in policy.model.named_parameters():
             if "lora_B" in name:
@@ -223,7 +223,7 @@ def test_adapters_are_trained_and_nothing_else(dora):
 def test_with_its_adapters_off_the_policy_is_its_own_reference():
     policy = small_policy()
     plain = ModelTrainer(copy.deepcopy(policy), SETTINGS).logprobs(group())
-    add_adapters(policy.model, rank=4, alpha=8, targets="all-linear", dora=False, seed=1)
+    add_adapters(policy.model, rank=4, alpha=8, target_modules="all-linear", dora=False, seed=1)
     trained = {name for name, p in policy.model.named_parameters() if p.requires_grad}
     learner = ModelTrainer(policy, with_settings(learning_rate=0.05))
     learner.step(group(), surrogate)
@@ -234,7 +234,7 @@ def test_with_its_adapters_off_the_policy_is_its_own_reference():
     assert {name for name, p in policy.model.named_parameters() if p.requires_grad} == trained
 
 
-@pytest.mark.parametrize("change", [{"activation_checkpointing": True}, {"logit_megabytes": 1}])
+@pytest.mark.parametrize("change", [{"activation_checkpointing": True}, {"logits_memory_mb": 1}])
 def test_what_saves_memory_changes_no_gradient(change):
     kept = []
     for changes in ({}, change):
@@ -281,7 +281,7 @@ def test_logprobs_come_back_in_the_order_of_the_segments():
 def test_the_loss_falls_on_a_fixed_batch(optimizer, adapted):
     policy = small_policy()
     if adapted:
-        add_adapters(policy.model, rank=8, alpha=16, targets="all-linear", dora=False, seed=1)
+        add_adapters(policy.model, rank=8, alpha=16, target_modules="all-linear", dora=False, seed=1)
     learner = ModelTrainer(policy, OptimizerSettings(steps=40, optimizer=optimizer, learning_rate=1e-2))
     batch = [segment([5, 9, 7, 3, 8], [0, 1, 1, 1, 1])]
     losses = [learner.step(batch, imitation)["loss"] for _ in range(40)]
@@ -302,7 +302,7 @@ def test_nothing_to_train_is_counted_and_changes_nothing():
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_after_some_in_a_row_it_is_over():
     policy = small_policy()
     before = [p.clone() for p in policy.model.parameters()]
-    learner = ModelTrainer(policy, with_settings(max_nonfinite=3))
+    learner = ModelTrainer(policy, with_settings(max_nonfinite_updates=3))
     broken = [segment([1, 2], [0, 1], advantage=math.inf)]
     for _ in range(2):
         metrics = learner.step(broken, surrogate)
@@ -374,9 +374,9 @@ class _Little:
 )
 def test_where_memory_does_not_suffice_the_update_is_made_in_smaller_pieces(error):
     batch = [segment([1, 2, 3 + i, *range(5, 45)], [0] * 3 + [1] * 40, 0.5 - i) for i in range(8)]
-    plenty = Recorder(small_policy(), with_settings(micro_batch_tokens=512, share_prefixes=False))
+    plenty = Recorder(small_policy(), with_settings(micro_batch_tokens=512, prefix_sharing=False))
     plenty.step(batch, surrogate)
-    scarce = Recorder(small_policy(), with_settings(micro_batch_tokens=512, share_prefixes=False))
+    scarce = Recorder(small_policy(), with_settings(micro_batch_tokens=512, prefix_sharing=False))
     scarce._forward = _Little(scarce._forward, 130, error)
     metrics = scarce.step(batch, surrogate)
     assert scarce._forward.refused == 2

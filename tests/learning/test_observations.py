@@ -94,7 +94,12 @@ def test_the_table_of_steps_has_a_column_for_it_that_is_not_taken_for_a_loss():
 @pytest.mark.slow
 def test_a_run_says_how_much_it_was_and_comes_to_the_same_when_it_is_made_again(tmp_path):
     assert whetstone("new", "environment", "walk", cwd=tmp_path).returncode == 0
-    learned = ["policy.tiny.hidden=32", "supervised.steps=25", "supervised.batch_size=16", "environment.max_turns=3"]
+    learned = [
+        "policy.tiny.hidden_size=32",
+        "supervised.steps=25",
+        "supervised.batch_size=16",
+        "environment.max_turns=3",
+    ]
     learned += ["supervised.decay_fraction=0"]
     for name, changes in (("on", [ON]), ("off", [])):
         done = whetstone(

@@ -25,7 +25,7 @@ def sampled(small_demo):
     """An assembly, its learner, and a group whose first trajectory may be changed."""
 
     def made(*overrides):
-        assembly = assemble(small_demo("rollout.group_size=3", "reinforcement.max_mismatch=.inf", SPY, *overrides))
+        assembly = assemble(small_demo("rollout.group_size=3", "reinforcement.max_mismatch_kl=.inf", SPY, *overrides))
         settings = assembly.resolved.recipe.reinforcement
         learner = LocalLearner(ModelTrainer(assembly.policy, settings), assembly.learning_spec(settings))
 

@@ -184,7 +184,7 @@ def learned(sampled, *changes, budget=4096):
     steps = [
         f"reinforcement.micro_batch_tokens={budget}",
         "reinforcement.warmup_fraction=0",
-        "reinforcement.max_mismatch=.inf",
+        "reinforcement.max_mismatch_kl=.inf",
     ]
     resolved = load_recipe("demo", [*plain, "supervised=null", "ablations=null", *steps, *changes])
     assembly = assemble(resolved)

@@ -17,7 +17,7 @@ from whetstone.rollout import Independent, Plan
 from whetstone.trajectory import Score
 
 pytestmark = pytest.mark.slow
-CRITIC = ["advantage={name: turn_gae, discount: 0.9}", "critic={weight: 1.0}", "reinforcement.max_gradient_norm=1000"]
+CRITIC = ["advantage={name: turn_gae, discount: 0.9}", "critic={weight: 1.0}", "reinforcement.max_grad_norm=1000"]
 STORED = "reinforcement.stored={data: x, use: critic, critic_weight: %s, critic_discount: 0.9}"
 
 
@@ -26,7 +26,7 @@ def parts(small_demo):
     """A learner of a recipe, and three groups it may learn from."""
 
     def made(*overrides):
-        assembly = assemble(small_demo("rollout.group_size=3", "reinforcement.max_mismatch=.inf", *overrides))
+        assembly = assemble(small_demo("rollout.group_size=3", "reinforcement.max_mismatch_kl=.inf", *overrides))
         settings = assembly.resolved.recipe.reinforcement
         learner = LocalLearner(ModelTrainer(assembly.policy, settings), assembly.learning_spec(settings))
 
@@ -137,7 +137,7 @@ def test_held_smooth_an_update_says_how_far_it_is_apart_and_at_weight_nothing_it
 
 def test_an_ensemble_learns_and_weighs_what_is_imitated_by_how_sure_it_is(parts):
     balanced = ["objective=policy_gradient", "advantage_transforms=[{name: balanced, least: 0.5, most: 2}]"]
-    learner, fresh, _ = parts("advantage=turn_gae", "critic={ensemble: 4, pessimism: deviation}", *balanced)
+    learner, fresh, _ = parts("advantage=turn_gae", "critic={ensemble_size: 4, pessimism: deviation}", *balanced)
     told = learner.update(UpdateBatch(tuple(fresh))).metrics
     assert told["value/deviation"] > 0
     assert told["advantage/abs_mean"] > 0

@@ -11,7 +11,10 @@ from whetstone.data.rows import Row
 from whetstone.recipe import load_recipe
 from whetstone.trajectory import Author
 
-TINY = "policy.tiny={vocabulary: 300, hidden: 8, layers: 1, heads: 2, intermediate: 8, context_length: 512}"
+TINY = (
+    "policy.tiny={vocab_size: 300, hidden_size: 8, num_layers: 1, num_heads: 2, intermediate_size: 8, "
+    "context_length: 512}"
+)
 
 
 @pytest.fixture(scope="module")

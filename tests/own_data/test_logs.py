@@ -23,7 +23,10 @@ from whetstone.reporting import Progress
 from whetstone.training import train
 from whetstone.trajectory import EndReason, Group, OffPolicy, Score
 
-TINY = "policy.tiny={vocabulary: 300, hidden: 8, layers: 1, heads: 2, intermediate: 8, context_length: 512}"
+TINY = (
+    "policy.tiny={vocab_size: 300, hidden_size: 8, num_layers: 1, num_heads: 2, intermediate_size: 8, "
+    "context_length: 512}"
+)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def small_policy():
 
 def adapted(policy, *, dora=False):
     """With adapters that have learned something."""
-    add_adapters(policy.model, rank=4, alpha=8, targets="all-linear", dora=dora, seed=1)
+    add_adapters(policy.model, rank=4, alpha=8, target_modules="all-linear", dora=dora, seed=1)
     numbers = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, parameter in policy.model.named_parameters():
@@ -120,7 +120,7 @@ def test_without_its_adapters_a_model_is_what_it_was():
 
 def test_adapters_on_layers_that_do_not_exist_are_refused_with_the_nearest():
     with pytest.raises(PolicyError, match='no layer is named "q_prj"; did you mean "q_proj"'):
-        add_adapters(small_policy().model, rank=4, alpha=8, targets=["q_prj"], dora=False, seed=0)
+        add_adapters(small_policy().model, rank=4, alpha=8, target_modules=["q_prj"], dora=False, seed=0)
 
 
 def test_adapters_of_another_model_are_refused(tmp_path):

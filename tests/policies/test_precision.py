@@ -40,7 +40,7 @@ def test_the_measured_ratio_leaves_the_number_of_threads_as_it_was():
 
 
 def adapted(policy):
-    add_adapters(policy.model, rank=2, alpha=8, targets="all-linear", dora=False, seed=1)
+    add_adapters(policy.model, rank=2, alpha=8, target_modules="all-linear", dora=False, seed=1)
     return policy
 
 

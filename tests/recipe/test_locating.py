@@ -10,7 +10,8 @@ from whetstone.recipe import load_recipe
 from whetstone.recipe.locating import located
 
 RECIPE = """
-policy: {tiny: {vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 96}}
+policy: {tiny: {vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, \
+context_length: 96}}
 chat: {format: compact}
 tasks: {source: jsonl, path: prices.jsonl, held_out_share: 0.5}
 environment: {tools: ["beside_tools:price"], max_turns: 2}

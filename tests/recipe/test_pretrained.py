@@ -65,5 +65,5 @@ def test_a_cut_at_another_temperature_is_refused_where_it_is_learned_from(cut):
 
 
 def test_an_empty_stop_is_refused():
-    with pytest.raises(RecipeError, match=r"rollout\.stop: an empty text would stop every turn at once"):
-        load_recipe("demo", ['rollout.stop=["x", ""]'])
+    with pytest.raises(RecipeError, match=r"rollout\.stop_strings: an empty string ends every turn immediately"):
+        load_recipe("demo", ['rollout.stop_strings=["x", ""]'])

@@ -6,7 +6,7 @@ from whetstone import renames
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
 from whetstone.recipe.reading import yaml_value
-from whetstone.recipe.upgrade import upgrade_recipe
+from whetstone.recipe.upgrade import upgrade_key, upgrade_recipe
 
 KEYS = {
     "rollout.halt": "rollout.early_stopping",
@@ -50,6 +50,50 @@ def test_stored_names_are_converted_once(stored, upgraded):
     expected = yaml_value(upgraded, "")
     assert upgrade_recipe(yaml_value(stored, "")) == expected
     assert upgrade_recipe(expected) == expected
+
+
+@pytest.mark.usefixtures("_table")
+@pytest.mark.parametrize(
+    ("stored", "upgraded"),
+    [
+        ("rollout.halt.0.path", "rollout.early_stopping.0.path"),
+        ("rollout.halt.after", "rollout.early_stopping.turns"),
+        ("supervised.norm", "supervised.max_grad_norm"),
+        ("policy.path", "policy.path"),
+    ],
+)
+def test_dotted_keys_are_converted(stored, upgraded):
+    assert upgrade_key(stored) == upgraded
+
+
+OLD = """
+policy:
+  tiny: {vocabulary: 320, hidden: 32, layers: 2, heads: 2, intermediate: 48}
+  lora: {targets: [q_proj]}
+  frozen: [a]
+rollout: {stop: [x], stops: [void_turn], allocate: a, start: s, rewrites: [fold]}
+supervised: {max_gradient_norm: 2.0, share_prefixes: false, logit_megabytes: 1, max_nonfinite: 2}
+reinforcement: {max_faults: 3, max_mismatch: 0.5, max_gradient_norm: 3.0}
+distillation: {max_faults: 4, max_mismatch: 0.6}
+critic: {slow_rate: 0.2, detached: false, warm_up: 1, ensemble: 2, strength: 0.5}
+ablations: {a: {critic: {warm_up: 3}, rollout.stops: null, policy.tiny.hidden: 8}}
+"""
+NEW = """
+policy:
+  tiny: {vocab_size: 320, hidden_size: 32, num_layers: 2, num_heads: 2, intermediate_size: 48}
+  lora: {target_modules: [q_proj]}
+  freeze: [a]
+rollout: {stop_strings: [x], early_stopping: [void_turn], budget_allocation: a, start_states: s, context_rewrites: [fold]}
+supervised: {max_grad_norm: 2.0, prefix_sharing: false, logits_memory_mb: 1, max_nonfinite_updates: 2}
+reinforcement: {max_failures: 3, max_mismatch_kl: 0.5, max_grad_norm: 3.0}
+distillation: {max_failures: 4, max_mismatch_kl: 0.6}
+critic: {target_update_rate: 0.2, detach_backbone: false, warmup_updates: 1, ensemble_size: 2, pessimism_coef: 0.5}
+ablations: {a: {critic: {warmup_updates: 3}, rollout.early_stopping: null, policy.tiny.hidden_size: 8}}
+"""
+
+
+def test_keys_of_policy_rollout_stages_and_critic_are_converted():
+    assert upgrade_recipe(yaml_value(OLD, "")) == yaml_value(NEW, "")
 
 
 def test_recipe_of_this_release_is_not_changed():

@@ -99,6 +99,13 @@ def test_a_run_of_an_earlier_version_goes_on_and_says_what_is_not_known(chats, t
     assert run_inputs(run_dir) == inputs_of(resolved)
 
 
+def test_keys_of_an_earlier_release_are_converted(chats, tmp_path):
+    resolved, run_dir = imitating(chats), tmp_path / "run"
+    with claimed(run_dir, resolved, resume=False):
+        (run_dir / "inputs.json").write_text('{"rollout.stops.0.path": "ab", "policy.path": "cd"}')
+    assert run_inputs(run_dir) == {"rollout.early_stopping.0.path": "ab", "policy.path": "cd"}
+
+
 class Heard(Progress):
     """Keeps what is said."""
 

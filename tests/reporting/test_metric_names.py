@@ -103,7 +103,7 @@ def test_what_trackers_are_told_of_an_evaluation_is_in_it():
     "changes",
     [
         [],
-        ["with=gigpo", "advantage=token_gae", "critic={ensemble: 2}"],
+        ["with=gigpo", "advantage=token_gae", "critic={ensemble_size: 2}"],
         ["correction=truncated", "reinforcement.reference_kl=0.1", "reinforcement.imitation={batch_size: 2}"],
         ["with=success-replay", "reinforcement.smoothness={}"],
     ],

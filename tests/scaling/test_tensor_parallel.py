@@ -155,7 +155,7 @@ def test_a_plan_names_what_is_cut_and_the_norms_that_see_some_heads():
 
 def test_adapters_are_cut_as_the_layers_they_stand_beside():
     model = LlamaForCausalLM(LlamaConfig(**{**COMMON, "num_hidden_layers": 1}))
-    add_adapters(model, rank=2, alpha=4.0, targets=["q_proj", "o_proj"], dora=False, seed=0)
+    add_adapters(model, rank=2, alpha=4.0, target_modules=["q_proj", "o_proj"], dora=False, seed=0)
     cuts = tensor_plan(model, 2).cuts
     before, behind = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.o_proj"
     assert {name: cut for name, cut in cuts.items() if name.startswith((before, behind))} == {
@@ -172,11 +172,11 @@ def test_adapters_are_cut_as_the_layers_they_stand_beside():
         (["scale.learner_processes=3"], r"3 processes .* are not groups of 2; it must divide them"),
         ([], r"has no effect: scale\.learner_processes is 1"),
         (
-            ["scale.learner_processes=2", "policy.tiny.heads=1"],
+            ["scale.learner_processes=2", "policy.tiny.num_heads=1"],
             r"2 ranks cannot share 1 attention heads, 1 key-value heads evenly; 1 could",
         ),
         (
-            ["scale.learner_processes=2", "policy.tiny.intermediate=15"],
+            ["scale.learner_processes=2", "policy.tiny.intermediate_size=15"],
             r"2 ranks cannot share 15 outputs of model\.layers\.\*\.mlp\.gate_proj, .* evenly; 1 could",
         ),
         (["scale.learner_processes=2", "policy.lora={rank: 2, dora: true}"], ".*q_proj: DoRA reads whole columns"),

@@ -15,7 +15,10 @@ from whetstone.reporting import Progress
 from whetstone.training import final_policy, train
 
 QUIET = Progress(quiet=True)
-TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}"
+TINY = (
+    "policy.tiny={vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, "
+    "context_length: 256}"
+)
 PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=2",
          "rollout.group_size=1", "rollout.max_new_tokens=6"]  # fmt: skip
 TAUGHT = {"distillation": {"steps": 3, "tasks_per_step": 3, "checkpoint_every": 2}, "teacher": {"hint": "hint"}}

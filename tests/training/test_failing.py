@@ -13,7 +13,9 @@ from whetstone.errors import NothingScoredError
 from whetstone.plain_json import plain, to_json
 from whetstone.trajectory import EndReason, Score, Trajectory
 
-TINY = "{tiny: {vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 96}}"
+TINY = (
+    "{tiny: {vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, context_length: 96}}"
+)
 REWARDS = """
 import asyncio, math, sys, zlib
 import numpy as np

@@ -17,10 +17,13 @@ from whetstone.rollout import Method, StepOutcome
 from whetstone.rollout.context_transforms.lessons import Lessons
 from whetstone.rollout.replay.success_replay import SuccessReplay
 from whetstone.training import final_policy, train
-from whetstone.training.handed_on import gone_on, remembering
+from whetstone.training.handed_on import _the_same, gone_on, remembering
 from whetstone.trajectory_json import decoded_trajectories
 
-TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 384}"
+TINY = (
+    "policy.tiny={vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, "
+    "context_length: 384}"
+)
 PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=2",
          "rollout.group_size=3", "rollout.max_new_tokens=6", "reward=tests_small:odd"]  # fmt: skip
 REMEMBERS = {"rollout": {"context_transforms": [{"name": "lessons", "most": 4}], "replay": ["success_replay"]}}
@@ -39,6 +42,15 @@ def remembered(run_dir, recipe, memory, *, steps=5, before=0):
 
 def with_lessons(**more):
     return load_recipe("demo", ["ablations=null"], **REMEMBERS, **more)
+
+
+def test_stored_state_of_a_renamed_key_is_found(tmp_path):
+    rollout = {"start_states": {"name": "own_prefix", "until": 9}, "context_rewrites": ["fold"]}
+    recipe = load_recipe("demo", ["ablations=null"], rollout=rollout)
+    memory = {"start": {}, "rewrites.fold": {}, "stops.void_turn": {}}
+    path = remembered(tmp_path / "run", recipe, memory)
+    assert remembering(recipe, [tmp_path / "run"]) == [str(path)]
+    assert _the_same(path, position_of(path), recipe.recipe) == ["start", "rewrites.fold"]
 
 
 def test_the_same_part_goes_on_and_one_that_is_written_otherwise_begins_anew(tmp_path):

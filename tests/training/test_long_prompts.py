@@ -7,7 +7,8 @@ import pytest
 from tests_cli import whetstone
 
 RECIPE = """
-policy: {tiny: {vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 96}}
+policy: {tiny: {vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, \
+context_length: 96}}
 chat: {format: compact}
 tasks: {source: jsonl, path: tasks.jsonl, held_out_share: 0.5}
 reward: exact_match

@@ -12,7 +12,12 @@ from whetstone.training.pinned import pin_choices
 from whetstone.training.run import train
 
 QUIET = Progress(quiet=True)
-LARGE = ["policy.tiny.hidden=768", "policy.tiny.layers=4", "policy.tiny.intermediate=2048", "policy.tiny.heads=4"]
+LARGE = [
+    "policy.tiny.hidden_size=768",
+    "policy.tiny.num_layers=4",
+    "policy.tiny.intermediate_size=2048",
+    "policy.tiny.num_heads=4",
+]
 
 
 @pytest.fixture
@@ -82,7 +87,7 @@ def test_a_run_stored_before_precisions_were_is_read_as_bfloat16(processor, tmp_
 
 def test_a_run_trains_and_resumes_in_the_stored_precision(processor, tmp_path):
     processor(17.0)
-    recipe = load_recipe("demo", ["policy.tiny.hidden=16", "policy.tiny.intermediate=16", "ablations=null",
+    recipe = load_recipe("demo", ["policy.tiny.hidden_size=16", "policy.tiny.intermediate_size=16", "ablations=null",
                                   "supervised.steps=1", "reinforcement.steps=1", "reinforcement.tasks_per_step=1",
                                   "rollout.group_size=2", "evaluation.episodes=1"])  # fmt: skip
     lines = []

@@ -187,7 +187,7 @@ def test_an_update_that_takes_the_process_down_again_and_again_gets_other_groups
 
 
 def test_too_many_failures_end_the_run_with_its_state_saved(tmp_path, small_demo):
-    resolved = small_demo(*LONGER, "reward=tests_small:torn", "reinforcement.max_faults=10", "supervised=null")
+    resolved = small_demo(*LONGER, "reward=tests_small:torn", "reinforcement.max_failures=10", "supervised=null")
     with pytest.raises(FaultBudgetError, match=r"11 of the last \d+ episodes failed.*judge is down.*The state is in"):
         train(resolved, tmp_path / "run", progress=QUIET)
     assert (tmp_path / "run" / "checkpoints").is_dir()

@@ -17,7 +17,10 @@ from whetstone.rewards.learned.model import RewardModel
 from whetstone.training import final_policy, train
 from whetstone.training.reward_model import pairs_in
 
-TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}"
+TINY = (
+    "policy.tiny={vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, "
+    "context_length: 256}"
+)
 PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=2",
          "rollout.group_size=2", "rollout.max_new_tokens=6", "reward=tests_small:odd"]  # fmt: skip
 LEARNED = {"name": "learned", "stage": "previous", "outcome": "exact_number"}

@@ -19,7 +19,10 @@ from whetstone.training import final_policy, train
 from whetstone.trajectory import Task
 
 QUIET = Progress(quiet=True)
-TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}"
+TINY = (
+    "policy.tiny={vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, "
+    "context_length: 256}"
+)
 PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=4",
          "rollout.group_size=3", "rollout.max_new_tokens=6", "reward=tests_small:odd"]  # fmt: skip
 SAMPLED = {"sampling": {"steps": 2, "tasks_per_step": 4, "checkpoint_every": 1}}
@@ -90,7 +93,7 @@ def test_rounds_of_methods_have_their_stages_and_the_worlds_warm_up_once():
 @pytest.mark.slow
 def test_a_q_function_of_log_probs_moves_the_policy_by_what_was_sampled_before(tmp_path):
     small = [*(key for key in PLAIN if not key.startswith("reinforcement")), "sampling.steps=2",
-             "sampling.tasks_per_step=4", "critic.warm_up=0"]  # fmt: skip
+             "sampling.tasks_per_step=4", "critic.warmup_updates=0"]  # fmt: skip
     train(load_recipe("demo", small, with_="b-coder"), tmp_path / "run", progress=QUIET)
     path = tmp_path / "run" / "stages" / "2-offline" / "metrics.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]

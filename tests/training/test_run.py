@@ -201,7 +201,7 @@ def test_prompts_longer_than_the_context_end_the_run_in_one_line(tmp_path):
 
 def test_gradients_that_are_no_numbers_end_the_run_with_its_state_saved(tmp_path):
     resolved = small(
-        "ablations=null", "supervised.steps=9", "supervised.learning_rate=1e38", "supervised.max_nonfinite=2"
+        "ablations=null", "supervised.steps=9", "supervised.learning_rate=1e38", "supervised.max_nonfinite_updates=2"
     )
     with pytest.raises(
         NonFiniteError, match=r"step \d of supervised: .* 2 updates in a row.*The state is in .*step-00000"
@@ -215,11 +215,11 @@ def test_gradients_that_are_no_numbers_end_the_run_with_its_state_saved(tmp_path
 VARIANTS = {
     "adapters": ["policy.lora={rank: 4}", "reinforcement.reference_kl=0.1"],
     "adapters without a warm-up": ["policy.lora={rank: 4}", "reinforcement.reference_kl=0.1", "supervised=null"],
-    "frozen": ["policy.frozen=[model.embed_tokens.*]", "reinforcement.reference_kl=0.1"],
+    "frozen": ["policy.freeze=[model.embed_tokens.*]", "reinforcement.reference_kl=0.1"],
     "epochs": ["reinforcement.epochs=2", "reinforcement.minibatches=2", "reinforcement.reference_kl=0.1"],
-    "critic": ["advantage=turn_gae", "critic={warm_up: 1, learning_rate: 0.02}"],
+    "critic": ["advantage=turn_gae", "critic={warmup_updates: 1, learning_rate: 0.02}"],
     "critic epochs": ["advantage=turn_gae", "critic={epochs: 3}"],
-    "token critic": ["advantage=token_gae", "critic={detached: false, clip: 0.2}"],
+    "token critic": ["advantage=token_gae", "critic={detach_backbone: false, clip: 0.2}"],
     "slow critics": ["advantage=archer", "critic={}", "objective=policy_gradient"],
     "success critics": ["advantage=digirl", "critic={loss: success}", "objective=policy_gradient"],
     "process model": ["advantage=oprl", "process_model={learning_rate: 0.01}"],
@@ -240,8 +240,8 @@ VARIANTS = {
     "penalty": ["advantage=reinforce_plus_plus", "shaping=[{name: kl_penalty, weight: 0.5}]"],
     "imitation": ["reinforcement.imitation={weight: 0.5, batch_size: 3}"],
     "one by one": [
-        "reinforcement.share_prefixes=false",
-        "supervised.share_prefixes=false",
+        "reinforcement.prefix_sharing=false",
+        "supervised.prefix_sharing=false",
         "reinforcement.reference_kl=0.1",
     ],
 }

@@ -20,7 +20,10 @@ from whetstone.reporting import Progress
 from whetstone.training import final_policy, train
 
 QUIET = Progress(quiet=True)
-TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}"
+TINY = (
+    "policy.tiny={vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, "
+    "context_length: 256}"
+)
 PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=4",
          "rollout.group_size=2", "rollout.max_new_tokens=6"]  # fmt: skip
 STEPS = {"steps": 2, "batch_size": 4}
@@ -177,7 +180,7 @@ def test_score_is_a_warm_up_and_two_stages_that_differ_in_what_is_paid_and_held(
 
 @pytest.mark.slow
 def test_one_name_trains_both_stages_of_score(tmp_path):
-    recipe = load_recipe("demo", [*SMALL, "critic.warm_up=1"], with_="score")
+    recipe = load_recipe("demo", [*SMALL, "critic.warmup_updates=1"], with_="score")
     summary = train(recipe, tmp_path / "run", progress=QUIET)
     assert list(summary.evaluations)[1:] == ["1-supervised", "2-first-attempt-held", "3-both-paid"]
     rows = (tmp_path / "run" / "stages" / "2-first-attempt-held" / "metrics.jsonl").read_text().splitlines()

@@ -35,8 +35,8 @@ METHODS = {
         "policy.tiny.context_length=384",
     ],
     "made tasks": ["curriculum={name: generated, generator: 'tests_small:harder', gates: ['tests_small:sensible']}"],
-    "own starts": ["curriculum={name: pool, size: 3}", "rollout.start={name: own_prefix, until: 50}"],
-    "allocated": ["rollout.allocate={name: by_success, by: kind, least_turns: 2}"],
+    "own starts": ["curriculum={name: pool, size: 3}", "rollout.start_states={name: own_prefix, until: 50}"],
+    "allocated": ["rollout.budget_allocation={name: by_success, by: kind, least_turns: 2}"],
     "branching": ["rollout.strategy={name: entropy_branching, roots: 2}"],
 }
 BARE = ["tasks={source: 'tests_small:Bare'}", "supervised=null"]
@@ -198,12 +198,12 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
             r'environment "tests_small:Unrepeatable" supports neither snapshot\(\) nor deterministic replay',
         ),
         (
-            ["environment={name: 'tests_small:Unrepeatable'}", "rollout.start={name: expert_prefix, until: 5}"],
+            ["environment={name: 'tests_small:Unrepeatable'}", "rollout.start_states={name: expert_prefix, until: 5}"],
             "so episodes cannot fork",
         ),
-        (["rollout.strategy=forked", "rollout.rewrites=[{name: summary, tokens: 9}]"], "cannot be forked"),
-        (["rollout.rewrites=[rollback]", "environment={name: 'tests_small:Unrepeatable'}"], "takes calls back"),
-        (["rollout.stops=[lagging]", *AHEAD], "which reinforcement.deterministic forbids"),
+        (["rollout.strategy=forked", "rollout.context_rewrites=[{name: summary, tokens: 9}]"], "cannot be forked"),
+        (["rollout.context_rewrites=[rollback]", "environment={name: 'tests_small:Unrepeatable'}"], "takes calls back"),
+        (["rollout.early_stopping=[lagging]", *AHEAD], "which reinforcement.deterministic forbids"),
         (
             ["rollout.dynamic_sampling={name: informative, when_exhausted: continue}", *AHEAD],
             "which reinforcement.deterministic forbids",
@@ -213,7 +213,10 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
             ["rollout.context_transforms=[{name: demonstrations, examples: [a], counts: [[5, 1]]}]"],
             "the steps before have no value",
         ),
-        (["rollout.allocate={name: horizon_stages, turns: [99], every: 2}"], r"environment\.max_turns \(6\), got 99"),
+        (
+            ["rollout.budget_allocation={name: horizon_stages, turns: [99], every: 2}"],
+            r"environment\.max_turns \(6\), got 99",
+        ),
         (
             ["rollout.context_transforms=[{name: budget_lin, budgets: [1]}]"],
             'no context transform named "budget_lin"; did you mean "budget_line"',
@@ -233,7 +236,7 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
             "has no private `rubric`",
         ),
         (["credit_filters=[void_turns, void_turns]"], '"void_turns" is listed twice'),
-        (["rollout.stops=[void_turn, void_turn]"], '"void_turn" is listed twice'),
+        (["rollout.early_stopping=[void_turn, void_turn]"], '"void_turn" is listed twice'),
         (["rollout.on_context_overflow=refuse"], "has no effect: there are no views"),
         (["rollout.environment_wrapper={name: try_again, attempt: 3}"], "no such option"),
         (["rollout.strategy={name: entropy_branching, roots: 9}"], "0 to group_size"),

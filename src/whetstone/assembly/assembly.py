@@ -346,12 +346,12 @@ def assemble(
     check_observations(resolved, credit)
     check_group(resolved, credit, objective)
     if recipe.critic is not None:
-        heads = critic_heads(columns_of(credit.advantage), ensemble=recipe.critic.ensemble)
+        heads = critic_heads(columns_of(credit.advantage), ensemble=recipe.critic.ensemble_size)
         check_critic(resolved, heads)
         critic = critic_for(
             policy.model,
             heads,
-            detached=recipe.critic.detached,
+            detached=recipe.critic.detach_backbone,
             probabilities=recipe.critic.loss == "success",
             learning_rate=recipe.critic.learning_rate,
         )
@@ -359,9 +359,9 @@ def assemble(
             critic.load_state_dict(policy.critic.state_dict())
         policy = replace(policy, critic=critic)
     try:
-        freeze(policy, recipe.policy.frozen)
+        freeze(policy, recipe.policy.freeze)
     except PolicyError as error:
-        raise resolved.error("policy.frozen", str(error)) from None
+        raise resolved.error("policy.freeze", str(error)) from None
     return Assembly(
         resolved=resolved,
         policy=policy,
@@ -429,7 +429,7 @@ def _sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Samp
         top_k=settings.top_k,
         top_p=settings.top_p,
         min_p=settings.min_p,
-        stop_strings=(*chat.format.stops, *settings.stop),
+        stop_strings=(*chat.format.stops, *settings.stop_strings),
     )
 
 

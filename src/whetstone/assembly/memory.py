@@ -202,10 +202,10 @@ def _beyond(held: Mapping[torch.device, int]) -> tuple[torch.device, int, int] |
 
 
 def _of_tiny(tiny: TinySettings) -> ModelSize:
-    width, inner = tiny.hidden, tiny.intermediate
+    width, inner = tiny.hidden_size, tiny.intermediate_size
     of_layer = 4 * width * width + 3 * width * inner + 2 * width
-    count = tiny.vocabulary * width + tiny.layers * of_layer + width
-    return ModelSize(count, tiny.layers, width, inner, width, tiny.vocabulary, tiny.context_length)
+    count = tiny.vocab_size * width + tiny.num_layers * of_layer + width
+    return ModelSize(count, tiny.num_layers, width, inner, width, tiny.vocab_size, tiny.context_length)
 
 
 def _of_folder(folder: Path, *, trusted: bool) -> ModelSize | None:

@@ -24,6 +24,7 @@ from whetstone.rollout.allocations import ALLOCATIONS
 from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
 from whetstone.rollout.dynamic_sampling import DYNAMIC_SAMPLING
 from whetstone.rollout.environment_wrappers import ENVIRONMENT_WRAPPERS
+from whetstone.rollout.method import ROLLOUT_KEYS
 from whetstone.rollout.optional import ByTiming, ChecksSource, KeyedBy, StatelessOnly, forks
 from whetstone.rollout.protocol import (
     Allocation,
@@ -92,11 +93,11 @@ def method_of(resolved: Resolved, source: Source, vocabulary: int, reader: Store
 
     return Method(
         curriculum=one("curriculum", recipe.curriculum, Curriculum, CURRICULA),
-        allocate=one("rollout.allocate", rollout.allocate, Allocation, ALLOCATIONS),
-        start=one("rollout.start", rollout.start, Start, STARTS),
+        allocate=one("rollout.budget_allocation", rollout.budget_allocation, Allocation, ALLOCATIONS),
+        start=one("rollout.start_states", rollout.start_states, Start, STARTS),
         context_transforms=some("context_transforms", rollout.context_transforms, ContextTransform, CONTEXT_TRANSFORMS),
-        stops=some("stops", rollout.stops, Stop, STOPS),
-        rewrites=some("rewrites", rollout.rewrites, Rewrite, REWRITES),
+        stops=some("early_stopping", rollout.early_stopping, Stop, STOPS),
+        rewrites=some("context_rewrites", rollout.context_rewrites, Rewrite, REWRITES),
         environment_wrapper=one(
             "rollout.environment_wrapper", rollout.environment_wrapper, EnvironmentWrapper, ENVIRONMENT_WRAPPERS
         ),
@@ -135,7 +136,9 @@ def check_method(
     """
     recipe = resolved.recipe
     for name, part in (("strategy", strategy), *method.parts()):
-        key = {"curriculum": name, "stored": "reinforcement.stored"}.get(name, f"rollout.{name}")
+        kind, dot, own = name.partition(".")
+        of_rollout = f"rollout.{ROLLOUT_KEYS.get(kind, kind)}{dot}{own}"
+        key = {"curriculum": name, "stored": "reinforcement.stored"}.get(name, of_rollout)
         try:
             if fulfils(part, ChecksSource):
                 part.check(source, 0)
@@ -149,7 +152,7 @@ def check_method(
         raise resolved.error("evaluation.strategy", said)
     _check_seats(resolved, strategy, environment())
     forking = forks(strategy)
-    for key, parts in (("rollout.strategy", forking), ("rollout.start", method.start is not None)):
+    for key, parts in (("rollout.strategy", forking), ("rollout.start_states", method.start is not None)):
         if parts and not can_be_gone_back_to(environment()):
             said = (
                 f'environment "{recipe.environment.name}" supports neither snapshot() nor deterministic replay '
@@ -157,7 +160,9 @@ def check_method(
             )
             raise resolved.error(key, said)
     if forking and method.rewrites:
-        raise resolved.error("rollout.rewrites", "episodes that are rewritten cannot be forked; use one or the other")
+        raise resolved.error(
+            "rollout.context_rewrites", "episodes that are rewritten cannot be forked; use one or the other"
+        )
     reinforcement, refill = recipe.reinforcement, method.dynamic_sampling
     if (
         refill is not None
@@ -173,11 +178,11 @@ def check_method(
     for name, rewrite in (method.rewrites or {}).items():
         if fulfils(rewrite, StatelessOnly) and rewrite.stateless_only and not stateless(environment()):
             said = f"{name} takes calls back, which a world that remembers them (stateless = False) does not"
-            raise resolved.error("rollout.rewrites", said)
+            raise resolved.error("rollout.context_rewrites", said)
     for name, stop in (method.stops or {}).items():
         if fulfils(stop, ByTiming) and stop.by_timing and reinforcement is not None and reinforcement.deterministic:
             said = f"{name} depends on which of a group's episodes is faster, which reinforcement.deterministic forbids"
-            raise resolved.error("rollout.stops", said)
+            raise resolved.error("rollout.early_stopping", said)
     for name, injection in (method.replay or {}).items():
         if injection.off_policy is OffPolicy.TRUNCATED and recipe.correction is None:
             said = f"{name} says off_policy: truncated, so set correction: truncated, which weighs what is replayed"

@@ -43,7 +43,7 @@ class ModelSize:
         held_bytes = per_layer * self.layers
         if settings.activation_checkpointing:
             held_bytes = per_layer + 4 * tokens * self.hidden * self.layers
-        logits = min(settings.logit_megabytes * 2**20, 4 * tokens * self.vocabulary)
+        logits = min(settings.logits_memory_mb * 2**20, 4 * tokens * self.vocabulary)
         return held_bytes + per_layer + _LOGIT_STATES * logits  # gradients of one layer equal its activations
 
     def adapters(self, rank: int) -> int:

@@ -154,7 +154,17 @@ def _tiny(
     # those that come with a generator are there to be played; others may stand on a service that counts its calls
     if (not fulfils(made, Speaks) or made.speaks) and isinstance(source, Generated) and isinstance(source, Expert):
         texts += conversations(source, environment, format, _TOKENIZER_EPISODES, say=say)
-    return build_tiny(texts, markers=format.markers, seed=resolved.recipe.seed, **settings.tiny.model_dump())
+    return build_tiny(
+        texts,
+        markers=format.markers,
+        vocabulary=settings.tiny.vocab_size,
+        hidden=settings.tiny.hidden_size,
+        layers=settings.tiny.num_layers,
+        heads=settings.tiny.num_heads,
+        intermediate=settings.tiny.intermediate_size,
+        context_length=settings.tiny.context_length,
+        seed=resolved.recipe.seed,
+    )
 
 
 def _prompts(source: Source) -> list[str]:

@@ -370,7 +370,7 @@ class _Probe:
             # on a CPU an allocation that fails is a plain RuntimeError
             if type(error) is RuntimeError and "memory" not in str(error).lower():
                 raise
-            mend = "lower micro_batch_tokens or logit_megabytes, or set activation_checkpointing: true or policy.lora"
+            mend = "lower micro_batch_tokens or logits_memory_mb, or set activation_checkpointing: true or policy.lora"
             return Check("", Verdict.BAD, "a micro-batch of the longest segments does not fit into memory", mend)
         peak = peak_memory_gib(self.assembly.policy.device)
         said = f"{tokens:,} tokens forward and backward in {seconds:.2f} s, {peak:.2f} GiB at most so far"

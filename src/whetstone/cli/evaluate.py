@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 _FEW = 100
 _OF_GROUPS = (
-    "rollout.strategy", "rollout.group_size", "rollout.temperature", "rollout.allocate", "rollout.start",
-    "rollout.replay", "rollout.trajectory_filters", "rollout.dynamic_sampling", "rollout.group_timeout_seconds",
+    "rollout.strategy", "rollout.group_size", "rollout.temperature", "rollout.budget_allocation",
+    "rollout.start_states", "rollout.replay", "rollout.trajectory_filters", "rollout.dynamic_sampling",
+    "rollout.group_timeout_seconds",
 )  # fmt: skip
 """Keys of how training samples; an evaluation has `evaluation.temperature` and the like."""
 

@@ -105,11 +105,14 @@ def _row(name: str) -> dict[str, Any]:
     rollout = recipe.rollout
     lists = {
         key: getattr(rollout, key)
-        for key in ("context_transforms", "stops", "rewrites", "replay", "trajectory_filters")
+        for key in ("context_transforms", "early_stopping", "context_rewrites", "replay", "trajectory_filters")
     }
     parts |= {key: ", ".join(part.name for part in listed) for key, listed in lists.items() if listed}
     single = {"curriculum": recipe.curriculum}
-    single |= {key: getattr(rollout, key) for key in ("allocate", "start", "environment_wrapper", "dynamic_sampling")}
+    single |= {
+        key: getattr(rollout, key)
+        for key in ("budget_allocation", "start_states", "environment_wrapper", "dynamic_sampling")
+    }
     parts |= {key: part.name for key, part in single.items() if part is not None}
     if recipe.correction is not None:
         parts["correction"] = recipe.correction.name

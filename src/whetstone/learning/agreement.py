@@ -56,10 +56,10 @@ def check_agreement(
     """
     batches[0].before = list(loss.old)
     found = disagreement(batches, version).get("sampler/mismatch_kl", 0.0)
-    if found > settings.max_mismatch:
+    if found > settings.max_mismatch_kl:
         raise MismatchError(
             f"sampler and learner disagree by {found:.3g} nats a token on the tokens that were just sampled "
-            f"(sampler/mismatch_kl), more than reinforcement.max_mismatch ({settings.max_mismatch:g}): they "
+            f"(sampler/mismatch_kl), more than reinforcement.max_mismatch_kl ({settings.max_mismatch_kl:g}): they "
             "do not have the same weights, arithmetic, template or temperature, and what is learned from such ratios "
             "is noise. `whetstone doctor RECIPE` compares the two"
         )

@@ -84,7 +84,7 @@ class LocalLearner:
         trainer.optimizers.share = batch.budget_share
         held = index_groups(batch.groups, observations=settings.train_on_observations)
         columns, stored = partial(batch_columns, spec, trainer), index_groups(batch.for_critic)
-        warming = spec.critic is not None and trainer.optimizers.done < spec.critic.warm_up
+        warming = spec.critic is not None and trainer.optimizers.done < spec.critic.warmup_updates
 
         def credit() -> tuple[BatchCredit, list[Minibatch]]:
             given = give_credit(spec.credit, held, len(batch.groups), columns)
@@ -109,7 +109,7 @@ class LocalLearner:
         metrics = dict(given.metrics)
         if settings.train_on_observations:
             metrics["update/observation_fraction"] = observed_fraction(held)
-        if spec.critic is not None and spec.critic.ensemble > 1 and any(map(_in_states, trainer.heads)):
+        if spec.critic is not None and spec.critic.ensemble_size > 1 and any(map(_in_states, trainer.heads)):
             metrics["value/deviation"] = given.columns["value_deviations"].mean().item() if held else 0.0
         if trainer.process is not None:
             metrics |= trainer.process.learn(given.columns)
@@ -221,7 +221,7 @@ def _imitation(outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
 
 
 def _believed(settings: CriticSettings | None) -> Callable[[Tensor], Tensor] | None:
-    return None if settings is None else partial(pessimistic, by=settings.pessimism, strength=settings.strength)
+    return None if settings is None else partial(pessimistic, by=settings.pessimism, strength=settings.pessimism_coef)
 
 
 def _noises(spec: LearningSpec, step: int) -> Iterator[EmbeddingNoise | None]:
@@ -239,7 +239,7 @@ def _in_states(head: str) -> bool:
 
 def _follow(critic: Critic | None, settings: CriticSettings | None) -> None:
     if critic is not None and settings is not None:
-        critic.follow(settings.slow_rate)
+        critic.follow(settings.target_update_rate)
 
 
 def _add(entropies: dict[int, tuple[float, int]], found: Mapping[int, tuple[float, int]]) -> None:

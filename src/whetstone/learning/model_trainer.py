@@ -334,7 +334,7 @@ class ModelTrainer:
     def _forward_of(self, model: torch.nn.Module, device: torch.device | None = None) -> TokenForward:
         return TokenForward(
             model,
-            logit_bytes=self.settings.logit_megabytes * 2**20,
+            logit_bytes=self.settings.logits_memory_mb * 2**20,
             dtype=self.policy.dtype,
             checkpointing=self.settings.activation_checkpointing,
             critic=self.policy.critic if model is self.policy.model else None,
@@ -356,7 +356,7 @@ class ModelTrainer:
             segments,
             token_budget=self.token_budget,
             device=self._device if device is None else device,
-            share=self.settings.share_prefixes and self.shares,
+            share=self.settings.prefix_sharing and self.shares,
         )
 
     @torch.no_grad()
@@ -425,10 +425,10 @@ class ModelTrainer:
 
     def _note_finite(self, finite: bool) -> None:
         self.nonfinite_in_a_row = 0 if finite else self.nonfinite_in_a_row + 1
-        if self.nonfinite_in_a_row >= self.settings.max_nonfinite:
+        if self.nonfinite_in_a_row >= self.settings.max_nonfinite_updates:
             raise NonFiniteError(
                 f"the gradient was not finite {self.nonfinite_in_a_row} updates in a row; none of them was applied. "
-                "A lower learning_rate or max_gradient_norm, or policy.dtype: float32, is the usual cure"
+                "A lower learning_rate or max_grad_norm, or policy.dtype: float32, is the usual cure"
             )
 
     def _peak_memory(self) -> float:
@@ -440,7 +440,7 @@ class ModelTrainer:
 
     def _clipped_norm(self, parameters: Sequence[torch.nn.Parameter]) -> float:
         """The norm of the gradient, which is cut to the one that is allowed."""
-        return torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm).item()
+        return torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm).item()
 
     def _movement(self, parameters: Sequence[torch.nn.Parameter]) -> Movement:
         """Watches how far they move from here on."""

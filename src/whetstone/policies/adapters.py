@@ -26,12 +26,12 @@ from whetstone.extras import install_command
 
 
 def add_adapters(
-    model: torch.nn.Module, *, rank: int, alpha: float, targets: Sequence[str] | str, dora: bool, seed: int
+    model: torch.nn.Module, *, rank: int, alpha: float, target_modules: Sequence[str] | str, dora: bool, seed: int
 ) -> None:
     """Adapters beside a model's linear layers; they are trained, the rest is frozen. At first they change nothing.
 
     Args:
-        targets: Names of layers, or `all-linear`.
+        target_modules: Names of modules, or `all-linear`.
 
     Raises:
         PolicyError: PEFT is not installed, or no layer has such a name.
@@ -40,14 +40,14 @@ def add_adapters(
         from peft import LoraConfig
     except ImportError as error:
         raise PolicyError(f"adapters need PEFT: {install_command('lora')}") from error
-    if not isinstance(targets, str):
+    if not isinstance(target_modules, str):
         linear = {name.split(".")[-1] for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
-        for name in targets:
+        for name in target_modules:
             if name not in linear:
-                raise PolicyError(f'targets: no layer is named "{name}"{did_you_mean(name, linear)}')
-        targets = list(targets)
+                raise PolicyError(f'target_modules: no layer is named "{name}"{did_you_mean(name, linear)}')
+        target_modules = list(target_modules)
     config = LoraConfig(
-        r=rank, lora_alpha=alpha, target_modules=targets, use_dora=dora, lora_dropout=0.0, task_type="CAUSAL_LM"
+        r=rank, lora_alpha=alpha, target_modules=target_modules, use_dora=dora, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

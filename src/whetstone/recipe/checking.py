@@ -28,8 +28,8 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.live is not None:
         yield from _live(recipe.live)
     tiny = recipe.policy.tiny
-    if tiny is not None and tiny.hidden % tiny.heads:
-        yield "policy.tiny.heads", f"must divide hidden ({tiny.hidden}), got {tiny.heads}"
+    if tiny is not None and tiny.hidden_size % tiny.num_heads:
+        yield "policy.tiny.num_heads", f"must divide hidden_size ({tiny.hidden_size}), got {tiny.num_heads}"
     for stage, settings in recipe.own_stages.items():
         if settings.warmup_fraction + settings.decay_fraction > 1:
             said = f"with warmup_fraction {settings.warmup_fraction:g} it exceeds the whole stage"
@@ -51,8 +51,8 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     for number, tracker in enumerate(recipe.trackers):
         if tracker.name in (other.name for other in recipe.trackers[:number]):
             yield f"trackers.{number}", f'"{tracker.name}" is listed twice'
-    if not all(rollout.stop):
-        yield "rollout.stop", "an empty text would stop every turn at once; leave it out"
+    if not all(rollout.stop_strings):
+        yield "rollout.stop_strings", "an empty string ends every turn immediately; remove it"
     if recipe.reinforcement is not None and rollout.temperature != 1:
         cuts = {"top_k": rollout.top_k > 0, "top_p": rollout.top_p < 1, "min_p": rollout.min_p > 0}
         for key in (key for key, cut in cuts.items() if cut):
@@ -172,18 +172,18 @@ def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "rounds", "there are no stages to go through again"
     if recipe.aggregation.mode != "constant":
         yield "aggregation.tokens", "only aggregation.mode: constant divides by it"
-    if recipe.critic is not None and recipe.critic.ensemble == 1:
-        for key in ("pessimism", "strength"):
-            yield f"critic.{key}", "critic.ensemble is 1, and one critic is believed"
+    if recipe.critic is not None and recipe.critic.ensemble_size == 1:
+        for key in ("pessimism", "pessimism_coef"):
+            yield f"critic.{key}", "critic.ensemble_size is 1, so there is no ensemble"
     elif recipe.critic is not None and recipe.critic.pessimism == "min":
-        yield "critic.strength", "critic.pessimism is min"
+        yield "critic.pessimism_coef", "critic.pessimism is min"
     if recipe.critic is not None and recipe.critic.loss == "success":
         yield "critic.clip", "with critic.loss: success values are probabilities and are not clipped"
 
 
 def _adapters_need_layers(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.policy.lora is not None:
-        yield "policy.frozen", "beside adapters (policy.lora) everything is frozen"
+        yield "policy.freeze", "with adapters (policy.lora) all base weights are frozen"
 
 
 def _decay_needs_a_share(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -326,7 +326,7 @@ def _places_need_ray(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 SAMPLING_KEYS = (
-    "curriculum", "rollout.strategy", "rollout.allocate", "rollout.start", "rollout.replay",
+    "curriculum", "rollout.strategy", "rollout.budget_allocation", "rollout.start_states", "rollout.replay",
     "rollout.trajectory_filters", "rollout.dynamic_sampling", "rollout.group_size",
 )  # fmt: skip
 """What only a stage reads that samples; the rest of `rollout` evaluations read as well."""

@@ -196,8 +196,8 @@ def _objective(keys: Keys) -> str:
     return "gspo" if keys.get("importance_sampling_level") == "sequence" else "clipped"
 
 
-def _targets(value: Any, keys: Keys) -> dict[str, Any]:
-    return {"policy.lora.targets": "all-linear" if value in ("all-linear", ["all-linear"]) else value}
+def _target_modules(value: Any, keys: Keys) -> dict[str, Any]:
+    return {"policy.lora.target_modules": "all-linear" if value in ("all-linear", ["all-linear"]) else value}
 
 
 def _schedule(value: Any, keys: Keys) -> dict[str, Any]:
@@ -219,12 +219,12 @@ _TRL: Mapping[str, Rule] = {
     "torch_dtype": "policy.dtype",
     "lora_r": "policy.lora.rank",
     "lora_alpha": "policy.lora.alpha",
-    "lora_target_modules": _targets,
+    "lora_target_modules": _target_modules,
     "seed": "seed",
     "learning_rate": "reinforcement.learning_rate",
     "max_steps": lambda value, keys: {"reinforcement.steps": value if value and value > 0 else None},
     "weight_decay": "reinforcement.weight_decay",
-    "max_grad_norm": "reinforcement.max_gradient_norm",
+    "max_grad_norm": "reinforcement.max_grad_norm",
     "warmup_ratio": "reinforcement.warmup_fraction",
     "lr_scheduler_type": _schedule,
     "gradient_checkpointing": "reinforcement.activation_checkpointing",
@@ -344,7 +344,7 @@ _VERL: Mapping[str, Rule] = {
     f"{_ACTOR}.optim.lr": "reinforcement.learning_rate",
     f"{_ACTOR}.optim.weight_decay": "reinforcement.weight_decay",
     f"{_ACTOR}.optim.lr_warmup_steps_ratio": "reinforcement.warmup_fraction",
-    f"{_ACTOR}.grad_clip": "reinforcement.max_gradient_norm",
+    f"{_ACTOR}.grad_clip": "reinforcement.max_grad_norm",
     f"{_ACTOR}.ppo_mini_batch_size": _verl_minibatches,
     f"{_ACTOR}.ppo_epochs": "reinforcement.epochs",
     f"{_ACTOR}.ppo_max_token_len_per_gpu": "reinforcement.micro_batch_tokens",

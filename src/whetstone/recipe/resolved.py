@@ -39,7 +39,7 @@ from whetstone.recipe.settings import Recipe
 from whetstone.recipe.upgrade import upgrade_recipe
 
 _HALF = re.compile("[\ud800-\udfff]")
-_WITHOUT_BOUND = ("reinforcement.max_mismatch",)
+_WITHOUT_BOUND = ("reinforcement.max_mismatch_kl",)
 """Keys that say `.inf` for any."""
 _ODD = re.compile(r"[^\w ./:,()'+*<>=-]|^ | $")
 

@@ -31,18 +31,18 @@ from whetstone.recipe.stage_settings import (
 class TinySettings(Settings):
     """A small Llama built from nothing."""
 
-    vocabulary: int = Field(384, ge=270)
-    """Tokens of the tokenizer that is made for it."""
-    hidden: int = Field(128, ge=8)
-    """The width of its layers."""
-    layers: int = Field(4, ge=1)
-    """How many there are."""
-    heads: int = Field(4, ge=1)
-    """Attention heads of a layer; must divide `hidden`."""
-    intermediate: int = Field(384, ge=8)
-    """The width inside of a layer's feed-forward part."""
+    vocab_size: int = Field(384, ge=270)
+    """Vocabulary size of the tokenizer, which is trained on the recipe's tasks."""
+    hidden_size: int = Field(128, ge=8)
+    """Hidden size of the transformer layers."""
+    num_layers: int = Field(4, ge=1)
+    """Number of transformer layers."""
+    num_heads: int = Field(4, ge=1)
+    """Number of attention heads per layer; must divide `hidden_size`."""
+    intermediate_size: int = Field(384, ge=8)
+    """Hidden size of the feed-forward network in each layer."""
     context_length: int = Field(512, ge=16)
-    """Tokens it can read."""
+    """Maximum context length."""
 
 
 class LoraSettings(Settings):
@@ -52,8 +52,9 @@ class LoraSettings(Settings):
     """Of each adapter; more can learn more and weighs more."""
     alpha: float = Field(32.0, gt=0)
     """What the adapter's output is multiplied by, over the rank."""
-    targets: list[str] | Literal["all-linear"] = "all-linear"
-    """Names of the layers that get one: `[q_proj, v_proj]`; `all-linear`: all but the output layer."""
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+    """Names of the modules that get adapters, such as `[q_proj, v_proj]`; `all-linear`: every linear layer except the
+    output layer."""
     dora: bool = False
     """Direction and size apart, as in DoRA."""
 
@@ -82,8 +83,8 @@ class PolicySettings(Settings):
     nobody has measured that it is quicker."""
     lora: LoraSettings | None = None
     """Train adapters beside the weights instead of the weights; null trains the weights."""
-    frozen: list[str] = []
-    """Names of parameters that are not trained, `*` for any letters: `model.embed_tokens.*`."""
+    freeze: list[str] = []
+    """Names of parameters that are not trained; `*` matches any characters: `model.embed_tokens.*`."""
 
 
 class ChatSettings(Settings):
@@ -186,18 +187,18 @@ class RolloutSettings(Settings):
 
     strategy: Annotated[Part, named("independent")] = Part(name="independent")
     """How the trajectories of a task come about: `independent`, `forked`, `entropy_branching`, …"""
-    allocate: Annotated[Part | None, named()] = None
-    """How much a group may use, such as `horizon_stages`; null: all the same."""
-    start: Annotated[Part | None, named()] = None
-    """Where episodes begin, such as `expert_prefix`; null: at the beginning."""
+    budget_allocation: Annotated[Part | None, named()] = None
+    """Group size and turn limit of each group, such as `horizon_stages`; null: the same for every group."""
+    start_states: Annotated[Part | None, named()] = None
+    """States from which episodes start, such as `expert_prefix`; null: the initial state of the task."""
     context_transforms: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What the policy reads beside what the environment says, such as `demonstrations`, `budget_line`."""
     on_context_overflow: Literal["drop", "refuse"] = "drop"
     """What becomes of what a view shows where it does not fit into the context."""
-    stops: Annotated[list[Annotated[Part, named()]], listed()] = []
-    """What ends an episode early, such as `void_turn`."""
-    rewrites: Annotated[list[Annotated[Part, named()]], listed()] = []
-    """What becomes of what was said so far, such as `summary`, `rollback`."""
+    early_stopping: Annotated[list[Annotated[Part, named()]], listed()] = []
+    """Conditions that end an episode early, such as `void_turn`."""
+    context_rewrites: Annotated[list[Annotated[Part, named()]], listed()] = []
+    """Rewrites of the conversation history between turns, such as `summary`, `rollback`."""
     environment_wrapper: Annotated[Part | None, named()] = None
     """Who answers in the environment's place, such as `try_again`."""
     replay: Annotated[list[Annotated[Part, named()]], listed()] = []
@@ -218,8 +219,8 @@ class RolloutSettings(Settings):
     """Only the likeliest, until together they have this probability."""
     min_p: float = Field(0.0, ge=0, le=1)
     """Only those at least this share of the likeliest one's probability."""
-    stop: list[str] = []
-    """Texts behind which a turn is over, beside those of the chat format."""
+    stop_strings: list[str] = []
+    """Strings that end a turn when they are generated, in addition to the stop strings of the chat format."""
     max_new_tokens: int = Field(256, ge=1)
     """In one turn."""
     max_in_flight: int = Field(256, ge=1)
@@ -243,19 +244,20 @@ class CriticSettings(Settings):
     """How far a value may move from the old one before its error has no gradient, in units of return; null: any."""
     epochs: int = Field(1, ge=1)
     """How often critics learn from a step, the last time beside the policy; before it credit is given anew."""
-    warm_up: int = Field(0, ge=0)
-    """Updates in which the critics learn and the policy does not."""
-    slow_rate: float = Field(0.1, gt=0, le=1)
-    """How far slow copies follow their critic at each update, where an estimator asks for them."""
-    detached: bool = True
-    """Whether their error leaves the policy's own layers alone."""
-    ensemble: int = Field(1, ge=1)
-    """Critics of each kind, all but the first beginning a little off; `advantage` believes what `pessimism` makes of
-    them, and each learns by itself."""
+    warmup_updates: int = Field(0, ge=0)
+    """Number of initial updates that train the critics only, not the policy."""
+    target_update_rate: float = Field(0.1, gt=0, le=1)
+    """Polyak coefficient of the target critics (0.1: target ← 0.9 target + 0.1 critic at each update). Used by
+    estimators that read target critics."""
+    detach_backbone: bool = True
+    """Whether the gradient of the critic loss stops at the critic heads. false: it also trains the policy's layers."""
+    ensemble_size: int = Field(1, ge=1)
+    """Number of critics of each kind, with different initial weights. Each critic is trained separately; `advantage`
+    reads the estimate that `pessimism` selects."""
     pessimism: Literal["min", "deviation"] = "min"
-    """What an ensemble is believed to say: its least; or its mean, less `strength` deviations (RO2O)."""
-    strength: float = Field(1.0, ge=0)
-    """Of `pessimism: deviation`; at 0 the mean."""
+    """Value estimate of an ensemble: the minimum; or the mean minus `pessimism_coef` standard deviations (RO2O)."""
+    pessimism_coef: float = Field(1.0, ge=0)
+    """Number of standard deviations that `pessimism: deviation` subtracts; 0 gives the mean."""
 
 
 class AggregationSettings(Settings):

@@ -58,21 +58,22 @@ class OptimizerSettings(Settings):
     """Along which curve it falls."""
     weight_decay: float = Field(0.0, ge=0)
     """Of matrices; gains and biases are left alone."""
-    max_gradient_norm: float = Field(1.0, gt=0)
-    """What a longer gradient is shortened to."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Maximum gradient norm; longer gradients are scaled down to it."""
     micro_batch_tokens: int = Field(8192, ge=1)
     """Tokens computed in one forward pass; does not change results. A longer segment has a pass of its own."""
-    share_prefixes: bool = True
-    """Whether what segments begin with alike is computed once; does not change results."""
-    logit_megabytes: int = Field(256, ge=1)
-    """Logits kept for the backward pass; what is beyond is computed twice. Does not change results."""
+    prefix_sharing: bool = True
+    """Whether the common prefix of segments in a micro-batch is computed once. Does not change results."""
+    logits_memory_mb: int = Field(256, ge=1)
+    """Memory for logits that are kept for the backward pass, in MB; logits beyond it are recomputed. Does not change
+    results."""
     activation_checkpointing: bool = False
     """Whether each layer is computed again in the backward pass, which needs less memory and more time."""
     optimizer_offload: bool = False
     """Whether the optimiser computes on the CPU, with its states there and a copy of the weights: a GPU then holds
     8 bytes a trained parameter less, and 8 bytes a parameter go to and fro in each update."""
-    max_nonfinite: int = Field(10, ge=1)
-    """Updates in a row without a finite gradient, after which the run stops. None of them is applied."""
+    max_nonfinite_updates: int = Field(10, ge=1)
+    """Number of consecutive updates with a non-finite gradient after which the run stops. None of them is applied."""
     checkpoint_every: int = Field(25, ge=1)
     """Steps between two checkpoints; a kill loses at most what is between."""
     keep_last: int = Field(2, ge=1)
@@ -155,8 +156,8 @@ class SamplingSettings(OptimizerSettings):
     """How often tasks are sampled."""
     tasks_per_step: int = Field(64, ge=1)
     """Groups of episodes a step."""
-    max_faults: int = Field(100, ge=0)
-    """As of reinforcement."""
+    max_failures: int = Field(100, ge=0)
+    """Same as `reinforcement.max_failures`."""
 
 
 class PretrainingSettings(OptimizerSettings):
@@ -287,10 +288,10 @@ class DistillationSettings(OptimizerSettings):
     """As of reinforcement."""
     objective: Annotated[Part, named("distilled_now")] = Part(name="distilled_now")
     """`distilled_now`, `distilled`, or another that reads `teacher_logprobs`."""
-    max_mismatch: float = Field(0.1, gt=0)
-    """As of reinforcement."""
-    max_faults: int = Field(100, ge=0)
-    """As of reinforcement."""
+    max_mismatch_kl: float = Field(0.1, gt=0)
+    """Same as `reinforcement.max_mismatch_kl`."""
+    max_failures: int = Field(100, ge=0)
+    """Same as `reinforcement.max_failures`."""
 
 
 def data_of(settings: OptimizerSettings) -> DataSettings | None:
@@ -348,11 +349,13 @@ class ReinforcementSettings(OptimizerSettings):
     how far sampler and learner disagree. They take the advantage of the turn that reads them."""
     smoothness: SmoothnessSettings | None = None
     """Hold policy and critics to saying much the same a little beside a state (RO2O); null leaves it out."""
-    max_mismatch: float = Field(0.1, gt=0, allow_inf_nan=True)
-    """How far sampler and learner may disagree on tokens of the present weights (`sampler/mismatch_kl`, the mean k3 of
-    a step, in nats) before the run stops; from a tenth of it on it is said. `.inf`: any."""
-    max_faults: int = Field(100, ge=0)
-    """Failures of servers, sandboxes, rewards and our own among the last 1,000 episodes, above which the run stops."""
+    max_mismatch_kl: float = Field(0.1, gt=0, allow_inf_nan=True)
+    """Maximum KL divergence between sampler and learner on tokens of the current weights, in nats per token; above it
+    the run stops. It is the mean k3 estimate of a step (`sampler/mismatch_kl`). The run warns above a tenth of it.
+    `.inf`: no limit."""
+    max_failures: int = Field(100, ge=0)
+    """Maximum number of episodes among the last 1,000 that end with an infrastructure failure (server, sandbox, reward
+    or internal error); above it the run stops."""
     stored: StoredMixtureSettings | None = None
     """Stored episodes beside the fresh ones; null leaves them out. See `docs/stages.md`."""
     imitation: ImitationSettings | None = None

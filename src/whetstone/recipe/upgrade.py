@@ -35,6 +35,21 @@ def upgrade_recipe(keys: Mapping[str, Any]) -> dict[str, Any]:
     return upgraded
 
 
+def upgrade_key(dotted: str) -> str:
+    """Return a dotted key of a stored recipe, or one below it, with the names of this release."""
+    for old, new in RECIPE_KEYS.items():
+        dotted = _renamed(dotted, old.split("."), new.split("."))
+    return dotted
+
+
+def _renamed(dotted: str, old: list[str], new: list[str]) -> str:
+    parts = dotted.split(".")
+    values = match_key(old, parts[: len(old)])
+    if values is None:
+        return dotted
+    return ".".join([*(values.get(part, part) for part in new), *parts[len(old) :]])
+
+
 def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _copy(below) for key, below in value.items()}
@@ -54,10 +69,8 @@ def _move(keys: dict[str, Any], old: list[str], new: list[str]) -> None:
     """Move the value of an old key, nested or written with dots, to the new key."""
     _move_nested(keys, keys, old, new, {})
     for key in [key for key in keys if "." in key]:  # an ablation can write its changes with dots
-        parts = key.split(".")
-        values = match_key(old, parts[: len(old)])
-        if values is not None:
-            _rename(keys, key, ".".join([*(values.get(part, part) for part in new), *parts[len(old) :]]))
+        if (renamed := _renamed(key, old, new)) != key:
+            _rename(keys, key, renamed)
 
 
 def _move_nested(

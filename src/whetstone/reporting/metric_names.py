@@ -215,8 +215,8 @@ METRICS = _rows({
     "`reinforcement.train_on_observations`": (
         ("update/observation_fraction", "share", "Tokens tools wrote that were trained all the same."),
     ),
-    "`critic.ensemble` above 1": (
-        ("value/deviation", "", "How far an ensemble of critics is apart, in the mean."),
+    "`critic.ensemble_size` above 1": (
+        ("value/deviation", "", "Mean standard deviation of the values of a critic ensemble."),
     ),
     "`reinforcement.smoothness`": (
         ("smoothness/policy", "", "How far the policy is apart from itself under noise."),
@@ -250,8 +250,9 @@ METRICS = _rows({
     ),
     "parts with `metrics()`": (
         ("PART/NAME", "",
-         "What a part says of itself under its place in the recipe: `curriculum/stage`, "
-         "`replay/success_replay/stored`, `context_transforms/lessons/count`."),
+         "Metrics of a component, by its recipe key and name: `curriculum/stage`, `replay/success_replay/stored`, "
+         "`context_transforms/lessons/count`. Four keys have a short name: `allocate` (`rollout.budget_allocation`), "
+         "`start` (`start_states`), `stops` (`early_stopping`), `rewrites` (`context_rewrites`)."),
     ),
     "`preference`, `offline`": (
         ("data/left_out", "share", "Stored groups that cannot be learned from."),

@@ -289,7 +289,8 @@ class Collector:
             RecipeError: There is no expert.
         """
         if self.expert is None:
-            raise RecipeError("rollout.start: the task source has no expert to begin behind")
+            needed = "needs the turns of an expert, and the task source has none; choose one with an expert"
+            raise RecipeError(f"rollout.start_states: {needed}")
         return await run_episode(
             plan.task,
             environment=self._environment(),

@@ -35,10 +35,18 @@ from whetstone.rollout.protocol import (
 from whetstone.rollout.reading import Overflow
 from whetstone.tasks import Curriculum
 
+ROLLOUT_KEYS: Mapping[str, str] = {
+    "allocate": "budget_allocation",
+    "start": "start_states",
+    "stops": "early_stopping",
+    "rewrites": "context_rewrites",
+}
+"""Name of a kind of component in `Method`, checkpoints and metrics → its recipe key below `rollout`, if they differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """The parts around a strategy; each by the name it has in the recipe."""
+    """The components around a strategy. A field has the name of the recipe key, or the one in `ROLLOUT_KEYS`."""
 
     curriculum: Curriculum | None = None
     allocate: Allocation | None = None

@@ -189,7 +189,10 @@ def protocol_of(
         "reward": recipe.reward.model_dump(mode="json"),
         "strategy": recipe.evaluation.strategy.model_dump(mode="json") if recipe.evaluation.strategy else None,
         "max_new_tokens": recipe.rollout.max_new_tokens,
-        "cuts": {key: getattr(recipe.rollout, key) for key in ("top_k", "top_p", "min_p", "stop")},
+        "cuts": {
+            **{key: getattr(recipe.rollout, key) for key in ("top_k", "top_p", "min_p")},
+            "stop": recipe.rollout.stop_strings,
+        },
         "samples": samples,
         "temperature": temperature,
         "seed": seed,

@@ -19,6 +19,7 @@ from whetstone.recipe.settings import MEMORY_NEW
 from whetstone.record import latest_checkpoint, run_recipe
 from whetstone.record.checkpoint import Position, position_of
 from whetstone.rollout import Method
+from whetstone.rollout.method import ROLLOUT_KEYS
 
 _BESIDE_ROLLOUT = ("curriculum", "reward")
 
@@ -81,5 +82,5 @@ def _the_same(checkpoint: Path, position: Position, recipe: Recipe) -> list[str]
 def _part(recipe: Recipe, name: str) -> Part | None:
     """The part that a method knows by this name."""
     key, _, own = name.partition(".")
-    part = getattr(recipe if key in _BESIDE_ROLLOUT else recipe.rollout, key, None)
+    part = getattr(recipe if key in _BESIDE_ROLLOUT else recipe.rollout, ROLLOUT_KEYS.get(key, key), None)
     return next((each for each in part if each.name == own), None) if isinstance(part, list) else part

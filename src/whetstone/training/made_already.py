@@ -29,7 +29,7 @@ _DECIDE = (
     "evaluation",
 )  # fmt: skip
 _SAMPLING = frozenset(
-    {"strategy", "allocate", "start", "replay", "trajectory_filters", "dynamic_sampling", "group_size"}
+    {"strategy", "budget_allocation", "start_states", "replay", "trajectory_filters", "dynamic_sampling", "group_size"}
 )
 """Of `rollout`, what neither a warm-up nor an evaluation reads."""
 _NOT_EVALUATED = ("seed", "supervised", "critic")

@@ -238,7 +238,7 @@ class Reinforcement:
             next_number=following,
             max_staleness=settings.max_staleness,
             in_order=self.by_recipe,
-            max_faults=settings.max_faults,
+            max_failures=settings.max_failures,
             refill=assembly.method.dynamic_sampling,
         )
         stream.start()

@@ -324,13 +324,13 @@ class SingleRun:
     def _tell(self, stage: str, work: Stage, metrics: Mapping[str, float]) -> None:
         """Say what failed, once for each cause, and once that sampler and learner disagree."""
         sampled = self.assembly.resolved.recipe.reinforcement
-        most = sampled.max_mismatch if sampled is not None else math.inf
+        most = sampled.max_mismatch_kl if sampled is not None else math.inf
         apart = metrics.get("sampler/mismatch_kl", 0.0)
         if apart > most / 10 and _MISMATCH not in self.told:
             self.told.add(_MISMATCH)
             self.progress.say(
                 f"step {work.done} of {stage}: sampler and learner disagree by {apart:.2g} nats a token on the same "
-                f"tokens (sampler/mismatch_kl); the run stops above {most:g} (reinforcement.max_mismatch)"
+                f"tokens (sampler/mismatch_kl); the run stops above {most:g} (reinforcement.max_mismatch_kl)"
             )
         rewritten = self.assembly.chat.rewritten if self.assembly is not None else ""
         if rewritten and _REWRITTEN not in self.told:

@@ -38,7 +38,7 @@ class GroupStream:
         next_number: The first that was never let in.
         max_staleness: Updates the oldest token of an update may lie back.
         in_order: Whether an update takes the oldest groups there are, and waits for them, whatever is finished.
-        max_faults: Failed episodes among the last thousand above which sampling stops.
+        max_failures: Failed episodes among the last thousand above which sampling stops.
         refill: Which groups count; others are sampled in the place of the rest. None: all do.
     """
 
@@ -53,12 +53,12 @@ class GroupStream:
         next_number: int,
         max_staleness: int,
         in_order: bool,
-        max_faults: int,
+        max_failures: int,
         refill: DynamicSampling | None = None,
     ) -> None:
         self.collector, self.strategy, self.plan, self.store = collector, strategy, plan, store
         self.admission, self.next_number = admission, next_number
-        self.max_staleness, self.in_order, self.max_faults = max_staleness, in_order, max_faults
+        self.max_staleness, self.in_order, self.max_failures = max_staleness, in_order, max_failures
         self.refill = refill
         self.passed_over: dict[int, Group] = {}
         """Groups that were sampled for the next update and did not count."""
@@ -264,11 +264,11 @@ class GroupStream:
             return
         self.store.fault(kind, cause, episode=episode)
         faults = sum(self._judged)
-        if faults > self.max_faults:
+        if faults > self.max_failures:
             causes = listed(counted_causes(self.store.causes[-faults:]))
             raise FaultBudgetError(
-                f"{faults} of the last {len(self._judged)} episodes failed, more than reinforcement.max_faults "
-                f"({self.max_faults}): {causes}; the last: {episode}"
+                f"{faults} of the last {len(self._judged)} episodes failed, more than reinforcement.max_failures "
+                f"({self.max_failures}): {causes}; the last: {episode}"
             )
 
     def _expire(self) -> None:

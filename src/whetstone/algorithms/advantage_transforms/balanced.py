@@ -39,7 +39,7 @@ def balanced(
     the imitation whose value is highest; here a rule reads the ensemble, since a text policy has one head of actions
     and no coefficient among its inputs. With `least` and `most` 0 every turn is imitated alike.
 
-    Made for stored data, with `objective: policy_gradient` and `critic: {ensemble: 5}`.
+    Made for stored data, with `objective: policy_gradient` and `critic: {ensemble_size: 5}`.
 
     Args:
         advantages: [M]

@@ -31,7 +31,7 @@ def b_coder(
     With `objective: policy_gradient` and one update a step, A_t times the gradient of the log-prob is, but for the
     factor β, how the policy's part of Q moves against ½ ((B Q) − Q)². Behind the end of an episode Q is 0; where a
     limit cut it short it is the critic's V. The critic begins at 0, so Q begins as β log π. Of an ensemble
-    (`critic.ensemble`) the least is believed.
+    (`critic.ensemble_size`) the least is believed.
 
     α is what conservative Q-learning adds to the loss, α (β log Σ_a e^{Q(s,a)/β} − Q(s, a_t)): values of what nobody
     stored are held down. Here the sum is V(s), as probabilities add up to 1, so that what is left is −α β log π: V

@@ -55,18 +55,18 @@ def kind_of_head(head: str) -> str:
 
 def _several(run: RunCapabilities) -> str | None:
     critic = run.recipe.critic
-    return None if critic is not None and critic.ensemble > 1 else "set critic.ensemble to 2 or more"
+    return None if critic is not None and critic.ensemble_size > 1 else "set critic.ensemble_size to 2 or more"
 
 
 @column(
     "turn",
     reads_models=True,
-    provided_by="`critic.ensemble: 5`, where `advantage` asks for values of states",
+    provided_by="`critic.ensemble_size: 5`, where `advantage` asks for values of states",
     requires=_several,
 )
 def value_deviations(batch: Columns) -> Tensor:
-    """How far an ensemble of critics is of one mind in front of each turn: the population's deviation of what its
-    members say, in units of return; 0 for a turn without action tokens."""
+    """Population standard deviation of the values of a critic ensemble at the start of each turn, in units of return;
+    0 for a turn without action tokens."""
     known = [head for head in batch.heads if kind_of_head(head) in STATE_VALUES]
     if not known:
         raise CreditError("value_deviations: no critic says what a state is worth; advantage: turn_gae asks for one")

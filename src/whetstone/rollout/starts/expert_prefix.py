@@ -47,7 +47,7 @@ class ExpertPrefix:
             TaskError: The source has no expert.
         """
         if not isinstance(source, Expert):
-            raise TaskError("the task source has no expert to begin behind")
+            raise TaskError("needs the turns of an expert, and the task source has none; choose one with an expert")
 
     async def __call__(self, occasion: EpisodeKey, guide: Demonstrator, /) -> StartPrefix | None:
         """See `Start`."""

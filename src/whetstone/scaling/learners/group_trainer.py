@@ -245,7 +245,7 @@ class GroupTrainer(ModelTrainer):
         return answers[:: self._together]
 
     def _rounds(self, segments: Sequence[Segment]) -> list[list[Dealt]]:
-        share = self.settings.share_prefixes and self.shares
+        share = self.settings.prefix_sharing and self.shares
         return rounds_of(segments, self._groups, token_budget=self.token_budget, share=share, cost=self._cost)
 
     def _cost(self, piece: Piece) -> float:

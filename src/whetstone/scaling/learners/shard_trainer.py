@@ -306,7 +306,7 @@ class ShardTrainer(ModelTrainer):
                 [segments[i] for i in each.places],
                 token_budget=_WHOLE,
                 device=self._device,
-                share=self.settings.share_prefixes and self.shares,
+                share=self.settings.prefix_sharing and self.shares,
             )
             yield replace(micro, indices=tuple(each.places[i] for i in micro.indices))
 
@@ -314,7 +314,7 @@ class ShardTrainer(ModelTrainer):
         """The run counts them."""
 
     def _clipped_norm(self, parameters: Sequence[torch.nn.Parameter]) -> float:
-        return clipped_norm(parameters, self.settings.max_gradient_norm, self._mesh)
+        return clipped_norm(parameters, self.settings.max_grad_norm, self._mesh)
 
     def _movement(self, parameters: Sequence[torch.nn.Parameter]) -> Movement:
         return DividedMovement(parameters, self._mesh)

@@ -7,7 +7,7 @@ import whetstone
 
 RECIPE = Path(__file__).parent / "recipe.yaml"
 SMALL: dict[str, Any] = {
-    "policy": {"tiny": {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 16}},
+    "policy": {"tiny": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}},
     "supervised": {"steps": 2, "batch_size": 4},
     "rollout": {"group_size": 2, "max_new_tokens": 4},
     "reinforcement": {"steps": 2, "tasks_per_step": 2},
