@@ -18,6 +18,7 @@ from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.plain_json import to_json
 from whetstone.plugins import NO_NAME, lost_parts, search_also, searched
 from whetstone.recipe import Resolved, load_stored_recipe
+from whetstone.recipe.upgrade import upgrade_key
 from whetstone.record.inputs import changed_input, inputs_of
 
 _MODULES = "modules.json"
@@ -94,7 +95,9 @@ def _with_bfloat16_muon(resolved: Resolved) -> Resolved:
 
 
 def run_inputs(run_dir: Path) -> dict[str, str] | None:
-    """Digests of what a run reads, as of `inputs_of`; None where it was begun by a version that kept none.
+    """Return the digests of a run's inputs by recipe key (see `inputs_of`), or None if an old release stored none.
+
+    Keys of earlier releases are converted to the names of this release.
 
     Raises:
         RunDirectoryError: They are damaged.
@@ -102,7 +105,7 @@ def run_inputs(run_dir: Path) -> dict[str, str] | None:
     told = read_json(run_dir / _INPUTS)
     if told is not None and not isinstance(told, dict):
         raise RunDirectoryError(f"{run_dir / _INPUTS}: is no mapping of keys to digests")
-    return told
+    return None if told is None else {upgrade_key(key): digest for key, digest in told.items()}
 
 
 def check_inputs(run_dir: Path, resolved: Resolved, *, say: Callable[[str], None]) -> None:
